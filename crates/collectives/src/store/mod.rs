@@ -16,6 +16,7 @@ pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
 pub use tcp::{AUTH_OPCODE, StoreOptions, TcpStore, TcpStoreServer};
+pub(crate) use tcp::{Deadline, random_u64, resolve, split};
 
 /// The deadline of a store operation unless another is given, as in PyTorch.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);

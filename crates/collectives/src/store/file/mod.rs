@@ -96,6 +96,17 @@ impl FileStore {
         Ok(store)
     }
 
+    /// [`Store::add`] with a deadline of its own.
+    pub(crate) fn add_within(
+        &self,
+        key: &str,
+        amount: i64,
+        limit: Duration,
+    ) -> Result<i64, StoreError> {
+        check_key("add", key)?;
+        self.write("add", limit, |log| log.add(&user_key(key), amount))
+    }
+
     fn address(&self) -> String {
         format!("file://{}", self.path.display())
     }
@@ -304,8 +315,7 @@ impl Store for FileStore {
     }
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
-        check_key("add", key)?;
-        self.write("add", self.timeout, |log| log.add(&user_key(key), amount))
+        self.add_within(key, amount, self.timeout)
     }
 
     fn compare_set(

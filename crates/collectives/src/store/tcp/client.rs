@@ -65,7 +65,17 @@ impl TcpStore {
     /// [`StoreError::Protocol`] when what listens there is no store or refuses the job token,
     /// [`StoreError::Invalid`] when `address` is not of the form `host:port`.
     pub fn connect(address: &str, options: StoreOptions) -> Result<Self, StoreError> {
-        let deadline = Deadline::within(options.timeout);
+        let limit = options.timeout;
+        Self::connect_within(address, options, limit)
+    }
+
+    /// [`TcpStore::connect`] with a deadline of its own.
+    pub(crate) fn connect_within(
+        address: &str,
+        options: StoreOptions,
+        limit: Duration,
+    ) -> Result<Self, StoreError> {
+        let deadline = Deadline::within(limit);
         let (server, connection) = connect(address, &options, deadline)?;
         let local = connection.local_addr().map(|local| local.ip());
         let store = Self {
@@ -181,6 +191,32 @@ impl TcpStore {
             connection.i64(deadline)
         })?;
         Ok(u64::try_from(length).unwrap_or(0))
+    }
+
+    /// [`Store::add`] with a deadline of its own.
+    pub(crate) fn add_within(
+        &self,
+        key: &str,
+        amount: i64,
+        limit: Duration,
+    ) -> Result<i64, StoreError> {
+        check_key("add", key)?;
+        let deadline = Deadline::within(limit);
+        let message = add_message(&user_key(key), amount);
+        let failed = match self.ask("add", deadline, &message, |connection| {
+            connection.i64(deadline)
+        }) {
+            Ok(sum) => return Ok(sum),
+            Err(error) => error,
+        };
+        // The protocol's only answer to a counter that is no number is to hang up.
+        match self.peek("add", key, self.at_least(deadline)) {
+            Ok(Some(value)) => match semantics::counter_after(Some(&value), amount) {
+                Err(fault) => Err(fault.into_error(key, amount)),
+                Ok(_) => Err(failed),
+            },
+            _ => Err(failed),
+        }
     }
 
     fn pop(&self, key: &str, deadline: Deadline) -> Result<Option<Vec<u8>>, StoreError> {
@@ -469,23 +505,7 @@ impl Store for TcpStore {
     }
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
-        check_key("add", key)?;
-        let deadline = Deadline::within(self.options.timeout);
-        let message = add_message(&user_key(key), amount);
-        let failed = match self.ask("add", deadline, &message, |connection| {
-            connection.i64(deadline)
-        }) {
-            Ok(sum) => return Ok(sum),
-            Err(error) => error,
-        };
-        // The protocol's only answer to a counter that is no number is to hang up.
-        match self.peek("add", key, self.at_least(deadline)) {
-            Ok(Some(value)) => match semantics::counter_after(Some(&value), amount) {
-                Err(fault) => Err(fault.into_error(key, amount)),
-                Ok(_) => Err(failed),
-            },
-            _ => Err(failed),
-        }
+        self.add_within(key, amount, self.options.timeout)
     }
 
     fn compare_set(

@@ -13,24 +13,24 @@ use super::wire::{
 
 /// A moment after which an operation has failed, and when it began.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline {
+pub(crate) struct Deadline {
     started: Instant,
     limit: Duration,
 }
 
 impl Deadline {
-    pub(super) fn within(limit: Duration) -> Self {
+    pub(crate) fn within(limit: Duration) -> Self {
         Self {
             started: Instant::now(),
             limit,
         }
     }
 
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.elapsed())
     }
 
@@ -42,7 +42,7 @@ impl Deadline {
 
 /// Why a connection failed; it is of no use afterwards, except after a `Timeout` while waiting.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     #[error("no answer came in time")]
     Timeout,
     #[error("the server closed the connection")]

@@ -365,7 +365,9 @@ fn shown(key: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// A store and the replies that its clients have been given.
+    const NOBODY: Vec<ClientId> = Vec::new();
+
+    /// A store whose clients ask in turn.
     struct Clients {
         contents: Contents,
     }
@@ -378,10 +380,10 @@ mod tests {
         }
 
         /// The reply to `client` and the clients woken.
-        fn ask(&mut self, client: ClientId, request: Request<'_>) -> (Bytes, Vec<ClientId>) {
+        fn ask(&mut self, client: ClientId, request: &Request<'_>) -> (Bytes, Vec<ClientId>) {
             let (mut reply, mut woken) = (Vec::new(), Vec::new());
             self.contents
-                .apply(client, &request, &mut reply, &mut woken)
+                .apply(client, request, &mut reply, &mut woken)
                 .expect("the request is one that can be answered");
             (reply, woken)
         }
@@ -391,11 +393,15 @@ mod tests {
     fn a_wait_ends_when_all_keys_exist_at_one_time() {
         let mut store = Clients::new();
         let wait = Request::Wait(vec![b"a", b"b", b"a"]);
-        assert_eq!(store.ask(1, wait), (vec![], vec![]));
-        assert_eq!(store.ask(2, Request::Set(b"a", b"")).1, vec![]);
-        store.ask(2, Request::Delete(b"a"));
-        assert_eq!(store.ask(2, Request::Set(b"b", b"")).1, vec![], "a is gone");
-        assert_eq!(store.ask(2, Request::Add(b"a", 1)).1, vec![1]);
+        assert_eq!(store.ask(1, &wait), (vec![], vec![]));
+        assert_eq!(store.ask(2, &Request::Set(b"a", b"")).1, NOBODY);
+        store.ask(2, &Request::Delete(b"a"));
+        assert_eq!(
+            store.ask(2, &Request::Set(b"b", b"")).1,
+            NOBODY,
+            "a is gone"
+        );
+        assert_eq!(store.ask(2, &Request::Add(b"a", 1)).1, vec![1]);
         assert!(store.contents.waiting.is_empty() && store.contents.waiters.is_empty());
     }
 
@@ -403,24 +409,24 @@ mod tests {
     fn a_push_wakes_one_and_a_set_wakes_all() {
         let mut store = Clients::new();
         for client in [1, 2, 3] {
-            store.ask(client, Request::Wait(vec![b"k"]));
+            store.ask(client, &Request::Wait(vec![b"k"]));
         }
-        assert_eq!(store.ask(9, Request::QueuePush(b"k", b"x")).1, vec![1]);
-        assert_eq!(store.ask(9, Request::Set(b"k", b"x")).1, vec![2, 3]);
+        assert_eq!(store.ask(9, &Request::QueuePush(b"k", b"x")).1, vec![1]);
+        assert_eq!(store.ask(9, &Request::Set(b"k", b"x")).1, vec![2, 3]);
     }
 
     #[test]
     fn a_cancelled_or_vanished_client_is_forgotten() {
         let mut store = Clients::new();
-        store.ask(1, Request::Wait(vec![b"k"]));
-        store.ask(2, Request::Wait(vec![b"k"]));
-        store.ask(3, Request::Barrier(b"b", 2));
-        assert_eq!(store.ask(1, Request::CancelWait).0, vec![WAIT_CANCELED]);
+        store.ask(1, &Request::Wait(vec![b"k"]));
+        store.ask(2, &Request::Wait(vec![b"k"]));
+        store.ask(3, &Request::Barrier(b"b", 2));
+        assert_eq!(store.ask(1, &Request::CancelWait).0, vec![WAIT_CANCELED]);
         store.contents.forget(2);
         store.contents.forget(3);
-        assert_eq!(store.ask(4, Request::Set(b"k", b"")).1, vec![]);
-        assert_eq!(store.ask(5, Request::Barrier(b"b", 2)).1, vec![]);
-        assert_eq!(store.ask(6, Request::Barrier(b"b", 2)).1, vec![5, 6]);
+        assert_eq!(store.ask(4, &Request::Set(b"k", b"")).1, NOBODY);
+        assert_eq!(store.ask(5, &Request::Barrier(b"b", 2)).1, NOBODY);
+        assert_eq!(store.ask(6, &Request::Barrier(b"b", 2)).1, vec![5, 6]);
         assert!(store.contents.barriers.is_empty());
     }
 

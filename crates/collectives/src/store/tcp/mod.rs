@@ -13,6 +13,8 @@ mod wire;
 use std::time::Duration;
 
 pub use client::TcpStore;
+pub(crate) use connect::{resolve, split};
+pub(crate) use connection::{Deadline, random_u64};
 pub use server::TcpStoreServer;
 pub use wire::AUTH_OPCODE;
 
