@@ -34,6 +34,11 @@ impl Deadline {
         self.limit.saturating_sub(self.elapsed())
     }
 
+    /// This deadline, but no earlier than `limit` from now.
+    pub(super) fn at_least(&self, limit: Duration) -> Self {
+        Self::within(self.left().max(limit))
+    }
+
     /// This deadline, but no later than `limit` from now.
     pub(super) fn at_most(&self, limit: Duration) -> Self {
         Self::within(self.left().min(limit))
