@@ -287,8 +287,17 @@ proptest! {
     }
 }
 
+/// Both ends of a thousand connections are in this process.
+fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
 #[test]
 fn a_thousand_clients_are_served() {
+    allow_many_files();
     let server = serve(StoreOptions::default());
     let mut clients: Vec<Raw> = (0..1000).map(|_| Raw::validated(&server)).collect();
     let add = [&message(4, &[b"/n"])[..], &number(1)].concat();
