@@ -152,3 +152,6 @@ pub(crate) fn store_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::File::open(folder)?.sync_all()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

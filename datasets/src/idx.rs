@@ -317,7 +317,7 @@ mod tests {
     fn a_header_that_promises_too_much_is_refused_without_an_allocation() {
         let text = message(images(idx(0x803, &[u32::MAX, 28, 28], &[])));
         assert!(
-            text.contains("promises 3367254359056 bytes: at most 67108864"),
+            text.contains("promises 3367254359296 bytes: at most 67108864"),
             "{text}"
         );
     }

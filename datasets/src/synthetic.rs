@@ -144,3 +144,139 @@ impl SyntheticDigits {
         backdrop::develop(&ink, &mut behind)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    const DIGITS: SyntheticDigits = SyntheticDigits { seed: 0 };
+
+    fn sha256(split: Split, count: usize) -> String {
+        let set = DIGITS.generate(split, count).unwrap();
+        let bytes = [set.images(), set.labels()].concat();
+        format!("{:x}", Sha256::digest(bytes))
+    }
+
+    #[test]
+    fn the_first_samples_are_these_on_every_platform() {
+        // Change them only together with CHANGELOG.md: published results depend on the pixels.
+        assert_eq!(sha256(Split::Train, 64), "TRAIN");
+        assert_eq!(sha256(Split::Test, 64), "TEST");
+    }
+
+    #[test]
+    fn neither_the_number_of_threads_nor_of_samples_changes_a_sample() {
+        let one = DIGITS.generate_on(1, Split::Train, 203).unwrap();
+        for threads in [2, 3, 7, 500] {
+            let many = DIGITS.generate_on(threads, Split::Train, 203).unwrap();
+            assert!(
+                one.images() == many.images() && one.labels() == many.labels(),
+                "{threads}"
+            );
+        }
+        for count in [1, 9, 10, 101] {
+            let fewer = DIGITS.generate(Split::Train, count).unwrap();
+            assert!(fewer.images() == one.first(count).images(), "{count}");
+            assert_eq!(fewer.labels(), one.first(count).labels());
+        }
+    }
+
+    #[test]
+    fn seeds_and_splits_give_other_samples() {
+        let sets = [
+            DIGITS.generate(Split::Train, 100).unwrap(),
+            DIGITS.generate(Split::Test, 100).unwrap(),
+            SyntheticDigits::new(1).generate(Split::Train, 100).unwrap(),
+            SyntheticDigits::new(1 << 40)
+                .generate(Split::Train, 100)
+                .unwrap(),
+        ];
+        let mut images: Vec<_> = sets
+            .iter()
+            .flat_map(|set| (0..100).map(|index| set.image(index)))
+            .collect();
+        images.sort_unstable();
+        images.dedup();
+        assert_eq!(images.len(), 400, "two samples are equal");
+        assert!((1..4).all(|other| sets[0].labels() != sets[other].labels()));
+    }
+
+    #[test]
+    fn digits_are_balanced_exactly_and_their_order_says_nothing() {
+        let set = DIGITS.generate(Split::Train, 20_000).unwrap();
+        let mut at_place = [[0; 10]; BLOCK];
+        for (index, &label) in set.labels().iter().enumerate() {
+            at_place[index % BLOCK][usize::from(label)] += 1;
+        }
+        for digit in 0..10 {
+            assert_eq!(
+                at_place.iter().map(|counts| counts[digit]).sum::<u32>(),
+                2_000
+            );
+            // 200 expected at each place; 5 standard deviations are 67.
+            for counts in &at_place {
+                assert!((133..=267).contains(&counts[digit]), "{at_place:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_behind_a_digit_does_not_know_which_digit_it_is() {
+        let mut compared = 0;
+        for index in 0..200 {
+            let inks = [0, 1].map(|digit| {
+                pen::write(
+                    digit,
+                    &mut Stream::new(0, Split::Train, Purpose::Digit, index),
+                )
+            });
+            let drawn = [0, 1].map(|digit| DIGITS.draw(Split::Train, index, digit));
+            let blank = |row: usize, column: usize| {
+                // Blur reaches one pixel.
+                (row - 1..=row + 1).all(|row| {
+                    let line = row * 28 + column - 1..row * 28 + column + 2;
+                    inks.iter()
+                        .all(|ink| ink[line.clone()].iter().all(|&ink| ink == 0.0))
+                })
+            };
+            for (row, column) in (1..27).flat_map(|row| (1..27).map(move |column| (row, column))) {
+                if blank(row, column) {
+                    let pixel = row * 28 + column;
+                    assert_eq!(drawn[0][pixel], drawn[1][pixel], "{index} {row} {column}");
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 50_000, "only {compared} pixels were compared");
+    }
+
+    #[test]
+    fn every_sample_shows_ink_and_paper() {
+        let set = DIGITS.generate(Split::Test, 5_000).unwrap();
+        for index in 0..set.len() {
+            let dark = set.image(index).iter().filter(|&&pixel| pixel < 64).count();
+            let bright = set
+                .image(index)
+                .iter()
+                .filter(|&&pixel| pixel > 100)
+                .count();
+            assert!(
+                dark > 350 && bright >= 8,
+                "{index}: {dark} dark, {bright} bright"
+            );
+        }
+    }
+
+    #[test]
+    fn a_count_out_of_range_is_refused() {
+        for count in [0, SyntheticDigits::MAX_COUNT + 1] {
+            let error = DIGITS.generate(Split::Test, count).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("{count} test images were asked for: expected 1 to 2000000")
+            );
+        }
+    }
+}

@@ -4,12 +4,18 @@ use super::pen::{Ink, Point, draw_segment};
 use super::random::Stream;
 use crate::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH};
 
+/// Most strokes of clutter.
 const CLUTTER_STROKES: usize = 3;
-const CLUTTER_LENGTH: f32 = 4.0;
-const CLUTTER_INK: (f32, f32) = (0.15, 0.55);
-const CONTRAST: (f32, f32) = (0.65, 1.0);
+/// Most that such a stroke is long in each direction, in pixels.
+const CLUTTER_LENGTH: f32 = 5.0;
+/// Least and most ink of such a stroke; a digit's is 1.
+const CLUTTER_INK: (f32, f32) = (0.2, 0.65);
+/// Least and most brightness of full ink, where 1 is 255.
+const CONTRAST: (f32, f32) = (0.55, 1.0);
+/// Most blur: 0 none, 1 the mean of 3x3 pixels.
 const BLUR: f32 = 0.6;
-const NOISE: f32 = 40.0;
+/// Most that noise changes a pixel, of 255.
+const NOISE: f32 = 50.0;
 
 /// The photograph of a digit: `digit` over clutter, out of focus, under- or overexposed, noisy.
 pub(super) fn develop(digit: &Ink, random: &mut Stream) -> [u8; IMAGE_PIXELS] {
