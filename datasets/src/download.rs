@@ -30,13 +30,13 @@ pub(crate) enum FetchError {
     Found(#[from] DatasetError),
 }
 
-/// Fetches what `folder` lacks of `collection`. Every mirror is tried for each file; the first
-/// file that none of them has ends it.
+/// Fetches what `folder` lacks of `collection`, and returns the mirrors that it came from. Every
+/// mirror is tried for each file; the first file that none of them has ends it.
 pub(crate) fn fetch(
     collection: &Collection,
     mirrors: &[String],
     folder: &Path,
-) -> Result<(), FetchError> {
+) -> Result<Vec<String>, FetchError> {
     let unwritable = |source| FetchError::Store {
         folder: folder.display().to_string(),
         source,
@@ -46,12 +46,13 @@ pub(crate) fn fetch(
     tempfile::tempfile_in(folder).map_err(unwritable)?;
 
     let agent = agent();
+    let mut used = Vec::new();
     for file in &collection.files {
         if locate::find(folder, file)?.is_some() {
             continue;
         }
         let mut failures = Vec::new();
-        let bytes = mirrors.iter().find_map(|mirror| {
+        let answer = mirrors.iter().find_map(|mirror| {
             let url = format!("{mirror}{}", file.compressed_name());
             tracing::info!("fetching {url}");
             fetch_verified(&agent, &url, collection, file)
@@ -60,8 +61,9 @@ pub(crate) fn fetch(
                     failures.push(format!("{url}: {error}"));
                 })
                 .ok()
+                .map(|bytes| (mirror, bytes))
         });
-        let bytes = bytes.ok_or(FetchError::Mirrors(failures))?;
+        let (mirror, bytes) = answer.ok_or(FetchError::Mirrors(failures))?;
         // A server may have decompressed it on the way.
         let name = if idx::is_gzip(&bytes) {
             file.compressed_name()
@@ -69,8 +71,11 @@ pub(crate) fn fetch(
             file.name.to_owned()
         };
         store_atomically(&folder.join(name), &bytes).map_err(unwritable)?;
+        if !used.contains(mirror) {
+            used.push(mirror.clone());
+        }
     }
-    Ok(())
+    Ok(used)
 }
 
 fn agent() -> ureq::Agent {

@@ -99,10 +99,10 @@ pub struct LoadedData {
 pub struct DatasetDescription {
     /// `mnist`, `fashion-mnist` or `synthetic-digits`.
     pub name: String,
-    /// The folder of the files (with the mirrors' answer in it, if they were just downloaded), or
-    /// `generated, seed 0`.
+    /// The folder of the files, or `generated, seed 0`.
     pub origin: String,
-    /// Why this set: what was asked for, and what was not found.
+    /// Why this set: which setting named the folder, which mirrors it was downloaded from, or
+    /// what was not found.
     pub reason: String,
     /// The number of training images.
     pub train: usize,
@@ -225,7 +225,7 @@ fn from_files(
     let (folder, reason) = match places.last().filter(|place| place.is_complete()) {
         Some(place) => (place.folder.clone(), format!("found by {}", place.named_by)),
         None => match fetch(collection, request, surroundings) {
-            Ok(folder) => (folder, "downloaded now".to_owned()),
+            Ok((folder, mirrors)) => (folder, format!("downloaded from {}", mirrors.join(", "))),
             Err(download::FetchError::Found(error)) => return Err(error),
             Err(error) => {
                 let (title, folder) = (collection.title, collection.folder);
@@ -252,12 +252,12 @@ fn from_files(
     ))
 }
 
-/// Downloads the collection, and returns the folder that now holds it.
+/// Downloads the collection, and returns the folder that now holds it and the mirrors used.
 fn fetch(
     collection: &Collection,
     request: &DataRequest,
     surroundings: &Surroundings,
-) -> Result<PathBuf, download::FetchError> {
+) -> Result<(PathBuf, Vec<String>), download::FetchError> {
     use download::FetchError::NotTried;
 
     if !request.download {
@@ -275,12 +275,9 @@ fn fetch(
         .iter()
         .map(|&url| url.to_owned())
         .collect();
-    download::fetch(
-        collection,
-        surroundings.mirrors().unwrap_or(&public),
-        &folder,
-    )?;
-    Ok(folder)
+    let mirrors = surroundings.mirrors().unwrap_or(&public);
+    let used = download::fetch(collection, mirrors, &folder)?;
+    Ok((folder, used))
 }
 
 impl LoadedData {

@@ -20,10 +20,13 @@ use crate::DatasetError;
 /// assert!(error.contains("EVERBURN_OFFLINE"));
 /// ```
 pub struct Surroundings {
-    variable: Box<dyn Fn(&str) -> Option<OsString> + Send + Sync>,
+    variable: Box<Lookup>,
     cache_dir: Option<PathBuf>,
     mirrors: Option<Vec<String>>,
 }
+
+/// Answers the name of an environment variable with its value.
+type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
 
 impl Surroundings {
     /// Folder that holds data sets as sub-folders `mnist` and `fashion-mnist`.

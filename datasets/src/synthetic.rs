@@ -162,8 +162,14 @@ mod tests {
     #[test]
     fn the_first_samples_are_these_on_every_platform() {
         // Change them only together with CHANGELOG.md: published results depend on the pixels.
-        assert_eq!(sha256(Split::Train, 64), "TRAIN");
-        assert_eq!(sha256(Split::Test, 64), "TEST");
+        assert_eq!(
+            sha256(Split::Train, 64),
+            "41e46c1a0d893e6f3d35ffd78de93558854fc18e4fc20bb4ed703c8bd313bce1"
+        );
+        assert_eq!(
+            sha256(Split::Test, 64),
+            "43fefa206e522d4d09a61765d08a40790cbc526a18c4aa4cfffc9e330340ae59"
+        );
     }
 
     #[test]
@@ -263,7 +269,7 @@ mod tests {
                 .filter(|&&pixel| pixel > 100)
                 .count();
             assert!(
-                dark > 350 && bright >= 8,
+                dark > 350 && bright >= 10,
                 "{index}: {dark} dark, {bright} bright"
             );
         }

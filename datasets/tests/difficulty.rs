@@ -3,6 +3,11 @@
 //! That they are not too hard either (97 % for the convolutional model `mnist` in three epochs)
 //! is proved where that model is trained.
 
+#![allow(
+    clippy::print_stderr,
+    reason = "a test says what it measured or why it was skipped"
+)]
+
 use everburn_datasets::{IMAGE_PIXELS, ImageDataset, Split, SyntheticDigits};
 
 const CLASSES: usize = 10;
@@ -86,4 +91,22 @@ fn a_linear_classifier_stays_under_92_percent() {
         seen > unseen && unseen > 0.7,
         "did not converge: {seen} seen, {unseen} unseen"
     );
+}
+
+#[test]
+fn that_classifier_does_learn_what_is_linear() {
+    // The same pictures with a bright bar whose row is the label: were the digits linear, the
+    // test above would see it.
+    let marked = |split, count| {
+        let set = SyntheticDigits::new(0).generate(split, count).unwrap();
+        let (mut images, labels) = (set.images().to_vec(), set.labels().to_vec());
+        for (image, &label) in images.chunks_mut(IMAGE_PIXELS).zip(&labels) {
+            let row = 2 * usize::from(label) * 28;
+            image[row..row + 28].fill(200);
+        }
+        ImageDataset::new(images, labels, CLASSES).unwrap()
+    };
+    let model = Linear::train(&marked(Split::Train, 5_000), 5);
+    let accuracy = model.accuracy(&marked(Split::Test, 2_000));
+    assert!(accuracy > 0.97, "{accuracy}");
 }

@@ -1,5 +1,10 @@
 //! From a request to data: precedence of places, falling back, refusing.
 
+#![allow(
+    clippy::print_stderr,
+    reason = "a test says what it measured or why it was skipped"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

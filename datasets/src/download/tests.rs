@@ -1,5 +1,10 @@
 //! Downloads from a server of our own, on this machine.
 
+#![allow(
+    clippy::print_stderr,
+    reason = "a test says what it measured or why it was skipped"
+)]
+
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -266,4 +271,41 @@ fn images_and_labels_of_different_number_are_refused() {
         error.ends_with("train-images-idx3-ubyte holds 2 images"),
         "{error}"
     );
+}
+
+#[test]
+fn real_mnist_is_downloaded_once_into_the_cache_and_found_there_afterwards() {
+    use crate::{DataChoice, DataRequest, Surroundings, load_in};
+
+    let Some(folder) = std::env::var_os("EVERBURN_DATA_DIR") else {
+        eprintln!("SKIPPED: EVERBURN_DATA_DIR is not set, so there is no real MNIST to serve");
+        return;
+    };
+    // Relative to the workspace, where the user set it; Cargo runs tests in the package.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(folder)
+        .join("mnist");
+    let mirror = serve(move |name| match std::fs::read(folder.join(name)) {
+        Ok(bytes) => (200, bytes.clone(), bytes.len()),
+        Err(_) => (404, Vec::new(), 0),
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let nowhere = "http://127.0.0.1:1/".to_owned();
+    for (mirror, reason) in [
+        (mirror.clone(), format!("downloaded from {mirror}")),
+        (nowhere, "found by cache".to_owned()),
+    ] {
+        let surroundings =
+            Surroundings::new(|_| None, Some(cache.path().to_owned())).with_mirrors(vec![mirror]);
+        let request = DataRequest {
+            choice: DataChoice::Auto,
+            ..DataRequest::default()
+        };
+        let description = load_in(&request, &surroundings).unwrap().description;
+        assert_eq!(description.reason, reason);
+        let place = cache.path().join("everburn").join("mnist");
+        assert_eq!(description.origin, place.display().to_string());
+        assert_eq!((description.train, description.test), (60_000, 10_000));
+    }
 }

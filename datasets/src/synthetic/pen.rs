@@ -29,7 +29,7 @@ const SHIFT: f32 = 2.5;
 /// Most that a point of it is moved by the bend, in pixels.
 const BEND: f32 = 1.5;
 /// Least and most radius of the pen, in pixels.
-const RADIUS: (f32, f32) = (0.6, 1.6);
+const RADIUS: (f32, f32) = (0.7, 1.6);
 
 /// Writes `digit` with a random hand.
 pub(super) fn write(digit: u8, random: &mut Stream) -> Ink {
