@@ -1,1 +1,48 @@
-//! Placeholder.
+//! One process a rank on this machine: started together, watched together, ended together.
+//!
+//! # The two sides
+//! - The **launcher's** side: a [`LaunchConfig`] goes into a [`Launcher`], whose
+//!   [`run`](Launcher::run) starts the ranks, hosts their store, and returns an [`Outcome`] once
+//!   every one of them has ended. Nothing here depends on what the ranks do.
+//! - The **rank's** side: [`RankEnvironment`] reads what the launcher handed on, guards against
+//!   outliving it and reports errors to it; [`StopRequest`] says when to stop after this step.
+//!
+//! The two talk through environment variables ([`variables`]; the names that PyTorch's launcher
+//! uses, so that ranks also run under `torchrun`, and a few of our own), one error file a rank
+//! ([`RankFailure`]), and exit codes ([`EXIT_PEER_LOST`]).
+//!
+//! # What the launcher promises
+//! - It waits for *any* rank, never in rank order. After the first failure the others have
+//!   [`LaunchConfig::grace`] to end by themselves, then get SIGTERM, then SIGKILL.
+//! - The failure shown is that of the first rank which failed by itself, not of those which only
+//!   lost a peer, however early these ended.
+//! - No rank outlives it, whatever signal ends it, SIGKILL included (the rank's side has to call
+//!   [`RankEnvironment::guard_against_orphaning`] for the latter).
+//! - SIGINT or SIGTERM at the launcher asks all ranks once, by SIGTERM, to stop after their step;
+//!   a second one ends them at once.
+//!
+//! # What is deliberately absent
+//! Restarting ranks, agreeing with the launchers of other machines, and any knowledge of training.
+
+mod cause;
+mod config;
+mod environment;
+mod error;
+mod exit;
+mod failure;
+mod launcher;
+mod orphan;
+mod outcome;
+mod output;
+mod ranks;
+mod stop;
+mod terminal;
+
+pub use config::LaunchConfig;
+pub use environment::{RankEnvironment, variables};
+pub use error::{LaunchError, RankEnvironmentError};
+pub use exit::{EXIT_PEER_LOST, RankExit};
+pub use failure::{FailureKind, RankFailure, report_failure};
+pub use launcher::{HostedStore, Launcher};
+pub use outcome::{EndedRank, JobFailure, Outcome};
+pub use stop::StopRequest;

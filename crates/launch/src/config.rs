@@ -1,0 +1,244 @@
+//! What is to be launched, and whether it can be.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::LaunchError;
+
+/// What to start, how often, and how patient to be when it ends.
+///
+/// ```
+/// use everburn_launch::LaunchConfig;
+///
+/// let config = LaunchConfig {
+///     args: vec!["train".into(), "mnist".into()],
+///     ..LaunchConfig::new("/usr/local/bin/everburn", 4, "runs/a/logs")
+/// };
+/// assert_eq!(config.world_size(), 4);
+/// ```
+#[derive(Debug, Clone)]
+pub struct LaunchConfig {
+    /// The program that every rank runs: a path, or a name that is looked for in `PATH`.
+    pub program: PathBuf,
+    /// The program's arguments, the same for every rank.
+    pub args: Vec<OsString>,
+    /// Environment variables that every rank gets on top of the launcher's own.
+    pub env: Vec<(OsString, OsString)>,
+    /// How many ranks to start on this machine.
+    pub ranks: usize,
+    /// How many machines take part, each with as many ranks.
+    pub nodes: usize,
+    /// This machine's number, 0 to `nodes` - 1. Machine 0 hosts the store.
+    pub node_rank: usize,
+    /// `host:port` of the store on machine 0; needed with several machines. With one machine and
+    /// `None` the launcher binds a free port of 127.0.0.1.
+    pub rendezvous: Option<String>,
+    /// The secret without which a store on an address other than loopback admits nobody.
+    pub job_token: Option<String>,
+    /// Where `rank-N.log` and `rank-N.error.json` are written; created where it is missing.
+    pub log_dir: PathBuf,
+    /// `RAYON_NUM_THREADS` of each rank. `None`: the launcher's own `RAYON_NUM_THREADS` where it
+    /// is set, else an equal share of this machine's cores.
+    pub threads_per_rank: Option<usize>,
+    /// Whether rank 0 may have the terminal to itself, to draw a dashboard on it. Holds only where
+    /// standard input and output are a terminal and the launcher is in its foreground; elsewhere
+    /// the ranks' lines are printed.
+    pub dashboard: bool,
+    /// After the first failure: how long the other ranks may take to end by themselves.
+    pub grace: Duration,
+    /// After SIGTERM because of a failure: how long until SIGKILL.
+    pub kill_after: Duration,
+    /// After a SIGINT or SIGTERM at the launcher: how long ranks may take to stop after their step.
+    pub stop_patience: Duration,
+}
+
+impl LaunchConfig {
+    /// `ranks` processes of `program` on one machine, with the defaults for everything else:
+    /// no dashboard, 5 s of grace, 3 s from SIGTERM to SIGKILL, 60 s to stop after Ctrl-C.
+    #[must_use]
+    pub fn new(program: impl Into<PathBuf>, ranks: usize, log_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            ranks,
+            nodes: 1,
+            node_rank: 0,
+            rendezvous: None,
+            job_token: None,
+            log_dir: log_dir.into(),
+            threads_per_rank: None,
+            dashboard: false,
+            grace: Duration::from_secs(5),
+            kill_after: Duration::from_secs(3),
+            stop_patience: Duration::from_secs(60),
+        }
+    }
+
+    /// How many ranks there are on all machines.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.ranks.saturating_mul(self.nodes)
+    }
+
+    /// The number, over all machines, of this machine's rank `local_rank`.
+    #[must_use]
+    pub fn global_rank(&self, local_rank: usize) -> usize {
+        self.node_rank * self.ranks + local_rank
+    }
+
+    /// The log of rank `rank` (its number over all machines).
+    #[must_use]
+    pub fn log_path(&self, rank: usize) -> PathBuf {
+        self.log_dir.join(format!("rank-{rank}.log"))
+    }
+
+    /// The file in which rank `rank` reports its error.
+    #[must_use]
+    pub fn error_path(&self, rank: usize) -> PathBuf {
+        self.log_dir.join(format!("rank-{rank}.error.json"))
+    }
+
+    /// `RAYON_NUM_THREADS` of each rank; `inherited` is the launcher's own, if any.
+    pub(crate) fn resolved_threads(&self, inherited: Option<&str>) -> usize {
+        self.threads_per_rank
+            .or_else(|| inherited.and_then(|threads| threads.trim().parse().ok()))
+            .filter(|&threads| threads > 0)
+            .unwrap_or_else(|| {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                (cores / self.ranks.max(1)).max(1)
+            })
+    }
+
+    /// Refuses what can never work, before anything is started.
+    pub(crate) fn validate(&self) -> Result<(), LaunchError> {
+        if self.ranks == 0 {
+            return Err(LaunchError::NoRanks);
+        }
+        if self.nodes == 0 || self.node_rank >= self.nodes {
+            return Err(LaunchError::NodeRank {
+                nodes: self.nodes,
+                node_rank: self.node_rank,
+            });
+        }
+        if self.nodes > 1 && self.rendezvous.is_none() {
+            return Err(LaunchError::NoRendezvous { nodes: self.nodes });
+        }
+        require_program(&self.program)
+    }
+
+    /// The rendezvous address in its two parts, brackets of IPv6 removed.
+    pub(crate) fn rendezvous_parts(&self) -> Result<Option<(String, u16)>, LaunchError> {
+        let Some(given) = &self.rendezvous else {
+            return Ok(None);
+        };
+        let malformed = || LaunchError::MalformedRendezvous {
+            given: given.clone(),
+        };
+        let (host, port) = given.rsplit_once(':').ok_or_else(malformed)?;
+        let unbracketed = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        if host.is_empty() || (unbracketed.is_none() && host.contains(':')) {
+            return Err(malformed());
+        }
+        let port = port.parse().map_err(|_| malformed())?;
+        if port == 0 && self.nodes > 1 {
+            // A port that the system chooses is unknown to the other machines.
+            return Err(malformed());
+        }
+        Ok(Some((unbracketed.unwrap_or(host).to_owned(), port)))
+    }
+}
+
+/// Checks that `program` is there and may be executed.
+fn require_program(program: &Path) -> Result<(), LaunchError> {
+    let found = if program.components().count() > 1 {
+        is_executable(program)
+    } else {
+        std::env::var_os("PATH").is_some_and(|path| {
+            std::env::split_paths(&path).any(|folder| is_executable(&folder.join(program)))
+        })
+    };
+    if found {
+        Ok(())
+    } else {
+        Err(LaunchError::ProgramNotFound {
+            program: program.to_path_buf(),
+        })
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_machines(rendezvous: &str) -> LaunchConfig {
+        LaunchConfig {
+            nodes: 2,
+            node_rank: 1,
+            rendezvous: Some(rendezvous.into()),
+            ..LaunchConfig::new("sh", 2, "logs")
+        }
+    }
+
+    #[test]
+    fn an_address_is_split_at_its_last_colon() {
+        let parts = |text| two_machines(text).rendezvous_parts();
+        assert_eq!(parts("node0:29500").unwrap(), Some(("node0".into(), 29500)));
+        assert_eq!(parts("[::1]:29500").unwrap(), Some(("::1".into(), 29500)));
+        for wrong in [
+            "node0",
+            "node0:",
+            ":29500",
+            "node0:x",
+            "::1:29500",
+            "node0:0",
+        ] {
+            assert!(parts(wrong).is_err(), "{wrong} must be refused");
+        }
+    }
+
+    #[test]
+    fn what_can_never_work_is_refused_with_what_to_do() {
+        let message = |config: LaunchConfig| config.validate().unwrap_err().to_string();
+        assert!(message(LaunchConfig::new("sh", 0, "logs")).contains("--ranks 1"));
+        let missing = message(LaunchConfig::new("no-such-program-anywhere", 1, "logs"));
+        assert!(missing.contains("no-such-program-anywhere"), "{missing}");
+        let alone = LaunchConfig {
+            rendezvous: None,
+            ..two_machines("x:1")
+        };
+        assert!(message(alone).contains("--rendezvous"));
+        let outside = LaunchConfig {
+            node_rank: 2,
+            ..two_machines("x:1")
+        };
+        assert!(message(outside).contains("0 to 1"));
+    }
+
+    #[test]
+    fn ranks_on_the_second_machine_count_on() {
+        assert_eq!(two_machines("x:1").global_rank(1), 3);
+        assert_eq!(two_machines("x:1").world_size(), 4);
+    }
+
+    #[test]
+    fn threads_are_asked_for_inherited_or_shared() {
+        let config = LaunchConfig::new("sh", 1_000_000, "logs");
+        assert_eq!(config.resolved_threads(None), 1);
+        assert_eq!(config.resolved_threads(Some("3")), 3);
+        let asked = LaunchConfig {
+            threads_per_rank: Some(2),
+            ..config
+        };
+        assert_eq!(asked.resolved_threads(Some("3")), 2);
+    }
+}

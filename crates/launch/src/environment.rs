@@ -1,0 +1,241 @@
+//! The rank's side: who am I, where is the store, and whom do I tell when I fail.
+
+use std::path::PathBuf;
+
+use crate::error::RankEnvironmentError;
+use crate::failure::{FailureKind, RankFailure, report_failure};
+use crate::orphan;
+
+/// The environment variables between launcher and rank. The first eight are PyTorch's.
+pub mod variables {
+    /// This rank's number over all machines.
+    pub const RANK: &str = "RANK";
+    /// How many ranks there are on all machines.
+    pub const WORLD_SIZE: &str = "WORLD_SIZE";
+    /// This rank's number on its machine.
+    pub const LOCAL_RANK: &str = "LOCAL_RANK";
+    /// How many ranks this machine has.
+    pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
+    /// This machine's number.
+    pub const NODE_RANK: &str = "NODE_RANK";
+    /// The host of the store.
+    pub const MASTER_ADDR: &str = "MASTER_ADDR";
+    /// The port of the store.
+    pub const MASTER_PORT: &str = "MASTER_PORT";
+    /// `True`: the launcher hosts the store, so rank 0 must not.
+    pub const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
+    /// The secret that a store on an address other than loopback demands.
+    pub const JOB_TOKEN: &str = "EVERBURN_JOB_TOKEN";
+    /// The launcher's process id; set exactly when our launcher started the rank.
+    pub const LAUNCHER_PID: &str = "EVERBURN_LAUNCHER_PID";
+    /// Where the rank reports its error.
+    pub const ERROR_FILE: &str = "EVERBURN_ERROR_FILE";
+    /// How many threads the rank's thread pool has.
+    pub const THREADS: &str = "RAYON_NUM_THREADS";
+}
+
+/// What a launcher (ours, `torchrun`, or a person) told this process about its place.
+///
+/// ```no_run
+/// use everburn_launch::{FailureKind, RankEnvironment};
+///
+/// # fn train() -> Result<(), String> { Ok(()) }
+/// if RankEnvironment::is_present() {
+///     let rank = RankEnvironment::from_env()?;
+///     rank.guard_against_orphaning()?; // first of all
+///     rank.report_panics();
+///     if let Err(error) = train() {
+///         rank.report(FailureKind::Own, None, &error);
+///         std::process::exit(1);
+///     }
+/// }
+/// # Ok::<(), everburn_launch::RankEnvironmentError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankEnvironment {
+    /// This rank's number over all machines, 0 to `world_size` - 1.
+    pub rank: usize,
+    /// How many ranks there are on all machines.
+    pub world_size: usize,
+    /// This rank's number on its machine.
+    pub local_rank: usize,
+    /// How many ranks this machine has.
+    pub local_world_size: usize,
+    /// This machine's number.
+    pub node_rank: usize,
+    /// The host of the store.
+    pub master_addr: String,
+    /// The port of the store.
+    pub master_port: u16,
+    /// Whether the launcher hosts the store (else rank 0 has to).
+    pub launcher_hosts_store: bool,
+    /// The secret that a store on an address other than loopback demands.
+    pub job_token: Option<String>,
+    /// The process id of our launcher, if it started this rank.
+    pub launcher_pid: Option<u32>,
+    /// Where this rank reports its error.
+    pub error_file: Option<PathBuf>,
+}
+
+impl RankEnvironment {
+    /// Whether this process was started as a rank.
+    #[must_use]
+    pub fn is_present() -> bool {
+        std::env::var_os(variables::RANK).is_some()
+    }
+
+    /// Reads the environment of this process.
+    ///
+    /// # Errors
+    /// [`RankEnvironmentError`] naming the variable that is missing or makes no sense.
+    pub fn from_env() -> Result<Self, RankEnvironmentError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Reads the variables through `lookup`, for tests and for other sources.
+    ///
+    /// # Errors
+    /// [`RankEnvironmentError`] naming the variable that is missing or makes no sense.
+    pub fn from_lookup(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, RankEnvironmentError> {
+        use variables as v;
+        let optional = |name| lookup(name).filter(|value| !value.is_empty());
+        let text = |name| optional(name).ok_or(RankEnvironmentError::Missing { name });
+        let number = |name, value: String| {
+            value
+                .parse::<usize>()
+                .map_err(|_| RankEnvironmentError::Invalid {
+                    name,
+                    value,
+                    expected: "a number".into(),
+                })
+        };
+        let number_or = |name, default| optional(name).map_or(Ok(default), |v| number(name, v));
+
+        let rank = number(v::RANK, text(v::RANK)?)?;
+        let world_size = number(v::WORLD_SIZE, text(v::WORLD_SIZE)?)?;
+        if rank >= world_size {
+            return Err(RankEnvironmentError::Invalid {
+                name: v::RANK,
+                value: rank.to_string(),
+                expected: format!("below WORLD_SIZE, which is {world_size}"),
+            });
+        }
+        let port = text(v::MASTER_PORT)?;
+        Ok(Self {
+            rank,
+            world_size,
+            local_rank: number_or(v::LOCAL_RANK, rank)?,
+            local_world_size: number_or(v::LOCAL_WORLD_SIZE, world_size)?,
+            node_rank: number_or(v::NODE_RANK, 0)?,
+            master_addr: text(v::MASTER_ADDR)?,
+            master_port: port.parse().map_err(|_| RankEnvironmentError::Invalid {
+                name: v::MASTER_PORT,
+                value: port,
+                expected: "a port from 0 to 65535".into(),
+            })?,
+            launcher_hosts_store: optional(v::AGENT_STORE)
+                .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1"),
+            job_token: optional(v::JOB_TOKEN),
+            launcher_pid: optional(v::LAUNCHER_PID)
+                .map(|value| {
+                    value.parse().map_err(|_| RankEnvironmentError::Invalid {
+                        name: v::LAUNCHER_PID,
+                        value,
+                        expected: "a process id".into(),
+                    })
+                })
+                .transpose()?,
+            error_file: optional(v::ERROR_FILE).map(PathBuf::from),
+        })
+    }
+
+    /// Makes this process end when its launcher does, however that ends. Call it first of all, and
+    /// before a dashboard changes the terminal. Without our launcher it does nothing.
+    ///
+    /// On Linux the kernel sends SIGKILL. A rank that owns a terminal, and any rank elsewhere, has
+    /// a thread that looks for its launcher five times a second instead; it puts the terminal back
+    /// in order before it ends the process.
+    ///
+    /// # Errors
+    /// [`RankEnvironmentError::LauncherGone`] when the launcher has ended already: return from
+    /// `main` then.
+    pub fn guard_against_orphaning(&self) -> Result<(), RankEnvironmentError> {
+        match self.launcher_pid {
+            Some(launcher) => orphan::guard(launcher, self.rank),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the launcher why this rank ends; the first report stands. Without a launcher, or
+    /// when the file cannot be written, it does nothing: the error is on its way to the log anyway.
+    pub fn report(&self, kind: FailureKind, step: Option<u64>, message: &str) {
+        let Some(path) = &self.error_file else { return };
+        let failure = RankFailure {
+            step,
+            ..RankFailure::new(self.rank, kind, message)
+        };
+        if let Err(error) = report_failure(path, &failure) {
+            tracing::warn!(
+                "the error could not be written to {}: {error}",
+                path.display()
+            );
+        }
+    }
+
+    /// Reports every panic of this process to the launcher, then does what was done before.
+    pub fn report_panics(&self) {
+        let this = self.clone();
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            this.report(FailureKind::Panic, None, &panic.to_string());
+            previous(panic);
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(changes: &[(&str, &str)]) -> Result<RankEnvironment, RankEnvironmentError> {
+        let base = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "h"),
+            ("MASTER_PORT", "29500"),
+        ];
+        RankEnvironment::from_lookup(|name| {
+            let found = changes.iter().chain(&base).find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn four_variables_are_enough() {
+        let rank = with(&[]).unwrap();
+        assert_eq!((rank.rank, rank.world_size, rank.local_rank), (1, 2, 1));
+        assert!(!rank.launcher_hosts_store);
+        rank.guard_against_orphaning().unwrap();
+        rank.report(FailureKind::Own, None, "goes nowhere, and that is fine");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let message = |changes: &[(&str, &str)]| with(changes).unwrap_err().to_string();
+        assert!(message(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));
+        assert!(message(&[("RANK", "x")]).contains("RANK is `x`"));
+        assert!(message(&[("RANK", "2")]).contains("below WORLD_SIZE"));
+        assert!(message(&[("MASTER_PORT", "70000")]).contains("MASTER_PORT"));
+    }
+
+    #[test]
+    fn an_agent_that_hosts_the_store_is_noticed() {
+        assert!(
+            with(&[("TORCHELASTIC_USE_AGENT_STORE", "True")])
+                .unwrap()
+                .launcher_hosts_store
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! What keeps a job from starting, and a rank from knowing who it is.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why nothing was started, or why what was started has been ended again.
+///
+/// ```
+/// use everburn_launch::{LaunchConfig, LaunchError, Launcher};
+///
+/// let error = Launcher::new(LaunchConfig::new("sh", 0, "logs")).run().unwrap_err();
+/// assert!(matches!(error, LaunchError::NoRanks));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No rank was asked for.
+    #[error("0 ranks cannot train anything; ask for at least one, as in `--ranks 1`")]
+    NoRanks,
+    /// This machine's number is not one of the machines'.
+    #[error(
+        "machine {node_rank} of {nodes} does not exist: `--node-rank` runs from 0 to {}",
+        nodes.saturating_sub(1)
+    )]
+    NodeRank {
+        /// How many machines there are.
+        nodes: usize,
+        /// The number that was given.
+        node_rank: usize,
+    },
+    /// Several machines, and no address to meet at.
+    #[error(
+        "{nodes} machines need an address to meet at: add `--rendezvous HOST:PORT` with an \
+         address of machine 0, the same on every machine"
+    )]
+    NoRendezvous {
+        /// How many machines there are.
+        nodes: usize,
+    },
+    /// The rendezvous address is not `host:port`.
+    #[error(
+        "`{given}` is no rendezvous address: write HOST:PORT (an IPv6 address in brackets), \
+         with a port from 1 to 65535"
+    )]
+    MalformedRendezvous {
+        /// The address as it was given.
+        given: String,
+    },
+    /// The program is missing or may not be executed.
+    #[error(
+        "`{}` is no program that can be run: check that the file exists and is executable",
+        program.display()
+    )]
+    ProgramNotFound {
+        /// The program as it was given.
+        program: PathBuf,
+    },
+    /// The folder for logs cannot be written.
+    #[error(
+        "the log folder cannot be used: `{}`: {source}; choose a folder that can be written \
+         (`--run-dir`)",
+        path.display()
+    )]
+    LogDir {
+        /// The file or folder that could not be made.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else listens at the rendezvous address.
+    #[error(
+        "port in use: {address} is taken by another process, perhaps an earlier run that still \
+         lives; end it (`ss -ltnp 'sport = :{port}'` names it) or choose another port for \
+         `--rendezvous` on every machine"
+    )]
+    PortInUse {
+        /// The address that was to be bound.
+        address: String,
+        /// Its port.
+        port: u16,
+    },
+    /// The rendezvous address cannot be bound for another reason.
+    #[error(
+        "machine 0 cannot listen at {address}: {source}; `--rendezvous` must name an address of \
+         machine 0 itself"
+    )]
+    Bind {
+        /// The address that was to be bound.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The store could not be started on the bound port.
+    #[error("the store at {address} could not be started: {reason}")]
+    Store {
+        /// Where it was to listen.
+        address: String,
+        /// Why it did not.
+        reason: String,
+    },
+    /// A rank's process could not be started; those before it have been ended.
+    #[error("rank {rank} could not be started: {source}; the ranks started before it were ended")]
+    Spawn {
+        /// The rank.
+        rank: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The launcher could not watch its ranks; all of them have been ended.
+    #[error("the launcher cannot {operation}: {source}")]
+    System {
+        /// What it tried.
+        operation: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a process does not know which rank it is, or must not go on as one.
+///
+/// ```
+/// use everburn_launch::RankEnvironment;
+///
+/// let error = RankEnvironment::from_lookup(|_| None).unwrap_err();
+/// assert!(error.to_string().contains("RANK"));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RankEnvironmentError {
+    /// A variable that every rank needs is not set.
+    #[error(
+        "the environment variable {name} is not set: start this through a launcher \
+         (`--ranks N`), or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+    )]
+    Missing {
+        /// The variable.
+        name: &'static str,
+    },
+    /// A variable holds something else than expected.
+    #[error("the environment variable {name} is `{value}`, which is not {expected}")]
+    Invalid {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should hold, in words.
+        expected: String,
+    },
+    /// The launcher is gone, so nobody waits for this rank.
+    #[error("the launcher (process {launcher}) has ended; rank {rank} ends as well")]
+    LauncherGone {
+        /// The process that started this rank.
+        launcher: u32,
+        /// This rank.
+        rank: usize,
+    },
+    /// The system refused to tie this process to its launcher.
+    #[error("rank {rank} cannot be tied to its launcher's life: {source}")]
+    Guard {
+        /// This rank.
+        rank: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,115 @@
+//! How a rank's process ended, in words.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// The exit code by which a rank says "I ended only because another rank did".
+///
+/// It is `EX_TEMPFAIL` of `sysexits.h`: the same command may work another time.
+pub const EXIT_PEER_LOST: i32 = 75;
+
+/// How a rank's process ended.
+///
+/// ```
+/// use everburn_launch::RankExit;
+///
+/// assert_eq!(RankExit::Code(3).exit_code(), 3);
+/// assert_eq!(RankExit::Signal(9).exit_code(), 137);
+/// assert!(RankExit::Signal(11).to_string().contains("SIGSEGV"));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankExit {
+    /// It returned this code.
+    Code(i32),
+    /// It died of this signal.
+    Signal(i32),
+}
+
+impl RankExit {
+    pub(crate) fn from_status(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal(signal),
+            // Neither happens only for stopped or continued processes, which are not waited for.
+            (None, None) => Self::Code(1),
+        }
+    }
+
+    /// Whether the rank ended well.
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        self == Self::Code(0)
+    }
+
+    /// What a shell would show in `$?`: the code, or 128 + the signal.
+    #[must_use]
+    pub fn exit_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+impl fmt::Display for RankExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Code(0) => f.write_str("ended well"),
+            Self::Code(EXIT_PEER_LOST) => {
+                write!(
+                    f,
+                    "ended with exit code {EXIT_PEER_LOST} (it lost another rank)"
+                )
+            }
+            Self::Code(101) => f.write_str("ended with exit code 101 (a panic)"),
+            Self::Code(code) => write!(f, "ended with exit code {code}"),
+            Self::Signal(signal) => match explain(signal) {
+                Some((name, meaning)) => write!(f, "was ended by {name}: {meaning}"),
+                None => write!(f, "was ended by signal {signal}"),
+            },
+        }
+    }
+}
+
+/// The numbers are those that `signal-hook` takes from this platform.
+fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
+    use signal_hook::consts::signal as s;
+    Some(match signal {
+        s::SIGKILL => (
+            "SIGKILL",
+            "killed by someone, or by the kernel for want of memory",
+        ),
+        s::SIGSEGV => (
+            "SIGSEGV",
+            "it touched memory that is not its own, a bug in native code",
+        ),
+        s::SIGABRT => (
+            "SIGABRT",
+            "it gave up by itself, after a double panic or a failed check",
+        ),
+        s::SIGBUS => (
+            "SIGBUS",
+            "mapped memory went away; is /dev/shm or the disk full?",
+        ),
+        s::SIGILL => (
+            "SIGILL",
+            "an instruction that this processor lacks; built for another one?",
+        ),
+        s::SIGFPE => (
+            "SIGFPE",
+            "an integer division by zero or overflow in native code",
+        ),
+        s::SIGTERM => ("SIGTERM", "someone else asked it to end"),
+        s::SIGINT => (
+            "SIGINT",
+            "interrupted from the keyboard before it could stop cleanly",
+        ),
+        s::SIGQUIT => ("SIGQUIT", "quit from the keyboard"),
+        s::SIGHUP => ("SIGHUP", "its terminal was closed"),
+        s::SIGPIPE => ("SIGPIPE", "it wrote to a pipe that nobody reads"),
+        s::SIGXCPU => ("SIGXCPU", "it used up its allotted processor time"),
+        s::SIGSYS => ("SIGSYS", "a system call that this sandbox forbids"),
+        _ => return None,
+    })
+}

@@ -1,0 +1,171 @@
+//! How a job ended, and what the user is told about it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::exit::{EXIT_PEER_LOST, RankExit};
+use crate::failure::RankFailure;
+
+/// How a job ended. Its text is what the user should read.
+///
+/// ```
+/// use everburn_launch::Outcome;
+///
+/// assert_eq!(Outcome::Succeeded.exit_code(), 0);
+/// assert_eq!(Outcome::Interrupted { signal: 2 }.exit_code(), 130);
+/// ```
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// Every rank of this machine ended well.
+    Succeeded,
+    /// A signal reached the launcher, and the ranks stopped because of it. A rank that fails by
+    /// itself meanwhile makes the job [`Outcome::Failed`].
+    Interrupted {
+        /// The signal that came first.
+        signal: i32,
+    },
+    /// A rank failed.
+    Failed(Box<JobFailure>),
+}
+
+impl Outcome {
+    /// What the launcher's process should return: 0; 128 + the signal after an interruption (130
+    /// for Ctrl-C), though the ranks themselves stopped with 0; else the root cause's own code.
+    /// Never 0 unless all went well.
+    #[must_use]
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Succeeded => 0,
+            Self::Interrupted { signal } => 128 + signal,
+            Self::Failed(failure) => match failure.cause.exit.exit_code() {
+                0 => 1,
+                code => code,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Succeeded => f.write_str("every rank ended well"),
+            Self::Interrupted { .. } => f.write_str("stopped on request; every rank has ended"),
+            Self::Failed(failure) => failure.fmt(f),
+        }
+    }
+}
+
+/// A rank that has ended, and how.
+///
+/// ```
+/// use everburn_launch::{EndedRank, RankExit};
+///
+/// let rank = EndedRank {
+///     rank: 2,
+///     exit: RankExit::Code(3),
+///     ended_by_launcher: false,
+///     unix_time_ms: 0,
+///     report: None,
+/// };
+/// assert_eq!(rank.to_string(), "rank 2 ended with exit code 3");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedRank {
+    /// Its number over all machines.
+    pub rank: usize,
+    /// How its process ended.
+    pub exit: RankExit,
+    /// Whether it died of a signal that the launcher had sent to it.
+    pub ended_by_launcher: bool,
+    /// When the launcher saw it end, in milliseconds since 1970.
+    pub unix_time_ms: u64,
+    /// What it said about its failure.
+    pub report: Option<RankFailure>,
+}
+
+impl fmt::Display for EndedRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ended_by_launcher {
+            return write!(f, "rank {} was ended by the launcher", self.rank);
+        }
+        write!(f, "rank {} {}", self.rank, self.exit)?;
+        match self.report.as_ref().and_then(|report| report.step) {
+            Some(step) => write!(f, ", at step {step}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a job failed: the rank that is to blame first, then what became of the others.
+///
+/// ```
+/// use everburn_launch::{EndedRank, JobFailure, RankExit};
+///
+/// let failure = JobFailure {
+///     cause: EndedRank {
+///         rank: 1,
+///         exit: RankExit::Signal(9),
+///         ended_by_launcher: false,
+///         unix_time_ms: 0,
+///         report: None,
+///     },
+///     log: "runs/a/rank-1.log".into(),
+///     log_tail: vec!["step 12".into()],
+///     others: Vec::new(),
+///     out_of_memory: true,
+/// };
+/// assert!(failure.to_string().contains("want of memory"));
+/// ```
+#[derive(Debug, Clone)]
+pub struct JobFailure {
+    /// The first rank that failed by itself; where none did, the first that ended.
+    pub cause: EndedRank,
+    /// The log of that rank.
+    pub log: PathBuf,
+    /// The log's last lines.
+    pub log_tail: Vec<String>,
+    /// The other ranks that did not end well, in the order in which they ended.
+    pub others: Vec<EndedRank>,
+    /// Whether the kernel ended some process of this machine for want of memory during the job.
+    pub out_of_memory: bool,
+}
+
+impl fmt::Display for JobFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.cause)?;
+        if let Some(report) = &self.cause.report {
+            for line in report.message.lines() {
+                writeln!(f, "  {line}")?;
+            }
+        }
+        if self.cause.exit == RankExit::Signal(signal_hook::consts::SIGKILL) && self.out_of_memory {
+            writeln!(
+                f,
+                "  during this job the kernel ended a process for want of memory, most likely \
+                 this one: try fewer ranks or a smaller batch"
+            )?;
+        }
+        if self.cause.exit == RankExit::Code(EXIT_PEER_LOST) {
+            writeln!(
+                f,
+                "  no rank of this machine failed by itself: look at the rank that was lost, or \
+                 at the other machines' output"
+            )?;
+        }
+        if self.log_tail.is_empty() {
+            writeln!(f, "its log: {} (empty)", self.log.display())?;
+        } else {
+            writeln!(f, "its log: {}, which ends with", self.log.display())?;
+            for line in &self.log_tail {
+                writeln!(f, "  | {line}")?;
+            }
+        }
+        if !self.others.is_empty() {
+            writeln!(f, "then")?;
+            for other in &self.others {
+                writeln!(f, "  {other}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! The processes of this machine's ranks: start, signal, reap.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
+
+use crate::config::LaunchConfig;
+use crate::environment::variables as v;
+use crate::error::LaunchError;
+use crate::exit::RankExit;
+use crate::failure::{RankFailure, unix_time_ms};
+use crate::outcome::EndedRank;
+use crate::output::pump;
+
+/// What every rank of the job is told.
+pub(crate) struct Job<'a> {
+    pub(crate) config: &'a LaunchConfig,
+    /// Where the store is.
+    pub(crate) store: (String, u16),
+    pub(crate) threads: usize,
+    /// Whether rank 0 draws on the terminal; then nobody else may.
+    pub(crate) dashboard: bool,
+}
+
+/// A rank's process, not yet reaped: its process id is its own until then.
+pub(crate) struct RunningRank {
+    rank: usize,
+    child: Child,
+    pid: Pid,
+    /// Whether it leads a process group of its own, which is then signalled as a whole.
+    leads_group: bool,
+    signalled: bool,
+}
+
+/// Something that keeps a channel open for as long as output is still being copied.
+pub(crate) type PumpAlive = Sender<std::convert::Infallible>;
+
+/// Opens (and empties) the log of `rank` and removes its report from an earlier run.
+pub(crate) fn open_log(config: &LaunchConfig, rank: usize) -> Result<File, LaunchError> {
+    let path = config.log_path(rank);
+    let failed = |path, source| LaunchError::LogDir { path, source };
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .and_then(|file| file.set_len(0).map(|()| file))
+        .map_err(|source| failed(path, source))?;
+    let report = config.error_path(rank);
+    match std::fs::remove_file(&report) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(report, error)),
+        _ => Ok(file),
+    }
+}
+
+impl RunningRank {
+    /// Starts the rank. Must be called from a thread that lives as long as the launcher: the
+    /// kernel takes the end of that thread for the end of the parent.
+    pub(crate) fn start(
+        job: &Job,
+        local_rank: usize,
+        log: File,
+        alive: &PumpAlive,
+    ) -> Result<Self, LaunchError> {
+        let rank = job.config.global_rank(local_rank);
+        Self::try_start(job, local_rank, log, alive)
+            .map_err(|source| LaunchError::Spawn { rank, source })
+    }
+
+    fn try_start(job: &Job, local_rank: usize, log: File, alive: &PumpAlive) -> io::Result<Self> {
+        let config = job.config;
+        let rank = config.global_rank(local_rank);
+        let owns_terminal = job.dashboard && rank == 0;
+        let mut command = Command::new(&config.program);
+        command
+            .args(&config.args)
+            .env(v::RANK, rank.to_string())
+            .env(v::WORLD_SIZE, config.world_size().to_string())
+            .env(v::LOCAL_RANK, local_rank.to_string())
+            .env(v::LOCAL_WORLD_SIZE, config.ranks.to_string())
+            .env(v::NODE_RANK, config.node_rank.to_string())
+            .env(v::MASTER_ADDR, &job.store.0)
+            .env(v::MASTER_PORT, job.store.1.to_string())
+            .env(v::AGENT_STORE, "True")
+            .env(v::LAUNCHER_PID, std::process::id().to_string())
+            .env(v::ERROR_FILE, std::path::absolute(config.error_path(rank))?)
+            .env(v::THREADS, job.threads.to_string())
+            .envs(config.job_token.as_ref().map(|token| (v::JOB_TOKEN, token)))
+            .envs(config.env.iter().map(|(name, value)| (name, value)));
+        let pumps = if owns_terminal {
+            // It stays in the terminal's foreground group, or its first read would stop it.
+            command.stderr(log);
+            None
+        } else {
+            // A group of its own: the terminal's Ctrl-C must reach ranks only through us.
+            command.stdin(Stdio::null()).process_group(0);
+            if job.dashboard {
+                command.stdout(log.try_clone()?).stderr(log);
+                None
+            } else {
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+                Some(log)
+            }
+        };
+        let child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        let mut this = Self {
+            rank,
+            child,
+            pid,
+            leads_group: !owns_terminal,
+            signalled: false,
+        };
+        if let Some(log) = pumps
+            && let Err(error) = this.start_pumps(config, log, alive)
+        {
+            this.signal(Signal::KILL);
+            let _ = this.child.wait();
+            return Err(error);
+        }
+        Ok(this)
+    }
+
+    /// Copies both streams in threads of their own, so that errors stay on standard error.
+    fn start_pumps(
+        &mut self,
+        config: &LaunchConfig,
+        log: File,
+        alive: &PumpAlive,
+    ) -> io::Result<()> {
+        let log = Arc::new(log);
+        let alone = config.world_size() == 1;
+        let prefix = if alone {
+            String::new()
+        } else {
+            format!("[rank {}] ", self.rank)
+        };
+        let start = |from: Box<dyn io::Read + Send>, screen: Box<dyn Write + Send>| {
+            let (log, prefix, alive) = (Arc::clone(&log), prefix.clone(), alive.clone());
+            let copy = move || {
+                pump(from, &log, &prefix, screen);
+                drop(alive);
+            };
+            let name = format!("output-{}", self.rank);
+            thread::Builder::new().name(name).spawn(copy).map(drop)
+        };
+        if let Some(from) = self.child.stdout.take() {
+            start(Box::new(from), Box::new(io::stdout()))?;
+        }
+        if let Some(from) = self.child.stderr.take() {
+            start(Box::new(from), Box::new(io::stderr()))?;
+        }
+        Ok(())
+    }
+
+    /// Calls `on_end` from a thread of its own once the process has ended, and does not reap it.
+    pub(crate) fn watch(&self, on_end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let pid = self.pid;
+        let wait = move || {
+            // Left unreaped, its process id cannot be given to a stranger whom we would signal.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while matches!(
+                waitid(WaitId::Pid(pid), options),
+                Err(rustix::io::Errno::INTR)
+            ) {}
+            on_end();
+        };
+        thread::Builder::new()
+            .name(format!("wait-{}", self.rank))
+            .spawn(wait)
+            .map(drop)
+    }
+
+    /// Sends `signal` to the rank and its helpers. One that has ended meanwhile is no error.
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        self.signalled = true;
+        let sent = if self.leads_group {
+            kill_process_group(self.pid, signal)
+        } else {
+            kill_process(self.pid, signal)
+        };
+        if let Err(error) = sent {
+            tracing::debug!("rank {} was not signalled: {error}", self.rank);
+        }
+    }
+
+    /// Reaps the process, which has ended or is ending; what it leaves behind in its group is
+    /// killed.
+    pub(crate) fn reap(mut self, config: &LaunchConfig) -> io::Result<EndedRank> {
+        let unix_time_ms = unix_time_ms();
+        if self.leads_group {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+        }
+        let exit = RankExit::from_status(self.child.wait()?);
+        Ok(EndedRank {
+            unix_time_ms,
+            ..self.ended_as(exit, config)
+        })
+    }
+
+    /// A process that even SIGKILL does not end soon (it hangs inside the kernel).
+    pub(crate) fn give_up(self, config: &LaunchConfig) -> EndedRank {
+        tracing::error!(
+            "rank {} (process {}) hangs inside the kernel and will end when that lets it go",
+            self.rank,
+            self.pid.as_raw_nonzero()
+        );
+        self.ended_as(RankExit::Signal(signal_hook::consts::SIGKILL), config)
+    }
+
+    fn ended_as(&self, exit: RankExit, config: &LaunchConfig) -> EndedRank {
+        use signal_hook::consts::{SIGKILL, SIGTERM};
+        let dies_when_asked = matches!(exit, RankExit::Signal(SIGKILL | SIGTERM))
+            || exit == RankExit::Code(128 + SIGTERM);
+        EndedRank {
+            rank: self.rank,
+            exit,
+            ended_by_launcher: self.signalled && dies_when_asked,
+            unix_time_ms: unix_time_ms(),
+            report: RankFailure::read(&config.error_path(self.rank)),
+        }
+    }
+}
