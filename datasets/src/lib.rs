@@ -34,6 +34,8 @@
 //! - There is no process-wide state: what the environment says comes in through
 //!   [`Surroundings`].
 
+#[cfg(feature = "tensors")]
+mod batcher;
 mod choice;
 mod collection;
 mod download;
@@ -45,6 +47,8 @@ mod source;
 mod surroundings;
 mod synthetic;
 
+#[cfg(feature = "tensors")]
+pub use batcher::ImageBatcher;
 pub use choice::{DataChoice, UnknownChoice};
 pub use error::DatasetError;
 pub use idx::{IdxError, IdxProblem};
