@@ -42,6 +42,13 @@ pub struct IdxError {
 }
 
 /// What is wrong with an IDX file: see [`IdxError`].
+///
+/// ```
+/// use everburn_datasets::IdxProblem;
+///
+/// let problem = IdxProblem::Label { index: 2, found: 10 };
+/// assert_eq!(problem.to_string(), "has label 10 at index 2: expected 0 to 9");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdxProblem {

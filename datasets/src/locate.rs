@@ -8,6 +8,20 @@ use crate::collection::{Collection, IdxFile};
 use crate::{DatasetError, Surroundings};
 
 /// A folder that was looked in, and what was there.
+///
+/// ```
+/// use everburn_datasets::Place;
+///
+/// let place = Place {
+///     folder: "/data/mnist".into(),
+///     named_by: "EVERBURN_DATA_DIR",
+///     missing: vec!["t10k-labels-idx1-ubyte"],
+/// };
+/// assert_eq!(
+///     place.to_string(),
+///     "/data/mnist (EVERBURN_DATA_DIR): lacks t10k-labels-idx1-ubyte"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The folder.
@@ -70,8 +84,8 @@ fn folders(
     let mut folders = Vec::new();
     if let Some(folder) = data_dir {
         // Either the folder of this very set or, as with the variable, the parent of several.
-        folders.push((folder.join(collection.folder), "data dir"));
-        folders.push((folder.to_owned(), "data dir"));
+        folders.push((folder.join(collection.folder), "--data-dir"));
+        folders.push((folder.to_owned(), "--data-dir"));
     }
     if let Some(folder) = surroundings.data_dir() {
         folders.push((

@@ -191,8 +191,8 @@ fn mnist_by_name_does_not_fall_back_and_lists_where_it_looked() {
     let (folder, cache) = (elsewhere.path().display(), cache.path().display());
     for line in [
         "MNIST was not found and could not be fetched\n".to_owned(),
-        format!("looked in {folder}/mnist (data dir): none of the four files\n"),
-        format!("looked in {folder} (data dir): lacks train-images-idx3-ubyte, t10k-images"),
+        format!("looked in {folder}/mnist (--data-dir): none of the four files\n"),
+        format!("looked in {folder} (--data-dir): lacks train-images-idx3-ubyte, t10k-images"),
         "looked in /no/such/folder/mnist (EVERBURN_DATA_DIR): none of the four files\n".to_owned(),
         format!("looked in {cache}/everburn/mnist (cache): none of the four files\n"),
         "download: not allowed by this request\n".to_owned(),
