@@ -20,6 +20,8 @@ pub(crate) fn wait_until<'a, T>(
     if left.is_zero() {
         return (guard, true);
     }
-    let (guard, _) = condition.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner);
+    let (guard, _) = condition
+        .wait_timeout(guard, left)
+        .unwrap_or_else(PoisonError::into_inner);
     (guard, false)
 }

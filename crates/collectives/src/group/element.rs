@@ -35,8 +35,15 @@ pub enum DType {
 
 impl DType {
     /// Every type; the place in this list is the code on the wire.
-    pub const ALL: [Self; 7] =
-        [Self::F32, Self::F64, Self::F16, Self::Bf16, Self::I32, Self::I64, Self::U8];
+    pub const ALL: [Self; 7] = [
+        Self::F32,
+        Self::F64,
+        Self::F16,
+        Self::Bf16,
+        Self::I32,
+        Self::I64,
+        Self::U8,
+    ];
 
     /// The size of one number, in bytes.
     #[must_use]

@@ -255,7 +255,10 @@ mod tests {
 
     #[test]
     fn a_mismatch_lists_what_each_rank_called() {
-        let call = |rank, call: &str| RankCall { rank, call: Some(call.to_owned()) };
+        let call = |rank, call: &str| RankCall {
+            rank,
+            call: Some(call.to_owned()),
+        };
         let error = CollectiveError::Mismatch {
             rank: 1,
             sequence: 5,
@@ -272,7 +275,10 @@ mod tests {
     #[test]
     fn equal_calls_are_named_together() {
         let calls = [(0, Some("a")), (1, Some("b")), (2, Some("a")), (3, None)];
-        let calls = calls.map(|(rank, call)| RankCall { rank, call: call.map(str::to_owned) });
+        let calls = calls.map(|(rank, call)| RankCall {
+            rank,
+            call: call.map(str::to_owned),
+        });
         assert_eq!(
             describe_calls(&calls),
             "ranks 0, 2 called a; rank 1 called b; rank 3 called nothing in time"

@@ -89,7 +89,12 @@ pub(crate) fn reduce_in_rank_order<T: Element>(
         ReduceOp::Sum => fold(contributions, result, Accumulator::add, |x| x),
         ReduceOp::Mean => {
             let ranks = contributions.len();
-            fold(contributions, result, Accumulator::add, |x: T::Accumulator| x.divide(ranks));
+            fold(
+                contributions,
+                result,
+                Accumulator::add,
+                |x: T::Accumulator| x.divide(ranks),
+            );
         }
         ReduceOp::Min => fold(contributions, result, Accumulator::least, |x| x),
         ReduceOp::Max => fold(contributions, result, Accumulator::greatest, |x| x),
@@ -105,7 +110,9 @@ fn fold<T: Element>(
     combine: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator,
     finish: impl Fn(T::Accumulator) -> T::Accumulator,
 ) {
-    let Some((first, others)) = contributions.split_first() else { return };
+    let Some((first, others)) = contributions.split_first() else {
+        return;
+    };
     let mut sums = [T::Accumulator::default(); BLOCK];
     let mut widened = [T::Accumulator::default(); BLOCK];
     for (block, result) in result.chunks_mut(BLOCK).enumerate() {

@@ -97,7 +97,14 @@ const NONE: u8 = u8::MAX;
 
 impl Signature {
     pub(crate) const fn new(operation: Operation) -> Self {
-        Self { operation, dtype: None, length: None, op: None, root: None, algorithm: None }
+        Self {
+            operation,
+            dtype: None,
+            length: None,
+            op: None,
+            root: None,
+            algorithm: None,
+        }
     }
 
     pub(crate) const fn of<T: Element>(mut self) -> Self {
@@ -143,7 +150,9 @@ impl Signature {
             if code == NONE {
                 return Ok(None);
             }
-            of(code).map(Some).ok_or_else(|| format!("no {what} has the code {code}"))
+            of(code)
+                .map(Some)
+                .ok_or_else(|| format!("no {what} has the code {code}"))
         }
         let operation = Operation::ALL
             .get(usize::from(bytes[0]))
@@ -176,7 +185,10 @@ impl fmt::Display for Signature {
         arguments.extend(self.op.map(|op| op.to_string()));
         arguments.extend(self.root.map(|root| format!("root {root}")));
         if f.alternate() {
-            arguments.extend(self.algorithm.map(|algorithm| format!("{algorithm} algorithm")));
+            arguments.extend(
+                self.algorithm
+                    .map(|algorithm| format!("{algorithm} algorithm")),
+            );
         }
         f.write_str(self.operation.name())?;
         if !arguments.is_empty() {
@@ -190,15 +202,29 @@ impl fmt::Display for Signature {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Call {
     Collective(Signature),
-    Send { dtype: DType, length: usize, to: usize, tag: u64 },
-    Recv { dtype: DType, from: usize, tag: u64 },
+    Send {
+        dtype: DType,
+        length: usize,
+        to: usize,
+        tag: u64,
+    },
+    Recv {
+        dtype: DType,
+        from: usize,
+        tag: u64,
+    },
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Collective(signature) => signature.fmt(f),
-            Self::Send { dtype, length, to, tag } => {
+            Self::Send {
+                dtype,
+                length,
+                to,
+                tag,
+            } => {
                 write!(f, "send({dtype}[{length}], to {to}, tag {tag})")
             }
             Self::Recv { dtype, from, tag } => write!(f, "recv({dtype}, from {from}, tag {tag})"),
@@ -233,7 +259,10 @@ mod tests {
 
     #[test]
     fn a_call_reads_as_it_was_written() {
-        let call = Signature::new(Operation::AllReduce).of::<f32>().length(10).op(ReduceOp::Sum);
+        let call = Signature::new(Operation::AllReduce)
+            .of::<f32>()
+            .length(10)
+            .op(ReduceOp::Sum);
         assert_eq!(call.to_string(), "all_reduce(f32[10], sum)");
         assert_eq!(Signature::new(Operation::Barrier).to_string(), "barrier");
         let call = Signature::new(Operation::Scatter).of::<u8>().root(3);

@@ -71,7 +71,11 @@ impl std::fmt::Debug for Frame {
 
 impl Frame {
     pub(crate) const fn new(header: Header, payload: Payload) -> Self {
-        Self { header, payload, written: None }
+        Self {
+            header,
+            payload,
+            written: None,
+        }
     }
 
     /// Tells the sender, if it wants to know, what became of the frame.
@@ -104,9 +108,11 @@ impl WireHeader {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let (kind, number, phase, signature) = match self.header.kind {
-            FrameKind::Collective { sequence, phase, signature } => {
-                (0, sequence, phase, Some(signature))
-            }
+            FrameKind::Collective {
+                sequence,
+                phase,
+                signature,
+            } => (0, sequence, phase, Some(signature)),
             FrameKind::Message { tag } => (1, tag, 0, None),
             FrameKind::Abort => (2, 0, 0, None),
             FrameKind::Leave => (3, 0, 0, None),
@@ -143,7 +149,11 @@ impl WireHeader {
                 let mut signature = [0; SIGNATURE_BYTES];
                 signature.copy_from_slice(&bytes[40..40 + SIGNATURE_BYTES]);
                 let signature = Signature::decode(&signature)?;
-                FrameKind::Collective { sequence: number, phase: bytes[6], signature }
+                FrameKind::Collective {
+                    sequence: number,
+                    phase: bytes[6],
+                    signature,
+                }
             }
             1 => FrameKind::Message { tag: number },
             2 => FrameKind::Abort,
@@ -158,10 +168,20 @@ impl WireHeader {
             ));
         }
         if !payload_bytes.is_multiple_of(dtype.size() as u64) {
-            return Err(format!("a frame of {payload_bytes} bytes, not a whole number of {dtype}"));
+            return Err(format!(
+                "a frame of {payload_bytes} bytes, not a whole number of {dtype}"
+            ));
         }
-        let header = Header { group: number_at(bytes, 8), step: number_at(bytes, 24), kind };
-        Ok(Self { header, dtype, payload_bytes })
+        let header = Header {
+            group: number_at(bytes, 8),
+            step: number_at(bytes, 24),
+            kind,
+        };
+        Ok(Self {
+            header,
+            dtype,
+            payload_bytes,
+        })
     }
 }
 
@@ -178,22 +198,37 @@ mod tests {
     use crate::group::Operation;
 
     fn header(kind: FrameKind) -> WireHeader {
-        let header = Header { group: 7, step: 8, kind };
-        WireHeader { header, dtype: DType::F16, payload_bytes: 10 }
+        let header = Header {
+            group: 7,
+            step: 8,
+            kind,
+        };
+        WireHeader {
+            header,
+            dtype: DType::F16,
+            payload_bytes: 10,
+        }
     }
 
     #[test]
     fn headers_survive_the_wire() {
         let signature = Signature::new(Operation::Barrier);
         let kinds = [
-            FrameKind::Collective { sequence: 9, phase: 1, signature },
+            FrameKind::Collective {
+                sequence: 9,
+                phase: 1,
+                signature,
+            },
             FrameKind::Message { tag: u64::MAX },
             FrameKind::Abort,
             FrameKind::Leave,
             FrameKind::Goodbye,
         ];
         for kind in kinds {
-            assert_eq!(WireHeader::decode(&header(kind).encode(), 10), Ok(header(kind)));
+            assert_eq!(
+                WireHeader::decode(&header(kind).encode(), 10),
+                Ok(header(kind))
+            );
         }
     }
 
@@ -202,7 +237,10 @@ mod tests {
         let good = header(FrameKind::Leave);
         let error = WireHeader::decode(&good.encode(), 9).unwrap_err();
         assert!(error.contains("more than the 9 allowed"), "{error}");
-        let odd = WireHeader { payload_bytes: 3, ..good };
+        let odd = WireHeader {
+            payload_bytes: 3,
+            ..good
+        };
         assert!(WireHeader::decode(&odd.encode(), 9).is_err());
         for (place, value) in [(0, 0), (4, 9), (5, 9)] {
             let mut bytes = good.encode();

@@ -58,9 +58,15 @@ impl Inbox {
         }
         // A frame may come before this rank has made the group: a peer that returned from
         // `subgroup` a moment earlier is already using it.
-        let Some(mailbox) = self.mailbox(header.group) else { return Ok(()) };
+        let Some(mailbox) = self.mailbox(header.group) else {
+            return Ok(());
+        };
         match header.kind {
-            FrameKind::Collective { sequence, phase, signature } => {
+            FrameKind::Collective {
+                sequence,
+                phase,
+                signature,
+            } => {
                 mailbox.put_part((sequence, phase), from, Part { signature, payload })?;
             }
             FrameKind::Message { tag } => mailbox.put_message(from, tag, payload),
@@ -133,13 +139,22 @@ pub(crate) fn encode_abort(failure: &Failure) -> Payload {
 
 /// The opposite of [`encode_abort`].
 fn decode_abort(by: usize, payload: &Payload) -> Result<Failure, String> {
-    let bytes = payload.as_slice::<u8>().ok_or("an abort that is not made of bytes")?;
-    let ([flag, a, b, c, d], reason) =
-        bytes.split_first_chunk().ok_or("an abort without a reason")?;
+    let bytes = payload
+        .as_slice::<u8>()
+        .ok_or("an abort that is not made of bytes")?;
+    let ([flag, a, b, c, d], reason) = bytes
+        .split_first_chunk()
+        .ok_or("an abort without a reason")?;
     let lost = (*flag != 0).then_some(u32::from_le_bytes([*a, *b, *c, *d]) as usize);
     let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
     let reason = String::from_utf8_lossy(reason).into_owned();
-    Ok(Failure { by, lost, reason, first: None, destroyed: false })
+    Ok(Failure {
+        by,
+        lost,
+        reason,
+        first: None,
+        destroyed: false,
+    })
 }
 
 #[cfg(test)]
@@ -149,7 +164,13 @@ mod tests {
     #[test]
     fn an_abort_survives_the_wire() {
         let reason = "é".repeat(MAX_REASON_BYTES);
-        let sent = Failure { by: 3, lost: Some(1), reason, first: None, destroyed: false };
+        let sent = Failure {
+            by: 3,
+            lost: Some(1),
+            reason,
+            first: None,
+            destroyed: false,
+        };
         let received = decode_abort(3, &encode_abort(&sent)).unwrap();
         assert_eq!((received.by, received.lost), (3, Some(1)));
         assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
@@ -163,7 +184,11 @@ mod tests {
         assert!(inbox.mailbox(1).is_some());
         inbox.close(1);
         assert!(inbox.mailbox(1).is_none());
-        let header = Header { group: 1, step: 0, kind: FrameKind::Message { tag: 0 } };
+        let header = Header {
+            group: 1,
+            step: 0,
+            kind: FrameKind::Message { tag: 0 },
+        };
         inbox.deliver(0, &header, Payload::empty()).unwrap();
     }
 }

@@ -79,7 +79,10 @@ impl Mailbox {
     pub(crate) fn put_part(&self, key: PartKey, from: usize, part: Part) -> Result<(), String> {
         let mut state = lock(&self.state);
         if state.parts.insert((key, from), part).is_some() {
-            return Err(format!("two frames for phase {} of collective {}", key.1, key.0));
+            return Err(format!(
+                "two frames for phase {} of collective {}",
+                key.1, key.0
+            ));
         }
         drop(state);
         self.changed.notify_all();
@@ -104,7 +107,11 @@ impl Mailbox {
                 drop(state);
                 receiver(Ok(payload));
             }
-            None => state.messages.entry((from, tag)).or_default().push_back(payload),
+            None => state
+                .messages
+                .entry((from, tag))
+                .or_default()
+                .push_back(payload),
         }
     }
 
@@ -131,7 +138,10 @@ impl Mailbox {
             let missing = |peer: &&usize| !state.parts.contains_key(&(key, **peer));
             for peer in outstanding.iter().filter(missing) {
                 if let Some(cause) = state.gone.get(peer) {
-                    return Err(Interruption::Gone { peer: *peer, cause: cause.clone() });
+                    return Err(Interruption::Gone {
+                        peer: *peer,
+                        cause: cause.clone(),
+                    });
                 }
             }
             let (locked, late) = wait_until(&self.changed, state, deadline);
@@ -162,7 +172,11 @@ impl Mailbox {
             None => match interruption(&state, from) {
                 Some(interruption) => Err(interruption),
                 None => {
-                    state.receivers.entry((from, tag)).or_default().push_back(receiver);
+                    state
+                        .receivers
+                        .entry((from, tag))
+                        .or_default()
+                        .push_back(receiver);
                     return;
                 }
             },
@@ -188,7 +202,9 @@ impl Mailbox {
 
     /// Tells the watcher `id` what became of its message.
     pub(crate) fn written(&self, id: u64, result: Result<(), String>) {
-        let Some((peer, watcher)) = lock(&self.state).watchers.remove(&id) else { return };
+        let Some((peer, watcher)) = lock(&self.state).watchers.remove(&id) else {
+            return;
+        };
         watcher(result.map_err(|cause| Interruption::Gone { peer, cause }));
     }
 
@@ -231,15 +247,33 @@ impl Mailbox {
             return;
         }
         state.gone.insert(peer, cause.to_owned());
-        let keys: Vec<_> = state.receivers.keys().filter(|key| key.0 == peer).copied().collect();
-        let receivers: Vec<_> =
-            keys.iter().filter_map(|key| state.receivers.remove(key)).flatten().collect();
-        let ids = state.watchers.iter().filter(|(_, (to, _))| *to == peer).map(|(id, _)| *id);
+        let keys: Vec<_> = state
+            .receivers
+            .keys()
+            .filter(|key| key.0 == peer)
+            .copied()
+            .collect();
+        let receivers: Vec<_> = keys
+            .iter()
+            .filter_map(|key| state.receivers.remove(key))
+            .flatten()
+            .collect();
+        let ids = state
+            .watchers
+            .iter()
+            .filter(|(_, (to, _))| *to == peer)
+            .map(|(id, _)| *id);
         let ids: Vec<_> = ids.collect();
-        let watchers: Vec<_> = ids.iter().filter_map(|id| state.watchers.remove(id)).collect();
+        let watchers: Vec<_> = ids
+            .iter()
+            .filter_map(|id| state.watchers.remove(id))
+            .collect();
         drop(state);
         self.changed.notify_all();
-        let gone = || Interruption::Gone { peer, cause: cause.to_owned() };
+        let gone = || Interruption::Gone {
+            peer,
+            cause: cause.to_owned(),
+        };
         for receiver in receivers {
             receiver(Err(gone()));
         }

@@ -27,7 +27,7 @@ pub use tcp::TcpMesh;
 pub use threads::ThreadMesh;
 
 pub(crate) use inbox::encode_abort;
-pub(crate) use mailbox::{Failure, Interruption, Mailbox, Receiver};
+pub(crate) use mailbox::{Failure, Interruption, Mailbox};
 
 /// Point-to-point frames between the ranks of a job.
 ///

@@ -42,7 +42,11 @@ impl Payload {
     /// No elements: what travels with a signature alone.
     #[must_use]
     pub const fn empty() -> Self {
-        Self { dtype: DType::U8, owner: None, range: 0..0 }
+        Self {
+            dtype: DType::U8,
+            owner: None,
+            range: 0..0,
+        }
     }
 
     /// All elements of `values`.
@@ -60,7 +64,11 @@ impl Payload {
     pub fn part_of<T: Element>(values: &Arc<Vec<T>>, range: Range<usize>) -> Self {
         let size = size_of::<T>();
         let owner: Arc<dyn Owner> = values.clone();
-        Self { dtype: T::DTYPE, owner: Some(owner), range: range.start * size..range.end * size }
+        Self {
+            dtype: T::DTYPE,
+            owner: Some(owner),
+            range: range.start * size..range.end * size,
+        }
     }
 
     /// The type of the elements.
@@ -108,7 +116,14 @@ impl Payload {
     #[must_use]
     pub fn into_vec<T: Element>(self) -> Option<Vec<T>> {
         self.as_slice::<T>()?;
-        let Self { owner: Some(owner), range, .. } = self else { return Some(Vec::new()) };
+        let Self {
+            owner: Some(owner),
+            range,
+            ..
+        } = self
+        else {
+            return Some(Vec::new());
+        };
         if range.is_empty() {
             return Some(Vec::new());
         }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use super::Transport;
 use super::frame::{Frame, FrameKind, Header};
 use super::inbox::Inbox;
 use super::payload::Payload;
-use super::Transport;
 
 /// What the others see when a rank closes without a goodbye, here and over TCP.
 pub(crate) const CLOSED_WITHOUT_GOODBYE: &str =
@@ -35,7 +35,11 @@ impl ThreadMesh {
     pub fn new(world_size: usize) -> Vec<Self> {
         let inboxes: Arc<[_]> = (0..world_size).map(|_| Inbox::new()).collect();
         (0..world_size)
-            .map(|rank| Self { rank, inboxes: inboxes.clone(), severed: AtomicBool::new(false) })
+            .map(|rank| Self {
+                rank,
+                inboxes: inboxes.clone(),
+                severed: AtomicBool::new(false),
+            })
             .collect()
     }
 
@@ -91,7 +95,8 @@ impl Transport for ThreadMesh {
         self.severed.store(true, Ordering::Release);
         for peer in self.peers() {
             self.inboxes[peer].lost(self.rank, CLOSED_WITHOUT_GOODBYE);
-            self.inbox().lost(peer, "this rank has severed its connections");
+            self.inbox()
+                .lost(peer, "this rank has severed its connections");
         }
     }
 }
@@ -101,7 +106,11 @@ impl Drop for ThreadMesh {
         if self.severed.load(Ordering::Acquire) {
             return;
         }
-        let goodbye = Header { group: 0, step: 0, kind: FrameKind::Goodbye };
+        let goodbye = Header {
+            group: 0,
+            step: 0,
+            kind: FrameKind::Goodbye,
+        };
         for peer in self.peers() {
             self.send(peer, Frame::new(goodbye, Payload::empty()));
         }
