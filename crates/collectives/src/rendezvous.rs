@@ -1,11 +1,26 @@
 //! How ranks find each other: `env://`, `tcp://host:port` and `file://path`.
 
+mod error;
+mod join;
+mod rank_store;
+mod settings;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::SharedStore;
+pub use error::RendezvousError;
+
+use self::rank_store::{Backend, Host, RankStore};
+use self::settings::{Environment, Place, Settings};
+use crate::store::{
+    DEFAULT_STORE_TIMEOUT, Deadline, FileStore, SharedStore, StoreError, StoreOptions, TcpStore,
+    TcpStoreServer, resolve,
+};
 
 /// What a rank knows of itself before it joins; `None` is filled from the init method.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct RendezvousRequest {
     /// This rank's number, 0 to world size - 1.
     pub rank: Option<usize>,
@@ -17,19 +32,215 @@ pub struct RendezvousRequest {
     pub job_token: Option<String>,
 }
 
+impl std::fmt::Debug for RendezvousRequest {
+    /// Leaves the token out: requests end up in logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RendezvousRequest")
+            .field("rank", &self.rank)
+            .field("world_size", &self.world_size)
+            .field("timeout", &self.timeout)
+            .field("job_token", &self.job_token.as_ref().map(|_| "(secret)"))
+            .finish()
+    }
+}
+
 /// A rank that has reached the store: everything that a process group is built from.
 #[derive(Debug, Clone)]
 pub struct Rendezvous {
     /// The store that all ranks of the job share.
+    ///
+    /// Where this rank hosts it, the server lives as long as this and its clones do; the last
+    /// one to go then gives the other ranks up to three seconds to finish.
     pub store: SharedStore,
     /// This rank's number.
     pub rank: usize,
     /// How many ranks there are.
     pub world_size: usize,
     /// This rank's number on its own machine.
+    ///
+    /// From LOCAL_RANK; without it, the rank where the store shows that all ranks are on one
+    /// machine, else 0.
     pub local_rank: usize,
     /// The address on which this rank's listeners bind and which peers connect to.
-    pub local_address: std::net::IpAddr,
+    pub local_address: IpAddr,
     /// The deadline of operations that are given none.
     pub timeout: Duration,
 }
+
+/// Joins the other ranks of a job and returns once all of them have come.
+///
+/// `init_method` says where they meet:
+/// - `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as launchers set them. Rank 0 hosts
+///   the store unless TORCHELASTIC_USE_AGENT_STORE is `True`.
+/// - `tcp://host:port`: rank 0 hosts the store there; rank and world size come with the request.
+/// - `file:///path`: a file on which all ranks can take locks; it must not be left from another
+///   run.
+///
+/// What the request says wins over the environment. LOCAL_RANK and EVERBURN_JOB_TOKEN are read in
+/// every case. The rendezvous and all later operations of the store have the request's deadline,
+/// by default [`DEFAULT_STORE_TIMEOUT`].
+///
+/// ```
+/// use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
+///
+/// let request = RendezvousRequest {
+///     rank: Some(0),
+///     world_size: Some(1),
+///     ..RendezvousRequest::default()
+/// };
+/// let joined = rendezvous("tcp://127.0.0.1:0", request)?;
+/// joined.store.set("ready", b"yes")?;
+/// assert!(joined.local_address.is_loopback());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`RendezvousError`], which names every missing or malformed setting; the ranks that disagree
+/// about the world size or were started twice (on all ranks alike); those who did not come in
+/// time; or what the store says.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "a request is used up by the rendezvous that it asks for"
+)]
+pub fn rendezvous(
+    init_method: &str,
+    request: RendezvousRequest,
+) -> Result<Rendezvous, RendezvousError> {
+    rendezvous_in(init_method, &request, &|name| std::env::var(name).ok())
+}
+
+/// [`rendezvous`] in an environment that need not be the process's.
+fn rendezvous_in(
+    init_method: &str,
+    request: &RendezvousRequest,
+    environment: Environment<'_>,
+) -> Result<Rendezvous, RendezvousError> {
+    let settings = Settings::gather(init_method, request, environment)?;
+    let timeout = request.timeout.unwrap_or(DEFAULT_STORE_TIMEOUT);
+    let deadline = Deadline::within(timeout);
+    let (rank, world_size) = (settings.rank, settings.world_size);
+    let reached = reach(&settings, timeout, deadline)
+        .map_err(|source| RendezvousError::Store { rank, source })?;
+    let store = RankStore::new(reached.backend, settings.prefix, reached.host);
+    join::join(&store, rank, world_size, deadline, || store.claim(rank))?;
+    let one_machine = reached.local_address.is_loopback();
+    Ok(Rendezvous {
+        store: Arc::new(store),
+        rank,
+        world_size,
+        local_rank: settings
+            .local_rank
+            .unwrap_or(if one_machine { rank } else { 0 }),
+        local_address: reached.local_address,
+        timeout,
+    })
+}
+
+/// A store that this rank can talk to.
+struct Reached {
+    backend: Backend,
+    host: Option<Host>,
+    local_address: IpAddr,
+}
+
+fn reach(
+    settings: &Settings,
+    timeout: Duration,
+    deadline: Deadline,
+) -> Result<Reached, StoreError> {
+    let (host, port, hosted) = match &settings.place {
+        Place::File(path) => return reach_file(path, settings.world_size, timeout),
+        Place::Tcp { host, port, hosted } => (host.as_str(), *port, *hosted),
+    };
+    let options = StoreOptions {
+        job_token: settings.job_token.clone(),
+        timeout,
+        ..StoreOptions::default()
+    };
+    let server = if settings.rank == 0 && !hosted {
+        let address = listening_address(host, port, &options, deadline)?;
+        Some(TcpStoreServer::bind(address, options.clone())?)
+    } else {
+        None
+    };
+    let port = server.as_ref().map_or(port, |it| it.local_addr().port());
+    let address = if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    };
+    let client = TcpStore::connect_within(&address, options, deadline.left())?;
+    let mut local_address = client.local_ip();
+    let reachable = server.as_ref().map(|it| it.local_addr().ip());
+    if local_address.is_loopback() && reachable.is_some_and(|ip| ip.is_unspecified()) {
+        local_address = outward_address().unwrap_or(local_address);
+    }
+    Ok(Reached {
+        backend: Backend::Tcp(Arc::new(client)),
+        host: server.map(Host),
+        local_address,
+    })
+}
+
+fn reach_file(path: &Path, world_size: usize, timeout: Duration) -> Result<Reached, StoreError> {
+    let store = FileStore::open_with_timeout(path, Some(world_size), timeout)?;
+    Ok(Reached {
+        backend: Backend::File(Arc::new(store)),
+        host: None,
+        local_address: Ipv4Addr::LOCALHOST.into(),
+    })
+}
+
+/// The address on which rank 0 listens so that all reach it under `host`.
+///
+/// That is the host's own address if this machine has it. It has not where the host is a name of
+/// a service or lies behind address translation, and on many machines the own name stands for
+/// 127.0.1.1: then, given a token, every address serves.
+fn listening_address(
+    host: &str,
+    port: u16,
+    options: &StoreOptions,
+    deadline: Deadline,
+) -> Result<SocketAddr, StoreError> {
+    let found = resolve(host, port, deadline).map_err(|fault| StoreError::Unreachable {
+        address: format!("{host}:{port}"),
+        operation: "listen",
+        reason: fault.to_string(),
+    })?;
+    let preferred = found.iter().find(|address| address.is_ipv4());
+    let Some(&address) = preferred.or(found.first()) else {
+        return Err(StoreError::Unreachable {
+            address: format!("{host}:{port}"),
+            operation: "listen",
+            reason: "the host has no address".into(),
+        });
+    };
+    let every = match address.ip() {
+        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let loopback_on_purpose = host == "localhost" || host.parse::<IpAddr>().is_ok();
+    let ours = if address.ip().is_loopback() {
+        loopback_on_purpose || options.job_token.is_none()
+    } else {
+        // A datagram socket binds without disturbing anyone.
+        UdpSocket::bind((address.ip(), 0)).is_ok()
+    };
+    Ok(if ours {
+        address
+    } else {
+        SocketAddr::new(every, port)
+    })
+}
+
+/// This machine's address towards the outside. Connecting a datagram socket sends nothing; the
+/// target is one that is kept for documentation.
+fn outward_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_unspecified()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,20 @@
 //! A [`Store`] holds small values (addresses, counters, verdicts), never tensors. Every operation
 //! carries a deadline: the store's own [`Store::timeout`] or one given to the call.
 
+mod file;
+mod hash;
+mod prefix;
+mod semantics;
+mod tcp;
+
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use file::FileStore;
+pub use hash::HashStore;
+pub use prefix::PrefixStore;
+pub use tcp::{AUTH_OPCODE, StoreOptions, TcpStore, TcpStoreServer};
+pub(crate) use tcp::{Deadline, random_u64, resolve, split};
 
 /// The deadline of a store operation unless another is given, as in PyTorch.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -58,6 +70,58 @@ pub enum StoreError {
         /// What was wrong.
         reason: String,
     },
+    /// A server cannot listen there because another process does.
+    #[error(
+        "the store cannot listen on {address}: the address is in use by another process; \
+         choose another port, or port 0 for any free one"
+    )]
+    AddressInUse {
+        /// The address that was asked for.
+        address: String,
+    },
+    /// A server that other machines can reach was to be started without a job token.
+    #[error(
+        "the store will not listen on {address} without a job token, because other machines can \
+         reach it; give every rank the same secret in EVERBURN_JOB_TOKEN (or \
+         `StoreOptions::job_token`), or listen on 127.0.0.1"
+    )]
+    TokenRequired {
+        /// The address that was asked for.
+        address: String,
+    },
+}
+
+/// Refuses a key that no store accepts.
+pub(crate) fn check_key(operation: &'static str, key: &str) -> Result<(), StoreError> {
+    if key.len() <= MAX_KEY_BYTES {
+        return Ok(());
+    }
+    let start: String = key.chars().take(40).collect();
+    Err(StoreError::Invalid {
+        operation,
+        reason: format!(
+            "the key `{start}...` has {} bytes; at most {MAX_KEY_BYTES} are allowed",
+            key.len()
+        ),
+    })
+}
+
+/// Refuses a value that no store accepts.
+pub(crate) fn check_value(
+    operation: &'static str,
+    key: &str,
+    value: &[u8],
+) -> Result<(), StoreError> {
+    if value.len() <= MAX_VALUE_BYTES {
+        return Ok(());
+    }
+    Err(StoreError::Invalid {
+        operation,
+        reason: format!(
+            "the value for `{key}` has {} bytes; at most {MAX_VALUE_BYTES} are allowed",
+            value.len()
+        ),
+    })
 }
 
 /// A key-value store shared by all ranks of a job, with the semantics of PyTorch's stores.

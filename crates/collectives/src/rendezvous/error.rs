@@ -1,0 +1,114 @@
+//! What can go wrong while ranks find each other.
+
+use std::time::Duration;
+
+use crate::store::StoreError;
+
+/// Why a rank could not join.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// The init method is none that is known.
+    #[error("`{0}` is no init method; use env://, tcp://host:port or file:///absolute/path")]
+    UnknownMethod(String),
+    /// Settings are missing, all of which are named.
+    #[error("the rendezvous `{init_method}` lacks {}; {hint}", .settings.join(", "))]
+    Missing {
+        /// The init method.
+        init_method: String,
+        /// Each missing setting and what it means.
+        settings: Vec<String>,
+        /// What sets them.
+        hint: &'static str,
+    },
+    /// A setting is there but cannot be read.
+    #[error("{setting} is `{text}`, but must be {expected}")]
+    Malformed {
+        /// The variable or value.
+        setting: &'static str,
+        /// What it holds.
+        text: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// A world without ranks.
+    #[error("the world size is 0; at least one rank is needed")]
+    EmptyWorld,
+    /// The rank does not exist in a world of that size.
+    #[error(
+        "rank {rank} is outside a world of size {world_size}; ranks are numbered from 0 to {}",
+        .world_size - 1
+    )]
+    RankOutOfRange {
+        /// The rank that was asked for.
+        rank: usize,
+        /// The size of the world.
+        world_size: usize,
+    },
+    /// Two ranks were started with different world sizes.
+    #[error(
+        "the ranks do not agree on the world size: rank {rank} was started with \
+         {world_size}, rank {other_rank} with {other_world_size}; start all with the same"
+    )]
+    WorldSizeMismatch {
+        /// The rank that came first.
+        rank: usize,
+        /// Its world size.
+        world_size: usize,
+        /// The rank that disagrees.
+        other_rank: usize,
+        /// The world size of that one.
+        other_world_size: usize,
+    },
+    /// Two processes were started with one rank number.
+    #[error(
+        "rank {rank} was started twice: by process {process} with world size {world_size} and by \
+         process {other_process} with world size {other_world_size}; give each rank a number of \
+         its own (or, if the store is left from an earlier run, a new store)"
+    )]
+    RankTaken {
+        /// The number that was claimed twice.
+        rank: usize,
+        /// The process that came first, on its machine.
+        process: u32,
+        /// Its world size.
+        world_size: usize,
+        /// The process that came second, on its machine.
+        other_process: u32,
+        /// The world size of that one.
+        other_world_size: usize,
+    },
+    /// Some ranks did not come in time.
+    #[error(
+        "only {} of {world_size} ranks joined within {waited:.1?}; missing: {}; check that they \
+         were started and look at their output",
+        .world_size - .missing.len(), listed(.missing)
+    )]
+    NotAllJoined {
+        /// The ranks that have not joined.
+        missing: Vec<usize>,
+        /// The size of the world.
+        world_size: usize,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+    /// The store could not be served or reached.
+    #[error("rank {rank} cannot join: {source}")]
+    Store {
+        /// This rank.
+        rank: usize,
+        /// What the store said.
+        source: StoreError,
+    },
+}
+
+/// Rank numbers for a message, which stays readable for a thousand of them.
+fn listed(ranks: &[usize]) -> String {
+    const SHOWN: usize = 16;
+    let shown: Vec<String> = ranks.iter().take(SHOWN).map(ToString::to_string).collect();
+    let mut text = format!("rank {}", shown.join(", "));
+    if ranks.len() > SHOWN {
+        text.push_str(&format!(" and {} more", ranks.len() - SHOWN));
+    }
+    text
+}

@@ -1,0 +1,150 @@
+//! The store of a rank that has joined, which takes leave when it is dropped.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::join::left_key;
+use crate::store::{
+    FileStore, PrefixStore, SharedStore, Store, StoreError, TcpStore, TcpStoreServer,
+};
+
+/// How long a host that ends waits for ranks that still use its store.
+const OTHERS_FINISH: Duration = Duration::from_secs(3);
+
+/// How long saying good-bye to a store may take.
+const LEAVE: Duration = Duration::from_secs(2);
+
+/// The store below, of which leaving needs more than [`Store`] offers.
+#[derive(Debug, Clone)]
+pub(super) enum Backend {
+    Tcp(Arc<TcpStore>),
+    File(Arc<FileStore>),
+}
+
+impl Backend {
+    fn shared(&self) -> SharedStore {
+        match self {
+            Self::Tcp(store) => Arc::clone(store) as SharedStore,
+            Self::File(store) => Arc::clone(store) as SharedStore,
+        }
+    }
+
+    fn add_within(&self, key: &str, amount: i64, limit: Duration) -> Result<i64, StoreError> {
+        match self {
+            Self::Tcp(store) => store.add_within(key, amount, limit),
+            Self::File(store) => store.add_within(key, amount, limit),
+        }
+    }
+}
+
+/// A server in this process, which outlives this rank's use of it a little.
+#[derive(Debug)]
+pub(super) struct Host(pub(super) TcpStoreServer);
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if !self.0.wait_until_unused(OTHERS_FINISH) {
+            tracing::warn!(
+                "rank 0 ends while {} connections to its store are open",
+                self.0.connections()
+            );
+        }
+    }
+}
+
+/// A store as a rank uses it. The order of the fields is the order in which they are dropped:
+/// this rank's connections close before its server, if it hosts one, waits for the others'.
+#[derive(Debug)]
+pub(super) struct RankStore {
+    store: SharedStore,
+    backend: Backend,
+    prefix: Option<String>,
+    /// The rank to be marked as gone when this is dropped.
+    claimed: Mutex<Option<usize>>,
+    host: Option<Host>,
+}
+
+impl RankStore {
+    pub(super) fn new(backend: Backend, prefix: Option<String>, host: Option<Host>) -> Self {
+        let store = match &prefix {
+            Some(prefix) => Arc::new(PrefixStore::new(prefix.clone(), backend.shared())),
+            None => backend.shared(),
+        };
+        Self {
+            store,
+            backend,
+            prefix,
+            claimed: Mutex::new(None),
+            host,
+        }
+    }
+
+    /// Notes that this process is `rank` until it drops the store.
+    pub(super) fn claim(&self, rank: usize) {
+        *self.claimed.lock().unwrap_or_else(PoisonError::into_inner) = Some(rank);
+    }
+}
+
+impl Drop for RankStore {
+    fn drop(&mut self) {
+        // A store that ends with its host need not remember who has left.
+        if self.host.is_some() {
+            return;
+        }
+        let claimed = self.claimed.get_mut();
+        let Some(rank) = claimed.unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        let mut key = left_key(rank);
+        if let Some(prefix) = &self.prefix {
+            key = format!("{prefix}/{key}");
+        }
+        if let Err(error) = self.backend.add_within(&key, 1, LEAVE) {
+            // The host has gone first, which is no fault.
+            tracing::debug!("rank {rank} could not say that it leaves: {error}");
+        }
+    }
+}
+
+impl Store for RankStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.store.set(key, value)
+    }
+
+    fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
+        self.store.get_within(key, deadline)
+    }
+
+    fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
+        self.store.wait_within(keys, deadline)
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        self.store.add(key, amount)
+    }
+
+    fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        self.store.compare_set(key, expected, desired)
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        self.store.check(keys)
+    }
+
+    fn delete(&self, key: &str) -> Result<bool, StoreError> {
+        self.store.delete(key)
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        self.store.num_keys()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.store.timeout()
+    }
+}

@@ -1,0 +1,313 @@
+//! What a rank is told by its request, its init method and the environment.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{RendezvousError, RendezvousRequest};
+use crate::store::split;
+
+/// Looks up an environment variable; tests pass their own.
+pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+const ENVIRONMENT_HINT: &str = "`cargo xtask train --ranks N`, torchrun and other launchers set \
+    them; by hand, export them in every rank's shell";
+
+const REQUEST_HINT: &str = "give them with the init method (RendezvousRequest)";
+
+/// Where the store is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// `host` and `port`; `hosted` says whether somebody else than rank 0 serves it.
+    Tcp {
+        host: String,
+        port: u16,
+        hosted: bool,
+    },
+    File(PathBuf),
+}
+
+/// Everything that a rank needs to know before it joins.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) place: Place,
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+    pub(super) local_rank: Option<usize>,
+    pub(super) job_token: Option<String>,
+    /// The part of the store that belongs to this attempt of an elastic launcher, as in PyTorch.
+    pub(super) prefix: Option<String>,
+}
+
+impl Settings {
+    pub(super) fn gather(
+        init_method: &str,
+        request: &RendezvousRequest,
+        environment: Environment<'_>,
+    ) -> Result<Self, RendezvousError> {
+        let mut missing = Vec::new();
+        let mut prefix = None;
+        let (rank, world_size, place, hint);
+        if init_method == "env://" {
+            let variables = Variables { environment };
+            rank = match request.rank {
+                Some(rank) => Some(rank),
+                None => variables.number("RANK")?,
+            };
+            world_size = match request.world_size {
+                Some(size) => Some(size),
+                None => variables.number("WORLD_SIZE")?,
+            };
+            if rank.is_none() {
+                missing.push("RANK (this rank's number, from 0)".to_owned());
+            }
+            if world_size.is_none() {
+                missing.push("WORLD_SIZE (how many ranks there are)".to_owned());
+            }
+            let host = variables.text("MASTER_ADDR");
+            let port = variables.port("MASTER_PORT")?;
+            if host.is_none() {
+                missing.push("MASTER_ADDR (the host of the store)".to_owned());
+            }
+            if port.is_none() {
+                missing.push("MASTER_PORT (the port of the store)".to_owned());
+            }
+            let agent = variables.text("TORCHELASTIC_USE_AGENT_STORE");
+            let hosted = agent.as_deref() == Some("True");
+            if hosted && let Some(attempt) = variables.number("TORCHELASTIC_RESTART_COUNT")? {
+                prefix = Some(format!("/worker/attempt_{attempt}"));
+            }
+            place = host
+                .zip(port)
+                .map(|(host, port)| Place::Tcp { host, port, hosted });
+            hint = ENVIRONMENT_HINT;
+        } else {
+            (rank, world_size) = (request.rank, request.world_size);
+            if rank.is_none() {
+                missing.push("the rank".to_owned());
+            }
+            if world_size.is_none() {
+                missing.push("the world size".to_owned());
+            }
+            place = Some(explicit_place(init_method)?);
+            hint = REQUEST_HINT;
+        }
+        let (Some(rank), Some(world_size), Some(place)) = (rank, world_size, place) else {
+            return Err(RendezvousError::Missing {
+                init_method: init_method.to_owned(),
+                settings: missing,
+                hint,
+            });
+        };
+        if world_size == 0 {
+            return Err(RendezvousError::EmptyWorld);
+        }
+        if rank >= world_size {
+            return Err(RendezvousError::RankOutOfRange { rank, world_size });
+        }
+        if let Place::Tcp {
+            port: 0, hosted, ..
+        } = place
+            && (hosted || world_size > 1)
+        {
+            return Err(RendezvousError::Malformed {
+                setting: "the store's port",
+                text: "0".into(),
+                expected: "the port on which all ranks meet, 1 to 65535",
+            });
+        }
+        let variables = Variables { environment };
+        let token = variables.text("EVERBURN_JOB_TOKEN");
+        Ok(Self {
+            place,
+            rank,
+            world_size,
+            local_rank: variables.number("LOCAL_RANK")?,
+            job_token: request.job_token.clone().or(token),
+            prefix,
+        })
+    }
+}
+
+fn explicit_place(init_method: &str) -> Result<Place, RendezvousError> {
+    if let Some(address) = init_method.strip_prefix("tcp://") {
+        let (host, port) = split(address).map_err(|_| RendezvousError::Malformed {
+            setting: "the init method",
+            text: init_method.to_owned(),
+            expected: "of the form tcp://host:port, such as tcp://127.0.0.1:29500",
+        })?;
+        return Ok(Place::Tcp {
+            host: host.to_owned(),
+            port,
+            hosted: false,
+        });
+    }
+    match init_method.strip_prefix("file://") {
+        Some(path) if path.starts_with('/') => Ok(Place::File(path.into())),
+        Some(_) => Err(RendezvousError::Malformed {
+            setting: "the init method",
+            text: init_method.to_owned(),
+            expected: "an absolute path with three slashes, such as file:///tmp/job1",
+        }),
+        None => Err(RendezvousError::UnknownMethod(init_method.to_owned())),
+    }
+}
+
+struct Variables<'a> {
+    environment: Environment<'a>,
+}
+
+impl Variables<'_> {
+    /// The variable's text; one that is set to nothing counts as missing.
+    fn text(&self, name: &str) -> Option<String> {
+        let text = (self.environment)(name)?.trim().to_owned();
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    fn parsed<T: FromStr>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+    ) -> Result<Option<T>, RendezvousError> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(RendezvousError::Malformed {
+                setting: name,
+                text,
+                expected,
+            }),
+        }
+    }
+
+    fn number(&self, name: &'static str) -> Result<Option<usize>, RendezvousError> {
+        self.parsed(name, "a whole number, 0 or more")
+    }
+
+    fn port(&self, name: &'static str) -> Result<Option<u16>, RendezvousError> {
+        self.parsed(name, "a port from 0 to 65535")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(
+        init_method: &str,
+        request: &RendezvousRequest,
+        variables: &[(&str, &str)],
+    ) -> Result<Settings, RendezvousError> {
+        Settings::gather(init_method, request, &|name| {
+            let found = variables.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn message(init_method: &str, request: &RendezvousRequest, vars: &[(&str, &str)]) -> String {
+        gather(init_method, request, vars).unwrap_err().to_string()
+    }
+
+    const WHOLE: [(&str, &str); 4] = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "node0"),
+        ("MASTER_PORT", "29500"),
+    ];
+
+    fn ranks(rank: usize, world_size: usize) -> RendezvousRequest {
+        RendezvousRequest {
+            rank: Some(rank),
+            world_size: Some(world_size),
+            ..RendezvousRequest::default()
+        }
+    }
+
+    #[test]
+    fn all_missing_variables_are_named_with_what_sets_them() {
+        let text = message("env://", &RendezvousRequest::default(), &[]);
+        for part in [
+            "RANK",
+            "WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "torchrun",
+        ] {
+            assert!(text.contains(part), "{part} in: {text}");
+        }
+        let text = message("env://", &ranks(0, 2), &[("MASTER_PORT", "1")]);
+        assert!(text.contains("MASTER_ADDR"), "{text}");
+        assert!(
+            !text.contains("RANK (") && !text.contains("MASTER_PORT"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn malformed_values_are_named_with_their_text() {
+        for (name, value) in [
+            ("RANK", "one"),
+            ("WORLD_SIZE", "-2"),
+            ("MASTER_PORT", "99999"),
+            ("LOCAL_RANK", "0x1"),
+        ] {
+            let mut variables = vec![(name, value)];
+            variables.extend(WHOLE);
+            let text = message("env://", &RendezvousRequest::default(), &variables);
+            assert!(text.contains(name) && text.contains(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_request_wins_over_the_environment() {
+        let request = RendezvousRequest {
+            job_token: Some("mine".into()),
+            ..ranks(3, 4)
+        };
+        let mut variables = vec![("LOCAL_RANK", "2"), ("EVERBURN_JOB_TOKEN", "theirs")];
+        variables.extend(WHOLE);
+        let settings = gather("env://", &request, &variables).unwrap();
+        assert_eq!((settings.rank, settings.world_size), (3, 4));
+        assert_eq!(settings.local_rank, Some(2));
+        assert_eq!(settings.job_token.as_deref(), Some("mine"));
+        let settings = gather("env://", &RendezvousRequest::default(), &variables).unwrap();
+        assert_eq!((settings.rank, settings.world_size), (1, 2));
+        assert_eq!(settings.job_token.as_deref(), Some("theirs"));
+    }
+
+    #[test]
+    fn an_elastic_launcher_serves_the_store_and_counts_attempts() {
+        let mut variables = WHOLE.to_vec();
+        variables.push(("TORCHELASTIC_USE_AGENT_STORE", "True"));
+        variables.push(("TORCHELASTIC_RESTART_COUNT", "2"));
+        let settings = gather("env://", &RendezvousRequest::default(), &variables).unwrap();
+        assert!(matches!(settings.place, Place::Tcp { hosted: true, .. }));
+        assert_eq!(settings.prefix.as_deref(), Some("/worker/attempt_2"));
+    }
+
+    #[test]
+    fn ranks_and_worlds_must_fit() {
+        let text = message("tcp://127.0.0.1:1", &ranks(2, 2), &[]);
+        assert!(
+            text.contains("rank 2") && text.contains("from 0 to 1"),
+            "{text}"
+        );
+        let text = message("tcp://127.0.0.1:1", &ranks(0, 0), &[]);
+        assert!(text.contains("world size is 0"), "{text}");
+        let text = message("tcp://127.0.0.1:1", &RendezvousRequest::default(), &[]);
+        assert!(text.contains("the rank, the world size"), "{text}");
+        let text = message("tcp://127.0.0.1:0", &ranks(0, 2), &[]);
+        assert!(text.contains("port"), "{text}");
+    }
+
+    #[test]
+    fn init_methods_that_are_none_say_what_is_allowed() {
+        for method in ["mpi://", "env", "tcp://nohost", "file://relative/path"] {
+            let text = message(method, &ranks(0, 1), &[]);
+            assert!(text.contains(method), "{text}");
+        }
+        let text = message("mpi://", &ranks(0, 1), &[]);
+        assert!(text.contains("tcp://host:port"), "{text}");
+    }
+}

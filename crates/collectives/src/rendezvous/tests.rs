@@ -1,0 +1,165 @@
+//! Ranks as threads, each with an environment of its own.
+
+use std::net::TcpListener;
+use std::thread;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+
+type Outcome = Result<Rendezvous, RendezvousError>;
+
+fn request(rank: usize, world_size: usize) -> RendezvousRequest {
+    RendezvousRequest {
+        rank: Some(rank),
+        world_size: Some(world_size),
+        timeout: Some(LONG),
+        job_token: None,
+    }
+}
+
+/// Lets all ranks join at once and hands each outcome to `then` in the rank's own thread.
+fn join_all<R: Send>(
+    init_method: &str,
+    variables: &[(&str, &str)],
+    members: &[(usize, usize)],
+    then: impl Fn(Outcome) -> R + Sync,
+) -> Vec<R> {
+    let then = &then;
+    thread::scope(|scope| {
+        let ranks: Vec<_> = members
+            .iter()
+            .map(|&(rank, size)| {
+                scope.spawn(move || {
+                    then(rendezvous_in(init_method, &request(rank, size), &|name| {
+                        let found = variables.iter().find(|(other, _)| *other == name);
+                        found.map(|(_, value)| (*value).to_owned())
+                    }))
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// What every rank does with a good rendezvous: tell all, hear all.
+fn exchange(joined: &Rendezvous) -> Vec<Vec<u8>> {
+    let mine = format!("from/{}", joined.rank);
+    joined
+        .store
+        .set(&mine, joined.rank.to_string().as_bytes())
+        .unwrap();
+    let all = (0..joined.world_size).map(|rank| joined.store.get(&format!("from/{rank}")));
+    all.map(Result::unwrap).collect()
+}
+
+#[test]
+fn ranks_meet_at_a_launchers_store_and_may_meet_again() {
+    let loopback = "127.0.0.1:0".parse().unwrap();
+    let server = TcpStoreServer::bind(loopback, StoreOptions::default()).unwrap();
+    let port = server.local_addr().port().to_string();
+    let variables = [
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", port.as_str()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+    ];
+    for _ in 0..2 {
+        let heard = join_all("env://", &variables, &[(0, 3), (1, 3), (2, 3)], |joined| {
+            let joined = joined.unwrap();
+            assert!(joined.local_address.is_loopback());
+            assert_eq!(joined.local_rank, joined.rank);
+            exchange(&joined)
+        });
+        assert!(heard.iter().all(|all| all == &[b"0", b"1", b"2"]));
+    }
+    assert!(server.wait_until_unused(LONG), "all connections are closed");
+}
+
+#[test]
+fn rank_0_hosts_and_waits_for_the_others_to_finish() {
+    // Another process may take the port between the two calls: try again with another one then.
+    for _ in 0..10 {
+        let probe = TcpListener::bind("127.0.0.1:0").unwrap();
+        let method = format!("tcp://{}", probe.local_addr().unwrap());
+        drop(probe);
+        let outcomes = join_all(&method, &[], &[(0, 2), (1, 2)], |joined| {
+            let joined = joined?;
+            let heard = exchange(&joined);
+            Ok::<_, RendezvousError>(heard)
+        });
+        if matches!(
+            &outcomes[0],
+            Err(RendezvousError::Store {
+                source: StoreError::AddressInUse { .. },
+                ..
+            })
+        ) {
+            continue;
+        }
+        for heard in outcomes {
+            assert_eq!(heard.unwrap(), [b"0", b"1"]);
+        }
+        return;
+    }
+    panic!("no free port in 10 attempts");
+}
+
+#[test]
+fn ranks_meet_in_a_file_which_goes_with_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meeting");
+    let method = format!("file://{}", path.display());
+    let heard = join_all(&method, &[], &[(0, 2), (1, 2)], |joined| {
+        exchange(&joined.unwrap())
+    });
+    assert!(heard.iter().all(|all| all == &[b"0", b"1"]));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_world_size_mismatch_reaches_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let method = format!("file://{}", folder.path().join("meeting").display());
+    for message in join_all(&method, &[], &[(0, 2), (1, 3)], |joined| {
+        joined.unwrap_err().to_string()
+    }) {
+        for part in ["rank 0", "rank 1", "with 2", "with 3"] {
+            assert!(message.contains(part), "{part} in: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = rendezvous_in(&format!("tcp://{address}"), &request(0, 2), &|_| None).unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains(&address.to_string()), "{message}");
+    assert!(message.contains("in use"), "{message}");
+    assert!(message.contains("port 0"), "{message}");
+}
+
+#[test]
+fn an_open_address_needs_a_token() {
+    let error = rendezvous_in("tcp://0.0.0.0:0", &request(0, 1), &|_| None).unwrap_err();
+    assert!(error.to_string().contains("EVERBURN_JOB_TOKEN"), "{error}");
+    let token = |name: &str| (name == "EVERBURN_JOB_TOKEN").then(|| "secret".to_owned());
+    rendezvous_in("tcp://0.0.0.0:0", &request(0, 1), &token).unwrap();
+}
+
+#[test]
+fn a_store_that_does_not_come_is_named_with_what_to_check() {
+    let probe = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = probe.local_addr().unwrap();
+    drop(probe);
+    let request = RendezvousRequest {
+        timeout: Some(Duration::from_millis(50)),
+        ..request(1, 2)
+    };
+    let error = rendezvous_in(&format!("tcp://{address}"), &request, &|_| None).unwrap_err();
+    let message = error.to_string();
+    for part in ["rank 1", &address.to_string(), "tried", "check that rank 0"] {
+        assert!(message.contains(part), "{part} in: {message}");
+    }
+}

@@ -1,0 +1,169 @@
+//! A store in the memory of one process, for ranks that are threads.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::semantics::{self, CompareSet};
+use super::{DEFAULT_STORE_TIMEOUT, Store, StoreError, check_key, check_value};
+
+/// A [`Store`] in the memory of this process; clones share one content.
+///
+/// ```
+/// use everburn_collectives::store::{HashStore, Store};
+///
+/// let store = HashStore::new();
+/// let same = store.clone();
+/// store.set("address", b"127.0.0.1:29500")?;
+/// assert_eq!(same.get("address")?, b"127.0.0.1:29500");
+/// assert_eq!(same.add("arrived", 1)?, 1);
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
+#[derive(Clone)]
+pub struct HashStore {
+    shared: Arc<Shared>,
+    timeout: Duration,
+}
+
+#[derive(Default)]
+struct Shared {
+    values: Mutex<HashMap<String, Vec<u8>>>,
+    changed: Condvar,
+}
+
+impl HashStore {
+    /// An empty store with [`DEFAULT_STORE_TIMEOUT`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_timeout(DEFAULT_STORE_TIMEOUT)
+    }
+
+    /// An empty store whose operations wait for `timeout` unless told otherwise.
+    #[must_use]
+    pub fn with_timeout(timeout: Duration) -> Self {
+        Self {
+            shared: Arc::default(),
+            timeout,
+        }
+    }
+
+    /// A panic of another thread leaves the map whole, since each change is one call on it.
+    fn values(&self) -> MutexGuard<'_, HashMap<String, Vec<u8>>> {
+        let values = self.shared.values.lock();
+        values.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for all keys and returns the map still locked, so that a value cannot go away again.
+    fn wait_locked(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        deadline: Duration,
+    ) -> Result<MutexGuard<'_, HashMap<String, Vec<u8>>>, StoreError> {
+        for key in keys {
+            check_key(operation, key)?;
+        }
+        let start = Instant::now();
+        let mut values = self.values();
+        loop {
+            if keys.iter().all(|key| values.contains_key(*key)) {
+                return Ok(values);
+            }
+            let Some(left) = deadline
+                .checked_sub(start.elapsed())
+                .filter(|left| !left.is_zero())
+            else {
+                let missing = keys.iter().filter(|key| !values.contains_key(**key));
+                return Err(StoreError::Timeout {
+                    operation,
+                    keys: missing.map(|key| (*key).to_owned()).collect(),
+                    waited: start.elapsed(),
+                });
+            };
+            let woken = self.shared.changed.wait_timeout(values, left);
+            values = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Default for HashStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for HashStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HashStore")
+            .field("keys", &self.values().len())
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}
+
+impl Store for HashStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        check_key("set", key)?;
+        check_value("set", key, value)?;
+        self.values().insert(key.to_owned(), value.to_vec());
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
+        let values = self.wait_locked("get", &[key], deadline)?;
+        Ok(values.get(key).cloned().unwrap_or_default())
+    }
+
+    fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
+        self.wait_locked("wait", keys, deadline).map(drop)
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        check_key("add", key)?;
+        let mut values = self.values();
+        let sum = semantics::counter_after(values.get(key).map(Vec::as_slice), amount)
+            .map_err(|fault| fault.into_error(key, amount))?;
+        values.insert(key.to_owned(), sum.to_string().into_bytes());
+        self.shared.changed.notify_all();
+        Ok(sum)
+    }
+
+    fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        check_key("compare_set", key)?;
+        check_value("compare_set", key, desired)?;
+        let mut values = self.values();
+        let current = values.get(key).map(Vec::as_slice);
+        match semantics::compare_set(current, expected) {
+            CompareSet::Store => {
+                values.insert(key.to_owned(), desired.to_vec());
+                self.shared.changed.notify_all();
+                Ok(desired.to_vec())
+            }
+            CompareSet::ReturnExpected => Ok(expected.to_vec()),
+            CompareSet::ReturnCurrent => Ok(current.unwrap_or_default().to_vec()),
+        }
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        let values = self.values();
+        Ok(keys.iter().all(|key| values.contains_key(*key)))
+    }
+
+    fn delete(&self, key: &str) -> Result<bool, StoreError> {
+        Ok(self.values().remove(key).is_some())
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        Ok(self.values().len() as u64)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}

@@ -1,0 +1,557 @@
+//! The client: a [`Store`] at the other end of a TCP connection.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::StoreOptions;
+use super::connect::connect;
+use super::connection::{Connection, Deadline, Fault, random_u64};
+use super::line::Line;
+use super::wire::{
+    CHECK_READY, MAX_KEYS, MAX_MESSAGE_BYTES, STOP_WAITING, WAIT_CANCELED, opcode, put_string,
+};
+use crate::store::{Store, StoreError, check_key, check_value, semantics};
+
+/// The counter by which a server of PyTorch knows how many clients have come.
+const WORKER_COUNTER: &[u8] = b"init/";
+
+/// Connections kept for the next calls that wait.
+const IDLE_CONNECTIONS: usize = 4;
+
+/// How long the server may take to confirm that a wait is called off.
+const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A [`Store`] served by a [`TcpStoreServer`](super::TcpStoreServer) or by PyTorch's `TCPStore`.
+///
+/// What is answered at once goes over one connection that the threads of a process take in turn,
+/// so that a thread's `set` is seen by every later call. Only a call that finds a key missing and
+/// has to wait does so on a connection of its own, because it may occupy it for minutes.
+///
+/// Connecting is repeated until the deadline; afterwards nothing is sent twice, since a lost
+/// connection does not tell whether an `add` was carried out.
+///
+/// ```
+/// use everburn_collectives::store::{Store, StoreOptions, TcpStore, TcpStoreServer};
+///
+/// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, StoreOptions::default())?;
+/// let address = server.local_addr().to_string();
+/// let store = TcpStore::connect(&address, StoreOptions::default())?;
+/// store.multi_set(&[("a", b"1"), ("b", b"2")])?;
+/// assert_eq!(store.multi_get(&["b", "a"])?, [b"2", b"1"]);
+/// store.queue_push("jobs", b"first")?;
+/// assert_eq!(store.queue_pop("jobs")?, Some(b"first".to_vec()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TcpStore {
+    address: String,
+    server: SocketAddr,
+    local: IpAddr,
+    options: StoreOptions,
+    line: Line,
+    /// Connections on which nobody waits at present.
+    idle: Mutex<Vec<Connection>>,
+    /// A value that nobody stores; see [`TcpStore::peek`].
+    nobodys_value: [u8; 16],
+}
+
+impl TcpStore {
+    /// Connects to the store at `address` (`host:port`), trying again until
+    /// [`StoreOptions::timeout`] has passed.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`] when no connection came about in time,
+    /// [`StoreError::Protocol`] when what listens there is no store or refuses the job token,
+    /// [`StoreError::Invalid`] when `address` is not of the form `host:port`.
+    pub fn connect(address: &str, options: StoreOptions) -> Result<Self, StoreError> {
+        let limit = options.timeout;
+        Self::connect_within(address, options, limit)
+    }
+
+    /// [`TcpStore::connect`] with a deadline of its own.
+    pub(crate) fn connect_within(
+        address: &str,
+        options: StoreOptions,
+        limit: Duration,
+    ) -> Result<Self, StoreError> {
+        let deadline = Deadline::within(limit);
+        let (server, connection) = connect(address, &options, deadline)?;
+        let local = connection.local_addr().map(|local| local.ip());
+        let store = Self {
+            address: address.to_owned(),
+            server,
+            local: local.unwrap_or_else(|_| server.ip()),
+            options,
+            line: Line::new(connection),
+            idle: Mutex::default(),
+            nobodys_value: nobodys_value(),
+        };
+        // PyTorch's server waits for this when it was told how many clients to expect.
+        let message = add_message(WORKER_COUNTER, 1);
+        store.ask("connect", deadline, &message, |connection| {
+            connection.i64(deadline)
+        })?;
+        Ok(store)
+    }
+
+    /// The server's address, resolved.
+    #[must_use]
+    pub fn server_addr(&self) -> SocketAddr {
+        self.server
+    }
+
+    /// This machine's address towards the server: the one under which peers may reach this rank.
+    #[must_use]
+    pub fn local_ip(&self) -> IpAddr {
+        self.local.to_canonical()
+    }
+
+    /// Appends `value` to what is under `key` (absent counts as empty).
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached or the arguments are out of bounds.
+    pub fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.put("append", opcode::APPEND, key, value)
+    }
+
+    /// Waits for all keys and returns their values in the same order.
+    ///
+    /// # Errors
+    /// [`StoreError::Timeout`] when a key has not appeared within [`Store::timeout`].
+    pub fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>, StoreError> {
+        let deadline = Deadline::within(self.options.timeout);
+        self.wait_for("multi_get", keys, deadline)?;
+        let message = keys_message(opcode::MULTI_GET, keys);
+        self.ask("multi_get", deadline, &message, |connection| {
+            keys.iter().map(|_| connection.value(deadline)).collect()
+        })
+    }
+
+    /// Stores several values in one request.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached or the arguments are out of bounds; at most
+    /// 131,072 pairs and 64 MiB fit in one call.
+    pub fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
+        let operation = "multi_set";
+        let mut message = vec![opcode::MULTI_SET];
+        message.extend_from_slice(&(pairs.len() as u64).to_ne_bytes());
+        for (key, value) in pairs {
+            check_key(operation, key)?;
+            check_value(operation, key, value)?;
+            put_string(&mut message, &user_key(key));
+            put_string(&mut message, value);
+        }
+        check_message(operation, pairs.len(), &message)?;
+        let deadline = Deadline::within(self.options.timeout);
+        self.ask(operation, deadline, &message, |_| Ok(()))
+    }
+
+    /// Appends an item to the queue under `key` and wakes one of those who wait for it.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached or the arguments are out of bounds.
+    pub fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.put("queue_push", opcode::QUEUE_PUSH, key, value)
+    }
+
+    /// Takes the first item of the queue under `key`; `None` where there is none now.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn queue_pop(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.pop(key, Deadline::within(self.options.timeout))
+    }
+
+    /// Takes the first item of the queue under `key`, waiting for one until `deadline` has passed.
+    ///
+    /// # Errors
+    /// [`StoreError::Timeout`] when no item has come in time.
+    pub fn queue_pop_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
+        let deadline = Deadline::within(deadline);
+        loop {
+            // The time to ask is not taken from a deadline that is over already.
+            if let Some(item) = self.pop(key, self.at_least(deadline))? {
+                return Ok(item);
+            }
+            self.wait_for("queue_pop", &[key], deadline)?;
+        }
+    }
+
+    /// How many items the queue under `key` holds.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    pub fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
+        check_key("queue_len", key)?;
+        let deadline = Deadline::within(self.options.timeout);
+        let message = key_message(opcode::QUEUE_LEN, key);
+        let length = self.ask("queue_len", deadline, &message, |connection| {
+            connection.i64(deadline)
+        })?;
+        Ok(u64::try_from(length).unwrap_or(0))
+    }
+
+    /// [`Store::add`] with a deadline of its own.
+    pub(crate) fn add_within(
+        &self,
+        key: &str,
+        amount: i64,
+        limit: Duration,
+    ) -> Result<i64, StoreError> {
+        check_key("add", key)?;
+        let deadline = Deadline::within(limit);
+        let message = add_message(&user_key(key), amount);
+        let failed = match self.ask("add", deadline, &message, |connection| {
+            connection.i64(deadline)
+        }) {
+            Ok(sum) => return Ok(sum),
+            Err(error) => error,
+        };
+        // The protocol's only answer to a counter that is no number is to hang up.
+        match self.peek("add", key, self.at_least(deadline)) {
+            Ok(Some(value)) => match semantics::counter_after(Some(&value), amount) {
+                Err(fault) => Err(fault.into_error(key, amount)),
+                Ok(_) => Err(failed),
+            },
+            _ => Err(failed),
+        }
+    }
+
+    fn pop(&self, key: &str, deadline: Deadline) -> Result<Option<Vec<u8>>, StoreError> {
+        check_key("queue_pop", key)?;
+        let message = key_message(opcode::QUEUE_POP, key);
+        self.ask(
+            "queue_pop",
+            deadline,
+            &message,
+            |connection| match connection.i64(deadline)? {
+                0 => Ok(None),
+                _ => connection.value(deadline).map(Some),
+            },
+        )
+    }
+
+    /// A request of key and value, which has no reply.
+    fn put(
+        &self,
+        operation: &'static str,
+        opcode: u8,
+        key: &str,
+        value: &[u8],
+    ) -> Result<(), StoreError> {
+        check_key(operation, key)?;
+        check_value(operation, key, value)?;
+        let mut message = key_message(opcode, key);
+        put_string(&mut message, value);
+        let deadline = Deadline::within(self.options.timeout);
+        self.ask(operation, deadline, &message, |_| Ok(()))
+    }
+
+    /// Sends a request over the shared connection and reads its reply.
+    fn ask<R>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        message: &[u8],
+        read: impl FnOnce(&mut Connection) -> Result<R, Fault>,
+    ) -> Result<R, StoreError> {
+        let failed = |fault| self.failed(operation, fault, deadline);
+        let mut held = self
+            .line
+            .hold(deadline)
+            .ok_or(Fault::Timeout)
+            .map_err(failed)?;
+        // Taken out, so that a connection that failed is not used again.
+        let mut connection = match held.connection.take() {
+            Some(connection) => connection,
+            None => self.open(deadline).map_err(failed)?,
+        };
+        connection.send(message, deadline).map_err(failed)?;
+        let reply = read(&mut connection).map_err(failed)?;
+        held.connection = Some(connection);
+        Ok(reply)
+    }
+
+    /// One more connection to a server that has been reached before: one attempt is enough.
+    fn open(&self, deadline: Deadline) -> Result<Connection, Fault> {
+        Connection::open(self.server, self.options.job_token.as_deref(), deadline)
+    }
+
+    /// The deadline for an answer that needs no waiting, when little or nothing is left.
+    fn at_least(&self, deadline: Deadline) -> Deadline {
+        Deadline::within(
+            deadline
+                .left()
+                .max(self.options.timeout.min(CANCEL_DEADLINE)),
+        )
+    }
+
+    fn failed(&self, operation: &'static str, fault: Fault, deadline: Deadline) -> StoreError {
+        let address = self.address.clone();
+        let reason = match fault {
+            Fault::Protocol(reason) => return StoreError::Protocol { address, reason },
+            Fault::Timeout => format!(
+                "no answer within {:.1?}; the process that hosts the store may be stopped or \
+                 overloaded, or the network cut",
+                deadline.elapsed()
+            ),
+            Fault::Closed => "the server closed the connection; the process that hosts the store \
+                              (rank 0 or the launcher) has probably ended, look at its output"
+                .into(),
+            Fault::Io(error) => format!(
+                "{error}; the process that hosts the store (rank 0 or the launcher) has probably \
+                 ended, look at its output"
+            ),
+            Fault::Token => "the server demands another job token than it did before".into(),
+        };
+        StoreError::Unreachable {
+            address,
+            operation,
+            reason,
+        }
+    }
+
+    /// The value of `key` if it is there, in one round trip.
+    ///
+    /// GET itself does not tell an absent key from an empty value (and a server of PyTorch's older
+    /// kind drops whoever asks), so PyTorch's client sends WAIT before each GET. Comparing with a
+    /// value that nobody stores answers both questions at once: it comes back only where the key
+    /// is absent, and nothing is ever stored.
+    fn peek(
+        &self,
+        operation: &'static str,
+        key: &str,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let nobodys = &self.nobodys_value;
+        let message = compare_message(key, nobodys, nobodys);
+        let found = self.ask(operation, deadline, &message, |connection| {
+            connection.value(deadline)
+        })?;
+        Ok(Some(found).filter(|found| found != nobodys))
+    }
+
+    fn ready(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        deadline: Deadline,
+    ) -> Result<bool, StoreError> {
+        for key in keys {
+            check_key(operation, key)?;
+        }
+        let message = keys_message(opcode::CHECK, keys);
+        check_message(operation, keys.len(), &message)?;
+        let answer = self.ask(operation, deadline, &message, |connection| {
+            connection.byte(deadline)
+        })?;
+        Ok(answer == CHECK_READY)
+    }
+
+    fn wait_for(
+        &self,
+        operation: &'static str,
+        keys: &[&str],
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        if self.ready(operation, keys, self.at_least(deadline))? {
+            return Ok(());
+        }
+        let failed = |fault| self.failed(operation, fault, deadline);
+        let timed_out = |missing: Vec<&str>| StoreError::Timeout {
+            operation,
+            keys: missing.into_iter().map(str::to_owned).collect(),
+            waited: deadline.elapsed(),
+        };
+        if !deadline.left().is_zero() {
+            let idle = self.locked_idle().pop();
+            let mut connection = match idle {
+                Some(connection) => connection,
+                None => self.open(deadline).map_err(failed)?,
+            };
+            let ready = wait_on(&mut connection, keys, deadline).map_err(failed)?;
+            let mut idle = self.locked_idle();
+            if idle.len() < IDLE_CONNECTIONS {
+                idle.push(connection);
+            }
+            drop(idle);
+            if ready {
+                return Ok(());
+            }
+        }
+        // Which of them are missing is worth a few questions more, unless they are very many.
+        let missing = |key: &&&str| {
+            let answer = self.ready(operation, &[**key], self.at_least(deadline));
+            !matches!(answer, Ok(true))
+        };
+        let mut named: Vec<&str> = keys.iter().take(64).filter(missing).copied().collect();
+        if named.is_empty() {
+            named = keys.to_vec();
+        }
+        Err(timed_out(named))
+    }
+
+    fn locked_idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits on the server for all keys; false when the deadline came first. Either way the
+/// connection can be used again.
+fn wait_on(connection: &mut Connection, keys: &[&str], deadline: Deadline) -> Result<bool, Fault> {
+    connection.send(&keys_message(opcode::WAIT, keys), deadline)?;
+    match connection.byte(deadline) {
+        Ok(STOP_WAITING) => return Ok(true),
+        Ok(other) => return Err(unexpected(other)),
+        Err(Fault::Timeout) => {}
+        Err(fault) => return Err(fault),
+    }
+    let deadline = Deadline::within(CANCEL_DEADLINE);
+    connection.send(&[opcode::CANCEL_WAIT], deadline)?;
+    match connection.byte(deadline)? {
+        WAIT_CANCELED => Ok(false),
+        // The keys came while the cancellation was on its way.
+        STOP_WAITING => match connection.byte(deadline)? {
+            WAIT_CANCELED => Ok(true),
+            other => Err(unexpected(other)),
+        },
+        other => Err(unexpected(other)),
+    }
+}
+
+fn nobodys_value() -> [u8; 16] {
+    let mut value = [0; 16];
+    let (left, right) = value.split_at_mut(8);
+    left.copy_from_slice(&random_u64().to_ne_bytes());
+    right.copy_from_slice(&random_u64().to_ne_bytes());
+    value
+}
+
+fn unexpected(answer: u8) -> Fault {
+    Fault::Protocol(format!("{answer} is no answer to a wait"))
+}
+
+fn user_key(key: &str) -> Vec<u8> {
+    [b"/", key.as_bytes()].concat()
+}
+
+fn key_message(opcode: u8, key: &str) -> Vec<u8> {
+    let mut message = vec![opcode];
+    put_string(&mut message, &user_key(key));
+    message
+}
+
+fn keys_message(opcode: u8, keys: &[&str]) -> Vec<u8> {
+    let mut message = vec![opcode];
+    message.extend_from_slice(&(keys.len() as u64).to_ne_bytes());
+    for key in keys {
+        put_string(&mut message, &user_key(key));
+    }
+    message
+}
+
+fn add_message(raw_key: &[u8], amount: i64) -> Vec<u8> {
+    let mut message = vec![opcode::ADD];
+    put_string(&mut message, raw_key);
+    message.extend_from_slice(&amount.to_ne_bytes());
+    message
+}
+
+fn compare_message(key: &str, expected: &[u8], desired: &[u8]) -> Vec<u8> {
+    let mut message = key_message(opcode::COMPARE_SET, key);
+    put_string(&mut message, expected);
+    put_string(&mut message, desired);
+    message
+}
+
+fn check_message(operation: &'static str, keys: usize, message: &[u8]) -> Result<(), StoreError> {
+    if keys <= MAX_KEYS && message.len() <= MAX_MESSAGE_BYTES {
+        return Ok(());
+    }
+    Err(StoreError::Invalid {
+        operation,
+        reason: format!(
+            "{keys} keys and {} bytes are too many for one request; at most {MAX_KEYS} keys and \
+             {MAX_MESSAGE_BYTES} bytes are allowed",
+            message.len()
+        ),
+    })
+}
+
+impl Store for TcpStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.put("set", opcode::SET, key, value)
+    }
+
+    fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
+        check_key("get", key)?;
+        let deadline = Deadline::within(deadline);
+        match self.peek("get", key, self.at_least(deadline))? {
+            Some(value) if !value.is_empty() => return Ok(value),
+            // Absent, or empty: a server may one day answer an absent key so.
+            _ => self.wait_for("get", &[key], deadline)?,
+        }
+        let deadline = self.at_least(deadline);
+        let message = key_message(opcode::GET, key);
+        self.ask("get", deadline, &message, |connection| {
+            connection.value(deadline)
+        })
+    }
+
+    fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
+        self.wait_for("wait", keys, Deadline::within(deadline))
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        self.add_within(key, amount, self.options.timeout)
+    }
+
+    fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        check_key("compare_set", key)?;
+        check_value("compare_set", key, expected)?;
+        check_value("compare_set", key, desired)?;
+        let deadline = Deadline::within(self.options.timeout);
+        let message = compare_message(key, expected, desired);
+        self.ask("compare_set", deadline, &message, |connection| {
+            connection.value(deadline)
+        })
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        self.ready("check", keys, Deadline::within(self.options.timeout))
+    }
+
+    fn delete(&self, key: &str) -> Result<bool, StoreError> {
+        check_key("delete", key)?;
+        let deadline = Deadline::within(self.options.timeout);
+        let message = key_message(opcode::DELETE_KEY, key);
+        let deleted = self.ask("delete", deadline, &message, |connection| {
+            connection.i64(deadline)
+        })?;
+        Ok(deleted > 0)
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        // The counter of clients is the protocol's and not the job's, so it is not counted.
+        let mut message = vec![opcode::GETNUMKEYS, opcode::CHECK];
+        message.extend_from_slice(&1_u64.to_ne_bytes());
+        put_string(&mut message, WORKER_COUNTER);
+        let deadline = Deadline::within(self.options.timeout);
+        let (all, counter) = self.ask("num_keys", deadline, &message, |connection| {
+            Ok((connection.i64(deadline)?, connection.byte(deadline)?))
+        })?;
+        let own = i64::from(counter == CHECK_READY);
+        Ok(u64::try_from(all - own).unwrap_or(0))
+    }
+
+    fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+}

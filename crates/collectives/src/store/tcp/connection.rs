@@ -1,0 +1,256 @@
+//! One connection of a client to a server.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::wire::{
+    AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
+    put_string,
+};
+
+/// A moment after which an operation has failed, and when it began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    started: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            limit,
+        }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(crate) fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.elapsed())
+    }
+
+    /// This deadline, but no later than `limit` from now.
+    pub(super) fn at_most(&self, limit: Duration) -> Self {
+        Self::within(self.left().min(limit))
+    }
+}
+
+/// Why a connection failed; it is of no use afterwards, except after a `Timeout` while waiting.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("no answer came in time")]
+    Timeout,
+    #[error("the server closed the connection")]
+    Closed,
+    #[error("{0}")]
+    Io(io::Error),
+    #[error("{0}")]
+    Protocol(String),
+    #[error("the server demands the job token, and this rank has no token or a wrong one")]
+    Token,
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Timeout,
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// A validated connection with at most one request outstanding.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    /// The socket's present timeout, to spare a system call where it is right already.
+    armed: Option<Duration>,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Connection {
+    /// Connects and shakes hands.
+    pub(super) fn open(
+        address: SocketAddr,
+        token: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Self, Fault> {
+        let left = deadline.left();
+        if left.is_zero() {
+            return Err(Fault::Timeout);
+        }
+        // What goes wrong here is about the address and not about a server.
+        let stream = TcpStream::connect_timeout(&address, left).map_err(Fault::Io)?;
+        if stream.local_addr().is_ok_and(|local| local == address) {
+            // Without a listener, a port of the ephemeral range can connect to itself.
+            return Err(Fault::Io(io::ErrorKind::ConnectionRefused.into()));
+        }
+        stream.set_nodelay(true)?;
+        let mut connection = Self {
+            stream,
+            armed: None,
+            buffer: vec![0; 64 * 1024].into_boxed_slice(),
+            start: 0,
+            end: 0,
+        };
+        if let Some(token) = token {
+            connection.authenticate(token, deadline)?;
+        }
+        // PyTorch's client sends these as two writes.
+        let mut validate = vec![opcode::VALIDATE];
+        validate.extend_from_slice(&VALIDATION_MAGIC.to_ne_bytes());
+        connection.send(&validate, deadline)?;
+        connection.ping(deadline)?;
+        Ok(connection)
+    }
+
+    fn authenticate(&mut self, token: &str, deadline: Deadline) -> Result<(), Fault> {
+        let mut message = vec![AUTH_OPCODE];
+        put_string(&mut message, token.as_bytes());
+        self.send(&message, deadline)?;
+        match self.byte(deadline)? {
+            AUTH_ACCEPTED => Ok(()),
+            AUTH_REFUSED => Err(Fault::Token),
+            other => Err(Fault::Protocol(format!(
+                "{other} is no answer to the job token; this is not a store of Everburn"
+            ))),
+        }
+    }
+
+    fn ping(&mut self, deadline: Deadline) -> Result<(), Fault> {
+        let nonce = random_u64() as u32;
+        let mut message = vec![opcode::PING];
+        message.extend_from_slice(&nonce.to_ne_bytes());
+        self.send(&message, deadline)?;
+        let first = self.byte(deadline)?;
+        let rest = self.fixed::<3>(deadline);
+        if matches!(rest, Err(Fault::Closed)) && first == AUTH_REFUSED {
+            return Err(Fault::Token);
+        }
+        let [a, b, c] = rest?;
+        if u32::from_ne_bytes([first, a, b, c]) != nonce {
+            return Err(Fault::Protocol(
+                "the ping came back altered; this is not a store".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// Makes the socket give up when the deadline comes, or a little before: callers look at the
+    /// clock then.
+    fn arm(&mut self, deadline: Deadline) -> Result<(), Fault> {
+        let left = deadline.left();
+        if left.is_zero() {
+            return Err(Fault::Timeout);
+        }
+        let near = |armed: Duration| armed <= left && armed >= left.mul_f64(0.9);
+        if !self.armed.is_some_and(near) {
+            // A little less than what is left serves many operations of the same deadline.
+            let timeout = left.mul_f64(0.99).max(Duration::from_millis(1));
+            self.stream.set_read_timeout(Some(timeout))?;
+            self.stream.set_write_timeout(Some(timeout))?;
+            self.armed = Some(timeout);
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, mut message: &[u8], deadline: Deadline) -> Result<(), Fault> {
+        while !message.is_empty() {
+            self.arm(deadline)?;
+            match self.stream.write(message) {
+                Ok(0) => return Err(Fault::Closed),
+                Ok(count) => message = &message[count..],
+                Err(error) => retry_or_fail(error, deadline)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for more bytes and returns how many have come.
+    fn receive(&mut self, deadline: Deadline) -> Result<(), Fault> {
+        self.start = 0;
+        self.end = 0;
+        loop {
+            self.arm(deadline)?;
+            match self.stream.read(&mut self.buffer) {
+                Ok(0) => return Err(Fault::Closed),
+                Ok(count) => {
+                    self.end = count;
+                    return Ok(());
+                }
+                Err(error) => retry_or_fail(error, deadline)?,
+            }
+        }
+    }
+
+    fn fixed<const N: usize>(&mut self, deadline: Deadline) -> Result<[u8; N], Fault> {
+        let mut raw = [0; N];
+        for byte in &mut raw {
+            if self.start == self.end {
+                self.receive(deadline)?;
+            }
+            *byte = self.buffer[self.start];
+            self.start += 1;
+        }
+        Ok(raw)
+    }
+
+    pub(super) fn byte(&mut self, deadline: Deadline) -> Result<u8, Fault> {
+        let [byte] = self.fixed(deadline)?;
+        Ok(byte)
+    }
+
+    pub(super) fn i64(&mut self, deadline: Deadline) -> Result<i64, Fault> {
+        self.fixed(deadline).map(i64::from_ne_bytes)
+    }
+
+    /// A value: its length, then its bytes.
+    pub(super) fn value(&mut self, deadline: Deadline) -> Result<Vec<u8>, Fault> {
+        let length = self.fixed(deadline).map(u64::from_ne_bytes)?;
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|&length| length <= MAX_MESSAGE_BYTES)
+            .ok_or_else(|| Fault::Protocol(format!("it announced a value of {length} bytes")))?;
+        // The memory grows with what has come, not with what was announced.
+        let mut value = Vec::new();
+        while value.len() < length {
+            if self.start == self.end {
+                self.receive(deadline)?;
+            }
+            let count = (self.end - self.start).min(length - value.len());
+            value.extend_from_slice(&self.buffer[self.start..self.start + count]);
+            self.start += count;
+        }
+        Ok(value)
+    }
+}
+
+/// A number that no other client is likely to draw. The standard library seeds its hash maps from
+/// the system's randomness; no generator is needed for nonces and jitter.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Goes on after an interruption, or where the socket gave up a little before the deadline.
+fn retry_or_fail(error: io::Error, deadline: Deadline) -> Result<(), Fault> {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if !deadline.left().is_zero() => Ok(()),
+        _ => Err(error.into()),
+    }
+}

@@ -1,0 +1,287 @@
+//! The thread of a server: it sleeps until a socket is ready and serves whoever is.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mio::event::Event;
+use mio::{Events, Interest, Poll, Token, Waker};
+use socket2::{SockRef, TcpKeepalive};
+
+use super::StoreOptions;
+use super::contents::{ClientId, Contents};
+use super::peer::{Closing, Peer, Turn};
+
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+const FIRST_CLIENT: ClientId = 2;
+
+/// Read from a socket in one call.
+const SCRATCH_BYTES: usize = 256 * 1024;
+
+/// When the process is out of file descriptors, accepting is tried again after this.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// A machine that went away without a word is noticed by the kernel's probes after this.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// What the owner of a server and its thread share.
+#[derive(Debug)]
+pub(super) struct Control {
+    stopping: AtomicBool,
+    waker: Waker,
+    connections: Mutex<usize>,
+    unused: Condvar,
+}
+
+impl Control {
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        if let Err(error) = self.waker.wake() {
+            tracing::error!("waking the store's server thread: {error}");
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, usize> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        *self.locked()
+    }
+
+    fn set_connections(&self, count: usize) {
+        *self.locked() = count;
+        if count == 0 {
+            self.unused.notify_all();
+        }
+    }
+
+    pub(super) fn wait_until_unused(&self, deadline: Duration) -> bool {
+        let used = |count: &mut usize| *count > 0;
+        let waited = self
+            .unused
+            .wait_timeout_while(self.locked(), deadline, used);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct EventLoop {
+    poll: Poll,
+    listener: mio::net::TcpListener,
+    control: Arc<Control>,
+    options: StoreOptions,
+    contents: Contents,
+    peers: HashMap<ClientId, Peer>,
+    next_id: ClientId,
+    /// Clients that have more to do though their sockets stay silent.
+    again: Vec<ClientId>,
+    /// No deadline of any client lies before this.
+    next_deadline: Option<Instant>,
+    accept_again: Option<Instant>,
+    scratch: Vec<u8>,
+}
+
+impl EventLoop {
+    /// Prepares to serve `listener`, which must not block.
+    pub(super) fn new(
+        listener: TcpListener,
+        options: StoreOptions,
+    ) -> io::Result<(Self, Arc<Control>)> {
+        let poll = Poll::new()?;
+        let mut listener = mio::net::TcpListener::from_std(listener);
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        let control = Arc::new(Control {
+            stopping: AtomicBool::new(false),
+            waker: Waker::new(poll.registry(), WAKER)?,
+            connections: Mutex::new(0),
+            unused: Condvar::new(),
+        });
+        let events = Self {
+            poll,
+            listener,
+            control: Arc::clone(&control),
+            contents: Contents::new(options.max_stored_bytes),
+            options,
+            peers: HashMap::new(),
+            next_id: FIRST_CLIENT,
+            again: Vec::new(),
+            next_deadline: None,
+            accept_again: None,
+            scratch: vec![0; SCRATCH_BYTES],
+        };
+        Ok((events, control))
+    }
+
+    /// Serves until the owner says stop.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(1024);
+        while !self.control.stopping.load(Ordering::Acquire) {
+            match self.poll.poll(&mut events, self.sleep()) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::error!("the store's server stops: {error}");
+                    return;
+                }
+            }
+            for event in &events {
+                self.handle(event);
+            }
+            for id in std::mem::take(&mut self.again) {
+                self.serve(id);
+            }
+            let now = Instant::now();
+            if self.accept_again.is_some_and(|at| at <= now) {
+                self.accept();
+            }
+            if self.next_deadline.is_some_and(|at| at <= now) {
+                self.close_late(now);
+            }
+        }
+    }
+
+    fn sleep(&self) -> Option<Duration> {
+        if !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = self
+            .next_deadline
+            .into_iter()
+            .chain(self.accept_again)
+            .min();
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn handle(&mut self, event: &Event) {
+        match event.token() {
+            LISTENER => self.accept(),
+            WAKER => {}
+            Token(id) => {
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.half_closed |= event.is_read_closed() || event.is_error();
+                }
+                self.serve(id);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        self.accept_again = None;
+        loop {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    if self.peers.len() >= self.options.max_connections {
+                        tracing::warn!("the store refuses {address}: too many connections");
+                    } else if let Err(error) = self.welcome(stream) {
+                        tracing::warn!("the store cannot serve {address}: {error}");
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => break,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        tracing::warn!("the store cannot accept a connection: {error}");
+                        self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
+                        break;
+                    }
+                },
+            }
+        }
+    }
+
+    fn welcome(&mut self, mut stream: mio::net::TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+        let id = self.next_id;
+        self.next_id += 1;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll
+            .registry()
+            .register(&mut stream, Token(id), interest)?;
+        let peer = Peer::new(id, stream, &self.options);
+        self.expect(peer.deadline());
+        self.peers.insert(id, peer);
+        self.control.set_connections(self.peers.len());
+        Ok(())
+    }
+
+    fn expect(&mut self, deadline: Option<Instant>) {
+        self.next_deadline = self.next_deadline.into_iter().chain(deadline).min();
+    }
+
+    fn serve(&mut self, id: ClientId) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let mut woken = Vec::new();
+        let turn = peer.take_turn(
+            &mut self.contents,
+            &self.options,
+            &mut self.scratch,
+            &mut woken,
+        );
+        let deadline = peer.deadline();
+        self.expect(deadline);
+        match turn {
+            Ok(Turn::Done) => {}
+            Ok(Turn::Again) => self.again.push(id),
+            Err(reason) => self.close(id, &reason),
+        }
+        for id in woken {
+            self.wake(id);
+        }
+    }
+
+    fn wake(&mut self, id: ClientId) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let told = peer.stop_waiting(&self.options);
+        let deadline = peer.deadline();
+        self.expect(deadline);
+        if let Err(reason) = told {
+            self.close(id, &reason);
+        }
+    }
+
+    fn close(&mut self, id: ClientId, reason: &Closing) {
+        let Some(mut peer) = self.peers.remove(&id) else {
+            return;
+        };
+        match reason {
+            Closing::Left => tracing::trace!("a client of the store left"),
+            Closing::Broken(error) => tracing::debug!("a client of the store vanished: {error}"),
+            reason => {
+                let address = peer.stream.peer_addr();
+                let address = address.map_or_else(|_| "?".into(), |address| address.to_string());
+                tracing::warn!("the store closes the connection of {address}: {reason}");
+            }
+        }
+        // Closing the socket takes it out of the poll anyway.
+        let _ = self.poll.registry().deregister(&mut peer.stream);
+        self.contents.forget(id);
+        self.control.set_connections(self.peers.len());
+    }
+
+    fn close_late(&mut self, now: Instant) {
+        let late = |peer: &Peer| peer.deadline().is_some_and(|at| at <= now);
+        let expired: Vec<ClientId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| late(peer))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in expired {
+            self.close(id, &Closing::Late);
+        }
+        self.next_deadline = self.peers.values().filter_map(Peer::deadline).min();
+    }
+}

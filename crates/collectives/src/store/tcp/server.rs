@@ -1,0 +1,166 @@
+//! The server: a listener and the one thread that serves it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::StoreOptions;
+use super::event_loop::{Control, EventLoop};
+use super::wire::MAX_TOKEN_BYTES;
+use crate::store::StoreError;
+
+/// Connections that may wait to be accepted: a thousand ranks start at the same moment.
+const BACKLOG: i32 = 4096;
+
+/// Serves a store to [`TcpStore`](super::TcpStore) clients and to those of PyTorch.
+///
+/// One thread serves all clients by readiness: a rank costs a socket and a small buffer, and a
+/// thousand of them no thousand stacks. The server stops and its port is free when it is dropped.
+///
+/// # Trust
+/// A store on a loopback address serves whoever can connect. On any other address it demands
+/// [`StoreOptions::job_token`]: a client must send [`AUTH_OPCODE`](super::AUTH_OPCODE), the
+/// token's length as `u64` and the token before all else. PyTorch's clients cannot, so give them a
+/// loopback address.
+///
+/// ```
+/// use everburn_collectives::store::{Store, StoreOptions, TcpStore, TcpStoreServer};
+///
+/// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, StoreOptions::default())?;
+/// let address = server.local_addr().to_string();
+/// let store = TcpStore::connect(&address, StoreOptions::default())?;
+/// store.set("key", b"value")?;
+/// assert_eq!(store.get("key")?, b"value");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TcpStoreServer {
+    local_addr: SocketAddr,
+    control: Arc<Control>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TcpStoreServer {
+    /// Listens on `address` (port 0 for any free one) and serves an empty store.
+    ///
+    /// # Errors
+    /// [`StoreError::AddressInUse`] when another process listens there,
+    /// [`StoreError::TokenRequired`] when `address` is not loopback and there is no token,
+    /// [`StoreError::Unreachable`] when the machine cannot listen there for another reason.
+    pub fn bind(address: SocketAddr, options: StoreOptions) -> Result<Self, StoreError> {
+        check_token(address.ip(), address, &options)?;
+        let listener = listen(address).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => StoreError::AddressInUse {
+                address: address.to_string(),
+            },
+            _ => cannot_listen(address, &error),
+        })?;
+        Self::from_listener(listener, options)
+    }
+
+    /// Serves an empty store on a listener that is bound already, as a launcher hands it on.
+    ///
+    /// # Errors
+    /// [`StoreError::TokenRequired`] as in [`TcpStoreServer::bind`], and
+    /// [`StoreError::Unreachable`] when the listener cannot be used.
+    pub fn from_listener(listener: TcpListener, options: StoreOptions) -> Result<Self, StoreError> {
+        let unbound = SocketAddr::from(([0, 0, 0, 0], 0));
+        let local_addr = listener
+            .local_addr()
+            .map_err(|error| cannot_listen(unbound, &error))?;
+        check_token(local_addr.ip(), local_addr, &options)?;
+        let failed = |error: io::Error| cannot_listen(local_addr, &error);
+        // The standard library asks for 128 only; listening again changes that.
+        SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let (events, control) = EventLoop::new(listener, options).map_err(failed)?;
+        let thread = std::thread::Builder::new()
+            .name("everburn-store".into())
+            .spawn(move || events.run())
+            .map_err(failed)?;
+        Ok(Self {
+            local_addr,
+            control,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where the server listens, with the port that port 0 has become.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// How many connections are open now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.control.connections()
+    }
+
+    /// Waits until no connection is open; returns false when `deadline` passes first.
+    ///
+    /// Who hosts the store for others calls this before dropping it, so that they can finish.
+    #[must_use]
+    pub fn wait_until_unused(&self, deadline: Duration) -> bool {
+        self.control.wait_until_unused(deadline)
+    }
+}
+
+impl Drop for TcpStoreServer {
+    fn drop(&mut self) {
+        self.control.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's server thread has panicked");
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    // Lets a restarted job have the port while connections of the last one fade away.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn check_token(ip: IpAddr, address: SocketAddr, options: &StoreOptions) -> Result<(), StoreError> {
+    match &options.job_token {
+        None if !ip.to_canonical().is_loopback() => Err(StoreError::TokenRequired {
+            address: address.to_string(),
+        }),
+        Some(token) if token.is_empty() || token.len() > MAX_TOKEN_BYTES => {
+            Err(StoreError::Invalid {
+                operation: "bind",
+                reason: format!(
+                    "the job token has {} bytes; 1 to {MAX_TOKEN_BYTES} are allowed",
+                    token.len()
+                ),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> StoreError {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrNotAvailable => "; it is not an address of this machine",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+        _ => "",
+    };
+    StoreError::Unreachable {
+        address: address.to_string(),
+        operation: "listen",
+        reason: format!("{error}{hint}"),
+    }
+}

@@ -1,0 +1,175 @@
+//! Every operation on every store, by one function.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use everburn_collectives::store::{
+    FileStore, HashStore, MAX_KEY_BYTES, MAX_VALUE_BYTES, PrefixStore, SharedStore, Store,
+    StoreError, StoreOptions, TcpStore, TcpStoreServer,
+};
+
+const SHORT: Duration = Duration::from_millis(30);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Holds every store to its contract; `open` yields views of one and the same content.
+fn conforms(open: &dyn Fn() -> SharedStore) {
+    values_and_counters(&*open());
+    compare_set_has_its_four_cases(&*open());
+    deadlines_name_the_keys(&*open());
+    limits_are_kept(&*open());
+    waiters_are_woken(open);
+    concurrent_adds_all_count(open);
+}
+
+fn values_and_counters(store: &dyn Store) {
+    let keys = store.num_keys().unwrap();
+    assert!(!store.check(&["v/a"]).unwrap());
+    store.set("v/a", b"one").unwrap();
+    store.set("v/a", b"two").unwrap();
+    store.set("v/empty", b"").unwrap();
+    assert_eq!(store.get("v/a").unwrap(), b"two");
+    assert_eq!(store.get("v/empty").unwrap(), b"");
+    assert!(store.check(&["v/a", "v/empty"]).unwrap());
+    assert!(!store.check(&["v/a", "v/none"]).unwrap());
+    assert!(store.check(&[]).unwrap());
+    store.wait(&["v/empty", "v/a"]).unwrap();
+    store.wait(&[]).unwrap();
+    assert_eq!(store.num_keys().unwrap(), keys + 2);
+
+    assert_eq!(store.add("v/n", 5).unwrap(), 5);
+    assert_eq!(store.add("v/n", -7).unwrap(), -2);
+    assert_eq!(store.get("v/n").unwrap(), b"-2");
+    store.set("v/n", b"40").unwrap();
+    assert_eq!(store.add("v/n", 2).unwrap(), 42);
+    let error = store.add("v/a", 1).unwrap_err();
+    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    assert!(error.to_string().contains("`two`"), "{error}");
+    assert_eq!(store.get("v/a").unwrap(), b"two", "left as it was");
+
+    assert!(store.delete("v/a").unwrap());
+    assert!(!store.delete("v/a").unwrap());
+    assert!(!store.check(&["v/a"]).unwrap());
+    assert_eq!(store.num_keys().unwrap(), keys + 2);
+    store.set("v/a", b"again").unwrap();
+    assert_eq!(store.get("v/a").unwrap(), b"again");
+
+    let large = vec![7; 300_000];
+    store.set("v/large", &large).unwrap();
+    assert_eq!(store.get("v/large").unwrap(), large);
+}
+
+fn compare_set_has_its_four_cases(store: &dyn Store) {
+    let absent_but_expected = store.compare_set("c", b"old", b"new").unwrap();
+    assert_eq!(absent_but_expected, b"old");
+    assert!(!store.check(&["c"]).unwrap(), "nothing was stored");
+    assert_eq!(store.compare_set("c", b"", b"first").unwrap(), b"first");
+    assert_eq!(store.compare_set("c", b"wrong", b"x").unwrap(), b"first");
+    assert_eq!(store.compare_set("c", b"first", b"next").unwrap(), b"next");
+    assert_eq!(store.get("c").unwrap(), b"next");
+}
+
+fn deadlines_name_the_keys(store: &dyn Store) {
+    store.set("d/there", b"").unwrap();
+    let waited = store.wait_within(&["d/there", "d/missing"], SHORT);
+    let got = store.get_within("d/missing", SHORT);
+    for error in [waited.unwrap_err(), got.unwrap_err()] {
+        let StoreError::Timeout { keys, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(keys.len(), 1, "only the missing one: {keys:?}");
+        assert!(keys[0].ends_with("d/missing"), "{keys:?}");
+        assert!(error.to_string().contains("d/missing"), "{error}");
+    }
+    let at_once = store.wait_within(&["d/missing"], Duration::ZERO);
+    assert!(matches!(at_once, Err(StoreError::Timeout { .. })));
+    assert_eq!(store.get_within("d/there", Duration::ZERO).unwrap(), b"");
+    store.wait_within(&["d/there"], Duration::ZERO).unwrap();
+    // A wait that was called off leaves the store usable.
+    assert_eq!(store.add("d/n", 1).unwrap(), 1);
+    store.set("d/missing", b"here").unwrap();
+    assert_eq!(store.get("d/missing").unwrap(), b"here");
+}
+
+fn limits_are_kept(store: &dyn Store) {
+    let long = "k".repeat(MAX_KEY_BYTES + 1);
+    let error = store.set(&long, b"").unwrap_err();
+    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    let error = store.set("l", &vec![0; MAX_VALUE_BYTES + 1]).unwrap_err();
+    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    assert!(!store.check(&["l"]).unwrap());
+    store.set("l", &vec![1; MAX_VALUE_BYTES]).unwrap();
+    assert_eq!(store.get("l").unwrap().len(), MAX_VALUE_BYTES);
+}
+
+fn waiters_are_woken(open: &dyn Fn() -> SharedStore) {
+    let store = open();
+    thread::scope(|scope| {
+        let by_set = open();
+        let by_set = scope.spawn(move || by_set.get_within("w/set", LONG));
+        let by_add = open();
+        let by_add = scope.spawn(move || by_add.wait_within(&["w/add", "w/set"], LONG));
+        // While another thread waits on the same store object, this one goes on.
+        let same = Arc::clone(&store);
+        let by_compare = scope.spawn(move || same.get_within("w/compare", LONG));
+        store.set("w/set", b"woken").unwrap();
+        assert_eq!(store.add("w/add", 1).unwrap(), 1);
+        store.compare_set("w/compare", b"", b"too").unwrap();
+        assert_eq!(by_set.join().unwrap().unwrap(), b"woken");
+        by_add.join().unwrap().unwrap();
+        assert_eq!(by_compare.join().unwrap().unwrap(), b"too");
+    });
+}
+
+fn concurrent_adds_all_count(open: &dyn Fn() -> SharedStore) {
+    thread::scope(|scope| {
+        for _ in 0..32 {
+            let store = open();
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    store.add("n", 1).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(open().add("n", 0).unwrap(), 160);
+}
+
+#[test]
+fn hash_store_conforms() {
+    let store = HashStore::with_timeout(LONG);
+    conforms(&|| Arc::new(store.clone()));
+}
+
+#[test]
+fn file_store_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    conforms(&|| Arc::new(FileStore::open_with_timeout(&path, None, LONG).unwrap()));
+}
+
+#[test]
+fn tcp_store_conforms() {
+    let loopback = "127.0.0.1:0".parse().unwrap();
+    let server = TcpStoreServer::bind(loopback, StoreOptions::default()).unwrap();
+    let address = server.local_addr().to_string();
+    conforms(&|| {
+        let options = StoreOptions {
+            timeout: LONG,
+            ..StoreOptions::default()
+        };
+        Arc::new(TcpStore::connect(&address, options).unwrap())
+    });
+}
+
+#[test]
+fn prefix_store_conforms_and_prefixes() {
+    let whole = Arc::new(HashStore::with_timeout(LONG));
+    whole.set("n", b"not a number").unwrap();
+    let open: &dyn Fn() -> SharedStore = &|| Arc::new(PrefixStore::new("job", whole.clone()));
+    conforms(open);
+    assert_eq!(whole.get("job/c").unwrap(), b"next");
+    let nested = PrefixStore::new("b", Arc::new(PrefixStore::new("a", whole.clone())));
+    nested.set("k", b"v").unwrap();
+    assert_eq!(whole.get("a/b/k").unwrap(), b"v");
+}
