@@ -67,7 +67,10 @@ impl Batcher<ImageItem, (Tensor<4>, Tensor<1, Int>)> for ImageBatcher {
         let mut pixels = Vec::with_capacity(count * IMAGE_PIXELS);
         let mut labels = Vec::with_capacity(count);
         for item in &items {
-            let values = item.pixels.iter().map(|&pixel| f32::from(pixel) * self.scale);
+            let values = item
+                .pixels
+                .iter()
+                .map(|&pixel| f32::from(pixel) * self.scale);
             pixels.extend(values.map(|value| (value - self.mean) / self.std));
             labels.push(i64::from(item.label));
         }

@@ -166,7 +166,12 @@ pub(crate) struct RankFlags {
     pub(crate) rendezvous: Option<String>,
 
     /// The secret that all machines share; needed where the rendezvous is not on loopback.
-    #[arg(long, env = "EVERBURN_JOB_TOKEN", hide_env_values = true, value_name = "SECRET")]
+    #[arg(
+        long,
+        env = "EVERBURN_JOB_TOKEN",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
     pub(crate) job_token: Option<String>,
 
     /// How long a rank waits for another before it gives up, in seconds [default: 300].

@@ -92,7 +92,11 @@ impl RunConfig {
             (None, Some(run_dir), true) => Some(run_dir.join("config.toml")),
             _ => None,
         };
-        let file_layer = file.as_deref().map(read_table).transpose()?.unwrap_or_default();
+        let file_layer = file
+            .as_deref()
+            .map(read_table)
+            .transpose()?
+            .unwrap_or_default();
         let model = match (&arguments.model, file_layer.get("model")) {
             (Some(name), _) => name.clone(),
             (None, Some(Value::String(name))) => name.clone(),
@@ -169,7 +173,8 @@ fn read_table(path: &Path) -> Result<Table, CliError> {
         reason,
     };
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
-    text.parse::<Table>().map_err(|error| refuse(error.to_string()))
+    text.parse::<Table>()
+        .map_err(|error| refuse(error.to_string()))
 }
 
 /// Values of `upper` replace those of `lower`; tables are merged key by key.
@@ -207,14 +212,26 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     layer.set(&["training", "batch_size"], batch_size.as_ref())?;
     layer.set(&["training", "schedule"], schedule.as_ref())?;
     layer.set(&["training", "seed"], seed.as_ref())?;
-    layer.set(&["training", "validation_samples"], validation_samples.as_ref())?;
-    layer.set(&["training", "early_stopping", "patience"], early_stopping.as_ref())?;
+    layer.set(
+        &["training", "validation_samples"],
+        validation_samples.as_ref(),
+    )?;
+    layer.set(
+        &["training", "early_stopping", "patience"],
+        early_stopping.as_ref(),
+    )?;
     layer.set(&["training", "keep_checkpoints"], keep_checkpoints.as_ref())?;
     layer.set(&["training", "log_every"], log_every.as_ref())?;
     layer.set(&["training", "optimizer", "kind"], optimizer.as_ref())?;
-    layer.set(&["training", "optimizer", "learning_rate"], learning_rate.as_ref())?;
+    layer.set(
+        &["training", "optimizer", "learning_rate"],
+        learning_rate.as_ref(),
+    )?;
     layer.set(&["training", "optimizer", "momentum"], momentum.as_ref())?;
-    layer.set(&["training", "optimizer", "weight_decay"], weight_decay.as_ref())?;
+    layer.set(
+        &["training", "optimizer", "weight_decay"],
+        weight_decay.as_ref(),
+    )?;
     let bucket_bytes = bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
     layer.set(&["training", "ddp", "bucket_bytes"], bucket_bytes.as_ref())?;
     add_data_flags(&mut layer, &arguments.data)?;
@@ -230,13 +247,18 @@ fn add_data_flags(layer: &mut Layer, flags: &DataFlags) -> Result<(), CliError> 
 }
 
 fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> {
-    let gpus = flags.gpus.map(|count| (0..count).map(|i| format!("cuda:{i}")).collect::<Vec<_>>());
+    let gpus = flags
+        .gpus
+        .map(|count| (0..count).map(|i| format!("cuda:{i}")).collect::<Vec<_>>());
     let devices = flags.devices.clone().or(gpus);
     // One rank a device, unless --ranks says otherwise.
     let ranks = flags.ranks.or(devices.as_ref().map(Vec::len));
     layer.set(&["ranks", "ranks"], ranks.as_ref())?;
     layer.set(&["ranks", "devices"], devices.as_ref())?;
-    layer.set(&["ranks", "threads_per_rank"], flags.threads_per_rank.as_ref())?;
+    layer.set(
+        &["ranks", "threads_per_rank"],
+        flags.threads_per_rank.as_ref(),
+    )?;
     layer.set(&["ranks", "nodes"], flags.nodes.as_ref())?;
     layer.set(&["ranks", "timeout"], flags.timeout.as_ref())
 }
@@ -248,7 +270,8 @@ impl RunConfig {
         data: &DataFlags,
         ranks: &RankFlags,
     ) -> Result<Self, CliError> {
-        let mut table = Table::try_from(&self).map_err(|error| CliError::usage(error.to_string()))?;
+        let mut table =
+            Table::try_from(&self).map_err(|error| CliError::usage(error.to_string()))?;
         table.remove("ranks");
         let mut layer = Layer::default();
         add_data_flags(&mut layer, data)?;
@@ -275,7 +298,9 @@ impl Layer {
         let (last, parents) = path.split_last().expect("a path has a last key");
         let mut table = &mut self.table;
         for key in parents {
-            let entry = table.entry(*key).or_insert_with(|| Value::Table(Table::new()));
+            let entry = table
+                .entry(*key)
+                .or_insert_with(|| Value::Table(Table::new()));
             table = entry.as_table_mut().expect("parents hold tables only");
         }
         table.insert((*last).to_string(), value);
@@ -312,8 +337,15 @@ mod tests {
         let config = RunConfig::resolve(&arguments).unwrap();
         assert_eq!(config.model, "mnist-bn");
         assert_eq!(config.training.epochs, 7, "from the file");
-        assert_eq!(config.training.schedule, everburn::train::Schedule::Constant, "file over preset");
-        assert_eq!(config.training.optimizer.learning_rate, 0.25, "from the flag");
+        assert_eq!(
+            config.training.schedule,
+            everburn::train::Schedule::Constant,
+            "file over preset"
+        );
+        assert_eq!(
+            config.training.optimizer.learning_rate, 0.25,
+            "from the flag"
+        );
         assert_eq!(config.training.batch_size, 64, "default");
     }
 
@@ -351,11 +383,19 @@ mod tests {
     fn impossible_numbers_of_ranks_are_refused() {
         let mut none = arguments("mnist");
         none.ranks.ranks = Some(0);
-        assert!(RunConfig::resolve(&none).unwrap_err().to_string().contains("--ranks 0"));
+        assert!(
+            RunConfig::resolve(&none)
+                .unwrap_err()
+                .to_string()
+                .contains("--ranks 0")
+        );
         let mut many = arguments("mnist");
         many.ranks.ranks = Some(65);
         let error = RunConfig::resolve(&many).unwrap_err().to_string();
-        assert!(error.contains("64 samples cannot be shared by 65 ranks"), "{error}");
+        assert!(
+            error.contains("64 samples cannot be shared by 65 ranks"),
+            "{error}"
+        );
     }
 
     #[test]

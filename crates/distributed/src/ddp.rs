@@ -114,6 +114,13 @@ impl Ddp {
         gradients: GradientsParams,
         samples: usize,
     ) -> Result<SyncedGradients, DdpError> {
+        if self.group.world_size() == 1 && samples > 0 {
+            return Ok(SyncedGradients {
+                gradients,
+                samples: samples as u64,
+                waited: Duration::ZERO,
+            });
+        }
         let mut local = Taken::from(model, gradients)?;
 
         // The ledger tells how many samples there are and who used which parameter. It travels

@@ -12,11 +12,11 @@
 //! use burn::nn::LinearConfig;
 //! use burn::optim::{GradientsParams, SgdConfig};
 //! use burn::prelude::*;
-//! use everburn_collectives::group::{ProcessGroup, ProcessGroupOptions};
+//! use everburn_collectives::group::{ProcessGroup, GroupOptions};
 //! use everburn_distributed::{Ddp, DdpConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let groups = ProcessGroup::over_threads(2, ProcessGroupOptions::default())?;
+//! let groups = ProcessGroup::over_threads(2, GroupOptions::default());
 //! let ranks = groups.into_iter().map(|group| {
 //!     std::thread::spawn(move || -> Result<f32, everburn_distributed::DdpError> {
 //!         let device = Device::flex().autodiff();

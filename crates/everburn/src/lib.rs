@@ -16,7 +16,7 @@
 //! use everburn::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let ranks = ProcessGroup::over_threads(2, ProcessGroupOptions::default())?;
+//! let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
 //! let workers = ranks.into_iter().map(|group| {
 //!     std::thread::spawn(move || -> Result<f64, CollectiveError> {
 //!         let mine = vec![group.rank() as f64 + 1.0];
@@ -38,16 +38,13 @@ pub use everburn_train as train;
 
 /// What a training program needs.
 pub mod prelude {
-    pub use everburn_collectives::group::{
-        CollectiveError, ProcessGroup, ProcessGroupOptions, ReduceOp,
-    };
+    pub use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
     pub use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest};
     pub use everburn_collectives::store::Store;
     pub use everburn_distributed::{
         Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
     };
     pub use everburn_train::{
-        Classifier, RunDirectory, TrainError, Trainer, TrainingConfig, TrainingData,
-        TrainingReport,
+        Classifier, RunDirectory, TrainError, Trainer, TrainingConfig, TrainingData, TrainingReport,
     };
 }

@@ -12,6 +12,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::cause::{Blame, blame, root_cause};
+use everburn_collectives::store::{StoreOptions, TcpStoreServer};
+
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
@@ -59,10 +61,18 @@ impl Launcher {
     /// A launcher that hosts our own store on machine 0. Nothing happens before [`Launcher::run`].
     #[must_use]
     pub fn new(config: LaunchConfig) -> Self {
-        // The listener alone, until the store's server is there to take it.
         Self {
             config,
-            host_store: Box::new(|listener, _token| Ok(Box::new(listener))),
+            host_store: Box::new(|listener, token| {
+                let options = StoreOptions {
+                    job_token: token.map(str::to_owned),
+                    ..StoreOptions::default()
+                };
+                match TcpStoreServer::from_listener(listener, options) {
+                    Ok(server) => Ok(Box::new(server)),
+                    Err(error) => Err(error.to_string()),
+                }
+            }),
         }
     }
 

@@ -51,6 +51,29 @@ impl RunDirectory {
         Ok(run)
     }
 
+    /// Renames a folder that holds a run to the first free of `<path>~1`, `<path>~2`, ..., and
+    /// returns the new name; `None` if there is no run at `path`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be renamed.
+    pub fn move_aside(path: &Path) -> Result<Option<PathBuf>, TrainError> {
+        if !path.join("config.toml").is_file() {
+            return Ok(None);
+        }
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+        for number in 1_u32.. {
+            let mut aside = name.clone();
+            aside.push(format!("~{number}"));
+            let aside = path.with_file_name(aside);
+            if !aside.exists() {
+                std::fs::rename(path, &aside)
+                    .map_err(|error| TrainError::file("moving aside", path, &error))?;
+                return Ok(Some(aside));
+            }
+        }
+        Ok(None)
+    }
+
     /// The folder of a run that was made before.
     ///
     /// # Errors

@@ -105,7 +105,7 @@ where
         let model = match rank_loop.run(model.clone()) {
             Ok(trained) => trained,
             Err(error) => {
-                group.abort(&error.to_string());
+                group.abort(error.to_string());
                 rank_loop.outcome.error = Some(error);
                 model
             }

@@ -116,7 +116,7 @@ impl Trainer {
     {
         let result = self.fit_inner(model, data);
         if let Err(error) = &result {
-            self.group.abort(&error.to_string());
+            self.group.abort(error.to_string());
         }
         result
     }

@@ -89,6 +89,13 @@ impl ProcessGroup {
             .collect()
     }
 
+    /// The group of one rank, which exchanges nothing.
+    #[must_use]
+    pub fn alone(options: GroupOptions) -> Self {
+        let mut groups = Self::over_threads(1, options);
+        groups.remove(0)
+    }
+
     /// Connects this process with the other ranks of `rendezvous` by TCP. The timeout of the
     /// options, if there is one, takes the place of the rendezvous' own.
     ///
