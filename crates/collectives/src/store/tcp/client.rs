@@ -8,9 +8,10 @@ use super::StoreOptions;
 use super::connect::connect;
 use super::connection::{Connection, Deadline, Fault, random_u64};
 use super::line::Line;
-use super::wire::{
-    CHECK_READY, MAX_KEYS, MAX_MESSAGE_BYTES, STOP_WAITING, WAIT_CANCELED, opcode, put_string,
+use super::requests::{
+    add_message, check_message, compare_message, key_message, keys_message, user_key,
 };
+use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};
 use crate::store::{Store, StoreError, check_key, check_value, semantics};
 
 /// The counter by which a server of PyTorch knows how many clients have come.
@@ -48,7 +49,7 @@ pub struct TcpStore {
     address: String,
     server: SocketAddr,
     local: IpAddr,
-    options: StoreOptions,
+    pub(super) options: StoreOptions,
     line: Line,
     /// Connections on which nobody waits at present.
     idle: Mutex<Vec<Connection>>,
@@ -107,92 +108,6 @@ impl TcpStore {
         self.local.to_canonical()
     }
 
-    /// Appends `value` to what is under `key` (absent counts as empty).
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached or the arguments are out of bounds.
-    pub fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.put("append", opcode::APPEND, key, value)
-    }
-
-    /// Waits for all keys and returns their values in the same order.
-    ///
-    /// # Errors
-    /// [`StoreError::Timeout`] when a key has not appeared within [`Store::timeout`].
-    pub fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>, StoreError> {
-        let deadline = Deadline::within(self.options.timeout);
-        self.wait_for("multi_get", keys, deadline)?;
-        let message = keys_message(opcode::MULTI_GET, keys);
-        self.ask("multi_get", deadline, &message, |connection| {
-            keys.iter().map(|_| connection.value(deadline)).collect()
-        })
-    }
-
-    /// Stores several values in one request.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached or the arguments are out of bounds; at most
-    /// 131,072 pairs and 64 MiB fit in one call.
-    pub fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
-        let operation = "multi_set";
-        let mut message = vec![opcode::MULTI_SET];
-        message.extend_from_slice(&(pairs.len() as u64).to_ne_bytes());
-        for (key, value) in pairs {
-            check_key(operation, key)?;
-            check_value(operation, key, value)?;
-            put_string(&mut message, &user_key(key));
-            put_string(&mut message, value);
-        }
-        check_message(operation, pairs.len(), &message)?;
-        let deadline = Deadline::within(self.options.timeout);
-        self.ask(operation, deadline, &message, |_| Ok(()))
-    }
-
-    /// Appends an item to the queue under `key` and wakes one of those who wait for it.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached or the arguments are out of bounds.
-    pub fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.put("queue_push", opcode::QUEUE_PUSH, key, value)
-    }
-
-    /// Takes the first item of the queue under `key`; `None` where there is none now.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached.
-    pub fn queue_pop(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.pop(key, Deadline::within(self.options.timeout))
-    }
-
-    /// Takes the first item of the queue under `key`, waiting for one until `deadline` has passed.
-    ///
-    /// # Errors
-    /// [`StoreError::Timeout`] when no item has come in time.
-    pub fn queue_pop_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
-        let deadline = Deadline::within(deadline);
-        loop {
-            // The time to ask is not taken from a deadline that is over already.
-            if let Some(item) = self.pop(key, self.at_least(deadline))? {
-                return Ok(item);
-            }
-            self.wait_for("queue_pop", &[key], deadline)?;
-        }
-    }
-
-    /// How many items the queue under `key` holds.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be reached.
-    pub fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
-        check_key("queue_len", key)?;
-        let deadline = Deadline::within(self.options.timeout);
-        let message = key_message(opcode::QUEUE_LEN, key);
-        let length = self.ask("queue_len", deadline, &message, |connection| {
-            connection.i64(deadline)
-        })?;
-        Ok(u64::try_from(length).unwrap_or(0))
-    }
-
     /// [`Store::add`] with a deadline of its own.
     pub(crate) fn add_within(
         &self,
@@ -219,22 +134,8 @@ impl TcpStore {
         }
     }
 
-    fn pop(&self, key: &str, deadline: Deadline) -> Result<Option<Vec<u8>>, StoreError> {
-        check_key("queue_pop", key)?;
-        let message = key_message(opcode::QUEUE_POP, key);
-        self.ask(
-            "queue_pop",
-            deadline,
-            &message,
-            |connection| match connection.i64(deadline)? {
-                0 => Ok(None),
-                _ => connection.value(deadline).map(Some),
-            },
-        )
-    }
-
     /// A request of key and value, which has no reply.
-    fn put(
+    pub(super) fn put(
         &self,
         operation: &'static str,
         opcode: u8,
@@ -250,7 +151,7 @@ impl TcpStore {
     }
 
     /// Sends a request over the shared connection and reads its reply.
-    fn ask<R>(
+    pub(super) fn ask<R>(
         &self,
         operation: &'static str,
         deadline: Deadline,
@@ -280,7 +181,7 @@ impl TcpStore {
     }
 
     /// The deadline for an answer that needs no waiting, when little or nothing is left.
-    fn at_least(&self, deadline: Deadline) -> Deadline {
+    pub(super) fn at_least(&self, deadline: Deadline) -> Deadline {
         Deadline::within(
             deadline
                 .left()
@@ -350,7 +251,7 @@ impl TcpStore {
         Ok(answer == CHECK_READY)
     }
 
-    fn wait_for(
+    pub(super) fn wait_for(
         &self,
         operation: &'static str,
         keys: &[&str],
@@ -369,7 +270,8 @@ impl TcpStore {
             let idle = self.locked_idle().pop();
             let mut connection = match idle {
                 Some(connection) => connection,
-                None => self.open(deadline).map_err(failed)?,
+                // However little time is left: being late is a timeout, not a lost connection.
+                None => self.open(self.at_least(deadline)).map_err(failed)?,
             };
             let ready = wait_on(&mut connection, keys, deadline).map_err(failed)?;
             let mut idle = self.locked_idle();
@@ -401,7 +303,8 @@ impl TcpStore {
 /// Waits on the server for all keys; false when the deadline came first. Either way the
 /// connection can be used again.
 fn wait_on(connection: &mut Connection, keys: &[&str], deadline: Deadline) -> Result<bool, Fault> {
-    connection.send(&keys_message(opcode::WAIT, keys), deadline)?;
+    let request = keys_message(opcode::WAIT, keys);
+    connection.send(&request, deadline.at_least(CANCEL_DEADLINE))?;
     match connection.byte(deadline) {
         Ok(STOP_WAITING) => return Ok(true),
         Ok(other) => return Err(unexpected(other)),
@@ -431,53 +334,6 @@ fn nobodys_value() -> [u8; 16] {
 
 fn unexpected(answer: u8) -> Fault {
     Fault::Protocol(format!("{answer} is no answer to a wait"))
-}
-
-fn user_key(key: &str) -> Vec<u8> {
-    [b"/", key.as_bytes()].concat()
-}
-
-fn key_message(opcode: u8, key: &str) -> Vec<u8> {
-    let mut message = vec![opcode];
-    put_string(&mut message, &user_key(key));
-    message
-}
-
-fn keys_message(opcode: u8, keys: &[&str]) -> Vec<u8> {
-    let mut message = vec![opcode];
-    message.extend_from_slice(&(keys.len() as u64).to_ne_bytes());
-    for key in keys {
-        put_string(&mut message, &user_key(key));
-    }
-    message
-}
-
-fn add_message(raw_key: &[u8], amount: i64) -> Vec<u8> {
-    let mut message = vec![opcode::ADD];
-    put_string(&mut message, raw_key);
-    message.extend_from_slice(&amount.to_ne_bytes());
-    message
-}
-
-fn compare_message(key: &str, expected: &[u8], desired: &[u8]) -> Vec<u8> {
-    let mut message = key_message(opcode::COMPARE_SET, key);
-    put_string(&mut message, expected);
-    put_string(&mut message, desired);
-    message
-}
-
-fn check_message(operation: &'static str, keys: usize, message: &[u8]) -> Result<(), StoreError> {
-    if keys <= MAX_KEYS && message.len() <= MAX_MESSAGE_BYTES {
-        return Ok(());
-    }
-    Err(StoreError::Invalid {
-        operation,
-        reason: format!(
-            "{keys} keys and {} bytes are too many for one request; at most {MAX_KEYS} keys and \
-             {MAX_MESSAGE_BYTES} bytes are allowed",
-            message.len()
-        ),
-    })
 }
 
 impl Store for TcpStore {

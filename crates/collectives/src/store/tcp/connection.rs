@@ -6,10 +6,15 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use socket2::{SockRef, TcpKeepalive};
+
 use super::wire::{
     AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
     put_string,
 };
+
+/// The kernel asks after a silent peer this often.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A moment after which an operation has failed, and when it began.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +37,11 @@ impl Deadline {
 
     pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.elapsed())
+    }
+
+    /// This deadline, but no earlier than `limit` from now.
+    pub(super) fn at_least(&self, limit: Duration) -> Self {
+        Self::within(self.left().max(limit))
     }
 
     /// This deadline, but no later than `limit` from now.
@@ -97,6 +107,8 @@ impl Connection {
             return Err(Fault::Io(io::ErrorKind::ConnectionRefused.into()));
         }
         stream.set_nodelay(true)?;
+        // A wait may stay silent for minutes: whatever forgets silent connections must not.
+        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let mut connection = Self {
             stream,
             armed: None,

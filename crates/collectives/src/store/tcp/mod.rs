@@ -1,12 +1,14 @@
 //! PyTorch's TCP store: its protocol on the wire, a server and a client.
 
 mod client;
+mod client_batches;
 mod connect;
 mod connection;
 mod contents;
 mod event_loop;
 mod line;
 mod peer;
+mod requests;
 mod server;
 mod wire;
 
