@@ -1,2 +1,129 @@
-//! Placeholder.
-fn main() {}
+//! The front door: `cargo xtask <command>`. It is light, so that it answers at once; what needs
+//! Burn is in the `everburn` binary, which [`binary`] builds and then becomes.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command talks to its user"
+)]
+
+mod binary;
+mod cargo;
+mod check;
+mod doctor;
+mod gpu;
+mod tidy;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Train, test and check Everburn",
+    version
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a model, as in `train mnist --ranks 2` (`train --help` for all flags)
+    #[command(disable_help_flag = true)]
+    Train(HandedOn),
+    /// Evaluate a run's model on the test set, as in `eval runs/a`
+    #[command(disable_help_flag = true)]
+    Eval(HandedOn),
+    /// Run one benchmark, or list them
+    #[command(disable_help_flag = true)]
+    Bench(HandedOn),
+    /// Host a store that ranks on several machines share
+    #[command(disable_help_flag = true)]
+    Store(HandedOn),
+    /// Write a run's model in another format
+    #[command(disable_help_flag = true)]
+    Export(HandedOn),
+    /// Check a run directory: files, checksums, that the checkpoint loads
+    #[command(disable_help_flag = true)]
+    Verify(HandedOn),
+    /// Run all tests; arguments are handed to `cargo test`
+    Test(HandedOn),
+    /// Run everything that CI runs: format, repository's rules, lints, documents, tests
+    Check {
+        /// Go on after a step that fails, and say at the end which did
+        #[arg(long)]
+        keep_going: bool,
+    },
+    /// Say what this machine has and lacks for training, and what to do about it
+    Doctor,
+    /// Check the repository's own rules (part of `check`)
+    Tidy,
+}
+
+/// Arguments that are meant for another program.
+#[derive(Args)]
+struct HandedOn {
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENTS"
+    )]
+    arguments: Vec<OsString>,
+}
+
+fn main() -> miette::Result<ExitCode> {
+    match Cli::parse().command {
+        Command::Train(args) => binary::become_everburn("train", &args.arguments),
+        Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
+        Command::Bench(args) => binary::become_everburn("bench", &args.arguments),
+        Command::Store(args) => binary::become_everburn("store", &args.arguments),
+        Command::Export(args) => binary::become_everburn("export", &args.arguments),
+        Command::Verify(args) => binary::become_everburn("verify", &args.arguments),
+        Command::Test(args) => check::test(&args.arguments),
+        Command::Check { keep_going } => check::check(keep_going),
+        Command::Doctor => Ok(doctor::run()),
+        Command::Tidy => tidy::run(),
+    }
+}
+
+/// The names of all commands.
+fn command_names() -> Vec<String> {
+    use clap::CommandFactory;
+    Cli::command()
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+        assert!(command_names().contains(&"train".to_owned()));
+    }
+
+    #[test]
+    fn arguments_are_handed_on_as_they_stand() {
+        let line = [
+            "xtask", "train", "mnist", "--ranks", "2", "--help", "--", "-x",
+        ];
+        let Command::Train(args) = Cli::parse_from(line).command else {
+            panic!("not train")
+        };
+        assert_eq!(
+            args.arguments,
+            ["mnist", "--ranks", "2", "--help", "--", "-x"]
+        );
+        let Command::Train(args) = Cli::parse_from(["xtask", "train", "--list"]).command else {
+            panic!("not train")
+        };
+        assert_eq!(args.arguments, ["--list"]);
+    }
+}

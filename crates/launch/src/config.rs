@@ -34,7 +34,8 @@ pub struct LaunchConfig {
     /// `host:port` of the store on machine 0; needed with several machines. With one machine and
     /// `None` the launcher binds a free port of 127.0.0.1.
     pub rendezvous: Option<String>,
-    /// The secret without which a store on an address other than loopback admits nobody.
+    /// The secret without which a store on an address other than loopback admits nobody. `None`:
+    /// the launcher's own `EVERBURN_JOB_TOKEN`, if it is set.
     pub job_token: Option<String>,
     /// Where `rank-N.log` and `rank-N.error.json` are written; created where it is missing.
     pub log_dir: PathBuf,

@@ -36,6 +36,7 @@ mod outcome;
 mod output;
 mod ranks;
 mod stop;
+mod supervisor;
 mod terminal;
 
 pub use config::LaunchConfig;

@@ -4,11 +4,12 @@ mod process;
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
 use process::{DEADLINE, LauncherProcess, failure_of, job, number_in, rank_job, runs, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 /// The entry of this binary when a test starts it as a launcher or a rank.
 #[test]
@@ -74,6 +75,29 @@ fn a_rank_is_told_its_place_and_where_the_store_is() {
             "{line} not in\n{environment}"
         );
     }
+}
+
+#[test]
+fn ranks_meet_at_the_store_of_their_launcher() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LaunchConfig {
+        job_token: Some("secret".into()),
+        ..rank_job(folder.path(), 2, "meets at the store")
+    };
+    let outcome = Launcher::new(config).run().unwrap();
+    assert_eq!(outcome.exit_code(), 0, "{outcome}");
+}
+
+#[test]
+fn an_address_of_another_kind_than_loopback_needs_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LaunchConfig {
+        rendezvous: Some("0.0.0.0:0".into()),
+        ..job(folder.path(), 1, "touch $DIR/started")
+    };
+    let error = Launcher::new(config).run().unwrap_err();
+    assert!(error.to_string().contains("EVERBURN_JOB_TOKEN"), "{error}");
+    assert!(!folder.path().join("started").exists());
 }
 
 #[test]
@@ -338,4 +362,55 @@ fn a_program_that_cannot_be_run_is_reported() {
         matches!(error, LaunchError::Spawn { rank: 0, .. }),
         "{error}"
     );
+}
+
+/// `None`, said aloud, where no terminal can be made.
+#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
+fn on_a_terminal(folder: &Path, role: &str, script: &str) -> Option<LauncherProcess> {
+    let launcher = LauncherProcess::start_on_a_terminal(folder, 2, role, script);
+    if launcher.is_none() {
+        eprintln!("SKIPPED: there is no `script` to make a terminal with");
+    }
+    launcher
+}
+
+#[test]
+fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("release"), "").unwrap();
+    let script = "
+        if [ $RANK = 1 ]; then test ! -t 1 && echo quiet; echo 1 > $DIR/written; sleep 60; fi
+        until [ -e $DIR/written ]; do sleep 0.02; done
+        test -t 0 && test -t 1 && stty raw -echo && printf '\\033[?1049h' && kill -9 $$";
+    let Some(mut launcher) = on_a_terminal(folder.path(), "", script) else {
+        return;
+    };
+    assert_eq!(launcher.wait().code(), Some(137));
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("outcome").contains("rank 0 was ended by SIGKILL"));
+    assert_eq!(read("before"), read("after"));
+    let screen = read("stdout");
+    assert!(
+        screen.contains("\x1b[?1049l") && screen.contains("\x1b[?25h"),
+        "{screen:?}"
+    );
+    assert!(!screen.contains("quiet"), "only rank 0 draws: {screen:?}");
+    assert_eq!(read("logs/rank-1.log"), "quiet\n");
+}
+
+#[test]
+fn a_dashboard_ends_with_its_launcher_and_leaves_the_terminal_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut launcher) = on_a_terminal(folder.path(), "runs forever", "") else {
+        return;
+    };
+    let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));
+    let parent = i32::try_from(number_in(folder.path(), "launcher")).unwrap();
+    rustix::process::kill_process(Pid::from_raw(parent).unwrap(), Signal::KILL).unwrap();
+    // The shell around the launcher still holds the terminal, so no hang-up ends the ranks.
+    wait_until("the ranks' end", || !pids.iter().any(|&pid| runs(pid)));
+    fs::write(folder.path().join("release"), "").unwrap();
+    launcher.wait();
+    let screen = fs::read_to_string(folder.path().join("stdout")).unwrap();
+    assert!(screen.contains("\x1b[?1049l"), "{screen:?}");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use everburn_collectives::store::{Store, StoreOptions, TcpStore};
 use everburn_launch::{
     JobFailure, LaunchConfig, Launcher, Outcome, RankEnvironment, StopRequest, variables,
 };
@@ -62,8 +63,43 @@ pub struct LauncherProcess(pub Child);
 impl LauncherProcess {
     /// Starts a launcher of `ranks` shells that run `script`, or of ranks with `role`.
     pub fn start(folder: &Path, ranks: usize, role: &str, script: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(act_arguments())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(act_arguments());
+        Self::spawn(command, folder, ranks, role, script)
+    }
+
+    /// Starts it on a terminal of its own with a dashboard allowed; what the terminal shows goes
+    /// to `stdout`, its settings before and after to `before` and `after`, the latter once there
+    /// is a file `release`. `None` without `script`, the program that makes terminals.
+    pub fn start_on_a_terminal(
+        folder: &Path,
+        ranks: usize,
+        role: &str,
+        script: &str,
+    ) -> Option<Self> {
+        let found = Command::new("script")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status();
+        if !found.is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let program = std::env::current_exe().unwrap();
+        let line = format!(
+            "stty -a > $DIR/before; '{}' act --exact --nocapture; code=$?; \
+             until [ -e $DIR/release ]; do sleep 0.02; done; stty -a > $DIR/after; \
+             exit $code",
+            program.display()
+        );
+        let mut command = Command::new("script");
+        command
+            .args(["-q", "-e", "-c", &line, "/dev/null"])
+            .env("TEST_DASHBOARD", "1");
+        Some(Self::spawn(command, folder, ranks, role, script))
+    }
+
+    fn spawn(mut command: Command, folder: &Path, ranks: usize, role: &str, script: &str) -> Self {
+        let child = command
             .env(ROLE, "launcher")
             .env("TEST_RANKS", ranks.to_string())
             .env("TEST_RANK_ROLE", role)
@@ -144,6 +180,18 @@ pub fn act() {
             assert!(rank.rank != 1, "the weights went out of the window");
             run_forever(&rank)
         }
+        "meets at the store" => {
+            let options = StoreOptions {
+                job_token: rank.job_token.clone(),
+                ..StoreOptions::default()
+            };
+            let address = format!("{}:{}", rank.master_addr, rank.master_port);
+            let store = TcpStore::connect(&address, options).unwrap();
+            store.set(&format!("here/{}", rank.rank), b"").unwrap();
+            let other = format!("here/{}", 1 - rank.rank);
+            store.wait_within(&[&other], DEADLINE).unwrap();
+            std::process::exit(0)
+        }
         "stops when asked" => {
             let stop = StopRequest::listen(true).unwrap();
             write_pid(&rank);
@@ -162,6 +210,10 @@ fn be_launcher() -> ! {
         "" => job(&folder, ranks, &variable("TEST_SCRIPT")),
         role => rank_job(&folder, ranks, role),
     };
+    let config = LaunchConfig {
+        dashboard: std::env::var_os("TEST_DASHBOARD").is_some(),
+        ..config
+    };
     let outcome = Launcher::new(config).run().unwrap();
     fs::write(folder.join("outcome"), outcome.to_string()).unwrap();
     std::process::exit(outcome.exit_code())
@@ -169,6 +221,8 @@ fn be_launcher() -> ! {
 
 fn write_pid(rank: &RankEnvironment) {
     let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
+    let launcher = format!("{}\n", rank.launcher_pid.unwrap());
+    fs::write(folder.join("launcher"), launcher).unwrap();
     let line = format!("{}\n", std::process::id());
     fs::write(folder.join(format!("pid.{}", rank.rank)), line).unwrap();
 }

@@ -1,0 +1,298 @@
+//! `test` and `check`: the same steps here and in CI, one after the other.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use crate::cargo::{cargo, data_dir_beside, root, target_dir};
+use crate::tidy;
+
+/// A project outside the workspace that uses Everburn as anyone else would.
+const EXAMPLE: &str = "examples/reuse/Cargo.toml";
+
+/// One thing to run.
+struct Step {
+    name: &'static str,
+    env: Vec<(&'static str, &'static str)>,
+    arguments: Vec<OsString>,
+    program: Program,
+}
+
+enum Program {
+    Cargo,
+    Other(&'static str),
+    /// A cargo extension or a program that is not part of the toolchain: skipped where missing.
+    IfInstalled {
+        program: &'static str,
+        probe: &'static [&'static str],
+        advice: &'static str,
+    },
+    /// The repository's rules, in this process.
+    Tidy,
+}
+
+impl Step {
+    fn cargo(name: &'static str, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(OsString::from).collect();
+        Self {
+            name,
+            env: Vec::new(),
+            arguments,
+            program: Program::Cargo,
+        }
+    }
+
+    fn with_env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.env.push((name, value));
+        self
+    }
+
+    /// The command line as one would type it in the workspace's root.
+    fn command_line(&self) -> String {
+        let program = match self.program {
+            Program::Cargo => "cargo",
+            Program::Other(program) | Program::IfInstalled { program, .. } => program,
+            Program::Tidy => "cargo xtask tidy",
+        };
+        let variables = self
+            .env
+            .iter()
+            .map(|(name, value)| match value.contains(' ') {
+                true => format!("{name}=\"{value}\""),
+                false => format!("{name}={value}"),
+            });
+        let arguments = self
+            .arguments
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned());
+        let words: Vec<_> = variables
+            .chain([program.to_owned()])
+            .chain(arguments)
+            .collect();
+        words.join(" ")
+    }
+
+    fn run(&self) -> Result<Done, String> {
+        let mut command = match self.program {
+            Program::Tidy => return tidy::report().map(|()| Done::Passed),
+            Program::Cargo => cargo(),
+            Program::Other(program) => Command::new(program),
+            Program::IfInstalled {
+                program,
+                probe,
+                advice,
+            } => {
+                if !answers(program, probe) {
+                    return Ok(Done::Skipped(advice));
+                }
+                Command::new(program)
+            }
+        };
+        command
+            .args(&self.arguments)
+            .envs(self.env.iter().copied())
+            .env("CARGO_TARGET_DIR", target_dir())
+            .current_dir(root());
+        if let Some(folder) = data_dir_beside() {
+            command.env("EVERBURN_DATA_DIR", folder);
+        }
+        match command.status() {
+            Ok(status) if status.success() => Ok(Done::Passed),
+            Ok(status) => Err(status.to_string()),
+            Err(error) => Err(format!("cannot be started: {error}")),
+        }
+    }
+}
+
+enum Done {
+    Passed,
+    Skipped(&'static str),
+}
+
+fn answers(program: &str, probe: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command
+        .args(probe)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// `cargo xtask test`: all tests, and those of the example project. Arguments narrow the run, so
+/// with any the example project is left out.
+pub fn test(arguments: &[OsString]) -> miette::Result<ExitCode> {
+    Ok(run_all(&test_steps(arguments, has_example()), false))
+}
+
+/// `cargo xtask check`: what CI runs.
+pub fn check(keep_going: bool) -> miette::Result<ExitCode> {
+    Ok(run_all(&check_steps(has_example()), keep_going))
+}
+
+fn has_example() -> bool {
+    root().join(EXAMPLE).exists()
+}
+
+fn test_steps(arguments: &[OsString], example: bool) -> Vec<Step> {
+    let mut workspace = Step::cargo("test", &["test", "--release", "--workspace"]);
+    workspace.arguments.extend_from_slice(arguments);
+    let mut steps = vec![workspace];
+    if example && arguments.is_empty() {
+        let line = ["test", "--release", "--manifest-path", EXAMPLE];
+        steps.push(Step::cargo("test the example project", &line));
+    }
+    steps
+}
+
+/// What is quick to find comes first.
+fn check_steps(example: bool) -> Vec<Step> {
+    let lint = [
+        "clippy",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    let cuda = [
+        "clippy",
+        "--release",
+        "--workspace",
+        "--features",
+        "cuda",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    let deny = Program::IfInstalled {
+        program: "cargo",
+        probe: &["deny", "--version"],
+        advice: "cargo-deny is not installed (`cargo install cargo-deny`)",
+    };
+    let typos = Program::IfInstalled {
+        program: "typos",
+        probe: &["--version"],
+        advice: "typos is not installed (`cargo install typos-cli`)",
+    };
+    let words = |line: &str| line.split(' ').map(OsString::from).collect();
+    let other = |name, program, line: &str| {
+        let arguments = if line.is_empty() {
+            Vec::new()
+        } else {
+            words(line)
+        };
+        Step {
+            name,
+            env: Vec::new(),
+            arguments,
+            program,
+        }
+    };
+    let mut steps = vec![Step::cargo("format", &["fmt", "--all", "--", "--check"])];
+    if example {
+        let line = ["fmt", "--manifest-path", EXAMPLE, "--", "--check"];
+        steps.push(Step::cargo("format of the example project", &line));
+    }
+    steps.extend([
+        other("rules", Program::Tidy, ""),
+        other("shell script", Program::Other("bash"), "-n .ci/run"),
+        other("dependencies", deny, "deny check bans licenses sources"),
+        other("spelling", typos, ""),
+        Step::cargo("lints", &lint),
+        // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
+        Step::cargo("lints with cuda", &cuda).with_env("DOCS_RS", "1"),
+        Step::cargo(
+            "documents",
+            &["doc", "--release", "--workspace", "--no-deps"],
+        )
+        .with_env("RUSTDOCFLAGS", "-D warnings"),
+    ]);
+    steps.extend(test_steps(&[], example));
+    steps
+}
+
+fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
+    let start = Instant::now();
+    let mut failed = Vec::new();
+    for (number, step) in steps.iter().enumerate() {
+        println!(
+            "\n[{}/{}] {}: {}",
+            number + 1,
+            steps.len(),
+            step.name,
+            step.command_line()
+        );
+        let step_start = Instant::now();
+        let result = step.run();
+        let seconds = step_start.elapsed().as_secs_f64();
+        match result {
+            Ok(Done::Passed) => println!("      {}: passed in {seconds:.1} s", step.name),
+            Ok(Done::Skipped(why)) => println!("      {}: SKIPPED: {why}", step.name),
+            Err(why) => {
+                println!("      {}: FAILED after {seconds:.1} s ({why})", step.name);
+                failed.push(step.name);
+                if !keep_going {
+                    break;
+                }
+            }
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    if failed.is_empty() {
+        println!("\nall {} steps passed in {seconds:.0} s", steps.len());
+        ExitCode::SUCCESS
+    } else {
+        println!("\nfailed after {seconds:.0} s: {}", failed.join(", "));
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn check_ends_with_exactly_the_tests() {
+        let lines = |steps: Vec<Step>| steps.iter().map(Step::command_line).collect::<Vec<_>>();
+        let check = lines(check_steps(true));
+        assert!(check.ends_with(&lines(test_steps(&[], true))), "{check:?}");
+        assert!(check.contains(
+            &"DOCS_RS=1 cargo clippy --release --workspace --features cuda -- -D warnings".into()
+        ));
+        assert!(check.contains(
+            &"RUSTDOCFLAGS=\"-D warnings\" cargo doc --release --workspace --no-deps".into()
+        ));
+        assert!(root().join(".ci/run").exists());
+    }
+
+    #[test]
+    fn arguments_narrow_the_tests() {
+        let steps = test_steps(&["--".into(), "sampler".into()], true);
+        assert_eq!(steps.len(), 1);
+        assert_eq!(
+            steps[0].command_line(),
+            "cargo test --release --workspace -- sampler"
+        );
+    }
+
+    #[test]
+    fn a_failing_step_stops_the_rest_unless_told_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("mark");
+        let step = |program, argument: &Path| Step {
+            name: "sample",
+            env: Vec::new(),
+            arguments: vec![argument.into()],
+            program: Program::Other(program),
+        };
+        let steps = [step("false", Path::new("")), step("touch", &mark)];
+        assert_eq!(run_all(&steps, false), ExitCode::FAILURE);
+        assert!(!mark.exists());
+        assert_eq!(run_all(&steps, true), ExitCode::FAILURE);
+        assert!(mark.exists());
+    }
+}

@@ -1,0 +1,182 @@
+//! Whether a command line asks for GPUs, and whether this machine could have one.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// How many GPUs the arguments ask for; `None` when they ask for none.
+pub fn gpus_asked_for(arguments: &[OsString]) -> Option<usize> {
+    flags(arguments).find_map(|flag| flag.gpus())
+}
+
+/// The same arguments with CPU ranks in place of GPUs, as one would type them.
+pub fn with_ranks_instead(arguments: &[OsString]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut next = 0;
+    let has_ranks = arguments.iter().any(|word| {
+        word.to_str()
+            .is_some_and(|word| word == "--ranks" || word.starts_with("--ranks="))
+    });
+    for flag in flags(arguments).filter(|flag| flag.gpus().is_some()) {
+        words.extend(arguments[next..flag.at].iter().map(quoted));
+        if !has_ranks && !words.iter().any(|word| word == "--ranks") {
+            words.push("--ranks".into());
+            words.push(flag.gpus().unwrap_or(1).to_string());
+        }
+        next = flag.at + flag.words;
+    }
+    words.extend(arguments[next..].iter().map(quoted));
+    words.join(" ")
+}
+
+/// A flag that bears on devices, with its value.
+struct DeviceFlag<'a> {
+    at: usize,
+    words: usize,
+    name: &'a str,
+    value: &'a str,
+}
+
+impl DeviceFlag<'_> {
+    fn gpus(&self) -> Option<usize> {
+        match self.name {
+            "--gpus" if self.value == "0" => None,
+            // `all` and mistakes are the binary's to judge; both are about GPUs.
+            "--gpus" => Some(self.value.parse().unwrap_or(1)),
+            _ if self.value.starts_with("cuda") => Some(self.value.split(',').count()),
+            _ => None,
+        }
+    }
+}
+
+fn flags(arguments: &[OsString]) -> impl Iterator<Item = DeviceFlag<'_>> {
+    let own = arguments.iter().take_while(|word| *word != "--");
+    own.enumerate().filter_map(|(at, word)| {
+        let word = word.to_str()?;
+        let (name, value, words) = match word.split_once('=') {
+            Some((name, value)) => (name, value, 1),
+            None => match arguments.get(at + 1).and_then(|value| value.to_str()) {
+                Some(value) => (word, value, 2),
+                None => (word, "", 1),
+            },
+        };
+        let known = ["--gpus", "--devices", "--device"].contains(&name);
+        known.then_some(DeviceFlag {
+            at,
+            words,
+            name,
+            value,
+        })
+    })
+}
+
+fn quoted(word: &OsString) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Where an NVIDIA driver shows on this machine, if it does.
+pub fn nvidia_driver() -> Option<PathBuf> {
+    let kernel_side = Path::new("/proc/driver/nvidia/version");
+    if kernel_side.exists() {
+        return Some(kernel_side.to_path_buf());
+    }
+    find_library("libcuda.so")
+}
+
+/// The first file whose name starts with `name` in the folders where libraries usually are.
+pub fn find_library(name: &str) -> Option<PathBuf> {
+    let asked = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let usual = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/lib/wsl/lib",
+        "/usr/local/nvidia/lib64",
+        "/usr/local/cuda/lib64",
+        "/opt/cuda/lib64",
+        "/run/opengl-driver/lib",
+    ];
+    let folders = std::env::split_paths(&asked).chain(usual.map(PathBuf::from));
+    folders
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .find_map(|files| {
+            let mut paths = files.flatten().map(|file| file.path());
+            paths.find(|path| {
+                path.file_name()
+                    .is_some_and(|file| file.to_string_lossy().starts_with(name))
+            })
+        })
+}
+
+/// What to say when GPUs are asked for and there is no driver.
+pub fn no_driver_message(command: &str, arguments: &[OsString], gpus: usize) -> String {
+    let what = if gpus == 1 {
+        "a GPU is".to_owned()
+    } else {
+        format!("{gpus} GPUs are")
+    };
+    format!(
+        "{what} asked for, but this machine has no NVIDIA driver: neither \
+         /proc/driver/nvidia/version nor libcuda.so.1 is there.\n\
+         Install the driver (in a container, start it with `--gpus all`), or train on the CPU \
+         with as many ranks:\n\n    cargo xtask {command} {}\n",
+        with_ranks_instead(arguments)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn gpus_are_asked_for_by_number_or_by_device() {
+        let asked = |line| gpus_asked_for(&words(line));
+        assert_eq!(asked("mnist --ranks 2"), None);
+        assert_eq!(asked("mnist --gpus 2 --epochs 1"), Some(2));
+        assert_eq!(asked("mnist --gpus=4"), Some(4));
+        assert_eq!(asked("mnist --gpus 0"), None);
+        assert_eq!(asked("mnist --gpus all"), Some(1));
+        assert_eq!(asked("mnist --devices cuda:0,cuda:1"), Some(2));
+        assert_eq!(asked("mnist --devices=flex"), None);
+        assert_eq!(asked("mnist --device cuda"), Some(1));
+        assert_eq!(asked("mnist -- --gpus 2"), None);
+        assert_eq!(asked("mnist --gpus"), Some(1));
+    }
+
+    #[test]
+    fn the_message_says_what_is_missing_and_offers_ranks() {
+        let arguments = words("mnist --gpus 2 --epochs 3");
+        let message = no_driver_message("train", &arguments, 2);
+        assert!(message.contains("2 GPUs"), "{message}");
+        assert!(message.contains("libcuda.so.1"), "{message}");
+        assert!(
+            message.contains("cargo xtask train mnist --ranks 2 --epochs 3\n"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn the_offered_command_can_be_typed() {
+        let offered = |line| with_ranks_instead(&words(line));
+        assert_eq!(
+            offered("mnist --gpus=4 --lr 0.1"),
+            "mnist --ranks 4 --lr 0.1"
+        );
+        assert_eq!(offered("mnist --devices cuda:0,cuda:1"), "mnist --ranks 2");
+        assert_eq!(offered("mnist --ranks 3 --gpus 3"), "mnist --ranks 3");
+        assert_eq!(
+            with_ranks_instead(&["a b".into(), "--gpus=1".into()]),
+            "'a b' --ranks 1"
+        );
+    }
+}

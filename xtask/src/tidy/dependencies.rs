@@ -1,0 +1,107 @@
+//! Rules about manifests: one table of versions, and who may depend on what.
+
+use super::TextFile;
+
+pub(super) fn check(file: &TextFile) -> Vec<String> {
+    // The root is the table itself; the examples are workspaces of their own.
+    if !file.is_manifest() || file.path == "Cargo.toml" || file.path.starts_with("examples/") {
+        return Vec::new();
+    }
+    let mut section = String::new();
+    let mut complaints = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']).to_owned();
+        }
+        let Some(name) = dependency(&section, line) else {
+            continue;
+        };
+        let mut complain = |what: &str| complaints.push(file.complain(index, what));
+        let is_burn = name == "burn" || name.starts_with("burn-");
+        if is_burn && !from_the_table(line) {
+            complain("write `workspace = true`: Burn's version stands in one table");
+        }
+        if is_burn && file.path.starts_with("crates/collectives/") {
+            complain("`collectives` does without Burn");
+        }
+        let ours = matches!(
+            name,
+            "everburn-distributed" | "everburn-collectives" | "everburn"
+        );
+        if ours && file.path.starts_with("models/") {
+            complain("models know one device: they depend on Burn alone");
+        }
+        let may_train = ["crates/train/", "crates/everburn/"];
+        if name == "burn-train" && !file.is_under(&may_train) {
+            complain("only `crates/train` and the façade know burn-train");
+        }
+    }
+    complaints
+}
+
+/// The dependency that a line declares: `name = ..`, `name.workspace = ..` or its own section.
+fn dependency<'a>(section: &'a str, line: &'a str) -> Option<&'a str> {
+    if let Some((kind, name)) = section.rsplit_once('.')
+        && kind.ends_with("dependencies")
+    {
+        // `[dependencies.name]`: judged once, by the line that says where it is from.
+        let says_where = ["workspace", "version", "path", "git"];
+        let key = line.split('=').next().unwrap_or_default().trim();
+        return says_where.contains(&key).then_some(name);
+    }
+    if !section.ends_with("dependencies") || line.starts_with('[') {
+        return None;
+    }
+    let key = line.split('=').next()?.trim();
+    let name = key.split('.').next()?.trim_matches('"');
+    (!name.is_empty() && line.contains('=')).then_some(name)
+}
+
+fn from_the_table(line: &str) -> bool {
+    let compact: String = line.chars().filter(|c| !c.is_whitespace()).collect();
+    compact.contains("workspace=true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(path: &str, text: &str) -> String {
+        check(&TextFile::sample(path, text)).join("\n")
+    }
+
+    #[test]
+    fn burns_version_comes_from_the_table() {
+        let crate_a = |text| complaints("crates/a/Cargo.toml", text);
+        assert!(crate_a("[dependencies]\nburn = \"0.22\"").contains(":2: write `workspace"));
+        assert!(!crate_a("[dev-dependencies]\nburn = { version = \"0.22\" }").is_empty());
+        assert!(!crate_a("[dependencies.burn]\nversion = \"0.22\"").is_empty());
+        assert_eq!(crate_a("[dependencies]\nburn.workspace = true"), "");
+        assert_eq!(
+            crate_a("[dependencies]\nburn = { workspace = true, features = [] }"),
+            ""
+        );
+        assert_eq!(
+            crate_a("[dependencies.burn]\nworkspace = true\nfeatures = []"),
+            ""
+        );
+        assert_eq!(crate_a("[features]\nburn = [\"burn/flex\"]"), "");
+        assert_eq!(
+            complaints("examples/reuse/Cargo.toml", "[dependencies]\nburn = \"1\""),
+            ""
+        );
+    }
+
+    #[test]
+    fn each_depends_only_on_its_neighbours() {
+        let burn = "[dependencies]\nburn.workspace = true";
+        assert!(complaints("crates/collectives/Cargo.toml", burn).contains("without Burn"));
+        let ddp = "[dependencies]\neverburn-distributed.workspace = true";
+        assert!(complaints("models/Cargo.toml", ddp).contains("one device"));
+        assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");
+        let train = "[dependencies]\nburn-train.workspace = true";
+        assert!(complaints("crates/cli/Cargo.toml", train).contains("burn-train"));
+        assert_eq!(complaints("crates/train/Cargo.toml", train), "");
+    }
+}
