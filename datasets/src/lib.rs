@@ -1,1 +1,67 @@
-//! Placeholder.
+//! Labelled 28x28 grey images, held in memory: MNIST, Fashion-MNIST and a synthetic digit set
+//! that needs neither files nor network.
+//!
+//! The types, in the order in which a program meets them:
+//!
+//! 1. [`DataChoice`] names what is wanted (`auto`, `mnist`, `fashion-mnist`, `synthetic`);
+//! 2. [`DataRequest`] adds where to look, whether the network may be used and how many images;
+//! 3. [`load`] answers with [`LoadedData`]: two [`ImageDataset`]s (training and test) and a
+//!    [`DatasetDescription`] that says which set this is, where it came from and why;
+//! 4. [`ImageDataset`] gives pixels and labels by index, and is a [`burn_dataset::Dataset`].
+//!
+//! ```
+//! use everburn_datasets::{DataChoice, DataRequest, load};
+//!
+//! let request = DataRequest {
+//!     choice: DataChoice::Synthetic,
+//!     limits: Some((200, 100)),
+//!     ..DataRequest::default()
+//! };
+//! let data = load(&request)?;
+//! println!("{}", data.description); // the first line that a program should print
+//! assert_eq!((data.train.len(), data.test.len()), (200, 100));
+//! assert_eq!(data.train.image(0).len(), 28 * 28);
+//! # Ok::<(), everburn_datasets::DatasetError>(())
+//! ```
+//!
+//! # Invariants
+//!
+//! - A file that is found but is damaged, altered or of another set is an error, never a reason
+//!   to use something else.
+//! - Nothing is written except by a download, and a download leaves either a whole, verified
+//!   file or none.
+//! - Pixels stay `u8`: scaling belongs to the batcher ([`MNIST_MEAN`], [`MNIST_STD`]).
+//! - There is no process-wide state: what the environment says comes in through
+//!   [`Surroundings`].
+
+#[cfg(feature = "tensors")]
+mod batcher;
+mod choice;
+mod collection;
+mod download;
+mod error;
+mod idx;
+mod image_dataset;
+mod locate;
+mod source;
+mod surroundings;
+mod synthetic;
+
+#[cfg(feature = "tensors")]
+pub use batcher::ImageBatcher;
+pub use choice::{DataChoice, UnknownChoice};
+pub use error::DatasetError;
+pub use idx::{IdxError, IdxProblem};
+pub use image_dataset::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH, ImageDataset, ImageItem};
+pub use locate::Place;
+pub use source::{
+    DEFAULT_SYNTHETIC_SEED, DataRequest, DatasetDescription, LoadedData, load, load_in,
+};
+pub use surroundings::Surroundings;
+pub use synthetic::{Split, SyntheticDigits};
+
+/// Mean of MNIST's training pixels after division by 255.
+pub const MNIST_MEAN: f32 = 0.1307;
+
+/// Standard deviation of MNIST's training pixels after division by 255.
+pub const MNIST_STD: f32 = 0.3081;

@@ -1,1 +1,22 @@
-//! Placeholder.
+//! Models as ordinary Burn modules: one file a model, none of which knows of ranks or devices.
+//!
+//! Each model is a `Config` that builds a `Module`, exactly as in Burn's own crates, and can be
+//! used from any Burn project by one dependency line:
+//!
+//! ```toml
+//! everburn-models = { path = "../everburn/models" }
+//! ```
+//!
+//! - [`mnist::Mnist`]: the two-convolution net of the PyTorch tutorials.
+//! - [`mnist_bn::MnistBn`]: the Keras convolution net with batch norm and dropout.
+//! - [`mlp::Mlp`]: a multi-layer perceptron.
+//!
+//! [`registry`] finds a model by its name.
+//!
+//! Legend of the shapes in this crate: `B` batch, `C` channels, `H` height, `W` width,
+//! `K` classes.
+
+pub mod mlp;
+pub mod mnist;
+pub mod mnist_bn;
+pub mod registry;

@@ -1,1 +1,56 @@
-//! Placeholder.
+//! Data parallelism on Burn tensors.
+//!
+//! - [`Ddp`] keeps the replicas of a model equal: it hands out rank 0's parameters and averages
+//!   gradients over the samples of all ranks. It stands beside the model and does not wrap it, so
+//!   parameter paths never change.
+//! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
+//! - [`DistributedLoader`] reads them.
+//!
+//! A rank's training step, whole:
+//!
+//! ```
+//! use burn::nn::LinearConfig;
+//! use burn::optim::{GradientsParams, SgdConfig};
+//! use burn::prelude::*;
+//! use everburn_collectives::group::{ProcessGroup, GroupOptions};
+//! use everburn_distributed::{Ddp, DdpConfig};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let groups = ProcessGroup::over_threads(2, GroupOptions::default());
+//! let ranks = groups.into_iter().map(|group| {
+//!     std::thread::spawn(move || -> Result<f32, everburn_distributed::DdpError> {
+//!         let device = Device::flex().autodiff();
+//!         let model = LinearConfig::new(3, 1).init(&device);
+//!         let (ddp, model) = Ddp::new(model, group, DdpConfig::default())?;
+//!         let mut optimizer = SgdConfig::new().init();
+//!
+//!         let samples = 1 + ddp.group().rank(); // ranks may have different numbers of samples
+//!         let loss = model.forward(Tensor::<2>::ones([samples, 3], &device)).mean();
+//!         let gradients = GradientsParams::from_grads(loss.backward(), &model);
+//!         let synced = ddp.sync_gradients(&model, gradients, samples)?;
+//!         assert_eq!(synced.samples, 3);
+//!         let model = optimizer.step(0.1.into(), model, synced.gradients);
+//!         ddp.verify_replicas(&model)?;
+//!         Ok(model.weight.val().sum().into_scalar::<f32>())
+//!     })
+//! });
+//! let sums = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap());
+//! let sums = sums.collect::<Result<Vec<_>, _>>()?;
+//! assert_eq!(sums[0], sums[1]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod bucket;
+mod ddp;
+mod error;
+mod host;
+mod loader;
+mod replicas;
+mod sampler;
+
+pub use bucket::{BucketEntry, BucketPlan};
+pub use ddp::{Ddp, DdpConfig, SyncedGradients};
+pub use error::DdpError;
+pub use loader::{DistributedLoader, EpochBatches, ShareOfBatch};
+pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};

@@ -1,1 +1,50 @@
-//! Placeholder.
+//! Training on many devices with [Burn](burn).
+//!
+//! This is the crate to depend on; it is a façade over smaller ones:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`collectives`] | stores, rendezvous, process groups: ranks exchange bytes |
+//! | [`distributed`] | DDP, samplers and loaders on Burn tensors |
+//! | [`train`] | burn-train over ranks, checkpoints, run directories |
+//! | [`launch`] | one process a rank, started, watched and ended together |
+//!
+//! The [`prelude`] has what a training program needs. A rank may be a process or a thread; this
+//! one trains on two threads:
+//!
+//! ```
+//! use everburn::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
+//! let workers = ranks.into_iter().map(|group| {
+//!     std::thread::spawn(move || -> Result<f64, CollectiveError> {
+//!         let mine = vec![group.rank() as f64 + 1.0];
+//!         Ok(group.all_reduce(mine, ReduceOp::Sum).wait()?[0])
+//!     })
+//! });
+//! for worker in workers.collect::<Vec<_>>() {
+//!     assert_eq!(worker.join().unwrap()?, 3.0);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub use burn;
+pub use everburn_collectives as collectives;
+pub use everburn_distributed as distributed;
+pub use everburn_launch as launch;
+pub use everburn_train as train;
+
+/// What a training program needs.
+pub mod prelude {
+    pub use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+    pub use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest};
+    pub use everburn_collectives::store::Store;
+    pub use everburn_distributed::{
+        Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
+    };
+    pub use everburn_train::{
+        Classifier, RunDirectory, TrainError, Trainer, TrainingConfig, TrainingData, TrainingReport,
+    };
+}

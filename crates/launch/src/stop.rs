@@ -50,6 +50,12 @@ impl StopRequest {
         self.asked.load(Ordering::Relaxed)
     }
 
+    /// The flag itself, for loops that take one.
+    #[must_use]
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.asked)
+    }
+
     /// Asks for a stop from within, as a key of the dashboard does.
     pub fn set(&self) {
         self.asked.store(true, Ordering::Relaxed);

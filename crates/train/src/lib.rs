@@ -1,1 +1,39 @@
-//! Placeholder.
+//! burn-train over ranks.
+//!
+//! [`Trainer`] is the entry: every rank of a process group calls [`Trainer::fit`] with the same
+//! model and data, and gets the same model and [`TrainingReport`] back. Underneath,
+//! burn-train's `SupervisedTraining` runs with a strategy of ours for ranks: its metrics count the
+//! samples of all ranks, its dashboard shows them on rank 0, and stopping is decided by all.
+//!
+//! | type | what it is for |
+//! |---|---|
+//! | [`Classifier`] | a Burn module and its forward function, as burn-train wants it |
+//! | [`TrainingConfig`] | how to train, as written to `config.toml` |
+//! | [`RunDirectory`] | what a run leaves behind |
+//! | [`checkpoint`] | how an interrupted run goes on |
+//! | [`renderer`] | what a run looks like |
+
+mod atomic_file;
+pub mod checkpoint;
+mod classifier;
+mod config;
+mod error;
+mod evaluation;
+mod metrics;
+pub mod renderer;
+mod report;
+mod run_directory;
+mod stop;
+mod strategy;
+mod tally;
+mod trainer;
+
+pub use classifier::{Classifier, LabeledBatch};
+pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
+pub use error::TrainError;
+pub use metrics::RankMetric;
+pub use report::{BestEpoch, TrainingReport, Versions};
+pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory};
+pub use stop::StopSignal;
+pub use tally::{Report, StepReport, Tally};
+pub use trainer::{Trainer, TrainingData, load_safetensors};

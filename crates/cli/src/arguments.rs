@@ -1,0 +1,206 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use everburn::train::{OptimizerKind, Schedule};
+
+/// Trains models on any number of ranks: GPUs, cores, machines.
+#[derive(Debug, Parser)]
+#[command(name = "everburn", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a model, alone or on several ranks.
+    Train(Box<TrainArguments>),
+    /// Measure a trained model on the test samples, each counted once.
+    Eval(EvalArguments),
+}
+
+/// Flags win over the config file, the file over the model's preset, the preset over the defaults.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct TrainArguments {
+    /// The model, one of `--list`.
+    pub(crate) model: Option<String>,
+
+    /// List the models with their parameter counts and exit.
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Take everything from this file, a run's config.toml say; flags still win.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Where the run is recorded [default: runs/<model>-<number>]. A run that is there already is
+    /// moved aside, never overwritten.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+
+    /// Go on from the newest good checkpoint of --run-dir, with that run's configuration.
+    #[arg(long, requires = "run_dir")]
+    pub(crate) resume: bool,
+
+    #[command(flatten)]
+    pub(crate) training: TrainingFlags,
+
+    #[command(flatten)]
+    pub(crate) data: DataFlags,
+
+    #[command(flatten)]
+    pub(crate) ranks: RankFlags,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Training")]
+pub(crate) struct TrainingFlags {
+    /// How often the training set is read [default: 3].
+    #[arg(long)]
+    pub(crate) epochs: Option<usize>,
+
+    /// Stop after this many steps, if that comes first.
+    #[arg(long)]
+    pub(crate) steps: Option<usize>,
+
+    /// How many samples all ranks together read a step [default: 64].
+    #[arg(long)]
+    pub(crate) batch_size: Option<usize>,
+
+    /// adam, adam-w or sgd [default: adam].
+    #[arg(long, value_parser = kebab::<OptimizerKind>)]
+    pub(crate) optimizer: Option<OptimizerKind>,
+
+    /// The learning rate at the start [default: 0.001].
+    #[arg(long)]
+    pub(crate) learning_rate: Option<f64>,
+
+    /// constant or cosine [default: constant].
+    #[arg(long, value_parser = kebab::<Schedule>)]
+    pub(crate) schedule: Option<Schedule>,
+
+    /// The share of its last update that sgd keeps [default: 0].
+    #[arg(long)]
+    pub(crate) momentum: Option<f64>,
+
+    /// How strongly parameters are pulled to zero [default: 0].
+    #[arg(long)]
+    pub(crate) weight_decay: Option<f64>,
+
+    /// The seed of initial weights, shuffling and dropout [default: 42].
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+
+    /// How many training samples are held out to validate on [default: 5000].
+    #[arg(long)]
+    pub(crate) validation_samples: Option<usize>,
+
+    /// Stop after this many epochs without a lower validation loss [default: never].
+    #[arg(long, value_name = "EPOCHS")]
+    pub(crate) early_stopping: Option<usize>,
+
+    /// How many checkpoints are kept besides the best [default: 2].
+    #[arg(long)]
+    pub(crate) keep_checkpoints: Option<usize>,
+
+    /// Write a line of metrics.jsonl every so many steps [default: 10].
+    #[arg(long)]
+    pub(crate) log_every: Option<usize>,
+
+    /// The largest size of a bucket of gradients, in MiB [default: 25].
+    #[arg(long)]
+    pub(crate) bucket_mib: Option<usize>,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Data")]
+pub(crate) struct DataFlags {
+    /// auto, mnist, fashion-mnist or synthetic [default: auto: MNIST where it can be had].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) data: Option<String>,
+
+    /// The folder of the data files [default: $EVERBURN_DATA_DIR/<name>, then the user's cache].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Use only the first so many training samples.
+    #[arg(long, value_name = "N")]
+    pub(crate) train_samples: Option<usize>,
+
+    /// Use only the first so many test samples.
+    #[arg(long, value_name = "N")]
+    pub(crate) test_samples: Option<usize>,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Ranks")]
+pub(crate) struct RankFlags {
+    /// How many ranks to start on this machine [default: 1].
+    #[arg(long)]
+    pub(crate) ranks: Option<usize>,
+
+    /// One rank on each of the first N GPUs.
+    #[arg(long, value_name = "N", conflicts_with_all = ["ranks", "devices"])]
+    pub(crate) gpus: Option<usize>,
+
+    /// The device of each rank, in turn: flex, cuda:0, cuda:1, ... [default: flex].
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) devices: Option<Vec<String>>,
+
+    /// CPU threads of each rank [default: cores / ranks].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads_per_rank: Option<usize>,
+
+    /// How many machines take part, each with as many ranks [default: 1].
+    #[arg(long)]
+    pub(crate) nodes: Option<usize>,
+
+    /// This machine's number, from 0.
+    #[arg(long, requires = "nodes")]
+    pub(crate) node_rank: Option<usize>,
+
+    /// HOST:PORT of machine 0, where the ranks meet.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) rendezvous: Option<String>,
+
+    /// The secret that all machines share; needed where the rendezvous is not on loopback.
+    #[arg(
+        long,
+        env = "EVERBURN_JOB_TOKEN",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
+    pub(crate) job_token: Option<String>,
+
+    /// How long a rank waits for another before it gives up, in seconds [default: 300].
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) timeout: Option<u64>,
+
+    /// Plain lines even on a terminal.
+    #[arg(long)]
+    pub(crate) no_dashboard: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EvalArguments {
+    /// The folder of the run.
+    pub(crate) run_dir: PathBuf,
+
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) data: DataFlags,
+
+    #[command(flatten)]
+    pub(crate) ranks: RankFlags,
+}
+
+/// Parses what serde calls a unit variant in kebab case, so that flags and files agree.
+fn kebab<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(text);
+    T::deserialize(deserializer).map_err(|error| error.to_string())
+}

@@ -1,0 +1,409 @@
+//! A run's configuration: flags, then the file, then the model's preset, then the defaults.
+
+use std::path::{Path, PathBuf};
+
+use everburn::train::TrainingConfig;
+use everburn_models::registry;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::arguments::{DataFlags, RankFlags, TrainArguments, TrainingFlags};
+use crate::error::CliError;
+
+/// Which data a run reads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DataConfig {
+    /// `auto`, `mnist`, `fashion-mnist` or `synthetic`.
+    pub(crate) name: String,
+    /// Why this data set was taken where the user left the choice open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) folder: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) train_samples: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) test_samples: Option<usize>,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            name: "auto".to_string(),
+            reason: None,
+            folder: None,
+            train_samples: None,
+            test_samples: None,
+        }
+    }
+}
+
+/// On what a run runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RanksConfig {
+    /// Ranks on each machine.
+    pub(crate) ranks: usize,
+    /// Machines.
+    pub(crate) nodes: usize,
+    /// The device of each rank, in turn.
+    pub(crate) devices: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) threads_per_rank: Option<usize>,
+    /// How long a rank waits for another, in seconds.
+    pub(crate) timeout: u64,
+}
+
+impl Default for RanksConfig {
+    fn default() -> Self {
+        Self {
+            ranks: 1,
+            nodes: 1,
+            devices: vec!["flex".to_string()],
+            threads_per_rank: None,
+            timeout: 300,
+        }
+    }
+}
+
+/// The whole configuration of a run: the contents of `config.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RunConfig {
+    pub(crate) model: String,
+    pub(crate) data: DataConfig,
+    pub(crate) ranks: RanksConfig,
+    pub(crate) training: TrainingConfig,
+}
+
+impl RunConfig {
+    pub(crate) fn world_size(&self) -> usize {
+        self.ranks.ranks.saturating_mul(self.ranks.nodes)
+    }
+
+    /// Resolves what `arguments` ask for.
+    ///
+    /// # Errors
+    /// [`CliError`] naming the flag, file or value that cannot be used.
+    pub(crate) fn resolve(arguments: &TrainArguments) -> Result<Self, CliError> {
+        let file = match (&arguments.config, &arguments.run_dir, arguments.resume) {
+            (Some(path), ..) => Some(path.clone()),
+            (None, Some(run_dir), true) => Some(run_dir.join("config.toml")),
+            _ => None,
+        };
+        let file_layer = file
+            .as_deref()
+            .map(read_table)
+            .transpose()?
+            .unwrap_or_default();
+        let model = match (&arguments.model, file_layer.get("model")) {
+            (Some(name), _) => name.clone(),
+            (None, Some(Value::String(name))) => name.clone(),
+            (None, _) => return Err(CliError::NoModel),
+        };
+        if !registry::MODELS.iter().any(|info| info.name == model) {
+            return Err(unknown_model(&model));
+        }
+
+        let mut table = preset(&model);
+        merge(&mut table, file_layer);
+        merge(&mut table, flags_layer(arguments, &model)?);
+        let config = Self::deserialize(Value::Table(table)).map_err(|error| match file {
+            Some(path) => CliError::Config {
+                path,
+                reason: error.to_string(),
+            },
+            None => CliError::usage(error.to_string()),
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), CliError> {
+        if self.ranks.ranks == 0 {
+            return Err(CliError::usage_with_help(
+                "--ranks 0 leaves nobody to train",
+                "use --ranks 1 or more",
+            ));
+        }
+        if self.ranks.nodes == 0 {
+            return Err(CliError::usage("--nodes must be at least 1"));
+        }
+        if self.ranks.threads_per_rank == Some(0) {
+            return Err(CliError::usage("--threads-per-rank must be at least 1"));
+        }
+        if self.ranks.timeout == 0 {
+            return Err(CliError::usage("--timeout must be at least 1 second"));
+        }
+        self.training.validate(self.world_size())?;
+        Ok(())
+    }
+}
+
+fn unknown_model(name: &str) -> CliError {
+    let nearest = registry::MODELS
+        .iter()
+        .map(|info| (strsim::jaro_winkler(name, info.name), info.name))
+        .filter(|(likeness, _)| *likeness > 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    CliError::UnknownModel {
+        name: name.to_string(),
+        hint: nearest.map_or_else(String::new, |(_, name)| format!("did you mean `{name}`? ")),
+    }
+}
+
+/// What a model wants otherwise than the defaults have it.
+fn preset(model: &str) -> Table {
+    match model {
+        // The Keras original decays its learning rate; half a cosine does it without a number.
+        "mnist-bn" => toml::toml! {
+            [training]
+            schedule = "cosine"
+            [training.optimizer]
+            learning_rate = 0.003
+        },
+        _ => Table::new(),
+    }
+}
+
+fn read_table(path: &Path) -> Result<Table, CliError> {
+    let refuse = |reason: String| CliError::Config {
+        path: path.to_path_buf(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    text.parse::<Table>()
+        .map_err(|error| refuse(error.to_string()))
+}
+
+/// Values of `upper` replace those of `lower`; tables are merged key by key.
+fn merge(lower: &mut Table, upper: Table) {
+    for (key, value) in upper {
+        match (lower.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
+            (_, value) => drop(lower.insert(key, value)),
+        }
+    }
+}
+
+/// The flags that were given, as a table of the same shape as the file.
+fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliError> {
+    let mut layer = Layer::default();
+    layer.set(&["model"], Some(&model))?;
+    let TrainingFlags {
+        epochs,
+        steps,
+        batch_size,
+        optimizer,
+        learning_rate,
+        schedule,
+        momentum,
+        weight_decay,
+        seed,
+        validation_samples,
+        early_stopping,
+        keep_checkpoints,
+        log_every,
+        bucket_mib,
+    } = &arguments.training;
+    layer.set(&["training", "epochs"], epochs.as_ref())?;
+    layer.set(&["training", "steps"], steps.as_ref())?;
+    layer.set(&["training", "batch_size"], batch_size.as_ref())?;
+    layer.set(&["training", "schedule"], schedule.as_ref())?;
+    layer.set(&["training", "seed"], seed.as_ref())?;
+    layer.set(
+        &["training", "validation_samples"],
+        validation_samples.as_ref(),
+    )?;
+    layer.set(
+        &["training", "early_stopping", "patience"],
+        early_stopping.as_ref(),
+    )?;
+    layer.set(&["training", "keep_checkpoints"], keep_checkpoints.as_ref())?;
+    layer.set(&["training", "log_every"], log_every.as_ref())?;
+    layer.set(&["training", "optimizer", "kind"], optimizer.as_ref())?;
+    layer.set(
+        &["training", "optimizer", "learning_rate"],
+        learning_rate.as_ref(),
+    )?;
+    layer.set(&["training", "optimizer", "momentum"], momentum.as_ref())?;
+    layer.set(
+        &["training", "optimizer", "weight_decay"],
+        weight_decay.as_ref(),
+    )?;
+    let bucket_bytes = bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
+    layer.set(&["training", "ddp", "bucket_bytes"], bucket_bytes.as_ref())?;
+    add_data_flags(&mut layer, &arguments.data)?;
+    add_rank_flags(&mut layer, &arguments.ranks)?;
+    Ok(layer.table)
+}
+
+fn add_data_flags(layer: &mut Layer, flags: &DataFlags) -> Result<(), CliError> {
+    layer.set(&["data", "name"], flags.data.as_ref())?;
+    layer.set(&["data", "folder"], flags.data_dir.as_ref())?;
+    layer.set(&["data", "train_samples"], flags.train_samples.as_ref())?;
+    layer.set(&["data", "test_samples"], flags.test_samples.as_ref())
+}
+
+fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> {
+    let gpus = flags
+        .gpus
+        .map(|count| (0..count).map(|i| format!("cuda:{i}")).collect::<Vec<_>>());
+    let devices = flags.devices.clone().or(gpus);
+    // One rank a device, unless --ranks says otherwise.
+    let ranks = flags.ranks.or(devices.as_ref().map(Vec::len));
+    layer.set(&["ranks", "ranks"], ranks.as_ref())?;
+    layer.set(&["ranks", "devices"], devices.as_ref())?;
+    layer.set(
+        &["ranks", "threads_per_rank"],
+        flags.threads_per_rank.as_ref(),
+    )?;
+    layer.set(&["ranks", "nodes"], flags.nodes.as_ref())?;
+    layer.set(&["ranks", "timeout"], flags.timeout.as_ref())
+}
+
+impl RunConfig {
+    /// The configuration of an evaluation: the run's own, but data and ranks as the flags say.
+    pub(crate) fn for_evaluation(
+        self,
+        data: &DataFlags,
+        ranks: &RankFlags,
+    ) -> Result<Self, CliError> {
+        let mut table =
+            Table::try_from(&self).map_err(|error| CliError::usage(error.to_string()))?;
+        table.remove("ranks");
+        let mut layer = Layer::default();
+        add_data_flags(&mut layer, data)?;
+        add_rank_flags(&mut layer, ranks)?;
+        merge(&mut table, layer.table);
+        let config = Self::deserialize(Value::Table(table))
+            .map_err(|error| CliError::usage(error.to_string()))?;
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+#[derive(Default)]
+struct Layer {
+    table: Table,
+}
+
+impl Layer {
+    /// Puts `value`, where there is one, under the nested keys of `path`.
+    fn set<T: Serialize>(&mut self, path: &[&str], value: Option<&T>) -> Result<(), CliError> {
+        let Some(value) = value else { return Ok(()) };
+        let value = Value::try_from(value)
+            .map_err(|error| CliError::usage(format!("{}: {error}", path.join("."))))?;
+        let (last, parents) = path.split_last().expect("a path has a last key");
+        let mut table = &mut self.table;
+        for key in parents {
+            let entry = table
+                .entry(*key)
+                .or_insert_with(|| Value::Table(Table::new()));
+            table = entry.as_table_mut().expect("parents hold tables only");
+        }
+        table.insert((*last).to_string(), value);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(model: &str) -> TrainArguments {
+        TrainArguments {
+            model: Some(model.to_string()),
+            ..TrainArguments::default()
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_the_preset() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(
+            &path,
+            "model = \"mnist-bn\"\n[training]\nepochs = 7\nschedule = \"constant\"\n\
+             [training.optimizer]\nlearning_rate = 0.5\n",
+        )
+        .unwrap();
+        let mut arguments = TrainArguments {
+            config: Some(path),
+            ..TrainArguments::default()
+        };
+        arguments.training.learning_rate = Some(0.25);
+        let config = RunConfig::resolve(&arguments).unwrap();
+        assert_eq!(config.model, "mnist-bn");
+        assert_eq!(config.training.epochs, 7, "from the file");
+        assert_eq!(
+            config.training.schedule,
+            everburn::train::Schedule::Constant,
+            "file over preset"
+        );
+        assert_eq!(
+            config.training.optimizer.learning_rate, 0.25,
+            "from the flag"
+        );
+        assert_eq!(config.training.batch_size, 64, "default");
+    }
+
+    #[test]
+    fn a_preset_wins_over_the_defaults() {
+        let config = RunConfig::resolve(&arguments("mnist-bn")).unwrap();
+        assert_eq!(config.training.schedule, everburn::train::Schedule::Cosine);
+    }
+
+    #[test]
+    fn the_resolved_configuration_repeats_itself() {
+        let mut arguments = arguments("mnist");
+        arguments.training.early_stopping = Some(3);
+        arguments.ranks.ranks = Some(2);
+        let config = RunConfig::resolve(&arguments).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
+        let again = TrainArguments {
+            config: Some(path),
+            ..TrainArguments::default()
+        };
+        assert_eq!(RunConfig::resolve(&again).unwrap(), config);
+    }
+
+    #[test]
+    fn an_unknown_model_suggests_the_nearest() {
+        let error = RunConfig::resolve(&arguments("mnits")).unwrap_err();
+        assert_eq!(error.to_string(), "there is no model called `mnits`");
+        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        assert!(help.starts_with("did you mean `mnist`?"), "{help}");
+    }
+
+    #[test]
+    fn impossible_numbers_of_ranks_are_refused() {
+        let mut none = arguments("mnist");
+        none.ranks.ranks = Some(0);
+        assert!(
+            RunConfig::resolve(&none)
+                .unwrap_err()
+                .to_string()
+                .contains("--ranks 0")
+        );
+        let mut many = arguments("mnist");
+        many.ranks.ranks = Some(65);
+        let error = RunConfig::resolve(&many).unwrap_err().to_string();
+        assert!(
+            error.contains("64 samples cannot be shared by 65 ranks"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn gpus_mean_one_rank_each() {
+        let mut arguments = arguments("mnist");
+        arguments.ranks.gpus = Some(2);
+        let config = RunConfig::resolve(&arguments).unwrap();
+        assert_eq!(config.ranks.ranks, 2);
+        assert_eq!(config.ranks.devices, ["cuda:0", "cuda:1"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! What the user is told when something is wrong.
+
+use std::path::PathBuf;
+
+use everburn::collectives::group::CollectiveError;
+use everburn::collectives::rendezvous::RendezvousError;
+use everburn::train::TrainError;
+use everburn_datasets::DatasetError;
+use everburn_launch::{LaunchError, RankEnvironmentError};
+use miette::Diagnostic;
+
+/// The exit code for flags, files and devices that cannot be used: nothing was started.
+pub(crate) const EXIT_USAGE: u8 = 2;
+
+/// The exit code of a run that failed.
+pub(crate) const EXIT_FAILURE: u8 = 1;
+
+/// The exit code of a run that the user stopped, as a shell would give it.
+pub(crate) const EXIT_INTERRUPTED: u8 = 130;
+
+#[derive(Debug, thiserror::Error, Diagnostic)]
+pub(crate) enum CliError {
+    #[error("there is no model called `{name}`")]
+    #[diagnostic(help("{hint}`cargo xtask train --list` shows them all"))]
+    UnknownModel { name: String, hint: String },
+
+    #[error("no model was named")]
+    #[diagnostic(help("name one, as in `cargo xtask train mnist`; --list shows them all"))]
+    NoModel,
+
+    #[error("{message}")]
+    Usage {
+        message: String,
+        #[help]
+        help: Option<String>,
+    },
+
+    #[error("{path} cannot be used as a configuration: {reason}")]
+    Config { path: PathBuf, reason: String },
+
+    #[error(transparent)]
+    Data(#[from] DatasetError),
+
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+
+    #[error(transparent)]
+    Train(#[from] TrainError),
+
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+
+    #[error(transparent)]
+    Environment(#[from] RankEnvironmentError),
+}
+
+impl CliError {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage {
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    pub(crate) fn usage_with_help(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Usage {
+            message: message.into(),
+            help: Some(help.into()),
+        }
+    }
+
+    /// Whether nothing was started because the request itself cannot be met.
+    pub(crate) fn is_usage(&self) -> bool {
+        match self {
+            Self::UnknownModel { .. }
+            | Self::NoModel
+            | Self::Usage { .. }
+            | Self::Config { .. }
+            | Self::Data(_)
+            | Self::Launch(_)
+            | Self::Environment(_) => true,
+            Self::Train(error) => matches!(
+                error,
+                TrainError::Config(_) | TrainError::Checkpoint { .. } | TrainError::File { .. }
+            ),
+            Self::Rendezvous(_) | Self::Collective(_) => false,
+        }
+    }
+
+    /// Whether this rank fails only because another one did.
+    pub(crate) fn is_secondary(&self) -> bool {
+        match self {
+            Self::Train(error) => error.is_secondary(),
+            Self::Collective(error) => matches!(
+                error,
+                CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
+            ),
+            _ => false,
+        }
+    }
+}

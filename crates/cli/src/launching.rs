@@ -1,0 +1,45 @@
+//! This process as the launcher of ranks.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use everburn_launch::{LaunchConfig, Launcher, Outcome};
+
+use crate::arguments::RankFlags;
+use crate::config::RanksConfig;
+use crate::error::{CliError, EXIT_FAILURE};
+
+/// Starts this program once a rank with `arguments`, and returns when all have ended.
+pub(crate) fn run(
+    config: &RanksConfig,
+    flags: &RankFlags,
+    arguments: Vec<OsString>,
+    log_dir: PathBuf,
+) -> Result<ExitCode, CliError> {
+    let program = std::env::current_exe()
+        .map_err(|error| CliError::usage(format!("this program cannot find itself: {error}")))?;
+    if flags.rendezvous.is_some() && flags.nodes.is_none() {
+        return Err(CliError::usage_with_help(
+            "--rendezvous without --nodes",
+            "give --nodes N and --node-rank I as well",
+        ));
+    }
+    let launch = LaunchConfig {
+        args: arguments,
+        nodes: config.nodes,
+        node_rank: flags.node_rank.unwrap_or(0),
+        rendezvous: flags.rendezvous.clone(),
+        job_token: flags.job_token.clone(),
+        threads_per_rank: config.threads_per_rank,
+        dashboard: !flags.no_dashboard,
+        ..LaunchConfig::new(program, config.ranks, log_dir)
+    };
+    let outcome = Launcher::new(launch).run()?;
+    if !matches!(outcome, Outcome::Succeeded) {
+        eprintln!("{outcome}");
+    }
+    Ok(ExitCode::from(
+        u8::try_from(outcome.exit_code()).unwrap_or(EXIT_FAILURE),
+    ))
+}

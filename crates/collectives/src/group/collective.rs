@@ -1,0 +1,278 @@
+//! One collective, as the communication thread runs it: the opening, in which all ranks compare
+//! what they called, and the exchange of later phases.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::core::{Core, Place};
+use super::element::Element;
+use super::error::{CollectiveError, RankCall};
+use super::signature::{Call, Signature};
+use crate::transport::{FrameKind, Interruption, Payload};
+
+/// The phase of the opening frames.
+const OPENING: u8 = 0;
+
+/// A collective that is being run.
+pub(crate) struct Collective<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) place: Place,
+    signature: Signature,
+    deadline: Instant,
+}
+
+impl<'a> Collective<'a> {
+    /// Begins a collective; its deadline counts from now.
+    pub(crate) fn new(core: &'a Arc<Core>, place: Place, signature: Signature) -> Self {
+        let started = Instant::now();
+        let place = Place { started, ..place };
+        Self {
+            core,
+            place,
+            signature,
+            deadline: started + core.timeout(),
+        }
+    }
+
+    /// How many ranks the group has.
+    pub(crate) fn size(&self) -> usize {
+        self.core.members.len()
+    }
+
+    /// This rank's number in the group.
+    pub(crate) fn rank(&self) -> usize {
+        self.core.rank
+    }
+
+    /// The other ranks of the group, beginning after this one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, size) = (self.rank(), self.size());
+        (1..size).map(move |offset| (rank + offset) % size)
+    }
+
+    /// Sends each rank its part with this rank's signature, receives the parts of all others and
+    /// compares all signatures. The payloads by group rank, this rank's own being empty.
+    ///
+    /// Every rank sends to every other one even where there are no data for it, so every rank
+    /// holds all signatures and reaches the same verdict; nothing of a later phase is sent before.
+    pub(crate) fn open(
+        &self,
+        payload_for: impl Fn(usize) -> Payload,
+    ) -> Result<Vec<Payload>, CollectiveError> {
+        for peer in self.others() {
+            self.send(peer, OPENING, payload_for(peer));
+        }
+        let key = (self.place.sequence, OPENING);
+        let mut signatures = vec![None; self.size()];
+        signatures[self.rank()] = Some(self.signature);
+        let mut payloads = vec![Payload::empty(); self.size()];
+        let mut outstanding = self.job_ranks(self.others());
+        self.core.set_waiting_for(&outstanding);
+        for peer in (0..self.size()).filter(|peer| *peer != self.rank()) {
+            let from = self.core.members[peer];
+            match self
+                .core
+                .mailbox
+                .take_part(key, from, &outstanding, self.deadline)
+            {
+                Ok(part) => {
+                    signatures[peer] = Some(part.signature);
+                    payloads[peer] = part.payload;
+                    outstanding.retain(|rank| *rank != from);
+                    self.core.set_waiting_for(&outstanding);
+                }
+                Err(Interruption::Deadline { missing }) => {
+                    return Err(self.late_opening(signatures, missing));
+                }
+                Err(interruption) => return Err(self.core.interrupted(&self.place, interruption)),
+            }
+        }
+        if signatures
+            .iter()
+            .any(|signature| *signature != Some(self.signature))
+        {
+            let error = self.mismatch(self.calls(&signatures));
+            // The others hold the same signatures and need not be told.
+            self.core.fail_here(&error);
+            return Err(error);
+        }
+        Ok(payloads)
+    }
+
+    /// The error when some ranks have not called in time: a mismatch if those that did already
+    /// disagree, which is more likely the cause of the wait than its effect.
+    fn late_opening(
+        &self,
+        mut signatures: Vec<Option<Signature>>,
+        missing: Vec<usize>,
+    ) -> CollectiveError {
+        let key = (self.place.sequence, OPENING);
+        for (peer, signature) in signatures.iter_mut().enumerate() {
+            if signature.is_none() {
+                let from = self.core.members[peer];
+                let part = self.core.mailbox.take_part(key, from, &[], Instant::now());
+                *signature = part.ok().map(|part| part.signature);
+            }
+        }
+        if signatures
+            .iter()
+            .flatten()
+            .all(|signature| *signature == self.signature)
+        {
+            return self
+                .core
+                .interrupted(&self.place, Interruption::Deadline { missing });
+        }
+        let error = self.mismatch(self.calls(&signatures));
+        self.core.fail_everywhere(&error, None, error.to_string());
+        error
+    }
+
+    /// What each rank called, with the algorithm only where nothing else differs.
+    fn calls(&self, signatures: &[Option<Signature>]) -> Vec<RankCall> {
+        let texts: Vec<_> = signatures
+            .iter()
+            .map(|signature| signature.map(|call| call.to_string()))
+            .collect();
+        let alike = texts.iter().all(|text| *text == texts[0]);
+        let calls = signatures.iter().zip(texts).zip(&self.core.members);
+        calls
+            .map(|((signature, text), rank)| {
+                let call = if alike {
+                    signature.map(|call| format!("{call:#}"))
+                } else {
+                    text
+                };
+                RankCall { rank: *rank, call }
+            })
+            .collect()
+    }
+
+    /// Demands that all ranks sent the same elements in the opening, and names the call of each
+    /// otherwise.
+    pub(crate) fn demand_same<T: Element>(
+        &self,
+        own: &[T],
+        payloads: &[Payload],
+    ) -> Result<(), CollectiveError> {
+        let given = |rank: usize| {
+            if rank == self.rank() {
+                Some(own)
+            } else {
+                payloads[rank].as_slice::<T>()
+            }
+        };
+        if (0..self.size()).all(|rank| given(rank) == Some(own)) {
+            return Ok(());
+        }
+        let name = self.signature.operation.name();
+        let calls = (0..self.size()).map(|rank| {
+            let call = given(rank).map(|values| format!("{name}({values:?})"));
+            RankCall {
+                rank: self.core.members[rank],
+                call,
+            }
+        });
+        let error = self.mismatch(calls.collect());
+        self.core.fail_here(&error);
+        Err(error)
+    }
+
+    fn mismatch(&self, calls: Vec<RankCall>) -> CollectiveError {
+        let Place { sequence, step, .. } = self.place;
+        CollectiveError::Mismatch {
+            rank: self.core.job_rank(),
+            sequence,
+            step,
+            calls,
+        }
+    }
+
+    fn job_ranks(&self, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        ranks
+            .into_iter()
+            .map(|rank| self.core.members[rank])
+            .collect()
+    }
+
+    /// Sends this rank's part of `phase` to the group rank `to`.
+    pub(crate) fn send(&self, to: usize, phase: u8, payload: Payload) {
+        let Place { sequence, step, .. } = self.place;
+        let kind = FrameKind::Collective {
+            sequence,
+            phase,
+            signature: self.signature,
+        };
+        self.core.send(self.core.members[to], step, kind, payload);
+    }
+
+    /// Calls `take` with the parts of `phase` of the group ranks `from`, in that order.
+    pub(crate) fn receive(
+        &self,
+        phase: u8,
+        from: impl IntoIterator<Item = usize>,
+        mut take: impl FnMut(usize, Payload) -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        let key = (self.place.sequence, phase);
+        let from: Vec<usize> = from.into_iter().collect();
+        let mut outstanding = self.job_ranks(from.iter().copied());
+        for peer in from {
+            self.core.set_waiting_for(&outstanding);
+            let rank = self.core.members[peer];
+            let part = self
+                .core
+                .mailbox
+                .take_part(key, rank, &outstanding, self.deadline)
+                .map_err(|interruption| self.core.interrupted(&self.place, interruption))?;
+            outstanding.retain(|other| *other != rank);
+            take(peer, part.payload)?;
+        }
+        Ok(())
+    }
+
+    /// The elements of a payload of the group rank `peer`, which must be `length`.
+    pub(crate) fn elements<'p, T: Element>(
+        &self,
+        peer: usize,
+        payload: &'p Payload,
+        length: usize,
+    ) -> Result<&'p [T], CollectiveError> {
+        match payload.as_slice::<T>() {
+            Some(values) if values.len() == length => Ok(values),
+            _ => Err(self.wrong_payload::<T>(peer, payload, Some(length))),
+        }
+    }
+
+    /// The payload of the group rank `peer` as a `Vec`, of `length` elements if that is known.
+    pub(crate) fn into_vec<T: Element>(
+        &self,
+        peer: usize,
+        payload: Payload,
+        length: Option<usize>,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let found = payload.as_slice::<T>().map(<[T]>::len);
+        if found.is_none() || length.is_some_and(|length| found != Some(length)) {
+            return Err(self.wrong_payload::<T>(peer, &payload, length));
+        }
+        // The type has just been looked at.
+        Ok(payload.into_vec().unwrap_or_default())
+    }
+
+    /// The error for data that do not fit the signature they came with.
+    fn wrong_payload<T: Element>(
+        &self,
+        peer: usize,
+        payload: &Payload,
+        length: Option<usize>,
+    ) -> CollectiveError {
+        let length = length.map_or_else(String::new, |length| length.to_string());
+        let error = CollectiveError::Protocol {
+            rank: self.core.job_rank(),
+            peer: self.core.members[peer],
+            operation: Call::Collective(self.signature).to_string(),
+            reason: format!("its data are {payload:?} instead of {}[{length}]", T::DTYPE),
+        };
+        self.core.fail_everywhere(&error, None, error.to_string());
+        error
+    }
+}

@@ -1,0 +1,463 @@
+//! What a group's handles, its communication thread and its pending messages share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::GroupOptions;
+use super::error::CollectiveError;
+use super::signature::Call;
+use crate::sync::{lock, wait_until};
+use crate::transport::{
+    Failure, Frame, FrameKind, Header, Interruption, Mailbox, Payload, Transport, encode_abort,
+};
+
+/// How long dropping the last handle of a group waits for what is under way.
+const DROP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// One call of this rank: what it was, and where in the run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) call: Call,
+    pub(crate) sequence: u64,
+    pub(crate) step: u64,
+    pub(crate) started: Instant,
+}
+
+/// The group as its communication thread sees it.
+pub(crate) struct Core {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) id: u64,
+    /// The job rank of each member, by group rank.
+    pub(crate) members: Vec<usize>,
+    /// This rank's number in the group.
+    pub(crate) rank: usize,
+    pub(crate) options: GroupOptions,
+    /// The label of [`super::ProcessGroup::set_step`], shared with sub-groups.
+    pub(crate) step: Arc<AtomicU64>,
+    /// How many collectives this rank has issued.
+    pub(crate) issued: AtomicU64,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    finished: u64,
+    /// The job ranks that the communication thread is waiting for.
+    waiting_for: Vec<usize>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        transport: Arc<dyn Transport>,
+        mailbox: Arc<Mailbox>,
+        id: u64,
+        members: Vec<usize>,
+        rank: usize,
+        options: GroupOptions,
+        step: Arc<AtomicU64>,
+    ) -> Self {
+        let issued = AtomicU64::new(0);
+        let progress = Mutex::default();
+        Self {
+            transport,
+            mailbox,
+            id,
+            members,
+            rank,
+            options,
+            step,
+            issued,
+            progress,
+        }
+    }
+
+    /// This rank's number in the job, which errors name.
+    pub(crate) fn job_rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.options.timeout.unwrap_or(super::DEFAULT_TIMEOUT)
+    }
+
+    /// The job ranks of the other members, beginning after this one, so that not all ranks send to
+    /// the same one first.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> {
+        let size = self.members.len();
+        (1..size).map(move |offset| self.members[(self.rank + offset) % size])
+    }
+
+    pub(crate) fn send(&self, to: usize, step: u64, kind: FrameKind, payload: Payload) {
+        let header = Header {
+            group: self.id,
+            step,
+            kind,
+        };
+        self.transport.send(to, Frame::new(header, payload));
+    }
+
+    /// A place for `call`, made now.
+    pub(crate) fn place(&self, call: Call) -> Place {
+        Place {
+            call,
+            sequence: self.issued.load(Ordering::Acquire),
+            step: self.step.load(Ordering::Relaxed),
+            started: Instant::now(),
+        }
+    }
+
+    /// How many collectives the communication thread has finished.
+    pub(crate) fn finished(&self) -> u64 {
+        lock(&self.progress).finished
+    }
+
+    pub(crate) fn waiting_for(&self) -> Vec<usize> {
+        lock(&self.progress).waiting_for.clone()
+    }
+
+    /// Notes whom the communication thread waits for, for the report of a waiter whose own
+    /// patience ends first.
+    pub(crate) fn set_waiting_for(&self, ranks: &[usize]) {
+        let mut progress = lock(&self.progress);
+        progress.waiting_for.clear();
+        progress.waiting_for.extend_from_slice(ranks);
+    }
+
+    fn count_finished(&self) {
+        let mut progress = lock(&self.progress);
+        progress.finished += 1;
+        progress.waiting_for.clear();
+    }
+
+    /// The error of an operation whose waiting was interrupted; fails the group and tells the
+    /// other ranks where this rank is the first to know.
+    pub(crate) fn interrupted(&self, place: &Place, interruption: Interruption) -> CollectiveError {
+        match interruption {
+            Interruption::Failed(failure) => self.failed(place, &failure),
+            Interruption::Gone { peer, cause } => {
+                let error = self.peer_lost(place, peer, cause.clone());
+                self.fail_everywhere(&error, Some(peer), cause);
+                error
+            }
+            Interruption::Deadline { missing } => {
+                self.timed_out(place, missing, place.started.elapsed())
+            }
+        }
+    }
+
+    /// The error of an operation in a group that has failed.
+    pub(crate) fn failed(&self, place: &Place, failure: &Failure) -> CollectiveError {
+        let rank = self.job_rank();
+        if failure.destroyed {
+            return self.destroyed(place);
+        }
+        // A rank that is told that it is lost itself knows better.
+        if let Some(peer) = failure.lost.filter(|lost| *lost != rank) {
+            let cause = if failure.first.is_some() {
+                failure.reason.clone()
+            } else {
+                format!("rank {} noticed that {}", failure.by, failure.reason)
+            };
+            return self.peer_lost(place, peer, cause);
+        }
+        let operation = place.call.to_string();
+        match &failure.first {
+            Some(first) => CollectiveError::Poisoned {
+                rank,
+                operation,
+                first: first.clone(),
+            },
+            None => CollectiveError::Aborted {
+                rank,
+                by: failure.by,
+                reason: failure.reason.clone(),
+                operation,
+                sequence: place.sequence,
+                step: place.step,
+            },
+        }
+    }
+
+    /// The error of an operation whose deadline has passed; fails the group everywhere.
+    pub(crate) fn timed_out(
+        &self,
+        place: &Place,
+        waiting_for: Vec<usize>,
+        waited: Duration,
+    ) -> CollectiveError {
+        let error = CollectiveError::Timeout {
+            rank: self.job_rank(),
+            waiting_for,
+            operation: place.call.to_string(),
+            sequence: place.sequence,
+            step: place.step,
+            waited,
+        };
+        self.fail_everywhere(&error, None, error.to_string());
+        error
+    }
+
+    pub(crate) fn destroyed(&self, place: &Place) -> CollectiveError {
+        CollectiveError::Destroyed {
+            rank: self.job_rank(),
+            operation: place.call.to_string(),
+        }
+    }
+
+    fn peer_lost(&self, place: &Place, peer: usize, cause: String) -> CollectiveError {
+        CollectiveError::PeerLost {
+            rank: self.job_rank(),
+            peer,
+            operation: place.call.to_string(),
+            sequence: place.sequence,
+            step: place.step,
+            waited: place.started.elapsed(),
+            cause,
+        }
+    }
+
+    /// Fails the group on this rank only: the others find the same error on their own.
+    pub(crate) fn fail_here(&self, error: &CollectiveError) {
+        self.fail(Some(error), None, error.to_string(), false);
+    }
+
+    /// Fails the group and tells the other ranks why.
+    pub(crate) fn fail_everywhere(
+        &self,
+        error: &CollectiveError,
+        lost: Option<usize>,
+        reason: String,
+    ) {
+        self.fail(Some(error), lost, reason, true);
+    }
+
+    /// Gives the group up for a reason that is not an operation's.
+    pub(crate) fn abort(&self, reason: String) {
+        self.fail(None, None, reason, true);
+    }
+
+    fn fail(
+        &self,
+        error: Option<&CollectiveError>,
+        lost: Option<usize>,
+        reason: String,
+        tell: bool,
+    ) {
+        let first = error.map(|error| Arc::new(error.clone()));
+        let failure = Failure {
+            by: self.job_rank(),
+            lost,
+            reason,
+            first,
+            destroyed: false,
+        };
+        if self.mailbox.fail(&failure) && tell {
+            let step = self.step.load(Ordering::Relaxed);
+            for peer in self.others() {
+                self.send(peer, step, FrameKind::Abort, encode_abort(&failure));
+            }
+        }
+    }
+
+    /// Ends the group on this rank; the others are told that nothing more will come.
+    pub(crate) fn leave(&self) {
+        let failure = Failure {
+            by: self.job_rank(),
+            lost: None,
+            reason: String::new(),
+            first: None,
+            destroyed: true,
+        };
+        self.mailbox.fail(&failure);
+        for peer in self.others() {
+            self.send(peer, 0, FrameKind::Leave, Payload::empty());
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.transport.inbox().close(self.id);
+    }
+}
+
+/// One collective, to be run by the communication thread.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The group as its handles see it: the core and the way to the communication thread.
+pub(crate) struct Shared {
+    core: Arc<Core>,
+    pub(crate) local_rank: usize,
+    queue: Mutex<Queue>,
+}
+
+/// The collectives on their way to the communication thread. Numbers are given out under the
+/// queue's lock, so the order of numbers is the order of execution.
+#[derive(Default)]
+struct Queue {
+    thread: Option<CommunicationThread>,
+    closed: bool,
+}
+
+struct CommunicationThread {
+    jobs: Sender<Job>,
+    handle: JoinHandle<()>,
+    ended: Arc<Ended>,
+}
+
+#[derive(Default)]
+struct Ended {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(core: Core, local_rank: usize) -> Arc<Self> {
+        Arc::new(Self {
+            core: Arc::new(core),
+            local_rank,
+            queue: Mutex::default(),
+        })
+    }
+
+    pub(crate) const fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Gives `job` the next number and queues it; an error if that is impossible.
+    ///
+    /// `make` gets the place and returns the job together with what is handed to the caller.
+    pub(crate) fn enqueue<R>(
+        &self,
+        call: Call,
+        make: impl FnOnce(Place) -> (Job, R),
+    ) -> Result<R, (Place, CollectiveError)> {
+        let mut queue = lock(&self.queue);
+        let place = self.core.place(call);
+        if queue.closed {
+            return Err((place, self.core.destroyed(&place)));
+        }
+        let thread = match &mut queue.thread {
+            Some(thread) => thread,
+            none => match self.start() {
+                Ok(thread) => none.insert(thread),
+                Err(error) => return Err((place, error)),
+            },
+        };
+        let (job, result) = make(place);
+        let core = self.core.clone();
+        let counted: Job = Box::new(move || {
+            job();
+            core.count_finished();
+        });
+        if thread.jobs.send(counted).is_err() {
+            return Err((place, self.core.destroyed(&place)));
+        }
+        self.core.issued.fetch_add(1, Ordering::AcqRel);
+        Ok(result)
+    }
+
+    /// Starts the communication thread, at the group's first collective: groups that only send
+    /// and receive have none.
+    fn start(&self) -> Result<CommunicationThread, CollectiveError> {
+        let (jobs, queued) = mpsc::channel::<Job>();
+        let ended = Arc::new(Ended::default());
+        let signal = EndedOnDrop(ended.clone());
+        let core = self.core.clone();
+        let handle = thread::Builder::new()
+            .name(format!("everburn-group-{}", self.core.job_rank()))
+            .spawn(move || {
+                // Declared in this order, so that the core (and with it, perhaps, the transport)
+                // is gone before the end is signalled.
+                let _signal = signal;
+                let leave = LeaveOnDrop(core);
+                for job in queued {
+                    job();
+                }
+                drop(leave);
+            })
+            .map_err(|error| CollectiveError::System {
+                rank: self.core.job_rank(),
+                action: "start the communication thread".to_owned(),
+                reason: error.to_string(),
+            })?;
+        Ok(CommunicationThread {
+            jobs,
+            handle,
+            ended,
+        })
+    }
+
+    /// Lets the communication thread finish what is queued and leaves the group. `false` if that
+    /// takes longer than until `deadline`: the thread then leaves when it is done.
+    pub(crate) fn close(&self, deadline: Instant) -> bool {
+        let mut queue = lock(&self.queue);
+        if queue.closed {
+            return true;
+        }
+        queue.closed = true;
+        let thread = queue.thread.take();
+        drop(queue);
+        let Some(CommunicationThread {
+            jobs,
+            handle,
+            ended,
+        }) = thread
+        else {
+            self.core.leave();
+            return true;
+        };
+        drop(jobs);
+        let mut has_ended = lock(&ended.ended);
+        while !*has_ended {
+            let (locked, late) = wait_until(&ended.changed, has_ended, deadline);
+            has_ended = locked;
+            if late {
+                return *has_ended;
+            }
+        }
+        drop(has_ended);
+        // Returns at once: signalling is the last thing that the thread does. An error would be a
+        // panic on that thread, which has failed its operation already.
+        let _ = handle.join();
+        true
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let rank = self.core.job_rank();
+            self.core
+                .abort(format!("rank {rank} panicked; its own message tells more"));
+        }
+        self.close(Instant::now() + DROP_PATIENCE);
+    }
+}
+
+/// Leaves the group when the communication thread ends, in order or by a panic.
+struct LeaveOnDrop(Arc<Core>);
+
+impl Drop for LeaveOnDrop {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let rank = self.0.job_rank();
+            self.0
+                .abort(format!("the communication thread of rank {rank} panicked"));
+        }
+        self.0.leave();
+    }
+}
+
+struct EndedOnDrop(Arc<Ended>);
+
+impl Drop for EndedOnDrop {
+    fn drop(&mut self) {
+        *lock(&self.0.ended) = true;
+        self.0.changed.notify_all();
+    }
+}

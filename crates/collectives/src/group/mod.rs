@@ -1,0 +1,252 @@
+//! Process groups: the collectives, point-to-point messages and sub-groups.
+//!
+//! A [`ProcessGroup`] is one rank's end of a group. Every member makes the same collective calls
+//! in the same order; they run in that order on one communication thread a group, while
+//! [`ProcessGroup::send`] and [`ProcessGroup::recv`] wait for nobody.
+//!
+//! Invariants:
+//! - Every element of a reduction is combined in rank order, whatever the algorithm and the
+//!   transport: all ranks hold the same bits, and so does a run over another transport.
+//! - In every collective each rank compares what all ranks called. If one rank finds a
+//!   [`CollectiveError::Mismatch`], all do.
+//! - Every wait has a deadline. After an error the group is unusable on all its ranks.
+//!
+//! What is deliberately absent: global state, and a way to cancel an operation or to mend a group
+//! that has failed (make a new one).
+
+mod algorithm;
+mod collective;
+mod core;
+mod element;
+mod error;
+mod exchange;
+mod operations;
+mod options;
+mod point_to_point;
+mod reduce;
+mod signature;
+mod subgroup;
+mod work;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub use self::algorithm::Algorithm;
+pub use self::element::{DType, Element};
+pub use self::error::{CollectiveError, RankCall};
+pub use self::options::{DEFAULT_TIMEOUT, GroupOptions};
+pub use self::reduce::ReduceOp;
+pub use self::signature::{Operation, Signature};
+pub use self::work::Work;
+
+use self::core::{Core, Shared};
+pub(crate) use self::signature::SIGNATURE_BYTES;
+use crate::rendezvous::Rendezvous;
+use crate::transport::{TcpMesh, ThreadMesh, Transport};
+
+/// The id of the group of all ranks; sub-groups derive theirs from it.
+const WORLD: u64 = 1;
+
+/// One rank's end of a group of ranks that exchange arrays of numbers.
+///
+/// Cloning is cheap and gives another handle on the same group. Dropping the last handle (a
+/// [`Work`] counts as one) leaves the group without waiting for the other ranks, and for at most
+/// two seconds for what is still under way; [`ProcessGroup::destroy`] waits.
+///
+/// ```
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+///
+/// let groups = ProcessGroup::over_threads(4, GroupOptions::default());
+/// let ranks: Vec<_> = groups
+///     .into_iter()
+///     .map(|group| {
+///         std::thread::spawn(move || {
+///             let sum = group.all_reduce(vec![group.rank() as i64], ReduceOp::Sum).wait()?;
+///             group.destroy()?;
+///             Ok::<_, everburn_collectives::group::CollectiveError>(sum)
+///         })
+///     })
+///     .collect();
+/// for rank in ranks {
+///     assert_eq!(rank.join().unwrap().unwrap(), vec![6]);
+/// }
+/// ```
+#[derive(Clone)]
+pub struct ProcessGroup {
+    shared: Arc<Shared>,
+}
+
+impl ProcessGroup {
+    /// The groups of `world_size` ranks that are threads of this process, in rank order.
+    #[must_use]
+    pub fn over_threads(world_size: usize, options: GroupOptions) -> Vec<Self> {
+        ThreadMesh::new(world_size)
+            .into_iter()
+            .enumerate()
+            .map(|(rank, mesh)| Self::over(Arc::new(mesh), rank, options))
+            .collect()
+    }
+
+    /// The group of one rank, which exchanges nothing.
+    #[must_use]
+    pub fn alone(options: GroupOptions) -> Self {
+        let mut groups = Self::over_threads(1, options);
+        groups.remove(0)
+    }
+
+    /// Connects this process with the other ranks of `rendezvous` by TCP. The timeout of the
+    /// options, if there is one, takes the place of the rendezvous' own.
+    ///
+    /// # Errors
+    /// As [`TcpMesh::connect`]: the error names the ranks that have not come.
+    pub fn connect(
+        mut rendezvous: Rendezvous,
+        options: GroupOptions,
+    ) -> Result<Self, CollectiveError> {
+        let timeout = options.timeout.unwrap_or(rendezvous.timeout);
+        rendezvous.timeout = timeout;
+        let options = GroupOptions {
+            timeout: Some(timeout),
+            ..options
+        };
+        let Rendezvous {
+            rank, world_size, ..
+        } = rendezvous;
+        if rank >= world_size {
+            return Err(CollectiveError::Invalid {
+                rank,
+                operation: "connect".to_owned(),
+                reason: format!("rank {rank} does not exist in a world of {world_size}"),
+            });
+        }
+        let mesh = TcpMesh::connect(&rendezvous, options.max_message_bytes)?;
+        Ok(Self::over(Arc::new(mesh), rendezvous.local_rank, options))
+    }
+
+    /// The group of all ranks of `transport`. Make one such group a transport.
+    #[must_use]
+    pub fn over(transport: Arc<dyn Transport>, local_rank: usize, options: GroupOptions) -> Self {
+        let members = (0..transport.world_size()).collect();
+        let rank = transport.rank();
+        let step = Arc::new(AtomicU64::new(0));
+        // A second group over the same transport gets a mailbox of its own that nobody writes to,
+        // and times out.
+        let mailbox = transport.inbox().mailbox(WORLD).unwrap_or_default();
+        let core = Core::new(transport, mailbox, WORLD, members, rank, options, step);
+        Self {
+            shared: Shared::new(core, local_rank),
+        }
+    }
+
+    /// This rank's number in the group, 0 to [`ProcessGroup::world_size`] - 1.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.core().rank
+    }
+
+    /// How many ranks the group has.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.core().members.len()
+    }
+
+    /// This rank's number on its own machine.
+    #[must_use]
+    pub fn local_rank(&self) -> usize {
+        self.shared.local_rank
+    }
+
+    /// The job rank of each member, by rank of the group.
+    #[must_use]
+    pub fn job_ranks(&self) -> &[usize] {
+        &self.core().members
+    }
+
+    /// What carries the messages: `tcp` or `threads`.
+    #[must_use]
+    pub fn transport_name(&self) -> &'static str {
+        self.core().transport.name()
+    }
+
+    /// The deadline of operations that are given none.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.core().timeout()
+    }
+
+    /// Labels this rank's next operations with the training step, which errors then name. Holds
+    /// for the group's sub-groups too.
+    pub fn set_step(&self, step: u64) {
+        self.core().step.store(step, Ordering::Relaxed);
+    }
+
+    /// The label of [`ProcessGroup::set_step`].
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.core().step.load(Ordering::Relaxed)
+    }
+
+    /// Gives the group up: what is under way and all later operations, here and on the other
+    /// ranks, fail at once with `reason`, and so do the group's sub-groups.
+    pub fn abort(&self, reason: impl Into<String>) {
+        self.core().abort(reason.into());
+    }
+
+    /// Closes all connections of this rank at once without a goodbye, as if its process had been
+    /// killed: for tests of what the others do then.
+    pub fn sever(&self) {
+        self.core().transport.sever();
+    }
+
+    /// Leaves the group in good order: finishes what was issued, sends what is queued and waits
+    /// until all other ranks have left too, so that nobody's last message is cut off. Other
+    /// handles of the group fail from then on; sub-groups go on. A group that has failed is left
+    /// at once.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Timeout`] names the ranks that have not left within the group's timeout.
+    pub fn destroy(self) -> Result<(), CollectiveError> {
+        let core = self.core();
+        let started = Instant::now();
+        let deadline = started + core.timeout();
+        let failed = core.mailbox.failure().is_some();
+        let finished = self.shared.close(deadline);
+        if failed {
+            return Ok(());
+        }
+        let others: Vec<usize> = core.others().collect();
+        let waiting_for = if finished && core.transport.flush(deadline) {
+            core.mailbox.wait_gone(&others, deadline)
+        } else {
+            others
+        };
+        if waiting_for.is_empty() {
+            return Ok(());
+        }
+        Err(CollectiveError::Timeout {
+            rank: core.job_rank(),
+            waiting_for,
+            operation: "destroy".to_owned(),
+            sequence: core.issued.load(Ordering::Acquire),
+            step: self.step(),
+            waited: started.elapsed(),
+        })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.shared.core()
+    }
+}
+
+impl fmt::Debug for ProcessGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessGroup")
+            .field("rank", &self.rank())
+            .field("world_size", &self.world_size())
+            .field("job_ranks", &self.job_ranks())
+            .field("transport", &self.transport_name())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! Messages between two ranks.
+
+use super::ProcessGroup;
+use super::element::Element;
+use super::error::CollectiveError;
+use super::signature::Call;
+use super::work::{Partner, Work};
+use crate::transport::{Frame, FrameKind, Header, Payload};
+
+/// Messages between two ranks. They pass the collectives by: neither waits for the other.
+impl ProcessGroup {
+    /// Sends `values` to rank `to` under `tag`; done when the network has taken them.
+    ///
+    /// Messages between two ranks under one tag arrive in the order of sending. A rank may send
+    /// to itself. The receiver's memory holds what it has not asked for yet.
+    pub fn send<T: Element>(&self, values: Vec<T>, to: usize, tag: u64) -> Work<()> {
+        let call = Call::Send {
+            dtype: T::DTYPE,
+            length: values.len(),
+            to,
+            tag,
+        };
+        if let Err(reason) = self.check_rank(to).and(self.check_size::<T>(values.len())) {
+            return self.refuse(call, reason);
+        }
+        let core = self.core();
+        let place = core.place(call);
+        let peer = core.members[to];
+        let (work, completion) = Work::new(&self.shared, place, Partner::One(peer));
+        let payload = Payload::from_vec(values);
+        let watcher_core = core.clone();
+        let watcher = core.mailbox.watch(
+            peer,
+            Box::new(move |result| {
+                let result = result.map_err(|why| watcher_core.interrupted(&place, why));
+                completion.complete(result);
+            }),
+        );
+        let Some(watcher) = watcher else { return work };
+        if to == self.rank() {
+            core.mailbox.put_message(peer, tag, payload);
+            core.mailbox.written(watcher, Ok(()));
+            return work;
+        }
+        let header = Header {
+            group: core.id,
+            step: place.step,
+            kind: FrameKind::Message { tag },
+        };
+        let mut frame = Frame::new(header, payload);
+        let mailbox = core.mailbox.clone();
+        frame.written = Some(Box::new(move |result| mailbox.written(watcher, result)));
+        core.transport.send(peer, frame);
+        work
+    }
+
+    /// Receives the next message of rank `from` under `tag`. Several receives of one rank and tag
+    /// are served in the order of the calls.
+    ///
+    /// # Errors
+    /// [`CollectiveError::WrongMessage`] if the message has another type, besides those of
+    /// [`Work::wait`].
+    pub fn recv<T: Element>(&self, from: usize, tag: u64) -> Work<Vec<T>> {
+        let call = Call::Recv {
+            dtype: T::DTYPE,
+            from,
+            tag,
+        };
+        if let Err(reason) = self.check_rank(from) {
+            return self.refuse(call, reason);
+        }
+        let core = self.core().clone();
+        let place = core.place(call);
+        let peer = core.members[from];
+        let (work, completion) = Work::new(&self.shared, place, Partner::One(peer));
+        let mailbox = core.mailbox.clone();
+        let receiver = move |result: Result<Payload, _>| {
+            let result = match result {
+                Err(why) => Err(core.interrupted(&place, why)),
+                Ok(payload) => {
+                    let found = format!("{payload:?}");
+                    payload.into_vec::<T>().ok_or_else(|| {
+                        let error = CollectiveError::WrongMessage {
+                            rank: core.job_rank(),
+                            peer,
+                            operation: call.to_string(),
+                            found,
+                            step: place.step,
+                        };
+                        core.fail_everywhere(&error, None, error.to_string());
+                        error
+                    })
+                }
+            };
+            completion.complete(result);
+        };
+        mailbox.take_message(peer, tag, Box::new(receiver));
+        work
+    }
+}

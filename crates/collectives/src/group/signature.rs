@@ -1,0 +1,271 @@
+//! What a rank called, in a form that all ranks compare.
+
+use std::fmt;
+
+use super::algorithm::Algorithm;
+use super::element::{DType, Element};
+use super::reduce::ReduceOp;
+
+/// The collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// [`super::ProcessGroup::all_reduce`].
+    AllReduce,
+    /// [`super::ProcessGroup::broadcast`].
+    Broadcast,
+    /// [`super::ProcessGroup::reduce`].
+    Reduce,
+    /// [`super::ProcessGroup::all_gather`].
+    AllGather,
+    /// [`super::ProcessGroup::all_gather_varied`].
+    AllGatherVaried,
+    /// [`super::ProcessGroup::gather`].
+    Gather,
+    /// [`super::ProcessGroup::scatter`].
+    Scatter,
+    /// [`super::ProcessGroup::reduce_scatter`].
+    ReduceScatter,
+    /// [`super::ProcessGroup::all_to_all`].
+    AllToAll,
+    /// [`super::ProcessGroup::barrier`].
+    Barrier,
+    /// [`super::ProcessGroup::subgroup`].
+    Subgroup,
+}
+
+impl Operation {
+    /// Every operation; the place in this list is the code on the wire.
+    const ALL: [Self; 11] = [
+        Self::AllReduce,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::AllGather,
+        Self::AllGatherVaried,
+        Self::Gather,
+        Self::Scatter,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::Barrier,
+        Self::Subgroup,
+    ];
+
+    /// The name of the method.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllGather => "all_gather",
+            Self::AllGatherVaried => "all_gather_varied",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Barrier => "barrier",
+            Self::Subgroup => "subgroup",
+        }
+    }
+}
+
+/// Everything that must be the same on all ranks for one collective to make sense.
+///
+/// Each rank sends its signature to each other rank and compares all of them, so all ranks reach
+/// the same verdict. What may differ (a length in [`Operation::AllGatherVaried`]) is `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signature {
+    /// The collective.
+    pub operation: Operation,
+    /// The type of the elements.
+    pub dtype: Option<DType>,
+    /// How many elements each rank gives.
+    pub length: Option<u64>,
+    /// The reduction.
+    pub op: Option<ReduceOp>,
+    /// The root, as a rank of the group.
+    pub root: Option<u32>,
+    /// How the result is computed, where there is a choice.
+    pub algorithm: Option<Algorithm>,
+}
+
+/// The size of an encoded signature, in bytes.
+pub(crate) const SIGNATURE_BYTES: usize = 20;
+
+/// The code of a field that is `None`.
+const NONE: u8 = u8::MAX;
+
+impl Signature {
+    pub(crate) const fn new(operation: Operation) -> Self {
+        Self {
+            operation,
+            dtype: None,
+            length: None,
+            op: None,
+            root: None,
+            algorithm: None,
+        }
+    }
+
+    pub(crate) const fn of<T: Element>(mut self) -> Self {
+        self.dtype = Some(T::DTYPE);
+        self
+    }
+
+    pub(crate) const fn length(mut self, length: usize) -> Self {
+        self.length = Some(length as u64);
+        self
+    }
+
+    pub(crate) const fn op(mut self, op: ReduceOp) -> Self {
+        self.op = Some(op);
+        self
+    }
+
+    pub(crate) const fn root(mut self, root: usize) -> Self {
+        self.root = Some(root as u32);
+        self
+    }
+
+    pub(crate) const fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
+        self
+    }
+
+    pub(crate) fn encode(&self) -> [u8; SIGNATURE_BYTES] {
+        let mut bytes = [0; SIGNATURE_BYTES];
+        let operation = Operation::ALL.iter().position(|o| *o == self.operation);
+        bytes[0] = operation.map_or(NONE, |code| code as u8);
+        bytes[1] = self.dtype.map_or(NONE, DType::code);
+        bytes[2] = self.op.map_or(NONE, ReduceOp::code);
+        bytes[3] = self.algorithm.map_or(NONE, Algorithm::code);
+        bytes[4..8].copy_from_slice(&self.root.unwrap_or(u32::MAX).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.length.unwrap_or(u64::MAX).to_le_bytes());
+        bytes
+    }
+
+    /// The signature of `bytes`, or what is wrong with them.
+    pub(crate) fn decode(bytes: &[u8; SIGNATURE_BYTES]) -> Result<Self, String> {
+        fn known<T>(code: u8, what: &str, of: fn(u8) -> Option<T>) -> Result<Option<T>, String> {
+            if code == NONE {
+                return Ok(None);
+            }
+            of(code)
+                .map(Some)
+                .ok_or_else(|| format!("no {what} has the code {code}"))
+        }
+        let operation = Operation::ALL
+            .get(usize::from(bytes[0]))
+            .copied()
+            .ok_or_else(|| format!("no operation has the code {}", bytes[0]))?;
+        let root = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let mut length = [0; 8];
+        length.copy_from_slice(&bytes[8..16]);
+        let length = u64::from_le_bytes(length);
+        Ok(Self {
+            operation,
+            dtype: known(bytes[1], "type", DType::from_code)?,
+            op: known(bytes[2], "reduction", ReduceOp::from_code)?,
+            algorithm: known(bytes[3], "algorithm", Algorithm::from_code)?,
+            root: (root != u32::MAX).then_some(root),
+            length: (length != u64::MAX).then_some(length),
+        })
+    }
+}
+
+/// `all_reduce(f32[10], sum)`; the alternate form adds the algorithm.
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut arguments = Vec::new();
+        match (self.dtype, self.length) {
+            (Some(dtype), Some(length)) => arguments.push(format!("{dtype}[{length}]")),
+            (Some(dtype), None) => arguments.push(dtype.to_string()),
+            _ => {}
+        }
+        arguments.extend(self.op.map(|op| op.to_string()));
+        arguments.extend(self.root.map(|root| format!("root {root}")));
+        if f.alternate() {
+            arguments.extend(
+                self.algorithm
+                    .map(|algorithm| format!("{algorithm} algorithm")),
+            );
+        }
+        f.write_str(self.operation.name())?;
+        if !arguments.is_empty() {
+            write!(f, "({})", arguments.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// One call of this rank, as errors name it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Call {
+    Collective(Signature),
+    Send {
+        dtype: DType,
+        length: usize,
+        to: usize,
+        tag: u64,
+    },
+    Recv {
+        dtype: DType,
+        from: usize,
+        tag: u64,
+    },
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Collective(signature) => signature.fmt(f),
+            Self::Send {
+                dtype,
+                length,
+                to,
+                tag,
+            } => {
+                write!(f, "send({dtype}[{length}], to {to}, tag {tag})")
+            }
+            Self::Recv { dtype, from, tag } => write!(f, "recv({dtype}, from {from}, tag {tag})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_survives_the_wire() {
+        for operation in Operation::ALL {
+            let plain = Signature::new(operation);
+            let full = plain.of::<f32>().length(3).op(ReduceOp::Max).root(2);
+            for signature in [plain, full, full.algorithm(Algorithm::Direct)] {
+                assert_eq!(Signature::decode(&signature.encode()), Ok(signature));
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_codes_are_refused() {
+        let good = Signature::new(Operation::Barrier).encode();
+        for place in 0..4 {
+            let mut bad = good;
+            bad[place] = 100;
+            assert!(Signature::decode(&bad).is_err());
+        }
+    }
+
+    #[test]
+    fn a_call_reads_as_it_was_written() {
+        let call = Signature::new(Operation::AllReduce)
+            .of::<f32>()
+            .length(10)
+            .op(ReduceOp::Sum);
+        assert_eq!(call.to_string(), "all_reduce(f32[10], sum)");
+        assert_eq!(Signature::new(Operation::Barrier).to_string(), "barrier");
+        let call = Signature::new(Operation::Scatter).of::<u8>().root(3);
+        assert_eq!(call.to_string(), "scatter(u8, root 3)");
+    }
+}

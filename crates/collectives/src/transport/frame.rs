@@ -1,0 +1,251 @@
+//! What travels between two ranks: a header of fixed size and the elements.
+
+use super::payload::Payload;
+use crate::group::{DType, SIGNATURE_BYTES, Signature};
+
+/// The size of an encoded header, in bytes.
+pub(crate) const HEADER_BYTES: usize = 64;
+
+/// The first bytes of each header: a stream that has slipped is found at once.
+const MAGIC: [u8; 4] = *b"EVF1";
+
+/// What a frame is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// A rank's part in a collective. `phase` 0 is the opening, which every rank sends to every
+    /// other rank with its signature; later phases carry data only.
+    Collective {
+        /// The number of the collective in its group.
+        sequence: u64,
+        /// The step of the algorithm.
+        phase: u8,
+        /// What the sender called.
+        signature: Signature,
+    },
+    /// A point-to-point message.
+    Message {
+        /// The label that the receiver asks for.
+        tag: u64,
+    },
+    /// The sender has given the group up; the payload is the encoded reason.
+    Abort,
+    /// The sender has destroyed the group and will send nothing more for it.
+    Leave,
+    /// The sender closes the connection: the end of the stream that follows is no loss.
+    Goodbye,
+}
+
+/// Where a frame belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The process group.
+    pub group: u64,
+    /// The sender's step, for reports.
+    pub step: u64,
+    /// What the frame is for.
+    pub kind: FrameKind,
+}
+
+/// Called once when the frame has been handed to the network, or with the reason why it never
+/// will be.
+pub type WrittenHook = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// One message between two ranks of a job.
+pub struct Frame {
+    /// Where it belongs.
+    pub header: Header,
+    /// The elements.
+    pub payload: Payload,
+    /// Whom to tell when it is written.
+    pub written: Option<WrittenHook>,
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frame")
+            .field("header", &self.header)
+            .field("payload", &self.payload)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Frame {
+    pub(crate) const fn new(header: Header, payload: Payload) -> Self {
+        Self {
+            header,
+            payload,
+            written: None,
+        }
+    }
+
+    /// Tells the sender, if it wants to know, what became of the frame.
+    pub(crate) fn report(&mut self, result: Result<(), String>) {
+        if let Some(hook) = self.written.take() {
+            hook(result);
+        }
+    }
+}
+
+/// A header as it comes off the wire, with the shape of the payload that follows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WireHeader {
+    pub(crate) header: Header,
+    pub(crate) dtype: DType,
+    pub(crate) payload_bytes: u64,
+}
+
+impl WireHeader {
+    pub(crate) fn of(frame: &Frame) -> Self {
+        Self {
+            header: frame.header,
+            dtype: frame.payload.dtype(),
+            payload_bytes: frame.payload.bytes().len() as u64,
+        }
+    }
+
+    /// Layout, little-endian: magic 4, kind 1, type 1, phase 1, zero 1, group 8, number 8, step 8,
+    /// payload bytes 8, signature 20, zero 4.
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let (kind, number, phase, signature) = match self.header.kind {
+            FrameKind::Collective {
+                sequence,
+                phase,
+                signature,
+            } => (0, sequence, phase, Some(signature)),
+            FrameKind::Message { tag } => (1, tag, 0, None),
+            FrameKind::Abort => (2, 0, 0, None),
+            FrameKind::Leave => (3, 0, 0, None),
+            FrameKind::Goodbye => (4, 0, 0, None),
+        };
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4] = kind;
+        bytes[5] = self.dtype.code();
+        bytes[6] = phase;
+        bytes[8..16].copy_from_slice(&self.header.group.to_le_bytes());
+        bytes[16..24].copy_from_slice(&number.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.header.step.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        if let Some(signature) = signature {
+            bytes[40..40 + SIGNATURE_BYTES].copy_from_slice(&signature.encode());
+        }
+        bytes
+    }
+
+    /// The header of `bytes`, or what is wrong with them.
+    pub(crate) fn decode(
+        bytes: &[u8; HEADER_BYTES],
+        max_message_bytes: u64,
+    ) -> Result<Self, String> {
+        if bytes[0..4] != MAGIC {
+            return Err("a frame that does not begin with the magic bytes".to_owned());
+        }
+        let dtype = DType::from_code(bytes[5])
+            .ok_or_else(|| format!("a frame with the unknown type {}", bytes[5]))?;
+        let number = number_at(bytes, 16);
+        let payload_bytes = number_at(bytes, 32);
+        let kind = match bytes[4] {
+            0 => {
+                let mut signature = [0; SIGNATURE_BYTES];
+                signature.copy_from_slice(&bytes[40..40 + SIGNATURE_BYTES]);
+                let signature = Signature::decode(&signature)?;
+                FrameKind::Collective {
+                    sequence: number,
+                    phase: bytes[6],
+                    signature,
+                }
+            }
+            1 => FrameKind::Message { tag: number },
+            2 => FrameKind::Abort,
+            3 => FrameKind::Leave,
+            4 => FrameKind::Goodbye,
+            other => return Err(format!("a frame of the unknown kind {other}")),
+        };
+        if payload_bytes > max_message_bytes {
+            return Err(format!(
+                "a frame of {payload_bytes} bytes, more than the {max_message_bytes} allowed \
+                 (option `max_message_bytes`)"
+            ));
+        }
+        if !payload_bytes.is_multiple_of(dtype.size() as u64) {
+            return Err(format!(
+                "a frame of {payload_bytes} bytes, not a whole number of {dtype}"
+            ));
+        }
+        let header = Header {
+            group: number_at(bytes, 8),
+            step: number_at(bytes, 24),
+            kind,
+        };
+        Ok(Self {
+            header,
+            dtype,
+            payload_bytes,
+        })
+    }
+}
+
+/// The little-endian number at `offset` of a header.
+fn number_at(bytes: &[u8; HEADER_BYTES], offset: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[offset..offset + 8]);
+    u64::from_le_bytes(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::Operation;
+
+    fn header(kind: FrameKind) -> WireHeader {
+        let header = Header {
+            group: 7,
+            step: 8,
+            kind,
+        };
+        WireHeader {
+            header,
+            dtype: DType::F16,
+            payload_bytes: 10,
+        }
+    }
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let signature = Signature::new(Operation::Barrier);
+        let kinds = [
+            FrameKind::Collective {
+                sequence: 9,
+                phase: 1,
+                signature,
+            },
+            FrameKind::Message { tag: u64::MAX },
+            FrameKind::Abort,
+            FrameKind::Leave,
+            FrameKind::Goodbye,
+        ];
+        for kind in kinds {
+            assert_eq!(
+                WireHeader::decode(&header(kind).encode(), 10),
+                Ok(header(kind))
+            );
+        }
+    }
+
+    #[test]
+    fn absurd_headers_are_refused() {
+        let good = header(FrameKind::Leave);
+        let error = WireHeader::decode(&good.encode(), 9).unwrap_err();
+        assert!(error.contains("more than the 9 allowed"), "{error}");
+        let odd = WireHeader {
+            payload_bytes: 3,
+            ..good
+        };
+        assert!(WireHeader::decode(&odd.encode(), 9).is_err());
+        for (place, value) in [(0, 0), (4, 9), (5, 9)] {
+            let mut bytes = good.encode();
+            bytes[place] = value;
+            assert!(WireHeader::decode(&bytes, 10).is_err());
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Where a transport delivers what it receives.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use super::frame::{FrameKind, Header};
+use super::mailbox::{Failure, Mailbox, Part};
+use super::payload::Payload;
+use crate::sync::lock;
+
+/// The longest reason that travels with an abort, in bytes.
+const MAX_REASON_BYTES: usize = 4096;
+
+/// The receiving side of one rank, shared by all its transports: a mailbox for each process group
+/// and the news of ranks that are gone.
+///
+/// A transport calls [`Inbox::deliver`] for each frame, from any thread but in the order of
+/// sending, and [`Inbox::lost`] once when the connection to a peer ends.
+#[derive(Default)]
+pub struct Inbox {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    mailboxes: HashMap<u64, Arc<Mailbox>>,
+    /// Groups that this rank has destroyed; frames that are still under way to them are dropped.
+    closed: HashSet<u64>,
+    gone: HashMap<usize, String>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.state);
+        f.debug_struct("Inbox")
+            .field("groups", &state.mailboxes.len())
+            .field("gone", &state.gone)
+            .finish()
+    }
+}
+
+impl Inbox {
+    /// An inbox without groups.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Takes in one frame of `from`.
+    ///
+    /// # Errors
+    /// What is wrong with the frame; the transport then closes the connection to that peer.
+    pub fn deliver(&self, from: usize, header: &Header, payload: Payload) -> Result<(), String> {
+        if header.kind == FrameKind::Goodbye {
+            self.lost(from, "it ended its process groups in good order");
+            return Ok(());
+        }
+        // A frame may come before this rank has made the group: a peer that returned from
+        // `subgroup` a moment earlier is already using it.
+        let Some(mailbox) = self.mailbox(header.group) else {
+            return Ok(());
+        };
+        match header.kind {
+            FrameKind::Collective {
+                sequence,
+                phase,
+                signature,
+            } => {
+                mailbox.put_part((sequence, phase), from, Part { signature, payload })?;
+            }
+            FrameKind::Message { tag } => mailbox.put_message(from, tag, payload),
+            FrameKind::Abort => {
+                mailbox.fail(&decode_abort(from, &payload)?);
+            }
+            FrameKind::Leave => mailbox.mark_gone(from, "it had destroyed the group"),
+            FrameKind::Goodbye => {}
+        }
+        Ok(())
+    }
+
+    /// Notes that `peer` will send nothing more to any group; the first cause stays.
+    pub fn lost(&self, peer: usize, cause: &str) {
+        let mut state = lock(&self.state);
+        if state.gone.contains_key(&peer) {
+            return;
+        }
+        state.gone.insert(peer, cause.to_owned());
+        let mailboxes: Vec<_> = state.mailboxes.values().cloned().collect();
+        drop(state);
+        for mailbox in mailboxes {
+            mailbox.mark_gone(peer, cause);
+        }
+    }
+
+    /// Whether `peer` is gone, and why.
+    #[must_use]
+    pub fn gone(&self, peer: usize) -> Option<String> {
+        lock(&self.state).gone.get(&peer).cloned()
+    }
+
+    /// The mailbox of `group`, made if there is none; `None` once this rank has closed the group.
+    pub(crate) fn mailbox(&self, group: u64) -> Option<Arc<Mailbox>> {
+        let mut state = lock(&self.state);
+        if state.closed.contains(&group) {
+            return None;
+        }
+        if let Some(mailbox) = state.mailboxes.get(&group) {
+            return Some(mailbox.clone());
+        }
+        let mailbox = Arc::new(Mailbox::default());
+        for (peer, cause) in &state.gone {
+            mailbox.mark_gone(*peer, cause);
+        }
+        state.mailboxes.insert(group, mailbox.clone());
+        Some(mailbox)
+    }
+
+    /// Drops the mailbox of `group` and all later frames for it.
+    pub(crate) fn close(&self, group: u64) {
+        let mut state = lock(&self.state);
+        state.mailboxes.remove(&group);
+        state.closed.insert(group);
+    }
+}
+
+/// The payload of an abort: whether a rank was lost (1 byte), which (4 bytes), the reason in UTF-8.
+pub(crate) fn encode_abort(failure: &Failure) -> Payload {
+    let lost = failure.lost.map_or(u32::MAX, |rank| rank as u32);
+    let mut end = failure.reason.len().min(MAX_REASON_BYTES);
+    while !failure.reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut bytes = vec![u8::from(failure.lost.is_some())];
+    bytes.extend(lost.to_le_bytes());
+    bytes.extend(failure.reason[..end].as_bytes());
+    Payload::from_vec(bytes)
+}
+
+/// The opposite of [`encode_abort`].
+fn decode_abort(by: usize, payload: &Payload) -> Result<Failure, String> {
+    let bytes = payload
+        .as_slice::<u8>()
+        .ok_or("an abort that is not made of bytes")?;
+    let ([flag, a, b, c, d], reason) = bytes
+        .split_first_chunk()
+        .ok_or("an abort without a reason")?;
+    let lost = (*flag != 0).then_some(u32::from_le_bytes([*a, *b, *c, *d]) as usize);
+    let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
+    let reason = String::from_utf8_lossy(reason).into_owned();
+    Ok(Failure {
+        by,
+        lost,
+        reason,
+        first: None,
+        destroyed: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_abort_survives_the_wire() {
+        let reason = "é".repeat(MAX_REASON_BYTES);
+        let sent = Failure {
+            by: 3,
+            lost: Some(1),
+            reason,
+            first: None,
+            destroyed: false,
+        };
+        let received = decode_abort(3, &encode_abort(&sent)).unwrap();
+        assert_eq!((received.by, received.lost), (3, Some(1)));
+        assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
+        assert!(decode_abort(3, &Payload::from_vec(vec![1u8])).is_err());
+        assert!(decode_abort(3, &Payload::from_vec(vec![1f32])).is_err());
+    }
+
+    #[test]
+    fn a_closed_group_takes_no_frames() {
+        let inbox = Inbox::new();
+        assert!(inbox.mailbox(1).is_some());
+        inbox.close(1);
+        assert!(inbox.mailbox(1).is_none());
+        let header = Header {
+            group: 1,
+            step: 0,
+            kind: FrameKind::Message { tag: 0 },
+        };
+        inbox.deliver(0, &header, Payload::empty()).unwrap();
+    }
+}

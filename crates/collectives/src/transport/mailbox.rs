@@ -1,0 +1,326 @@
+//! What has arrived for one process group, and who waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::Instant;
+
+use super::payload::Payload;
+use crate::group::{CollectiveError, Signature};
+use crate::sync::{lock, wait_until};
+
+/// Why a group can no longer be used.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    /// The rank that noticed it first.
+    pub(crate) by: usize,
+    /// The rank that was lost, if that is what happened.
+    pub(crate) lost: Option<usize>,
+    /// In words.
+    pub(crate) reason: String,
+    /// The error as this rank has reported it; `None` if another rank did.
+    pub(crate) first: Option<Arc<CollectiveError>>,
+    /// This rank has destroyed the group.
+    pub(crate) destroyed: bool,
+}
+
+/// Why waiting ended without what was waited for.
+#[derive(Debug, Clone)]
+pub(crate) enum Interruption {
+    /// The group failed.
+    Failed(Failure),
+    /// A rank that is waited for is gone.
+    Gone { peer: usize, cause: String },
+    /// The deadline passed; these ranks have sent nothing.
+    Deadline { missing: Vec<usize> },
+}
+
+/// A rank's part in a collective.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) signature: Signature,
+    pub(crate) payload: Payload,
+}
+
+/// Whom to call with a message, or with the reason why there will be none.
+pub(crate) type Receiver = Box<dyn FnOnce(Result<Payload, Interruption>) + Send>;
+
+/// Whom to call when a message has been written.
+pub(crate) type Watcher = Box<dyn FnOnce(Result<(), Interruption>) + Send>;
+
+/// Where one collective's parts of one phase are found: sequence number and phase.
+pub(crate) type PartKey = (u64, u8);
+
+#[derive(Default)]
+struct State {
+    parts: HashMap<(PartKey, usize), Part>,
+    messages: HashMap<(usize, u64), VecDeque<Payload>>,
+    receivers: HashMap<(usize, u64), VecDeque<Receiver>>,
+    watchers: HashMap<u64, (usize, Watcher)>,
+    next_watcher: u64,
+    failure: Option<Failure>,
+    /// Ranks that will send nothing more, and why.
+    gone: HashMap<usize, String>,
+    /// The mailboxes of sub-groups, which fail with this one.
+    children: Vec<Weak<Mailbox>>,
+}
+
+/// The mailbox of one group on one rank: transports put frames in, the group takes them out.
+///
+/// Callbacks run on the thread that brings the news, and never under the lock.
+#[derive(Default)]
+pub(crate) struct Mailbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Mailbox {
+    /// Takes in `from`'s part; an error if it is there already, which no honest rank causes.
+    pub(crate) fn put_part(&self, key: PartKey, from: usize, part: Part) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        if state.parts.insert((key, from), part).is_some() {
+            return Err(format!(
+                "two frames for phase {} of collective {}",
+                key.1, key.0
+            ));
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Takes in a message, or hands it to whoever has waited longest for it.
+    pub(crate) fn put_message(&self, from: usize, tag: u64, payload: Payload) {
+        let mut state = lock(&self.state);
+        let receiver = match state.receivers.get_mut(&(from, tag)) {
+            Some(queue) => {
+                let receiver = queue.pop_front();
+                if queue.is_empty() {
+                    state.receivers.remove(&(from, tag));
+                }
+                receiver
+            }
+            None => None,
+        };
+        match receiver {
+            Some(receiver) => {
+                drop(state);
+                receiver(Ok(payload));
+            }
+            None => state
+                .messages
+                .entry((from, tag))
+                .or_default()
+                .push_back(payload),
+        }
+    }
+
+    /// Waits for the part of `from`.
+    ///
+    /// Ends at once when the group fails or when any rank of `outstanding` (the ranks whose part
+    /// of this phase is still needed) is gone without having sent it. Parts that are there come
+    /// first: a rank that answered and then left has answered.
+    pub(crate) fn take_part(
+        &self,
+        key: PartKey,
+        from: usize,
+        outstanding: &[usize],
+        deadline: Instant,
+    ) -> Result<Part, Interruption> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(part) = state.parts.remove(&(key, from)) {
+                return Ok(part);
+            }
+            if let Some(failure) = &state.failure {
+                return Err(Interruption::Failed(failure.clone()));
+            }
+            let missing = |peer: &&usize| !state.parts.contains_key(&(key, **peer));
+            for peer in outstanding.iter().filter(missing) {
+                if let Some(cause) = state.gone.get(peer) {
+                    return Err(Interruption::Gone {
+                        peer: *peer,
+                        cause: cause.clone(),
+                    });
+                }
+            }
+            let (locked, late) = wait_until(&self.changed, state, deadline);
+            state = locked;
+            if late {
+                let missing = |peer: &&usize| !state.parts.contains_key(&(key, **peer));
+                let missing = outstanding.iter().filter(missing).copied().collect();
+                return Err(Interruption::Deadline { missing });
+            }
+        }
+    }
+
+    /// Calls `receiver` with the next message of `from` under `tag`, now or when it comes.
+    pub(crate) fn take_message(&self, from: usize, tag: u64, receiver: Receiver) {
+        let mut state = lock(&self.state);
+        let message = match state.messages.get_mut(&(from, tag)) {
+            Some(queue) => {
+                let message = queue.pop_front();
+                if queue.is_empty() {
+                    state.messages.remove(&(from, tag));
+                }
+                message
+            }
+            None => None,
+        };
+        let answer = match message {
+            Some(payload) => Ok(payload),
+            None => match interruption(&state, from) {
+                Some(interruption) => Err(interruption),
+                None => {
+                    state
+                        .receivers
+                        .entry((from, tag))
+                        .or_default()
+                        .push_back(receiver);
+                    return;
+                }
+            },
+        };
+        drop(state);
+        receiver(answer);
+    }
+
+    /// Registers `watcher` for a message to `peer`; it is called once, by [`Mailbox::written`],
+    /// or when the group or the peer is lost. `None` if it has been called already.
+    pub(crate) fn watch(&self, peer: usize, watcher: Watcher) -> Option<u64> {
+        let mut state = lock(&self.state);
+        if let Some(interruption) = interruption(&state, peer) {
+            drop(state);
+            watcher(Err(interruption));
+            return None;
+        }
+        let id = state.next_watcher;
+        state.next_watcher += 1;
+        state.watchers.insert(id, (peer, watcher));
+        Some(id)
+    }
+
+    /// Tells the watcher `id` what became of its message.
+    pub(crate) fn written(&self, id: u64, result: Result<(), String>) {
+        let Some((peer, watcher)) = lock(&self.state).watchers.remove(&id) else {
+            return;
+        };
+        watcher(result.map_err(|cause| Interruption::Gone { peer, cause }));
+    }
+
+    /// The failure of the group, if it has failed.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        lock(&self.state).failure.clone()
+    }
+
+    /// Marks the group as failed, ends all waiting and fails the sub-groups too; `false` if it
+    /// had failed before (the first cause stays).
+    pub(crate) fn fail(&self, failure: &Failure) -> bool {
+        let mut state = lock(&self.state);
+        if state.failure.is_some() {
+            return false;
+        }
+        state.failure = Some(failure.clone());
+        let receivers = mem::take(&mut state.receivers);
+        let watchers = mem::take(&mut state.watchers);
+        let children = mem::take(&mut state.children);
+        drop(state);
+        self.changed.notify_all();
+        for receiver in receivers.into_values().flatten() {
+            receiver(Err(Interruption::Failed(failure.clone())));
+        }
+        for (_, watcher) in watchers.into_values() {
+            watcher(Err(Interruption::Failed(failure.clone())));
+        }
+        if !failure.destroyed {
+            for child in children.iter().filter_map(Weak::upgrade) {
+                child.fail(failure);
+            }
+        }
+        true
+    }
+
+    /// Notes that `peer` will send nothing more. The first cause stays.
+    pub(crate) fn mark_gone(&self, peer: usize, cause: &str) {
+        let mut state = lock(&self.state);
+        if state.gone.contains_key(&peer) {
+            return;
+        }
+        state.gone.insert(peer, cause.to_owned());
+        let keys: Vec<_> = state
+            .receivers
+            .keys()
+            .filter(|key| key.0 == peer)
+            .copied()
+            .collect();
+        let receivers: Vec<_> = keys
+            .iter()
+            .filter_map(|key| state.receivers.remove(key))
+            .flatten()
+            .collect();
+        let ids = state
+            .watchers
+            .iter()
+            .filter(|(_, (to, _))| *to == peer)
+            .map(|(id, _)| *id);
+        let ids: Vec<_> = ids.collect();
+        let watchers: Vec<_> = ids
+            .iter()
+            .filter_map(|id| state.watchers.remove(id))
+            .collect();
+        drop(state);
+        self.changed.notify_all();
+        let gone = || Interruption::Gone {
+            peer,
+            cause: cause.to_owned(),
+        };
+        for receiver in receivers {
+            receiver(Err(gone()));
+        }
+        for (_, watcher) in watchers {
+            watcher(Err(gone()));
+        }
+    }
+
+    /// Waits until every rank of `peers` is gone; those that are not when `deadline` passes.
+    pub(crate) fn wait_gone(&self, peers: &[usize], deadline: Instant) -> Vec<usize> {
+        let mut state = lock(&self.state);
+        loop {
+            let present = peers.iter().filter(|peer| !state.gone.contains_key(peer));
+            let present: Vec<usize> = present.copied().collect();
+            if present.is_empty() {
+                return present;
+            }
+            let (locked, late) = wait_until(&self.changed, state, deadline);
+            state = locked;
+            if late {
+                return present;
+            }
+        }
+    }
+
+    /// Makes `child` fail when this mailbox fails.
+    pub(crate) fn adopt(&self, child: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        match state.failure.clone() {
+            Some(failure) if !failure.destroyed => {
+                drop(state);
+                child.fail(&failure);
+            }
+            Some(_) => {}
+            None => {
+                state.children.retain(|child| child.strong_count() > 0);
+                state.children.push(Arc::downgrade(child));
+            }
+        }
+    }
+}
+
+/// Why nothing can be expected from (or sent to) `peer`.
+fn interruption(state: &State, peer: usize) -> Option<Interruption> {
+    if let Some(failure) = &state.failure {
+        return Some(Interruption::Failed(failure.clone()));
+    }
+    let cause = state.gone.get(&peer)?.clone();
+    Some(Interruption::Gone { peer, cause })
+}

@@ -1,0 +1,66 @@
+//! How frames get from rank to rank.
+//!
+//! A [`Transport`] sends frames to the other ranks of the job and delivers what it receives into
+//! an [`Inbox`]. Two are here: [`TcpMesh`] between processes and [`ThreadMesh`] between threads of
+//! one process. A transport that serves some pairs only (shared memory on one machine, say) is
+//! built over the same inbox: whoever delivers, the process group takes frames from one place.
+//!
+//! What is deliberately absent: back-pressure. A rank's readers always read, whether or not
+//! anybody has asked, so no order of large sends can deadlock; the price is that a message nobody
+//! receives stays in memory.
+
+mod frame;
+mod inbox;
+mod mailbox;
+mod payload;
+mod tcp;
+mod threads;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use frame::{Frame, FrameKind, Header, WrittenHook};
+pub use inbox::Inbox;
+pub use payload::Payload;
+pub use tcp::TcpMesh;
+pub use threads::ThreadMesh;
+
+pub(crate) use inbox::encode_abort;
+pub(crate) use mailbox::{Failure, Interruption, Mailbox};
+
+/// Point-to-point frames between the ranks of a job.
+///
+/// Frames between two ranks arrive in the order in which they were sent.
+///
+/// ```
+/// use everburn_collectives::transport::{ThreadMesh, Transport};
+///
+/// let mesh = ThreadMesh::new(2);
+/// assert_eq!((mesh[1].rank(), mesh[1].world_size()), (1, 2));
+/// ```
+pub trait Transport: Send + Sync + fmt::Debug {
+    /// This rank's number in the job.
+    fn rank(&self) -> usize;
+
+    /// How many ranks the job has.
+    fn world_size(&self) -> usize;
+
+    /// What carries the frames, for reports: `tcp` or `threads`.
+    fn name(&self) -> &'static str;
+
+    /// Where received frames and the news of lost peers go.
+    fn inbox(&self) -> &Arc<Inbox>;
+
+    /// Queues `frame` for `to` and returns without waiting for the network.
+    ///
+    /// A frame for a peer that is gone is dropped; its [`Frame::written`] hook is told why, and
+    /// the inbox knows of the loss.
+    fn send(&self, to: usize, frame: Frame);
+
+    /// Waits until everything queued has been written or `deadline` has passed; whether it has.
+    fn flush(&self, deadline: Instant) -> bool;
+
+    /// Closes all connections at once without a goodbye, as if the process had been killed.
+    fn sever(&self);
+}

@@ -1,0 +1,344 @@
+//! One connection to one peer: a thread that writes and a thread that reads.
+//!
+//! Two threads a peer, because a rank that wrote from the thread that also reads would deadlock
+//! as soon as all ranks send more than the sockets hold.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use half::{bf16, f16};
+
+use crate::group::{DType, Element};
+use crate::sync::{lock, wait_until};
+use crate::transport::frame::{Frame, FrameKind, HEADER_BYTES, Header, WireHeader};
+use crate::transport::inbox::Inbox;
+use crate::transport::payload::Payload;
+use crate::transport::threads::CLOSED_WITHOUT_GOODBYE;
+
+/// How often a reader without traffic looks whether it should end.
+const READ_TICK: Duration = Duration::from_secs(1);
+
+/// How long a closed link goes on reading, so that the peer can finish what it is sending.
+const LINGER: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Outbox {
+    queue: VecDeque<Frame>,
+    /// A frame has been taken from the queue and is not written yet.
+    writing: bool,
+    /// No more frames will be queued; set with the time until which the reader goes on.
+    closed: Option<Instant>,
+    /// The connection is gone, and why.
+    broken: Option<String>,
+}
+
+#[derive(Default)]
+struct Shared {
+    outbox: Mutex<Outbox>,
+    changed: Condvar,
+}
+
+impl Shared {
+    /// Notes that the connection is gone and tells those whose frames will not be written.
+    fn break_off(&self, cause: &str) {
+        let mut outbox = lock(&self.outbox);
+        if outbox.broken.is_none() {
+            outbox.broken = Some(cause.to_owned());
+        }
+        let queue = std::mem::take(&mut outbox.queue);
+        drop(outbox);
+        self.changed.notify_all();
+        for mut frame in queue {
+            frame.report(Err(cause.to_owned()));
+        }
+    }
+
+    /// Whether the reader should end.
+    fn reader_is_done(&self) -> bool {
+        let outbox = lock(&self.outbox);
+        outbox.broken.is_some() || outbox.closed.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+/// A connection after its handshake.
+pub(super) struct Link {
+    peer: usize,
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+}
+
+impl Link {
+    /// Starts the two threads of the connection `stream` to `peer`.
+    pub(super) fn start(
+        peer: usize,
+        stream: TcpStream,
+        inbox: &Arc<Inbox>,
+        max_message_bytes: u64,
+    ) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(READ_TICK))?;
+        stream.set_write_timeout(None)?;
+        let shared = Arc::new(Shared::default());
+        let reader = Reader {
+            peer,
+            stream: stream.try_clone()?,
+            shared: shared.clone(),
+            inbox: inbox.clone(),
+            max_message_bytes,
+        };
+        let writer = Writer {
+            peer,
+            stream: stream.try_clone()?,
+            shared: shared.clone(),
+            inbox: inbox.clone(),
+        };
+        let link = Self {
+            peer,
+            stream,
+            shared,
+            inbox: inbox.clone(),
+        };
+        thread::Builder::new()
+            .name(format!("everburn-read-{peer}"))
+            .spawn(move || reader.run())?;
+        // If this fails, dropping `link` closes the socket and with it ends the reader.
+        thread::Builder::new()
+            .name(format!("everburn-write-{peer}"))
+            .spawn(move || writer.run())?;
+        Ok(link)
+    }
+
+    /// Queues `frame`.
+    pub(super) fn send(&self, mut frame: Frame) {
+        let mut outbox = lock(&self.shared.outbox);
+        let refused = match (&outbox.broken, outbox.closed) {
+            (Some(cause), _) => Some(cause.clone()),
+            (None, Some(_)) => Some("this rank has closed the connection".to_owned()),
+            (None, None) => None,
+        };
+        if let Some(cause) = refused {
+            drop(outbox);
+            frame.report(Err(cause));
+            return;
+        }
+        outbox.queue.push_back(frame);
+        drop(outbox);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until nothing is queued; whether that came about before `deadline`.
+    pub(super) fn flush(&self, deadline: Instant) -> bool {
+        let mut outbox = lock(&self.shared.outbox);
+        loop {
+            if outbox.broken.is_some() || (outbox.queue.is_empty() && !outbox.writing) {
+                return true;
+            }
+            let (locked, late) = wait_until(&self.shared.changed, outbox, deadline);
+            outbox = locked;
+            if late {
+                return false;
+            }
+        }
+    }
+
+    /// Says goodbye and lets the writer end when all is written.
+    pub(super) fn close(&self) {
+        let goodbye = Header {
+            group: 0,
+            step: 0,
+            kind: FrameKind::Goodbye,
+        };
+        self.send(Frame::new(goodbye, Payload::empty()));
+        let mut outbox = lock(&self.shared.outbox);
+        outbox.closed.get_or_insert(Instant::now() + LINGER);
+        drop(outbox);
+        self.shared.changed.notify_all();
+    }
+
+    /// Closes the socket at once. Whoever waits for the peer is told `cause`.
+    pub(super) fn cut(&self, cause: &str) {
+        self.inbox.lost(self.peer, cause);
+        self.shared.break_off(cause);
+        // An error means that the socket is closed already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Only a link that was never closed in order is cut here; the threads of a closed one
+        // finish on their own, the reader after `LINGER` at the latest.
+        if lock(&self.shared.outbox).closed.is_none() {
+            self.cut("this rank has dropped the connection");
+        }
+    }
+}
+
+struct Writer {
+    peer: usize,
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        while let Some(mut frame) = self.next() {
+            let result = write_frame(&mut self.stream, &frame);
+            let mut outbox = lock(&self.shared.outbox);
+            outbox.writing = false;
+            drop(outbox);
+            self.shared.changed.notify_all();
+            match result {
+                Ok(()) => frame.report(Ok(())),
+                Err(error) => {
+                    let cause = format!("{CLOSED_WITHOUT_GOODBYE} (writing: {error})");
+                    self.inbox.lost(self.peer, &cause);
+                    self.shared.break_off(&cause);
+                    frame.report(Err(cause));
+                    return;
+                }
+            }
+        }
+        // The end of the stream follows the goodbye; the reader goes on. An error means that the
+        // peer has closed it already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// The next frame; `None` when the link is closed and all is written, or broken.
+    ///
+    /// Waits without a deadline: this is where an idle writer lives, and closing or breaking the
+    /// link ends it.
+    fn next(&self) -> Option<Frame> {
+        let mut outbox = lock(&self.shared.outbox);
+        loop {
+            if outbox.broken.is_some() {
+                return None;
+            }
+            if let Some(frame) = outbox.queue.pop_front() {
+                outbox.writing = true;
+                return Some(frame);
+            }
+            if outbox.closed.is_some() {
+                return None;
+            }
+            outbox = wait_until(&self.shared.changed, outbox, Instant::now() + READ_TICK).0;
+        }
+    }
+}
+
+/// Writes header and elements with as few system calls as the kernel allows.
+fn write_frame(stream: &mut TcpStream, frame: &Frame) -> io::Result<()> {
+    let header = WireHeader::of(frame).encode();
+    let payload = frame.payload.bytes();
+    let mut written = 0;
+    while written < header.len() {
+        let parts = [IoSlice::new(&header[written..]), IoSlice::new(payload)];
+        match stream.write_vectored(&parts) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(bytes) => written += bytes,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    stream.write_all(&payload[written - header.len()..])
+}
+
+struct Reader {
+    peer: usize,
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    max_message_bytes: u64,
+}
+
+/// Why a reader ends.
+enum End {
+    /// The stream ended or this rank has closed the link.
+    Closed,
+    /// The stream broke.
+    Broken(String),
+    /// The peer sent what no rank sends.
+    Invalid(String),
+}
+
+impl Reader {
+    fn run(mut self) {
+        let end = loop {
+            if let Err(end) = self.read_frame() {
+                break end;
+            }
+        };
+        // After a goodbye the inbox keeps the goodbye as the cause.
+        let cause = match end {
+            End::Closed => CLOSED_WITHOUT_GOODBYE.to_owned(),
+            End::Broken(error) => format!("{CLOSED_WITHOUT_GOODBYE} (reading: {error})"),
+            End::Invalid(reason) => format!("it sent {reason}"),
+        };
+        tracing::debug!(peer = self.peer, cause, "link closed");
+        self.inbox.lost(self.peer, &cause);
+        self.shared.break_off(&cause);
+        // An error means that the socket is closed already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    fn read_frame(&mut self) -> Result<(), End> {
+        let mut header = [0; HEADER_BYTES];
+        self.read_full(&mut header)?;
+        let wire = WireHeader::decode(&header, self.max_message_bytes).map_err(End::Invalid)?;
+        let payload = match wire.dtype {
+            DType::F32 => self.read_payload::<f32>(wire.payload_bytes)?,
+            DType::F64 => self.read_payload::<f64>(wire.payload_bytes)?,
+            DType::F16 => self.read_payload::<f16>(wire.payload_bytes)?,
+            DType::Bf16 => self.read_payload::<bf16>(wire.payload_bytes)?,
+            DType::I32 => self.read_payload::<i32>(wire.payload_bytes)?,
+            DType::I64 => self.read_payload::<i64>(wire.payload_bytes)?,
+            DType::U8 => self.read_payload::<u8>(wire.payload_bytes)?,
+        };
+        self.inbox
+            .deliver(self.peer, &wire.header, payload)
+            .map_err(End::Invalid)
+    }
+
+    /// Reads into the buffer that the receiver gets. Its memory is asked for as zeroed pages,
+    /// which the system provides as they are written: a length that is never sent costs nothing.
+    fn read_payload<T: Element>(&mut self, bytes: u64) -> Result<Payload, End> {
+        if bytes == 0 {
+            return Ok(Payload::empty());
+        }
+        let too_large = || {
+            End::Invalid(format!(
+                "a frame of {bytes} bytes, more than there is memory"
+            ))
+        };
+        let length = usize::try_from(bytes).map_err(|_| too_large())? / size_of::<T>();
+        let mut values: Vec<T> =
+            bytemuck::allocation::try_zeroed_vec(length).map_err(|()| too_large())?;
+        self.read_full(bytemuck::cast_slice_mut(&mut values))?;
+        Ok(Payload::from_vec(values))
+    }
+
+    fn read_full(&mut self, mut buffer: &mut [u8]) -> Result<(), End> {
+        while !buffer.is_empty() {
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(End::Closed),
+                Ok(bytes) => buffer = &mut buffer[bytes..],
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                        if self.shared.reader_is_done() {
+                            return Err(End::Closed);
+                        }
+                    }
+                    _ => return Err(End::Broken(error.to_string())),
+                },
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Ranks as processes: one TCP connection for each pair.
+
+mod handshake;
+mod hello;
+mod link;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::handshake::Handshake;
+use self::link::Link;
+use super::Transport;
+use super::frame::Frame;
+use super::inbox::Inbox;
+use crate::group::CollectiveError;
+use crate::rendezvous::Rendezvous;
+
+/// How long dropping a mesh waits for what is still queued.
+const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
+
+/// A full mesh of TCP connections, each with a reader and a writer thread.
+///
+/// The connection between two ranks is made by the higher one, to an address from the store, and
+/// both present the job's session key before anything else. Elements are sent in this machine's
+/// byte order, which is little-endian on all machines that Everburn runs on.
+pub struct TcpMesh {
+    rank: usize,
+    inbox: Arc<Inbox>,
+    /// By rank; `None` for this one.
+    links: Vec<Option<Link>>,
+}
+
+impl TcpMesh {
+    /// Connects this rank with all others before the rendezvous' timeout. A frame of more than
+    /// `max_message_bytes` bytes ends the connection that it comes from.
+    ///
+    /// A world of one rank opens no socket and does not touch the store.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Incomplete`] names the ranks that have not come;
+    /// [`CollectiveError::WorldSize`] the rank that was started for another world;
+    /// [`CollectiveError::Store`] and [`CollectiveError::System`] what the store and the system
+    /// refused.
+    pub fn connect(
+        rendezvous: &Rendezvous,
+        max_message_bytes: u64,
+    ) -> Result<Self, CollectiveError> {
+        let rank = rendezvous.rank;
+        let inbox = Inbox::new();
+        if rendezvous.world_size <= 1 {
+            return Ok(Self {
+                rank,
+                inbox,
+                links: vec![None],
+            });
+        }
+        let streams = Handshake::run(rendezvous)?;
+        let mut links = Vec::with_capacity(streams.len());
+        for (peer, stream) in streams.into_iter().enumerate() {
+            let link = stream.map(|stream| Link::start(peer, stream, &inbox, max_message_bytes));
+            links.push(link.transpose().map_err(|error| CollectiveError::System {
+                rank,
+                action: format!("start the connection to rank {peer}"),
+                reason: error.to_string(),
+            })?);
+        }
+        Ok(Self { rank, inbox, links })
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter().flatten()
+    }
+}
+
+impl fmt::Debug for TcpMesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpMesh")
+            .field("rank", &self.rank)
+            .field("world_size", &self.links.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport for TcpMesh {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.links.len()
+    }
+
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    fn send(&self, to: usize, mut frame: Frame) {
+        match self.links.get(to) {
+            Some(Some(link)) => link.send(frame),
+            _ => frame.report(Err(format!("there is no connection to rank {to}"))),
+        }
+    }
+
+    fn flush(&self, deadline: Instant) -> bool {
+        self.links()
+            .fold(true, |all, link| link.flush(deadline) && all)
+    }
+
+    fn sever(&self) {
+        for link in self.links() {
+            link.cut("this rank has severed its connections");
+        }
+    }
+}
+
+impl Drop for TcpMesh {
+    fn drop(&mut self) {
+        for link in self.links() {
+            link.close();
+        }
+        let deadline = Instant::now() + FLUSH_ON_DROP;
+        for link in self.links() {
+            if !link.flush(deadline) {
+                link.cut("it did not take what was left to send when this rank ended");
+            }
+        }
+    }
+}

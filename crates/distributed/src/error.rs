@@ -1,0 +1,57 @@
+//! What can go wrong between replicas.
+
+use everburn_collectives::group::CollectiveError;
+
+/// Why replicas of a model could not be made or kept equal.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum DdpError {
+    /// The exchange between the ranks failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The ranks have built different models.
+    #[error(
+        "rank {rank} has built another model than rank 0: tensor {position} is {theirs} there and \
+         {ours} on rank 0; check that every rank runs the same program with the same configuration"
+    )]
+    DifferentModels {
+        /// The first rank that differs.
+        rank: usize,
+        /// The position of the first differing tensor in visiting order.
+        position: usize,
+        /// What rank 0 has there.
+        ours: String,
+        /// What the other rank has there.
+        theirs: String,
+    },
+    /// The replicas are no longer equal.
+    #[error(
+        "the replicas have diverged: `{parameter}` of rank {rank} differs from rank 0's; \
+         a rank has changed its parameters outside the synchronised step, or computes wrongly"
+    )]
+    Diverged {
+        /// The first rank whose value differs.
+        rank: usize,
+        /// The path of the first parameter that differs.
+        parameter: String,
+    },
+    /// A tensor could not be read from its device.
+    #[error("`{parameter}` could not be read from its device: {reason}")]
+    Read {
+        /// The path of the parameter.
+        parameter: String,
+        /// The device's error.
+        reason: String,
+    },
+    /// A type of number that cannot be exchanged.
+    #[error("`{parameter}` has elements of type {dtype}, which cannot be averaged over ranks")]
+    UnsupportedType {
+        /// The path of the parameter.
+        parameter: String,
+        /// The type of its elements.
+        dtype: String,
+    },
+    /// No rank had a sample in this step.
+    #[error("no rank had a sample in this step: there is no gradient to average")]
+    NoSamples,
+}

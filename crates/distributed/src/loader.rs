@@ -1,0 +1,212 @@
+//! Reads a rank's share of each global batch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::transform::PartialDataset;
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::prelude::*;
+
+use crate::sampler::{DistributedSampler, SamplerConfig};
+
+/// A rank's share of one global batch.
+#[derive(Debug, Clone)]
+pub struct ShareOfBatch<B> {
+    /// The share, or `None` where no sample of the batch fell to this rank: it then joins the step
+    /// with weight zero.
+    pub batch: Option<B>,
+    /// How many samples the share has.
+    pub samples: usize,
+    /// How many samples the global batch has, over all ranks.
+    pub global_samples: usize,
+}
+
+/// A data loader over the share that a [`DistributedSampler`] deals to this rank.
+///
+/// `I` is what the data set yields, `B` what the batcher makes of several of them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use burn::data::dataloader::batcher::Batcher;
+/// use burn::data::dataset::InMemDataset;
+/// use burn::prelude::*;
+/// use everburn_distributed::{DistributedLoader, DistributedSampler, SamplerConfig, Tail};
+///
+/// struct Sum;
+/// impl Batcher<i64, i64> for Sum {
+///     fn batch(&self, items: Vec<i64>, _device: &Device) -> i64 {
+///         items.iter().sum()
+///     }
+/// }
+///
+/// let config = SamplerConfig { num_samples: 5, batch_size: 4, shuffle: None, tail: Tail::Keep };
+/// let sampler = DistributedSampler::new(config, 1, 2).unwrap();
+/// let dataset = Arc::new(InMemDataset::new(vec![1, 2, 3, 4, 5]));
+/// let loader = DistributedLoader::new(dataset, Arc::new(Sum), sampler, Device::flex());
+/// let shares = loader.epoch(1).map(|share| share.unwrap().batch).collect::<Vec<_>>();
+/// assert_eq!(shares, [Some(3 + 4), None]);
+/// ```
+pub struct DistributedLoader<I, B> {
+    dataset: Arc<dyn Dataset<I>>,
+    batcher: Arc<dyn Batcher<I, B>>,
+    sampler: DistributedSampler,
+    device: Device,
+    /// Only for [`DataLoader::iter`], which is not told the epoch.
+    iterations: Arc<AtomicUsize>,
+}
+
+impl<I, B> Clone for DistributedLoader<I, B> {
+    fn clone(&self) -> Self {
+        Self {
+            dataset: self.dataset.clone(),
+            batcher: self.batcher.clone(),
+            sampler: self.sampler.clone(),
+            device: self.device.clone(),
+            iterations: self.iterations.clone(),
+        }
+    }
+}
+
+impl<I, B> DistributedLoader<I, B> {
+    /// A loader whose batches are put on `device`.
+    ///
+    /// # Panics
+    /// Panics if the sampler was made for another number of samples than the data set has.
+    pub fn new(
+        dataset: Arc<dyn Dataset<I>>,
+        batcher: Arc<dyn Batcher<I, B>>,
+        sampler: DistributedSampler,
+        device: Device,
+    ) -> Self {
+        assert_eq!(
+            sampler.config().num_samples,
+            dataset.len(),
+            "the sampler was made for another data set"
+        );
+        Self {
+            dataset,
+            batcher,
+            sampler,
+            device,
+            iterations: Arc::new(AtomicUsize::new(0)),
+        }
+    }
+
+    /// The sampler that deals the samples.
+    pub fn sampler(&self) -> &DistributedSampler {
+        &self.sampler
+    }
+
+    /// This rank's shares of the global batches of an epoch: as many on every rank.
+    pub fn epoch(&self, epoch: usize) -> EpochBatches<'_, I, B> {
+        EpochBatches {
+            loader: self,
+            batches: Box::new(self.sampler.batches(epoch)),
+        }
+    }
+}
+
+/// The iterator of [`DistributedLoader::epoch`].
+pub struct EpochBatches<'a, I, B> {
+    loader: &'a DistributedLoader<I, B>,
+    batches: Box<dyn ExactSizeIterator<Item = (Vec<usize>, usize)>>,
+}
+
+impl<I, B> Iterator for EpochBatches<'_, I, B> {
+    type Item = Result<ShareOfBatch<B>, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (indices, global_samples) = self.batches.next()?;
+        let samples = indices.len();
+        Some(
+            self.loader
+                .dataset
+                .get_many(indices)
+                .map(|items| ShareOfBatch {
+                    batch: (samples > 0)
+                        .then(|| self.loader.batcher.batch(items, &self.loader.device)),
+                    samples,
+                    global_samples,
+                }),
+        )
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.batches.size_hint()
+    }
+}
+
+impl<I, B> ExactSizeIterator for EpochBatches<'_, I, B> {}
+
+/// For strategies that only know Burn's loaders: each call of `iter` is the next epoch.
+impl<I, B> DataLoader<B> for DistributedLoader<I, B>
+where
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<B> + 'a> {
+        let epoch = self.iterations.fetch_add(1, Ordering::Relaxed) + 1;
+        Box::new(PlainBatches {
+            shares: self.epoch(epoch),
+            processed: 0,
+            total: self.num_items(),
+        })
+    }
+
+    fn num_items(&self) -> usize {
+        self.sampler.batches(1).map(|(share, _)| share.len()).sum()
+    }
+
+    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<B>> {
+        Arc::new(Self {
+            device: device.clone(),
+            ..self.clone()
+        })
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<B>> {
+        let dataset: Arc<dyn Dataset<I>> =
+            Arc::new(PartialDataset::new(self.dataset.clone(), start, end));
+        let config = SamplerConfig {
+            num_samples: end - start,
+            ..self.sampler.config().clone()
+        };
+        Arc::new(Self {
+            sampler: self.sampler.clone().with_config(config),
+            dataset,
+            ..self.clone()
+        })
+    }
+}
+
+struct PlainBatches<'a, I, B> {
+    shares: EpochBatches<'a, I, B>,
+    processed: usize,
+    total: usize,
+}
+
+impl<I, B> Iterator for PlainBatches<'_, I, B> {
+    type Item = Result<B, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.shares.next()? {
+                Err(error) => return Some(Err(error)),
+                Ok(share) => {
+                    self.processed += share.samples;
+                    if let Some(batch) = share.batch {
+                        return Some(Ok(batch));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<I, B> DataLoaderIterator<B> for PlainBatches<'_, I, B> {
+    fn progress(&self) -> Progress {
+        Progress::new(self.processed, self.total, Some("items".to_string()))
+    }
+}

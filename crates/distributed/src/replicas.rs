@@ -1,0 +1,215 @@
+//! Reading, comparing and replacing all tensors of a module.
+
+use std::collections::VecDeque;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::prelude::*;
+use burn::tensor::{Bool, Int, TensorData};
+use sha2::{Digest, Sha256};
+
+use crate::error::DdpError;
+
+/// What a tensor of a module is, without its values: ranks whose models differ differ here first.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TensorDescription {
+    pub(crate) path: String,
+    pub(crate) id: ParamId,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: burn::tensor::DType,
+    pub(crate) kind: TensorKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TensorKind {
+    /// A float tensor with a gradient.
+    Trainable,
+    /// A float tensor without: a frozen parameter or a running statistic.
+    FixedFloat,
+    /// An integer or boolean tensor.
+    Discrete,
+}
+
+impl std::fmt::Display for TensorDescription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            path,
+            shape,
+            dtype,
+            kind,
+            ..
+        } = self;
+        write!(f, "`{path}` {shape:?} {dtype:?} ({kind:?})")
+    }
+}
+
+/// Batch norms keep their newest statistics aside until somebody asks for a validation copy; after
+/// this call the values that a visitor sees are up to date.
+pub(crate) fn flush_running_statistics<M: Module>(model: &M) {
+    drop(model.valid());
+}
+
+/// Every tensor of the module in visiting order, without its values.
+pub(crate) fn describe<M: Module>(model: &M) -> Vec<TensorDescription> {
+    let mut visitor = Reader::new(false);
+    model.visit(&mut visitor);
+    visitor
+        .tensors
+        .into_iter()
+        .map(|(description, _)| description)
+        .collect()
+}
+
+/// Every tensor of the module in visiting order, with its values.
+pub(crate) fn read<M: Module>(model: &M) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
+    flush_running_statistics(model);
+    let mut visitor = Reader::new(true);
+    model.visit(&mut visitor);
+    visitor
+        .tensors
+        .into_iter()
+        .map(|(description, data)| match data {
+            Ok(data) => Ok((description, data)),
+            Err(reason) => Err(DdpError::Read {
+                parameter: description.path,
+                reason,
+            }),
+        })
+        .collect()
+}
+
+/// The module with the values of every tensor replaced, in visiting order.
+///
+/// # Panics
+/// Panics if there are fewer values than tensors.
+pub(crate) fn replace<M: Module>(model: M, values: Vec<TensorData>) -> M {
+    flush_running_statistics(&model);
+    model.map(&mut Writer {
+        values: values.into(),
+    })
+}
+
+/// SHA-256 of type, shape and bytes.
+pub(crate) fn fingerprint(data: &TensorData) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(format!("{:?}{:?}", data.dtype(), data.shape()));
+    hash.update(data.as_bytes());
+    hash.finalize().into()
+}
+
+struct Reader {
+    path: Vec<String>,
+    with_values: bool,
+    tensors: Vec<(TensorDescription, Result<TensorData, String>)>,
+}
+
+impl Reader {
+    fn new(with_values: bool) -> Self {
+        Self {
+            path: Vec::new(),
+            with_values,
+            tensors: Vec::new(),
+        }
+    }
+
+    fn push(
+        &mut self,
+        id: ParamId,
+        shape: Vec<usize>,
+        dtype: burn::tensor::DType,
+        kind: TensorKind,
+        read: impl FnOnce() -> Result<TensorData, String>,
+    ) {
+        let description = TensorDescription {
+            path: self.path.join("."),
+            id,
+            shape,
+            dtype,
+            kind,
+        };
+        let data = if self.with_values {
+            read()
+        } else {
+            Ok(TensorData::new(Vec::<u8>::new(), [0]))
+        };
+        self.tensors.push((description, data));
+    }
+}
+
+impl ModuleVisitor for Reader {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.base();
+        let kind = if value.is_require_grad() {
+            TensorKind::Trainable
+        } else {
+            TensorKind::FixedFloat
+        };
+        self.push(param.id, value.dims().to_vec(), value.dtype(), kind, || {
+            value
+                .without_autodiff()
+                .try_into_data()
+                .map_err(|e| e.to_string())
+        });
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let value = param.base();
+        let (shape, dtype) = (value.dims().to_vec(), value.dtype());
+        self.push(param.id, shape, dtype, TensorKind::Discrete, || {
+            value.try_into_data().map_err(|e| e.to_string())
+        });
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let value = param.base();
+        let (shape, dtype) = (value.dims().to_vec(), value.dtype());
+        self.push(param.id, shape, dtype, TensorKind::Discrete, || {
+            value.try_into_data().map_err(|e| e.to_string())
+        });
+    }
+}
+
+struct Writer {
+    values: VecDeque<TensorData>,
+}
+
+impl Writer {
+    fn next(&mut self) -> TensorData {
+        self.values
+            .pop_front()
+            .expect("one value for each tensor of the module")
+    }
+}
+
+impl ModuleMapper for Writer {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let data = self.next();
+        param.map(|old| {
+            let dtype = data.dtype();
+            Tensor::from_data(data, (&old.device(), dtype)).set_require_grad(old.is_require_grad())
+        })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let data = self.next();
+        param.map(|old| {
+            let dtype = data.dtype();
+            Tensor::from_data(data, (&old.device(), dtype))
+        })
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        let data = self.next();
+        param.map(|old| Tensor::from_data(data, &old.device()))
+    }
+}

@@ -1,0 +1,302 @@
+//! Which rank reads which sample.
+
+use std::ops::Range;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// What happens to the samples that do not fill the last global batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tail {
+    /// They form a smaller last batch; a rank may get no sample of it.
+    #[default]
+    Keep,
+    /// They are left out of this epoch.
+    Drop,
+}
+
+/// Why a sampler cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SamplerError {
+    /// The global batch gives some rank no sample in every step.
+    #[error(
+        "a global batch of {batch_size} samples cannot be shared by {world_size} ranks: \
+         use --batch-size {world_size} or more, or fewer ranks"
+    )]
+    BatchSmallerThanWorld {
+        /// The size of the global batch.
+        batch_size: usize,
+        /// How many ranks there are.
+        world_size: usize,
+    },
+    /// The rank is not one of the world.
+    #[error("rank {rank} is not in a world of {world_size} ranks")]
+    RankOutOfRange {
+        /// The rank that was given.
+        rank: usize,
+        /// How many ranks there are.
+        world_size: usize,
+    },
+}
+
+/// What a [`DistributedSampler`] is made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SamplerConfig {
+    /// How many samples the data set has.
+    pub num_samples: usize,
+    /// How many samples all ranks together read a step.
+    pub batch_size: usize,
+    /// The seed of the shuffle; `None` keeps the order of the data set.
+    pub shuffle: Option<u64>,
+    /// What happens to the last, smaller batch.
+    pub tail: Tail,
+}
+
+/// Deals the samples of each global batch to the ranks.
+///
+/// The unit is the *global* batch: batch `k` of epoch `e` holds the same samples whatever the world
+/// size, and each rank takes its contiguous share of it. Every rank makes the same number of steps;
+/// shares of a batch differ by one sample at the most. Over an epoch each sample is read once, by
+/// one rank: nothing is padded and nothing repeated.
+///
+/// The epoch is an argument, so that it cannot be forgotten (PyTorch's `set_epoch`).
+///
+/// ```
+/// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+///
+/// let config = SamplerConfig { num_samples: 10, batch_size: 4, shuffle: Some(7), tail: Tail::Keep };
+/// let ranks = [0, 1].map(|rank| DistributedSampler::new(config.clone(), rank, 2).unwrap());
+/// let mut seen = ranks.iter().flat_map(|s| s.indices(1)).collect::<Vec<_>>();
+/// seen.sort();
+/// assert_eq!(seen, (0..10).collect::<Vec<_>>());
+/// assert_eq!(ranks[0].num_batches(), ranks[1].num_batches());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DistributedSampler {
+    config: SamplerConfig,
+    rank: usize,
+    world_size: usize,
+}
+
+/// The contiguous share of `length` things that falls to `rank` of `world_size`.
+///
+/// Shares differ by one at the most; the lower ranks take the remainder.
+pub fn share_of(length: usize, rank: usize, world_size: usize) -> Range<usize> {
+    let (base, remainder) = (length / world_size, length % world_size);
+    let start = rank * base + rank.min(remainder);
+    start..start + base + usize::from(rank < remainder)
+}
+
+impl DistributedSampler {
+    /// The sampler of one rank.
+    ///
+    /// # Errors
+    /// [`SamplerError`] if the global batch has fewer samples than there are ranks, or the rank is
+    /// not in the world.
+    pub fn new(
+        config: SamplerConfig,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<Self, SamplerError> {
+        if rank >= world_size {
+            return Err(SamplerError::RankOutOfRange { rank, world_size });
+        }
+        if config.batch_size < world_size {
+            return Err(SamplerError::BatchSmallerThanWorld {
+                batch_size: config.batch_size,
+                world_size,
+            });
+        }
+        Ok(Self {
+            config,
+            rank,
+            world_size,
+        })
+    }
+
+    /// The same rank's sampler over a part of the data set.
+    pub(crate) fn with_config(self, config: SamplerConfig) -> Self {
+        Self { config, ..self }
+    }
+
+    /// What the sampler was made from.
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+
+    /// How many global batches an epoch has: the same on every rank.
+    pub fn num_batches(&self) -> usize {
+        let SamplerConfig {
+            num_samples,
+            batch_size,
+            tail,
+            ..
+        } = self.config;
+        match tail {
+            Tail::Keep => num_samples.div_ceil(batch_size),
+            Tail::Drop => num_samples / batch_size,
+        }
+    }
+
+    /// How many samples all ranks together read in an epoch.
+    pub fn samples_per_epoch(&self) -> usize {
+        match self.config.tail {
+            Tail::Keep => self.config.num_samples,
+            Tail::Drop => self.num_batches() * self.config.batch_size,
+        }
+    }
+
+    /// The order in which all ranks together read the data set in this epoch.
+    ///
+    /// A Fisher-Yates shuffle (Durstenfeld 1964) driven by ChaCha8 keyed with the seed and the
+    /// epoch: the same on every rank, machine and platform.
+    pub fn permutation(&self, epoch: usize) -> Vec<usize> {
+        let mut order = (0..self.config.num_samples).collect::<Vec<_>>();
+        if let Some(seed) = self.config.shuffle {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&seed.to_le_bytes());
+            key[8..16].copy_from_slice(&(epoch as u64).to_le_bytes());
+            let mut rng = ChaCha8Rng::from_seed(key);
+            for last in (1..order.len()).rev() {
+                order.swap(last, uniform_below(&mut rng, last as u64 + 1) as usize);
+            }
+        }
+        order
+    }
+
+    /// This rank's share of each global batch of the epoch, with the size of the whole batch.
+    pub fn batches(
+        &self,
+        epoch: usize,
+    ) -> impl ExactSizeIterator<Item = (Vec<usize>, usize)> + use<> {
+        let order = self.permutation(epoch);
+        let (batch_size, rank, world_size) = (self.config.batch_size, self.rank, self.world_size);
+        (0..self.num_batches()).map(move |batch| {
+            let start = batch * batch_size;
+            let global = &order[start..order.len().min(start + batch_size)];
+            let share = share_of(global.len(), rank, world_size);
+            (global[share].to_vec(), global.len())
+        })
+    }
+
+    /// All samples of this rank in the epoch, in the order in which it reads them.
+    pub fn indices(&self, epoch: usize) -> Vec<usize> {
+        self.batches(epoch).flat_map(|(share, _)| share).collect()
+    }
+}
+
+/// A number in `0..bound` without bias (Lemire 2019, "Fast Random Integer Generation in an
+/// Interval", algorithm 5): written here because `rand` may change its own between versions, and
+/// with it every run that is to be repeated.
+fn uniform_below(rng: &mut ChaCha8Rng, bound: u64) -> u64 {
+    loop {
+        let wide = u128::from(rng.next_u64()) * u128::from(bound);
+        let low = wide as u64;
+        if low >= bound || low >= bound.wrapping_neg() % bound {
+            return (wide >> 64) as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(num_samples: usize, batch_size: usize) -> SamplerConfig {
+        SamplerConfig {
+            num_samples,
+            batch_size,
+            shuffle: Some(3),
+            tail: Tail::Keep,
+        }
+    }
+
+    #[test]
+    fn every_sample_is_read_once_whatever_the_sizes() {
+        for world_size in [1, 2, 3, 4, 7] {
+            for num_samples in [0, 1, 6, 7, 50, 101] {
+                for batch_size in [7, 8, 20, 200] {
+                    let mut seen = Vec::new();
+                    for rank in 0..world_size {
+                        let sampler = DistributedSampler::new(
+                            config(num_samples, batch_size),
+                            rank,
+                            world_size,
+                        )
+                        .unwrap();
+                        seen.extend(sampler.indices(5));
+                        assert_eq!(sampler.batches(5).len(), num_samples.div_ceil(batch_size));
+                    }
+                    seen.sort_unstable();
+                    assert_eq!(seen, (0..num_samples).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_global_batch_does_not_depend_on_the_world_size() {
+        let global_batches = |world_size: usize| {
+            let mut ranks = (0..world_size)
+                .map(|rank| DistributedSampler::new(config(50, 8), rank, world_size).unwrap())
+                .map(|sampler| sampler.batches(2))
+                .collect::<Vec<_>>();
+            (0..7)
+                .map(|_| {
+                    ranks
+                        .iter_mut()
+                        .flat_map(|r| r.next().unwrap().0)
+                        .collect::<Vec<_>>()
+                })
+                .collect::<Vec<_>>()
+        };
+        let alone = global_batches(1);
+        for world_size in [2, 3, 4, 7] {
+            assert_eq!(global_batches(world_size), alone);
+        }
+    }
+
+    #[test]
+    fn epochs_differ_and_repeat() {
+        let sampler = DistributedSampler::new(config(100, 10), 0, 1).unwrap();
+        assert_ne!(sampler.indices(1), sampler.indices(2));
+        assert_eq!(sampler.indices(1), sampler.indices(1));
+    }
+
+    #[test]
+    fn the_shuffle_is_the_same_for_ever() {
+        let sampler = DistributedSampler::new(config(10, 10), 0, 1).unwrap();
+        assert_eq!(sampler.indices(1), GOLDEN_ORDER);
+    }
+
+    const GOLDEN_ORDER: [usize; 10] = [0; 10];
+
+    #[test]
+    fn dropped_tail_leaves_whole_batches_only() {
+        let config = SamplerConfig {
+            tail: Tail::Drop,
+            ..config(10, 4)
+        };
+        let sampler = DistributedSampler::new(config, 0, 2).unwrap();
+        assert_eq!(sampler.num_batches(), 2);
+        assert_eq!(sampler.samples_per_epoch(), 8);
+        assert!(
+            sampler
+                .batches(1)
+                .all(|(share, global)| share.len() == 2 && global == 4)
+        );
+    }
+
+    #[test]
+    fn a_batch_smaller_than_the_world_is_refused_with_advice() {
+        let error = DistributedSampler::new(config(10, 2), 0, 4).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a global batch of 2 samples cannot be shared by 4 ranks: \
+             use --batch-size 4 or more, or fewer ranks"
+        );
+    }
+}

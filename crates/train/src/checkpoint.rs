@@ -1,0 +1,388 @@
+//! Checkpoints at the end of an epoch: `checkpoints/epoch-0003/`.
+//!
+//! A checkpoint is a folder with three files in Burn's own record format (`model.bpk` by parameter
+//! path, `optimizer.bpk`, `scheduler.bpk`) and a `manifest.json` that holds the size and SHA-256 of
+//! each. It is written under a temporary name, synced and renamed, so that a folder called
+//! `epoch-NNNN` is whole; it is verified when read. Nothing in it depends on the world size.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::atomic_file::sync_folder;
+use crate::error::TrainError;
+use crate::report::{BestEpoch, Versions};
+
+/// The version of the format that this program writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const MANIFEST: &str = "manifest.json";
+
+/// A file of a checkpoint, as its manifest describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// The file's name in the checkpoint's folder.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
+}
+
+/// Where a training stood when the checkpoint was made.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// The model's name, so that a checkpoint is not loaded into another model.
+    pub model: String,
+    /// How many epochs were finished.
+    pub epoch: usize,
+    /// How many steps had been made.
+    pub step: usize,
+    /// The seed with which samples are shuffled.
+    pub seed: u64,
+    /// The size of the global batch.
+    pub batch_size: usize,
+    /// How many samples an epoch has.
+    pub samples_per_epoch: usize,
+    /// The best epoch so far.
+    pub best: Option<BestEpoch>,
+}
+
+/// `manifest.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The version of the format.
+    pub format_version: u32,
+    /// Where the training stood.
+    pub progress: Progress,
+    /// The versions with which it was made.
+    pub versions: Versions,
+    /// The other files.
+    pub files: Vec<FileEntry>,
+}
+
+/// Everything that a continuation needs.
+///
+/// ```
+/// use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let checkpoints = CheckpointFolder::new(folder.path(), 2);
+/// let progress = Progress { epoch: 1, ..Progress::default() };
+/// let files = [("model.bpk".to_string(), vec![1, 2, 3])].into();
+/// let checkpoint = Checkpoint { progress, files };
+/// checkpoints.save(&checkpoint).unwrap();
+/// assert_eq!(checkpoints.load_newest().unwrap().checkpoint, checkpoint);
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Checkpoint {
+    /// Where the training stood.
+    pub progress: Progress,
+    /// The contents of the files, by name.
+    pub files: std::collections::BTreeMap<String, Vec<u8>>,
+}
+
+/// A checkpoint that was read, and those that were passed over for being damaged.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The newest good checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Why newer ones were not taken.
+    pub refused: Vec<TrainError>,
+}
+
+/// The folder in which a run keeps its checkpoints.
+#[derive(Debug, Clone)]
+pub struct CheckpointFolder {
+    path: PathBuf,
+    keep: usize,
+}
+
+impl CheckpointFolder {
+    /// A folder in which the `keep` newest checkpoints and the best one are kept.
+    pub fn new(path: impl Into<PathBuf>, keep: usize) -> Self {
+        Self {
+            path: path.into(),
+            keep: keep.max(1),
+        }
+    }
+
+    fn epoch_path(&self, epoch: usize) -> PathBuf {
+        self.path.join(format!("epoch-{epoch:04}"))
+    }
+
+    /// The epochs of which there is a checkpoint, in ascending order.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if the folder cannot be read; one that is not there has none.
+    pub fn epochs(&self) -> Result<Vec<usize>, TrainError> {
+        let entries = match std::fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(TrainError::file("reading", &self.path, &error)),
+        };
+        let mut epochs = entries
+            .filter_map(|entry| {
+                let name = entry.ok()?.file_name();
+                name.to_str()?.strip_prefix("epoch-")?.parse().ok()
+            })
+            .collect::<Vec<usize>>();
+        epochs.sort_unstable();
+        Ok(epochs)
+    }
+
+    /// Writes a checkpoint, and only then removes those that are no longer to be kept.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be written; all earlier checkpoints are then still there.
+    pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, TrainError> {
+        let target = self.epoch_path(checkpoint.progress.epoch);
+        let failed =
+            |error: &std::io::Error| TrainError::file("writing the checkpoint", &target, error);
+        std::fs::create_dir_all(&self.path).map_err(|error| failed(&error))?;
+        self.write(checkpoint, &target)
+            .map_err(|error| failed(&error))?;
+        self.remove_superseded(&checkpoint.progress)?;
+        Ok(target)
+    }
+
+    fn write(&self, checkpoint: &Checkpoint, target: &Path) -> std::io::Result<()> {
+        let partial = tempfile::Builder::new()
+            .prefix(".partial-")
+            .tempdir_in(&self.path)?;
+        let write = |name: &str, bytes: &[u8]| -> std::io::Result<()> {
+            let mut file = std::fs::File::create_new(partial.path().join(name))?;
+            file.write_all(bytes)?;
+            file.sync_all()
+        };
+        let mut manifest = Manifest {
+            format_version: FORMAT_VERSION,
+            progress: checkpoint.progress.clone(),
+            versions: Versions::default(),
+            files: Vec::new(),
+        };
+        for (name, bytes) in &checkpoint.files {
+            write(name, bytes)?;
+            manifest.files.push(FileEntry {
+                name: name.clone(),
+                bytes: bytes.len() as u64,
+                sha256: hexadecimal_sha256(bytes),
+            });
+        }
+        write(MANIFEST, &serde_json::to_vec_pretty(&manifest)?)?;
+        sync_folder(partial.path())?;
+        if target.exists() {
+            // The same epoch was reached again after a resume from an earlier one.
+            std::fs::remove_dir_all(target)?;
+        }
+        std::fs::rename(partial.keep(), target)?;
+        sync_folder(&self.path)
+    }
+
+    fn remove_superseded(&self, progress: &Progress) -> Result<(), TrainError> {
+        let epochs = self.epochs()?;
+        let best = progress.best.map(|best| best.epoch);
+        let superseded = epochs.len().saturating_sub(self.keep);
+        for epoch in epochs.into_iter().take(superseded) {
+            if Some(epoch) != best && epoch != progress.epoch {
+                let path = self.epoch_path(epoch);
+                std::fs::remove_dir_all(&path)
+                    .map_err(|error| TrainError::file("removing", &path, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and verifies the checkpoint of an epoch.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] saying what is damaged.
+    pub fn load(&self, epoch: usize) -> Result<Checkpoint, TrainError> {
+        let path = self.epoch_path(epoch);
+        let refuse = |reason: String| TrainError::Checkpoint {
+            path: path.clone(),
+            reason,
+        };
+        let read = |name: &str| {
+            std::fs::read(path.join(name)).map_err(|error| refuse(format!("{name}: {error}")))
+        };
+        let manifest = read(MANIFEST)?;
+        let version = serde_json::from_slice::<VersionOnly>(&manifest)
+            .map_err(|error| refuse(format!("{MANIFEST} is damaged: {error}")))?
+            .format_version;
+        if version != FORMAT_VERSION {
+            return Err(refuse(format!(
+                "its format has version {version}, this program reads version {FORMAT_VERSION}"
+            )));
+        }
+        let manifest = serde_json::from_slice::<Manifest>(&manifest)
+            .map_err(|error| refuse(format!("{MANIFEST} is damaged: {error}")))?;
+        let mut files = std::collections::BTreeMap::new();
+        for entry in manifest.files {
+            if Path::new(&entry.name).components().count() != 1 {
+                return Err(refuse(format!(
+                    "{MANIFEST} names a file outside: {}",
+                    entry.name
+                )));
+            }
+            let bytes = read(&entry.name)?;
+            if bytes.len() as u64 != entry.bytes {
+                return Err(refuse(format!(
+                    "{} is damaged: it has {} bytes and should have {}",
+                    entry.name,
+                    bytes.len(),
+                    entry.bytes
+                )));
+            }
+            let sha256 = hexadecimal_sha256(&bytes);
+            if sha256 != entry.sha256 {
+                return Err(refuse(format!(
+                    "{} is damaged: its SHA-256 is {sha256} and should be {}",
+                    entry.name, entry.sha256
+                )));
+            }
+            files.insert(entry.name, bytes);
+        }
+        Ok(Checkpoint {
+            progress: manifest.progress,
+            files,
+        })
+    }
+
+    /// Reads the newest checkpoint that is good.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] if there is none; it names every damaged one.
+    pub fn load_newest(&self) -> Result<Loaded, TrainError> {
+        let mut refused = Vec::new();
+        for epoch in self.epochs()?.into_iter().rev() {
+            match self.load(epoch) {
+                Ok(checkpoint) => {
+                    return Ok(Loaded {
+                        checkpoint,
+                        path: self.epoch_path(epoch),
+                        refused,
+                    });
+                }
+                Err(error) => refused.push(error),
+            }
+        }
+        let reason = if refused.is_empty() {
+            "there is none in it; start without --resume".to_string()
+        } else {
+            let list = refused
+                .iter()
+                .map(|error| format!("\n  {error}"))
+                .collect::<String>();
+            format!("none of those in it is whole; start without --resume, or restore one:{list}")
+        };
+        Err(TrainError::Checkpoint {
+            path: self.path.clone(),
+            reason,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct VersionOnly {
+    format_version: u32,
+}
+
+fn hexadecimal_sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint(epoch: usize, best: usize) -> Checkpoint {
+        Checkpoint {
+            progress: Progress {
+                epoch,
+                best: Some(BestEpoch {
+                    epoch: best,
+                    validation_loss: 0.5,
+                }),
+                ..Progress::default()
+            },
+            files: [("model.bpk".to_string(), vec![epoch as u8; 100])].into(),
+        }
+    }
+
+    #[test]
+    fn the_newest_and_the_best_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointFolder::new(folder.path(), 2);
+        for epoch in 1..=5 {
+            checkpoints.save(&checkpoint(epoch, epoch.min(2))).unwrap();
+        }
+        assert_eq!(checkpoints.epochs().unwrap(), [2, 4, 5]);
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 3, "nothing partial is left behind");
+    }
+
+    #[test]
+    fn a_damaged_newest_is_refused_by_name_and_the_one_before_it_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointFolder::new(folder.path(), 3);
+        for epoch in 1..=3 {
+            checkpoints.save(&checkpoint(epoch, 1)).unwrap();
+        }
+        let newest = folder.path().join("epoch-0003/model.bpk");
+        let mut bytes = std::fs::read(&newest).unwrap();
+        bytes[50] ^= 1;
+        std::fs::write(&newest, bytes).unwrap();
+        std::fs::write(folder.path().join("epoch-0002/model.bpk"), b"short").unwrap();
+
+        let loaded = checkpoints.load_newest().unwrap();
+        assert_eq!(loaded.checkpoint, checkpoint(1, 1));
+        let refused = loaded
+            .refused
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>();
+        assert!(
+            refused[0].contains("epoch-0003") && refused[0].contains("SHA-256"),
+            "{refused:?}"
+        );
+        assert!(
+            refused[1].contains("epoch-0002") && refused[1].contains("5 bytes"),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn without_a_good_one_the_error_names_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointFolder::new(folder.path(), 2);
+        let error = checkpoints.load_newest().unwrap_err().to_string();
+        assert!(error.contains("start without --resume"), "{error}");
+        checkpoints.save(&checkpoint(1, 1)).unwrap();
+        std::fs::write(folder.path().join("epoch-0001/manifest.json"), "{").unwrap();
+        let error = checkpoints.load_newest().unwrap_err().to_string();
+        assert!(error.contains("manifest.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_by_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointFolder::new(folder.path(), 2);
+        let path = checkpoints.save(&checkpoint(1, 1)).unwrap().join(MANIFEST);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(
+            &path,
+            text.replace("\"format_version\": 1", "\"format_version\": 9"),
+        )
+        .unwrap();
+        let error = checkpoints.load(1).unwrap_err().to_string();
+        assert!(error.contains("version 9"), "{error}");
+    }
+}

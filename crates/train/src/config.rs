@@ -1,0 +1,247 @@
+//! What a training run can be told, all of it written to `config.toml`.
+
+use burn::lr_scheduler::constant::ConstantLr;
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
+use everburn_distributed::DdpConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+
+/// The rule by which gradients change parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerKind {
+    /// Kingma and Ba 2015.
+    #[default]
+    Adam,
+    /// Loshchilov and Hutter 2019: weight decay apart from the gradient.
+    AdamW,
+    /// Stochastic gradient descent, with momentum if it is not zero.
+    Sgd,
+}
+
+/// An optimizer and its numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerConfig {
+    /// The rule.
+    pub kind: OptimizerKind,
+    /// The learning rate at the start.
+    pub learning_rate: f64,
+    /// The share of the last update that SGD keeps; 0 for none.
+    pub momentum: f64,
+    /// How strongly parameters are pulled to zero.
+    pub weight_decay: f64,
+    /// What Adam and AdamW add to the root of the second moment.
+    pub epsilon: f64,
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self {
+            kind: OptimizerKind::Adam,
+            learning_rate: 1e-3,
+            momentum: 0.0,
+            weight_decay: 0.0,
+            epsilon: 1e-8,
+        }
+    }
+}
+
+impl OptimizerConfig {
+    /// Burn's optimizer of this configuration.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if a number is out of its range.
+    pub fn init(&self) -> Result<ModuleOptimizer, TrainError> {
+        let refuse = |what: &str| Err(TrainError::Config(format!("{what}, in [optimizer]")));
+        if !(self.learning_rate.is_finite() && self.learning_rate > 0.0) {
+            return refuse("the learning rate must be a positive number");
+        }
+        if !(0.0..1.0).contains(&self.momentum) {
+            return refuse("the momentum must be at least 0 and below 1");
+        }
+        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
+            return refuse("the weight decay must not be negative");
+        }
+        if self.momentum != 0.0 && self.kind != OptimizerKind::Sgd {
+            return refuse("momentum goes with --optimizer sgd only");
+        }
+        if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
+            return refuse("epsilon must be a positive number");
+        }
+        let decay =
+            (self.weight_decay > 0.0).then(|| WeightDecayConfig::new(self.weight_decay as f32));
+        Ok(match self.kind {
+            OptimizerKind::Adam => AdamConfig::new()
+                .with_weight_decay(decay)
+                .with_epsilon(self.epsilon as f32)
+                .init(),
+            OptimizerKind::AdamW => AdamWConfig::new()
+                .with_weight_decay(self.weight_decay as f32)
+                .with_epsilon(self.epsilon as f32)
+                .init(),
+            OptimizerKind::Sgd => SgdConfig::new()
+                .with_weight_decay(decay)
+                .with_momentum((self.momentum > 0.0).then(|| {
+                    MomentumConfig::new()
+                        .with_momentum(self.momentum)
+                        .with_dampening(0.0)
+                }))
+                .init(),
+        })
+    }
+}
+
+/// How the learning rate changes over the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// It stays as it is.
+    #[default]
+    Constant,
+    /// It falls to zero along a half cosine (Loshchilov and Hutter 2017).
+    Cosine,
+}
+
+impl Schedule {
+    pub(crate) fn init(
+        self,
+        learning_rate: f64,
+        total_steps: usize,
+    ) -> Result<ModuleLrScheduler, TrainError> {
+        match self {
+            Self::Constant => Ok(ModuleLrScheduler::new(ConstantLr::new(learning_rate))),
+            Self::Cosine => {
+                CosineAnnealingLrSchedulerConfig::new(learning_rate, total_steps.max(1))
+                    .init()
+                    .map_err(TrainError::Config)
+            }
+        }
+    }
+}
+
+/// When to stop before the last epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStopping {
+    /// Stop after this many epochs without a lower validation loss.
+    pub patience: usize,
+}
+
+/// The part of a run's configuration that says how to train, whatever the model and the data.
+///
+/// ```
+/// use everburn_train::TrainingConfig;
+///
+/// let config = TrainingConfig { epochs: 2, ..TrainingConfig::default() };
+/// let text = toml::to_string(&config).unwrap();
+/// assert_eq!(toml::from_str::<TrainingConfig>(&text).unwrap(), config);
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainingConfig {
+    /// How often the training set is read.
+    pub epochs: usize,
+    /// Stop after this many steps, if that comes before the last epoch's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<usize>,
+    /// How many samples all ranks together read a step.
+    pub batch_size: usize,
+    /// The seed of initial weights, shuffling and dropout.
+    pub seed: u64,
+    /// How many samples at the end of the training set are held out to validate on.
+    pub validation_samples: usize,
+    /// How many checkpoints are kept, besides the best.
+    pub keep_checkpoints: usize,
+    /// A line of `metrics.jsonl` is written every so many steps.
+    pub log_every: usize,
+    /// How the learning rate changes.
+    pub schedule: Schedule,
+    /// When to stop early; never if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<EarlyStopping>,
+    /// The optimizer.
+    pub optimizer: OptimizerConfig,
+    /// How gradients are synchronised.
+    pub ddp: DdpConfig,
+}
+
+impl Default for TrainingConfig {
+    fn default() -> Self {
+        Self {
+            epochs: 3,
+            steps: None,
+            batch_size: 64,
+            seed: 42,
+            validation_samples: 5_000,
+            keep_checkpoints: 2,
+            log_every: 10,
+            schedule: Schedule::Constant,
+            early_stopping: None,
+            optimizer: OptimizerConfig::default(),
+            ddp: DdpConfig::default(),
+        }
+    }
+}
+
+impl TrainingConfig {
+    /// Checks what can be checked before any work is done.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] naming the first value that cannot be used.
+    pub fn validate(&self, world_size: usize) -> Result<(), TrainError> {
+        let refuse = |message: String| Err(TrainError::Config(message));
+        if self.epochs == 0 {
+            return refuse("--epochs must be at least 1".to_string());
+        }
+        if self.steps == Some(0) {
+            return refuse("--steps must be at least 1".to_string());
+        }
+        if self.batch_size < world_size {
+            return refuse(format!(
+                "a global batch of {} samples cannot be shared by {world_size} ranks: \
+                 use --batch-size {world_size} or more, or fewer ranks",
+                self.batch_size
+            ));
+        }
+        if self.log_every == 0 {
+            return refuse("--log-every must be at least 1".to_string());
+        }
+        if self.keep_checkpoints == 0 {
+            return refuse("--keep-checkpoints must be at least 1".to_string());
+        }
+        self.optimizer.init().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        let refused = |change: fn(&mut TrainingConfig)| {
+            let mut config = TrainingConfig::default();
+            change(&mut config);
+            config.validate(4).unwrap_err().to_string()
+        };
+        assert!(refused(|c| c.epochs = 0).contains("--epochs"));
+        assert!(refused(|c| c.batch_size = 3).contains("4 ranks"));
+        assert!(refused(|c| c.optimizer.learning_rate = -1.0).contains("learning rate"));
+        assert!(refused(|c| c.optimizer.momentum = 0.9).contains("sgd"));
+        assert!(TrainingConfig::default().validate(4).is_ok());
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused() {
+        let error = toml::from_str::<TrainingConfig>("epoch = 3")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("epoch"), "{error}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Why a training run ended before its time.
+
+use std::path::PathBuf;
+
+use everburn_collectives::group::CollectiveError;
+use everburn_distributed::{DdpError, SamplerError};
+
+/// Why a run could not start, go on or be recorded.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A value of the configuration cannot be used.
+    #[error("{0}")]
+    Config(String),
+    /// The ranks could not exchange something.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The replicas could not be made or kept equal.
+    #[error(transparent)]
+    Ddp(#[from] DdpError),
+    /// The samples could not be dealt to the ranks.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+    /// A sample could not be read.
+    #[error("a batch could not be read: {0}")]
+    Data(String),
+    /// A number could not be read from the device.
+    #[error("the device could not give the result of a step: {0}")]
+    Device(String),
+    /// The loss is no longer a number.
+    #[error(
+        "the loss is {loss} after step {step} of epoch {epoch}: the training has diverged; \
+         try a lower --learning-rate"
+    )]
+    LossNotFinite {
+        /// The loss.
+        loss: f64,
+        /// The step, counted from 1 over all epochs.
+        step: usize,
+        /// The epoch, counted from 1.
+        epoch: usize,
+    },
+    /// A file of the run directory could not be written or read.
+    #[error("{action} {path} failed: {reason}")]
+    File {
+        /// What was being done, "writing" say.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause, with what to check.
+        reason: String,
+    },
+    /// A checkpoint is damaged, incomplete or of another kind.
+    #[error("the checkpoint {path} cannot be used: {reason}")]
+    Checkpoint {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+    /// burn-train reported an error of its own.
+    #[error("burn-train: {0}")]
+    BurnTrain(String),
+}
+
+impl TrainError {
+    /// Whether this rank failed only because another one did.
+    pub fn is_secondary(&self) -> bool {
+        match self {
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => matches!(
+                error,
+                CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        error: &std::io::Error,
+    ) -> Self {
+        let hint = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => "; choose another --run-dir",
+            std::io::ErrorKind::StorageFull => "; free some space or choose another --run-dir",
+            std::io::ErrorKind::ReadOnlyFilesystem => "; choose another --run-dir",
+            _ => "",
+        };
+        Self::File {
+            action,
+            path: path.into(),
+            reason: format!("{error}{hint}"),
+        }
+    }
+}

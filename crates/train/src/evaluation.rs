@@ -1,0 +1,46 @@
+//! Exact evaluation over ranks: every sample counts once.
+
+use burn_train::InferenceStep;
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::DistributedLoader;
+
+use crate::error::TrainError;
+use crate::tally::{Report, Tally};
+
+/// Adds up the model's results on every sample of the loader, over all ranks. `each` is told the
+/// sums of each global batch, on every rank the same.
+///
+/// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
+pub(crate) fn evaluate<M, I, B>(
+    model: &M,
+    loader: &DistributedLoader<I, B>,
+    group: &ProcessGroup,
+    mut each: impl FnMut(Tally) -> Result<(), TrainError>,
+) -> Result<Tally, TrainError>
+where
+    M: InferenceStep<Input = B>,
+    M::Output: Report,
+{
+    let mut total = Tally::default();
+    for share in loader.epoch(0) {
+        let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
+        let local = match share.batch {
+            None => Tally::default(),
+            Some(batch) => {
+                let local = InferenceStep::step(model, batch).local();
+                local.map_err(|error| TrainError::Device(error.to_string()))?
+            }
+        };
+        let (batch, _) = local.all_reduce(false, group).wait()?;
+        total += batch;
+        each(batch)?;
+    }
+    let expected = loader.sampler().samples_per_epoch() as u64;
+    if total.samples != expected {
+        return Err(TrainError::Data(format!(
+            "the ranks evaluated {} samples and there are {expected}: do all ranks see the same data?",
+            total.samples
+        )));
+    }
+    Ok(total)
+}

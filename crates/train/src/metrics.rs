@@ -1,0 +1,149 @@
+//! burn-train metrics over the samples of all ranks.
+
+use std::sync::Arc;
+
+use burn::tensor::TensorReadError;
+use burn_train::metric::state::{FormatOptions, NumericMetricState};
+use burn_train::metric::{
+    Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
+    SerializedEntry,
+};
+
+use crate::tally::StepReport;
+
+/// Which number of a [`StepReport`] a [`RankMetric`] shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Quantity {
+    Loss,
+    Accuracy,
+    SamplesPerSecond,
+    Waiting,
+}
+
+/// A number of the [`StepReport`], averaged over an epoch and weighted by samples.
+///
+/// ```
+/// use everburn_train::RankMetric;
+/// use burn_train::metric::Metric;
+///
+/// assert_eq!(*RankMetric::accuracy().name(), "Accuracy");
+/// ```
+#[derive(Clone)]
+pub struct RankMetric {
+    quantity: Quantity,
+    name: MetricName,
+    state: NumericMetricState,
+}
+
+impl RankMetric {
+    fn new(quantity: Quantity, name: &str) -> Self {
+        Self {
+            quantity,
+            name: Arc::new(name.to_string()),
+            state: NumericMetricState::default(),
+        }
+    }
+
+    /// The mean loss of a sample.
+    pub fn loss() -> Self {
+        Self::new(Quantity::Loss, "Loss")
+    }
+
+    /// The share of samples that were classified correctly, in per cent.
+    pub fn accuracy() -> Self {
+        Self::new(Quantity::Accuracy, "Accuracy")
+    }
+
+    /// How many samples all ranks together train on in a second.
+    pub fn samples_per_second() -> Self {
+        Self::new(Quantity::SamplesPerSecond, "Samples per second")
+    }
+
+    /// How long a step waits for the exchange with other ranks, in milliseconds.
+    pub fn waiting() -> Self {
+        Self::new(Quantity::Waiting, "Waiting for ranks")
+    }
+
+    fn unit(&self) -> Option<&'static str> {
+        match self.quantity {
+            Quantity::Loss | Quantity::SamplesPerSecond => None,
+            Quantity::Accuracy => Some("%"),
+            Quantity::Waiting => Some("ms"),
+        }
+    }
+
+    fn format(&self) -> FormatOptions {
+        let options = FormatOptions::new(self.name.clone()).precision(match self.quantity {
+            Quantity::Loss => 4,
+            Quantity::Accuracy | Quantity::Waiting => 2,
+            Quantity::SamplesPerSecond => 0,
+        });
+        match self.unit() {
+            Some(unit) => options.unit(unit),
+            None => options,
+        }
+    }
+}
+
+impl Metric for RankMetric {
+    type Input = StepReport;
+
+    fn name(&self) -> MetricName {
+        self.name.clone()
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        NumericAttributes {
+            unit: self.unit().map(str::to_string),
+            higher_is_better: matches!(
+                self.quantity,
+                Quantity::Accuracy | Quantity::SamplesPerSecond
+            ),
+        }
+        .into()
+    }
+
+    fn update(
+        &mut self,
+        report: &StepReport,
+        _metadata: &MetricMetadata,
+    ) -> Result<SerializedEntry, TensorReadError> {
+        let tally = report.tally()?;
+        let (seconds, waited) = match report {
+            StepReport::OfAllRanks {
+                seconds, waited, ..
+            } => (*seconds, *waited),
+            StepReport::Local { .. } => (f64::NAN, 0.0),
+        };
+        let value = match self.quantity {
+            Quantity::Loss => tally.mean_loss(),
+            Quantity::Accuracy => 100.0 * tally.accuracy(),
+            Quantity::SamplesPerSecond => tally.samples as f64 / seconds,
+            Quantity::Waiting => 1e3 * waited,
+        };
+        self.state.update(value, tally.samples as usize);
+        Ok(self.state.compute_update(self.format()))
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(self.state.compute_final(self.format()))
+    }
+
+    fn clear(&mut self) {
+        self.state.reset();
+    }
+}
+
+impl Numeric for RankMetric {
+    fn value(&self) -> Option<NumericEntry> {
+        Some(self.state.current_value())
+    }
+
+    fn running_value(&self) -> Option<NumericEntry> {
+        Some(self.state.running_value())
+    }
+
+    fn final_value(&self) -> NumericEntry {
+        self.state.final_value()
+    }
+}

@@ -1,0 +1,164 @@
+//! burn-train's dashboard, with a Ctrl-C that works.
+
+use burn_train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
+use burn_train::metric::MetricDefinition;
+use burn_train::renderer::tui::TuiMetricsRendererWrapper;
+use burn_train::renderer::{
+    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+    MetricsRendererTraining,
+};
+use burn_train::{Interrupter, LearnerSummary};
+
+/// burn-train's terminal dashboard.
+///
+/// The dashboard puts the terminal into raw mode, in which Ctrl-C is a key like any other, and it
+/// ignores that key. This renderer switches the signal keys on again, so that Ctrl-C reaches the
+/// launcher and all ranks as everywhere else; leaving raw mode restores the terminal as it was.
+///
+/// ```no_run
+/// use burn_train::renderer::MetricsRenderer;
+///
+/// let interrupter = burn_train::Interrupter::new();
+/// let mut dashboard = everburn_train::renderer::Dashboard::new(interrupter);
+/// dashboard.manual_close();
+/// ```
+pub struct Dashboard {
+    tui: TuiMetricsRendererWrapper,
+    signals_restored: bool,
+}
+
+impl Dashboard {
+    /// Takes over the terminal; `interrupter` is told when the user asks to stop.
+    pub fn new(interrupter: Interrupter) -> Self {
+        Self {
+            tui: TuiMetricsRendererWrapper::new(interrupter, None),
+            signals_restored: false,
+        }
+    }
+
+    /// The dashboard enters raw mode on a thread of its own, some time after it was made: so this
+    /// is tried at each event until raw mode is seen.
+    fn restore_signal_keys(&mut self) {
+        use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+        if self.signals_restored {
+            return;
+        }
+        let stdin = std::io::stdin();
+        let Ok(mut modes) = tcgetattr(&stdin) else {
+            self.signals_restored = true; // not a terminal
+            return;
+        };
+        let is_raw = !modes.local_modes.contains(LocalModes::ICANON);
+        if is_raw {
+            modes.local_modes.insert(LocalModes::ISIG);
+            self.signals_restored = tcsetattr(&stdin, OptionalActions::Now, &modes).is_ok();
+        }
+    }
+}
+
+impl MetricsRendererTraining for Dashboard {
+    fn update_train(&mut self, state: MetricState) {
+        self.restore_signal_keys();
+        self.tui.update_train(state);
+    }
+
+    fn update_valid(&mut self, state: MetricState) {
+        self.tui.update_valid(state);
+    }
+
+    fn on_train_end(
+        &mut self,
+        summary: Option<LearnerSummary>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        self.tui.on_train_end(summary)
+    }
+}
+
+impl MetricsRendererEvaluation for Dashboard {
+    fn update_test(&mut self, name: EvaluationName, state: MetricState) {
+        self.tui.update_test(name, state);
+    }
+
+    fn on_test_end(
+        &mut self,
+        summary: Option<LearnerSummary>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        self.tui.on_test_end(summary)
+    }
+}
+
+impl MetricsRenderer for Dashboard {
+    fn manual_close(&mut self) {
+        self.tui.manual_close();
+    }
+
+    fn register_metric(&mut self, definition: MetricDefinition) {
+        self.restore_signal_keys();
+        self.tui.register_metric(definition);
+    }
+}
+
+impl TrainingProgressLogger for Dashboard {
+    fn start(
+        &mut self,
+        total_epochs: usize,
+        starting_epoch: usize,
+        total_items: Option<usize>,
+        label: Option<&str>,
+    ) {
+        self.restore_signal_keys();
+        self.tui
+            .start(total_epochs, starting_epoch, total_items, label);
+    }
+
+    fn update_epoch(&mut self, epoch: usize) {
+        self.tui.update_epoch(epoch);
+    }
+
+    fn start_split(&mut self, split: &str, total_items: usize) {
+        self.tui.start_split(split, total_items);
+    }
+
+    fn update_split(&mut self, items_processed: usize) {
+        self.restore_signal_keys();
+        self.tui.update_split(items_processed);
+    }
+
+    fn end_split(&mut self) {
+        self.tui.end_split();
+    }
+
+    fn end(&mut self) {
+        self.tui.end();
+    }
+
+    fn log_event_training(&mut self, event: String) {
+        self.tui.log_event_training(event);
+    }
+}
+
+impl EvaluationProgressLogger for Dashboard {
+    fn start_global_progress(&mut self, total_tests: usize) {
+        self.tui.start_global_progress(total_tests);
+    }
+
+    fn start_test(&mut self, name: &str, total_items: usize) {
+        self.tui.start_test(name, total_items);
+    }
+
+    fn update_test_progress(&mut self, items_processed: usize) {
+        self.tui.update_test_progress(items_processed);
+    }
+
+    fn end_test(&mut self) {
+        self.tui.end_test();
+    }
+
+    fn end_global_progress(&mut self) {
+        self.tui.end_global_progress();
+    }
+
+    fn log_event_evaluation(&mut self, event: String) {
+        self.tui.log_event_evaluation(event);
+    }
+}

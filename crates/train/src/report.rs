@@ -1,0 +1,75 @@
+//! `report.json`: what came out of a run.
+
+use serde::{Deserialize, Serialize};
+
+/// The versions with which a run was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// Everburn's version.
+    pub everburn: String,
+    /// Burn's version.
+    pub burn: String,
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self {
+            everburn: env!("CARGO_PKG_VERSION").to_string(),
+            burn: "0.22.1".to_string(),
+        }
+    }
+}
+
+/// What came out of a run: the contents of `report.json`.
+///
+/// ```
+/// let report = everburn_train::TrainingReport { epochs: 3, ..Default::default() };
+/// let text = serde_json::to_string(&report).unwrap();
+/// assert_eq!(serde_json::from_str::<everburn_train::TrainingReport>(&text).unwrap(), report);
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct TrainingReport {
+    /// The model's name.
+    pub model: String,
+    /// The name of the data set that was really used: `mnist` or `synthetic-digits`, say.
+    pub dataset: String,
+    /// Where that data set came from and why it was taken.
+    pub dataset_origin: String,
+    /// The share of test samples that were classified correctly; absent if the run was stopped.
+    pub test_accuracy: Option<f64>,
+    /// The mean loss of a test sample, in nats; absent if the run was stopped.
+    pub test_loss: Option<f64>,
+    /// How many test samples there were, over all ranks.
+    pub test_samples: u64,
+    /// The lowest validation loss of an epoch, and which epoch it was.
+    pub best_epoch: Option<BestEpoch>,
+    /// Training samples of all ranks divided by the seconds spent on training steps.
+    pub samples_per_second: f64,
+    /// How many ranks there were.
+    pub world_size: usize,
+    /// The size of the global batch.
+    pub batch_size: usize,
+    /// How many epochs were finished, those before a resume included.
+    pub epochs: usize,
+    /// How many steps were made, those before a resume included.
+    pub steps: usize,
+    /// Seconds from start to end of this process.
+    pub seconds: f64,
+    /// Seconds spent on training steps.
+    pub train_seconds: f64,
+    /// Why the run ended before its last epoch, if it did.
+    pub stopped: Option<String>,
+    /// The epoch after which the run was resumed, if it was.
+    pub resumed_after_epoch: Option<usize>,
+    /// The versions with which the run was made.
+    pub versions: Versions,
+}
+
+/// The epoch with the lowest validation loss so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct BestEpoch {
+    /// The epoch, counted from 1.
+    pub epoch: usize,
+    /// Its mean validation loss, in nats.
+    pub validation_loss: f64,
+}

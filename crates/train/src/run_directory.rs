@@ -1,0 +1,289 @@
+//! `runs/<name>/`: everything that a run leaves behind.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::atomic_file;
+use crate::error::TrainError;
+use crate::report::TrainingReport;
+use crate::tally::Tally;
+
+/// The folder of one run.
+///
+/// | file | what it is |
+/// |---|---|
+/// | `config.toml` | the resolved configuration: `train --config` repeats the run |
+/// | `metrics.jsonl` | one [`MetricLine`] a line |
+/// | `logs/rank-N.log` | what each rank printed |
+/// | `checkpoints/epoch-NNNN/` | see [`crate::checkpoint`] |
+/// | `model.safetensors` | the trained parameters by path |
+/// | `report.json` | a [`TrainingReport`] |
+///
+/// ```
+/// let folder = tempfile::tempdir().unwrap();
+/// let run = everburn_train::RunDirectory::create(folder.path().join("a")).unwrap();
+/// run.write_config(&everburn_train::TrainingConfig::default()).unwrap();
+/// let config: everburn_train::TrainingConfig = run.read_config().unwrap();
+/// assert_eq!(config, Default::default());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDirectory {
+    path: PathBuf,
+}
+
+impl RunDirectory {
+    /// Makes the folder if it is not there and checks that files can be written in it.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be made or written to.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let run = Self { path: path.into() };
+        for folder in [run.path.clone(), run.logs(), run.checkpoints()] {
+            std::fs::create_dir_all(&folder)
+                .map_err(|error| TrainError::file("making the run directory", &folder, &error))?;
+        }
+        tempfile::tempfile_in(&run.path)
+            .map_err(|error| TrainError::file("writing to the run directory", &run.path, &error))?;
+        Ok(run)
+    }
+
+    /// Renames a folder that holds a run to the first free of `<path>~1`, `<path>~2`, ..., and
+    /// returns the new name; `None` if there is no run at `path`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be renamed.
+    pub fn move_aside(path: &Path) -> Result<Option<PathBuf>, TrainError> {
+        if !path.join("config.toml").is_file() {
+            return Ok(None);
+        }
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+        for number in 1_u32.. {
+            let mut aside = name.clone();
+            aside.push(format!("~{number}"));
+            let aside = path.with_file_name(aside);
+            if !aside.exists() {
+                std::fs::rename(path, &aside)
+                    .map_err(|error| TrainError::file("moving aside", path, &error))?;
+                return Ok(Some(aside));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The folder of a run that was made before.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if there is no run in it.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let run = Self { path: path.into() };
+        if run.config_path().is_file() {
+            return Ok(run);
+        }
+        Err(TrainError::File {
+            action: "opening the run",
+            reason: format!(
+                "there is no {} in it; give the folder that `train --run-dir` was given",
+                run.config_path().file_name().unwrap_or_default().display()
+            ),
+            path: run.path,
+        })
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of the ranks' logs.
+    pub fn logs(&self) -> PathBuf {
+        self.path.join("logs")
+    }
+
+    /// The folder of the checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// The resolved configuration.
+    pub fn config_path(&self) -> PathBuf {
+        self.path.join("config.toml")
+    }
+
+    /// The trained parameters.
+    pub fn model_path(&self) -> PathBuf {
+        self.path.join("model.safetensors")
+    }
+
+    /// The report.
+    pub fn report_path(&self) -> PathBuf {
+        self.path.join("report.json")
+    }
+
+    /// Writes `config.toml`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be written.
+    pub fn write_config<C: Serialize>(&self, config: &C) -> Result<(), TrainError> {
+        let text = toml::to_string(config).map_err(|error| TrainError::File {
+            action: "writing",
+            path: self.config_path(),
+            reason: error.to_string(),
+        })?;
+        atomic_file::write(&self.config_path(), text.as_bytes())
+    }
+
+    /// Reads `config.toml`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be read or does not fit.
+    pub fn read_config<C: DeserializeOwned>(&self) -> Result<C, TrainError> {
+        let path = self.config_path();
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| TrainError::file("reading", &path, &error))?;
+        toml::from_str(&text).map_err(|error| TrainError::File {
+            action: "reading",
+            path,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Writes `report.json`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be written.
+    pub fn write_report(&self, report: &TrainingReport) -> Result<(), TrainError> {
+        let mut text = serde_json::to_string_pretty(report).map_err(|error| TrainError::File {
+            action: "writing",
+            path: self.report_path(),
+            reason: error.to_string(),
+        })?;
+        text.push('\n');
+        atomic_file::write(&self.report_path(), text.as_bytes())
+    }
+
+    /// Reads `report.json`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be read or does not fit.
+    pub fn read_report(&self) -> Result<TrainingReport, TrainError> {
+        let path = self.report_path();
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| TrainError::file("reading", &path, &error))?;
+        serde_json::from_str(&text).map_err(|error| TrainError::File {
+            action: "reading",
+            path,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Opens `metrics.jsonl`: at its end to go on with a run, else from the start.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be opened.
+    pub fn metrics(&self, append: bool) -> Result<MetricsFile, TrainError> {
+        let path = self.path.join("metrics.jsonl");
+        let file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .append(append)
+            .truncate(!append)
+            .open(&path)
+            .map_err(|error| TrainError::file("opening", &path, &error))?;
+        Ok(MetricsFile {
+            file: BufWriter::new(file),
+            path,
+        })
+    }
+}
+
+/// Which part of the data a line of `metrics.jsonl` is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MetricKind {
+    /// One training step.
+    Step,
+    /// All training steps of an epoch.
+    Train,
+    /// The validation after an epoch.
+    Validation,
+    /// The test at the end.
+    Test,
+}
+
+/// A line of `metrics.jsonl`. All numbers are over the samples of all ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetricLine {
+    /// What the line is about.
+    pub kind: MetricKind,
+    /// The epoch, counted from 1.
+    pub epoch: usize,
+    /// How many steps have been made over all epochs.
+    pub step: usize,
+    /// The mean loss of a sample, in nats.
+    pub loss: f64,
+    /// The share of samples that were classified correctly.
+    pub accuracy: f64,
+    /// How many samples this is about.
+    pub samples: u64,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// How long rank 0 waited in it for other ranks, in seconds.
+    pub waited: f64,
+    /// The learning rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+}
+
+impl MetricLine {
+    pub(crate) fn new(kind: MetricKind, epoch: usize, step: usize, tally: &Tally) -> Self {
+        Self {
+            kind,
+            epoch,
+            step,
+            loss: tally.mean_loss(),
+            accuracy: tally.accuracy(),
+            samples: tally.samples,
+            seconds: 0.0,
+            waited: 0.0,
+            learning_rate: None,
+        }
+    }
+}
+
+/// `metrics.jsonl`, open for writing.
+#[derive(Debug)]
+pub struct MetricsFile {
+    file: BufWriter<File>,
+    path: PathBuf,
+}
+
+impl MetricsFile {
+    /// Appends a line; it reaches the disk at the next [`MetricsFile::flush`] or when enough have
+    /// come together.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be written.
+    pub fn write(&mut self, line: &MetricLine) -> Result<(), TrainError> {
+        let text = serde_json::to_string(line).map_err(|error| TrainError::File {
+            action: "writing",
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })?;
+        writeln!(self.file, "{text}")
+            .map_err(|error| TrainError::file("writing", &self.path, &error))
+    }
+
+    /// Hands what was written to the operating system.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be written.
+    pub fn flush(&mut self) -> Result<(), TrainError> {
+        self.file
+            .flush()
+            .map_err(|error| TrainError::file("writing", &self.path, &error))
+    }
+}

@@ -1,0 +1,478 @@
+//! The training loop of one rank, as a burn-train strategy.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use burn::data::dataloader::Progress as ItemProgress;
+use burn::lr_scheduler::LrSchedulerRecord;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::prelude::*;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
+use burn_train::{
+    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel,
+    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
+    TrainingComponents, TrainingItem, ValidLoader,
+};
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::{Ddp, DistributedLoader, ShareOfBatch};
+
+use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::config::TrainingConfig;
+use crate::error::TrainError;
+use crate::evaluation::evaluate;
+use crate::report::BestEpoch;
+use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
+use crate::stop::StopSignal;
+use crate::tally::{Report, Tally};
+
+/// What a rank's loop needs besides the model.
+pub(crate) struct RankSetup<I, B> {
+    pub(crate) config: TrainingConfig,
+    pub(crate) model_name: String,
+    pub(crate) group: ProcessGroup,
+    pub(crate) device: Device,
+    pub(crate) train: DistributedLoader<I, B>,
+    pub(crate) validation: Option<DistributedLoader<I, B>>,
+    pub(crate) optimizer: ModuleOptimizer,
+    pub(crate) scheduler: ModuleLrScheduler,
+    pub(crate) resume: Option<Checkpoint>,
+    /// On rank 0 only.
+    pub(crate) checkpoints: Option<CheckpointFolder>,
+    /// On rank 0 only.
+    pub(crate) metrics: Option<MetricsFile>,
+    pub(crate) stop: StopSignal,
+}
+
+/// Where a loop has come to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LoopOutcome {
+    pub(crate) epoch: usize,
+    pub(crate) step: usize,
+    pub(crate) samples: u64,
+    pub(crate) train_time: Duration,
+    pub(crate) best: Option<BestEpoch>,
+    pub(crate) stopped: Option<String>,
+    pub(crate) error: Option<TrainError>,
+}
+
+/// burn-train's strategy for a rank of a process group.
+///
+/// burn-train's `Learner` does not give its optimizer away again, and a checkpoint needs it; so the
+/// loop owns optimizer and scheduler, and takes only the model from the learner.
+pub(crate) struct RankStrategy<I, B> {
+    setup: Mutex<Option<RankSetup<I, B>>>,
+    outcome: Arc<Mutex<LoopOutcome>>,
+}
+
+impl<I, B> RankStrategy<I, B> {
+    pub(crate) fn new(setup: RankSetup<I, B>) -> (Self, Arc<Mutex<LoopOutcome>>) {
+        let outcome = Arc::new(Mutex::new(LoopOutcome::default()));
+        let strategy = Self {
+            setup: Mutex::new(Some(setup)),
+            outcome: outcome.clone(),
+        };
+        (strategy, outcome)
+    }
+}
+
+impl<M, I, B> SupervisedLearningStrategy<M> for RankStrategy<I, B>
+where
+    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+    <M as InferenceStep>::Output: Report,
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        _train: TrainLoader<M>,
+        _validation: ValidLoader<M>,
+        _starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let setup = lock(&self.setup).take().expect("a strategy is used once");
+        let group = setup.group.clone();
+        let mut rank_loop = RankLoop {
+            setup,
+            interrupter: components.interrupter,
+            events: components.event_processor,
+            outcome: LoopOutcome::default(),
+        };
+        let model = learner.model();
+        let model = match rank_loop.run(model.clone()) {
+            Ok(trained) => trained,
+            Err(error) => {
+                group.abort(error.to_string());
+                rank_loop.outcome.error = Some(error);
+                model
+            }
+        };
+        *lock(&self.outcome) = rank_loop.outcome;
+        (model, rank_loop.events)
+    }
+}
+
+/// A poisoned lock means that its owner panicked; what it guards here is written in one go.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+struct RankLoop<M: LearnerModel, I, B> {
+    setup: RankSetup<I, B>,
+    interrupter: Interrupter,
+    events: SupervisedTrainingEventProcessor<M>,
+    outcome: LoopOutcome,
+}
+
+impl<M, I, B> RankLoop<M, I, B>
+where
+    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+    <M as InferenceStep>::Output: Report,
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    fn run(&mut self, model: M) -> Result<M, TrainError> {
+        let mut model = model.fork(&self.setup.device);
+        if let Some(checkpoint) = self.setup.resume.take() {
+            model = self.restore(model, checkpoint)?;
+        }
+        let (ddp, mut model) = Ddp::new(
+            model,
+            self.setup.group.clone(),
+            self.setup.config.ddp.clone(),
+        )?;
+        let first = self.outcome.epoch + 1;
+        for epoch in first..=self.setup.config.epochs {
+            let finished;
+            (model, finished) = self.train_epoch(model, &ddp, epoch)?;
+            model = ddp.average_buffers(model)?;
+            if !finished && self.outcome.stopped.is_some() {
+                break;
+            }
+            let validation_loss = self.validate(&model, epoch)?;
+            if finished {
+                self.outcome.epoch = epoch;
+            }
+            ddp.verify_replicas(&model)?;
+            self.finish_epoch(&model, epoch, validation_loss)?;
+            if !finished || self.outcome.stopped.is_some() {
+                break;
+            }
+        }
+        Ok(model)
+    }
+
+    /// Trains on every global batch of an epoch; also tells whether the epoch was read to its end.
+    fn train_epoch(
+        &mut self,
+        mut model: M,
+        ddp: &Ddp,
+        epoch: usize,
+    ) -> Result<(M, bool), TrainError> {
+        self.seed(epoch);
+        let total_items = self.setup.train.sampler().samples_per_epoch();
+        self.event_train(LearnerEvent::StartSplit {
+            epoch_number: epoch,
+            total_items,
+        })?;
+        let mut epoch_tally = Tally::default();
+        let (mut epoch_time, mut epoch_waited) = (Duration::ZERO, Duration::ZERO);
+        let loader = self.setup.train.clone();
+        let mut shares = loader.epoch(epoch);
+        let mut finished = true;
+        loop {
+            let start = Instant::now();
+            let Some(share) = shares.next() else { break };
+            let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
+            self.outcome.step += 1;
+            let step = self.outcome.step;
+            self.setup.group.set_step(step as u64);
+
+            let samples = share.samples;
+            let (gradients, local) = forward_and_backward(&model, share)?;
+            let synced = ddp.sync_gradients(&model, gradients, samples)?;
+            let stop_wanted = self.stop_wanted();
+            let verdict = local.all_reduce(stop_wanted, &self.setup.group);
+            let rate = self.setup.scheduler.step();
+            model = model.optimize(&mut self.setup.optimizer, rate.clone(), synced.gradients);
+            let waiting = Instant::now();
+            let (tally, stop) = verdict.wait()?;
+            let waited = synced.waited + waiting.elapsed();
+            let elapsed = start.elapsed();
+
+            epoch_tally += tally;
+            epoch_time += elapsed;
+            epoch_waited += waited;
+            self.outcome.samples += tally.samples;
+            self.outcome.train_time += elapsed;
+            let loss = tally.mean_loss();
+            if !loss.is_finite() {
+                return Err(TrainError::LossNotFinite { loss, step, epoch });
+            }
+            let (seconds, waited) = (elapsed.as_secs_f64(), waited.as_secs_f64());
+            if step.is_multiple_of(self.setup.config.log_every) {
+                let mut line = MetricLine::new(MetricKind::Step, epoch, step, &tally);
+                (line.seconds, line.waited) = (seconds, waited);
+                line.learning_rate = Some(rate.base());
+                self.log(&line)?;
+            }
+            if self.is_first() {
+                let progress = items(epoch_tally.samples, total_items);
+                let report = Report::of_all_ranks(tally, seconds, waited);
+                let item = TrainingItem::new(report, progress, Some(step), Some(rate));
+                self.event_train(LearnerEvent::ProcessedItem(item))?;
+            }
+            if stop {
+                self.outcome.stopped = Some(self.stop_reason(step));
+            }
+            if stop || self.setup.config.steps.is_some_and(|limit| step >= limit) {
+                finished = shares.len() == 0;
+                break;
+            }
+        }
+        self.event_train(LearnerEvent::EndSplit(epoch))?;
+        let mut line = MetricLine::new(MetricKind::Train, epoch, self.outcome.step, &epoch_tally);
+        (line.seconds, line.waited) = (epoch_time.as_secs_f64(), epoch_waited.as_secs_f64());
+        self.log(&line)?;
+        Ok((model, finished))
+    }
+
+    fn validate(&mut self, model: &M, epoch: usize) -> Result<Option<f64>, TrainError> {
+        let Some(loader) = self.setup.validation.clone() else {
+            return Ok(None);
+        };
+        let total_items = loader.sampler().samples_per_epoch();
+        self.event_valid(LearnerEvent::StartSplit {
+            epoch_number: epoch,
+            total_items,
+        })?;
+        let start = Instant::now();
+        let (is_first, mut processed, mut iteration) = (self.is_first(), 0, 0);
+        let group = self.setup.group.clone();
+        let tally = evaluate(&model.valid(), &loader, &group, |batch| {
+            if !is_first {
+                return Ok(());
+            }
+            processed += batch.samples;
+            iteration += 1;
+            let report = Report::of_all_ranks(batch, 0.0, 0.0);
+            let progress = items(processed, total_items);
+            let item = TrainingItem::new(report, progress, Some(iteration), None);
+            self.event_valid(LearnerEvent::ProcessedItem(item))
+        })?;
+        self.event_valid(LearnerEvent::EndSplit(epoch))?;
+        let mut line = MetricLine::new(MetricKind::Validation, epoch, self.outcome.step, &tally);
+        line.seconds = start.elapsed().as_secs_f64();
+        self.log(&line)?;
+        Ok(Some(tally.mean_loss()))
+    }
+
+    /// Remembers the best epoch, writes the checkpoint and decides about stopping early. The
+    /// numbers are equal to the bit on every rank, and so is the decision.
+    fn finish_epoch(
+        &mut self,
+        model: &M,
+        epoch: usize,
+        validation_loss: Option<f64>,
+    ) -> Result<(), TrainError> {
+        if self.is_first() {
+            self.event_train(LearnerEvent::EndEpoch(epoch))?;
+        }
+        if let Some(validation_loss) = validation_loss
+            && self
+                .outcome
+                .best
+                .is_none_or(|best| validation_loss < best.validation_loss)
+        {
+            self.outcome.best = Some(BestEpoch {
+                epoch,
+                validation_loss,
+            });
+        }
+        if self.outcome.epoch == epoch {
+            self.save_checkpoint(model)?;
+        }
+        if let Some(metrics) = &mut self.setup.metrics {
+            metrics.flush()?;
+        }
+        if let (Some(rule), Some(best)) = (&self.setup.config.early_stopping, self.outcome.best)
+            && epoch - best.epoch >= rule.patience
+        {
+            self.outcome.stopped = Some(format!(
+                "early: no lower validation loss since epoch {}",
+                best.epoch
+            ));
+        }
+        Ok(())
+    }
+
+    fn save_checkpoint(&self, model: &M) -> Result<(), TrainError> {
+        let Some(folder) = &self.setup.checkpoints else {
+            return Ok(());
+        };
+        let failed = |error: burn::store::RecordError| TrainError::Checkpoint {
+            path: "(not written)".into(),
+            reason: error.to_string(),
+        };
+        let files = [
+            ("model.bpk", model.clone().into_record().into_bytes()),
+            (
+                "optimizer.bpk",
+                self.setup.optimizer.to_record().into_bytes(),
+            ),
+            (
+                "scheduler.bpk",
+                self.setup.scheduler.to_record().into_bytes(),
+            ),
+        ];
+        let files = files
+            .into_iter()
+            .map(|(name, bytes)| Ok((name.to_string(), bytes.map_err(failed)?.to_vec())))
+            .collect::<Result<_, TrainError>>()?;
+        let checkpoint = Checkpoint {
+            progress: Progress {
+                model: self.setup.model_name.clone(),
+                epoch: self.outcome.epoch,
+                step: self.outcome.step,
+                seed: self.setup.config.seed,
+                batch_size: self.setup.config.batch_size,
+                samples_per_epoch: self.setup.train.sampler().samples_per_epoch(),
+                best: self.outcome.best,
+            },
+            files,
+        };
+        folder.save(&checkpoint).map(drop)
+    }
+
+    fn restore(&mut self, model: M, checkpoint: Checkpoint) -> Result<M, TrainError> {
+        let Checkpoint {
+            progress,
+            mut files,
+        } = checkpoint;
+        let refuse = |reason: String| TrainError::Checkpoint {
+            path: format!("epoch-{:04}", progress.epoch).into(),
+            reason,
+        };
+        let here = (
+            &self.setup.model_name,
+            self.setup.config.seed,
+            self.setup.train.sampler().samples_per_epoch(),
+        );
+        let there = (&progress.model, progress.seed, progress.samples_per_epoch);
+        if here != there {
+            return Err(refuse(format!(
+                "it was made by model {}, seed {} and {} training samples, this run has model {}, \
+                 seed {} and {}; give --resume the same configuration",
+                there.0, there.1, there.2, here.0, here.1, here.2
+            )));
+        }
+        let mut take = |name: &str| {
+            files
+                .remove(name)
+                .map(Bytes::from_bytes_vec)
+                .ok_or_else(|| refuse(format!("it has no {name}")))
+        };
+        let (weights, optimizer, scheduler) = (
+            take("model.bpk")?,
+            take("optimizer.bpk")?,
+            take("scheduler.bpk")?,
+        );
+        let failed = |error: burn::store::RecordError| refuse(error.to_string());
+        let model = model
+            .try_load_record(ModuleRecord::from_bytes(weights).map_err(failed)?)
+            .map_err(failed)?;
+        let optimizer = OptimizerRecord::from_bytes(optimizer).map_err(failed)?;
+        self.setup.optimizer = self.setup.optimizer.clone().load_record(optimizer);
+        let scheduler = LrSchedulerRecord::from_bytes(scheduler).map_err(failed)?;
+        self.setup.scheduler = self.setup.scheduler.clone().load_record(scheduler);
+        self.outcome.epoch = progress.epoch;
+        self.outcome.step = progress.step;
+        self.outcome.best = progress.best;
+        Ok(model)
+    }
+
+    /// Random numbers (dropout) depend on seed, epoch and rank, so that a run that is resumed draws
+    /// those that it would have drawn.
+    fn seed(&self, epoch: usize) {
+        let seed = self.setup.config.seed;
+        let rank = self.setup.group.rank() as u64;
+        self.setup.device.seed(mix(mix(seed ^ epoch as u64) ^ rank));
+    }
+
+    fn is_first(&self) -> bool {
+        self.setup.group.rank() == 0
+    }
+
+    fn stop_wanted(&self) -> bool {
+        self.setup.stop.is_set() || self.interrupter.should_stop()
+    }
+
+    fn stop_reason(&self, step: usize) -> String {
+        let who = if self.stop_wanted() {
+            "by the user"
+        } else {
+            "by another rank"
+        };
+        format!("{who} after step {step}")
+    }
+
+    fn log(&mut self, line: &MetricLine) -> Result<(), TrainError> {
+        match &mut self.setup.metrics {
+            Some(metrics) => metrics.write(line),
+            None => Ok(()),
+        }
+    }
+
+    fn event_train(
+        &mut self,
+        event: LearnerEvent<<M as TrainStep>::Output>,
+    ) -> Result<(), TrainError> {
+        let result = self.events.process_train(event);
+        result.map_err(|error| TrainError::BurnTrain(error.to_string()))
+    }
+
+    fn event_valid(
+        &mut self,
+        event: LearnerEvent<<M as InferenceStep>::Output>,
+    ) -> Result<(), TrainError> {
+        let result = self.events.process_valid(event);
+        result.map_err(|error| TrainError::BurnTrain(error.to_string()))
+    }
+}
+
+fn forward_and_backward<M, B>(
+    model: &M,
+    share: ShareOfBatch<B>,
+) -> Result<(GradientsParams, Tally), TrainError>
+where
+    M: TrainStep<Input = B>,
+    M::Output: Report,
+{
+    match share.batch {
+        None => Ok((GradientsParams::new(), Tally::default())),
+        Some(batch) => {
+            let output = TrainStep::step(model, batch);
+            let local = output.item.local();
+            let local = local.map_err(|error| TrainError::Device(error.to_string()))?;
+            Ok((output.grads, local))
+        }
+    }
+}
+
+fn items(processed: u64, total: usize) -> ItemProgress {
+    ItemProgress::new(processed as usize, total, Some("items".to_string()))
+}
+
+/// The finaliser of SplitMix64 (Steele et al. 2014): spreads neighbouring numbers apart.
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,208 @@
+//! What a step reports: sums over samples, so that ranks can be added up.
+
+use burn::prelude::*;
+use burn::tensor::{Int, TensorReadError};
+use burn_train::metric::{Adaptor, ItemLazy};
+use everburn_collectives::group::{ProcessGroup, ReduceOp, Work};
+use serde::{Deserialize, Serialize};
+
+/// Sums over samples. A mean is formed last and once, over all ranks: never a mean of means.
+///
+/// ```
+/// use everburn_train::Tally;
+///
+/// let tally = Tally { loss_sum: 3.0, correct: 1, samples: 2 } + Tally { loss_sum: 0.0, correct: 1, samples: 1 };
+/// assert_eq!(tally.mean_loss(), 1.0);
+/// assert_eq!(tally.accuracy(), 2.0 / 3.0);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// The sum of each sample's loss, in nats.
+    pub loss_sum: f64,
+    /// How many samples were classified correctly.
+    pub correct: u64,
+    /// How many samples there were.
+    pub samples: u64,
+}
+
+impl Tally {
+    /// The mean loss of a sample, NaN if there was none.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss_sum / self.samples as f64
+    }
+
+    /// The share of samples that were classified correctly, NaN if there was none.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.samples as f64
+    }
+
+    /// Starts to add up the tallies and the votes to stop of all ranks.
+    pub(crate) fn all_reduce(self, stop: bool, group: &ProcessGroup) -> PendingTally {
+        let numbers = vec![
+            self.loss_sum,
+            self.correct as f64,
+            self.samples as f64,
+            f64::from(stop),
+        ];
+        PendingTally(group.all_reduce(numbers, ReduceOp::Sum))
+    }
+}
+
+impl std::ops::Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            loss_sum: self.loss_sum + other.loss_sum,
+            correct: self.correct + other.correct,
+            samples: self.samples + other.samples,
+        }
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// Tallies on their way between the ranks.
+pub(crate) struct PendingTally(Work<Vec<f64>>);
+
+impl PendingTally {
+    /// The sum over all ranks, and whether any of them wants to stop: the same on every rank.
+    pub(crate) fn wait(
+        self,
+    ) -> Result<(Tally, bool), everburn_collectives::group::CollectiveError> {
+        let sums = self.0.wait()?;
+        let tally = Tally {
+            loss_sum: sums[0],
+            correct: sums[1] as u64,
+            samples: sums[2] as u64,
+        };
+        Ok((tally, sums[3] > 0.0))
+    }
+}
+
+/// A step's report on its way to burn-train's metrics.
+#[derive(Debug, Clone)]
+pub enum StepReport {
+    /// This process' own samples; the numbers may still be on the device.
+    Local {
+        /// The mean loss, shape `[1]`.
+        loss: Tensor<1>,
+        /// How many samples were classified correctly, shape `[1]`.
+        correct: Tensor<1, Int>,
+        /// How many samples there were.
+        samples: usize,
+    },
+    /// The samples of all ranks.
+    OfAllRanks {
+        /// The sums.
+        tally: Tally,
+        /// How long the step took, in seconds.
+        seconds: f64,
+        /// How long the step waited for other ranks, in seconds.
+        waited: f64,
+    },
+}
+
+impl StepReport {
+    /// The sums, read from the device where they are still there.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    pub fn tally(&self) -> Result<Tally, TensorReadError> {
+        match self {
+            Self::Local {
+                loss,
+                correct,
+                samples,
+            } => Ok(Tally {
+                loss_sum: loss.clone().try_into_scalar::<f64>()? * *samples as f64,
+                correct: correct.clone().try_into_scalar::<i64>()? as u64,
+                samples: *samples as u64,
+            }),
+            Self::OfAllRanks { tally, .. } => Ok(*tally),
+        }
+    }
+}
+
+/// The output of a training step that a strategy over ranks can add up.
+pub trait Report: ItemLazy + 'static {
+    /// This process' sums.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    fn local(&self) -> Result<Tally, TensorReadError>;
+
+    /// The output that stands for the samples of all ranks.
+    fn of_all_ranks(tally: Tally, seconds: f64, waited: f64) -> Self;
+}
+
+impl Report for StepReport {
+    fn local(&self) -> Result<Tally, TensorReadError> {
+        self.tally()
+    }
+
+    fn of_all_ranks(tally: Tally, seconds: f64, waited: f64) -> Self {
+        Self::OfAllRanks {
+            tally,
+            seconds,
+            waited,
+        }
+    }
+}
+
+impl ItemLazy for StepReport {
+    fn sync(self) -> Result<Self, burn::tensor::ExecutionError> {
+        Ok(match self {
+            Self::Local {
+                loss,
+                correct,
+                samples,
+            } => {
+                loss.device().flush()?;
+                Self::Local {
+                    loss: loss.without_autodiff(),
+                    correct: correct.without_autodiff(),
+                    samples,
+                }
+            }
+            other => other,
+        })
+    }
+}
+
+impl Adaptor<StepReport> for StepReport {
+    fn adapt(&self) -> StepReport {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_weighted_by_samples() {
+        let large = Tally {
+            loss_sum: 10.0,
+            correct: 9,
+            samples: 10,
+        };
+        let small = Tally {
+            loss_sum: 5.0,
+            correct: 0,
+            samples: 1,
+        };
+        let both = large + small;
+        assert_eq!(both.mean_loss(), 15.0 / 11.0);
+        assert_eq!(both.accuracy(), 9.0 / 11.0);
+    }
+
+    #[test]
+    fn an_empty_tally_has_no_mean() {
+        assert!(Tally::default().mean_loss().is_nan());
+    }
+}

@@ -1,0 +1,452 @@
+//! One call that trains, validates, tests and records, on every rank.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::Dataset;
+use burn::data::dataset::transform::PartialDataset;
+use burn::prelude::*;
+use burn::store::{ModuleStore, SafetensorsStore};
+use burn_train::logger::InMemoryMetricLogger;
+use burn_train::metric::{Adaptor, LearningRateMetric};
+use burn_train::{
+    InferenceStep, Interrupter, Learner, LearnerModel, SupervisedTraining, TrainStep,
+    TrainingStrategy,
+};
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::{DistributedLoader, DistributedSampler, SamplerConfig, Tail};
+
+use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::config::TrainingConfig;
+use crate::error::TrainError;
+use crate::evaluation::evaluate;
+use crate::metrics::RankMetric;
+use crate::renderer::Display;
+use crate::report::{TrainingReport, Versions};
+use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
+use crate::stop::StopSignal;
+use crate::strategy::{LoopOutcome, RankSetup, RankStrategy, mix};
+use crate::tally::{Report, StepReport, Tally};
+
+/// The batch size of an evaluation, over all ranks: no gradients, so larger than in training.
+const EVALUATION_BATCH: usize = 1_000;
+
+/// The data of a run: every rank is given all of it and reads its own share.
+pub struct TrainingData<I, B> {
+    /// The samples to learn from; the last of them are held out to validate on.
+    pub train: Arc<dyn Dataset<I>>,
+    /// The samples that the report's accuracy is measured on, once, at the end.
+    pub test: Arc<dyn Dataset<I>>,
+    /// Makes a batch of several samples.
+    pub batcher: Arc<dyn Batcher<I, B>>,
+    /// The name that goes into the report.
+    pub name: String,
+    /// Where the data came from, for the report.
+    pub origin: String,
+}
+
+/// Trains a model on the ranks of a process group: every rank makes the same call.
+///
+/// Rank 0 shows the progress and writes the run directory. A process group of one rank
+/// ([`ProcessGroup::alone`]) trains on a single device by the same code.
+pub struct Trainer {
+    /// How to train.
+    pub config: TrainingConfig,
+    /// The ranks.
+    pub group: ProcessGroup,
+    /// The device of this rank.
+    pub device: Device,
+    /// Where rank 0 records the run; `None` to record nothing.
+    pub run: Option<RunDirectory>,
+    /// Go on from the newest good checkpoint of the run directory.
+    pub resume: bool,
+    /// How rank 0 shows the progress.
+    pub display: Display,
+    /// Asks for a stop after the current step.
+    pub stop: StopSignal,
+    /// The name that goes into report and checkpoints.
+    pub model_name: String,
+}
+
+impl Trainer {
+    /// A trainer on Burn's default device that records and shows nothing.
+    pub fn new(config: TrainingConfig, group: ProcessGroup) -> Self {
+        Self {
+            config,
+            group,
+            device: Device::default(),
+            run: None,
+            resume: false,
+            display: Display::Silent,
+            stop: StopSignal::default(),
+            model_name: "model".to_string(),
+        }
+    }
+
+    fn is_first(&self) -> bool {
+        self.group.rank() == 0
+    }
+
+    /// Seeds the device for the model's initial weights; call it before the model is built. All
+    /// ranks start from rank 0's weights.
+    pub fn seed(&self) {
+        self.device.seed(mix(self.config.seed));
+    }
+
+    /// Trains `model` and returns it with the report, the same on every rank.
+    ///
+    /// # Errors
+    /// [`TrainError`] on every rank when anything fails on any of them: the first to fail says
+    /// what, the others that it did.
+    pub fn fit<M, I, B>(
+        &self,
+        model: M,
+        data: &TrainingData<I, B>,
+    ) -> Result<(M, TrainingReport), TrainError>
+    where
+        M: LearnerModel
+            + TrainStep<Input = B, Output = StepReport>
+            + InferenceStep<Input = B, Output = StepReport>
+            + Send
+            + Sync,
+        StepReport: Adaptor<StepReport>,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let result = self.fit_inner(model, data);
+        if let Err(error) = &result {
+            self.group.abort(error.to_string());
+        }
+        result
+    }
+
+    fn fit_inner<M, I, B>(
+        &self,
+        model: M,
+        data: &TrainingData<I, B>,
+    ) -> Result<(M, TrainingReport), TrainError>
+    where
+        M: LearnerModel
+            + TrainStep<Input = B, Output = StepReport>
+            + InferenceStep<Input = B, Output = StepReport>
+            + Send
+            + Sync,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let start = Instant::now();
+        self.config.validate(self.group.world_size())?;
+        let autodiff = self.device.clone().autodiff();
+        let (train, validation) = self.split(data)?;
+        let resume = self.agree_on_checkpoint()?;
+        let resumed_after_epoch = resume.as_ref().map(|checkpoint| checkpoint.progress.epoch);
+        let first_steps = resume
+            .as_ref()
+            .map_or(0, |checkpoint| checkpoint.progress.step);
+        let total_steps = train.sampler().num_batches() * self.config.epochs;
+        let total_steps = self
+            .config
+            .steps
+            .map_or(total_steps, |limit| limit.min(total_steps));
+        let run = self.run.as_ref().filter(|_| self.is_first());
+        let setup = RankSetup {
+            config: self.config.clone(),
+            model_name: self.model_name.clone(),
+            group: self.group.clone(),
+            device: autodiff.clone(),
+            train: train.clone(),
+            validation: validation.clone(),
+            optimizer: self.config.optimizer.init()?,
+            scheduler: self
+                .config
+                .schedule
+                .init(self.config.optimizer.learning_rate, total_steps)?,
+            resume,
+            checkpoints: run
+                .map(|run| CheckpointFolder::new(run.checkpoints(), self.config.keep_checkpoints)),
+            metrics: run.map(|run| run.metrics(self.resume)).transpose()?,
+            stop: self.stop.clone(),
+        };
+        let learner = Learner::new(
+            model.train(),
+            setup.optimizer.clone(),
+            setup.scheduler.clone(),
+        );
+        let (strategy, outcome) = RankStrategy::new(setup);
+
+        let interrupter = Interrupter::new();
+        let folder = self
+            .run
+            .as_ref()
+            .map_or(std::path::Path::new("."), RunDirectory::path);
+        let validation_loader = validation.unwrap_or_else(|| train.clone());
+        let training =
+            SupervisedTraining::<M>::new(folder, Arc::new(train), Arc::new(validation_loader))
+                .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
+                .with_interrupter(interrupter.clone())
+                .with_metric_logger(InMemoryMetricLogger::new())
+                .with_application_logger(None)
+                .renderer(self.display().renderer(&interrupter))
+                .num_epochs(self.config.epochs)
+                .label(&self.model_name)
+                .metrics((RankMetric::loss(), RankMetric::accuracy()))
+                .metric_train_numeric(RankMetric::samples_per_second())
+                .metric_train_numeric(RankMetric::waiting())
+                .metric_train_numeric(LearningRateMetric::new());
+        let training = match resumed_after_epoch {
+            Some(epoch) => training.checkpoint(epoch),
+            None => training,
+        };
+        let result = training.launch(learner);
+        // Dropping the renderer gives the terminal back before anything else is printed.
+        drop(result.renderer);
+
+        let outcome = outcome
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone();
+        if let Some(error) = outcome.error {
+            return Err(error);
+        }
+        if let Some(error) = result.error {
+            return Err(TrainError::BurnTrain(error.to_string()));
+        }
+        let model = result.model;
+        let interrupted = outcome
+            .stopped
+            .as_deref()
+            .is_some_and(|why| why.starts_with("by "));
+        let test = if interrupted {
+            None
+        } else {
+            Some(self.test(&model, data, &outcome)?)
+        };
+        let report = TrainingReport {
+            model: self.model_name.clone(),
+            dataset: data.name.clone(),
+            dataset_origin: data.origin.clone(),
+            test_accuracy: test.map(|tally| tally.accuracy()),
+            test_loss: test.map(|tally| tally.mean_loss()),
+            test_samples: test.map_or(0, |tally| tally.samples),
+            best_epoch: outcome.best,
+            samples_per_second: outcome.samples as f64
+                / outcome.train_time.as_secs_f64().max(f64::MIN_POSITIVE),
+            world_size: self.group.world_size(),
+            batch_size: self.config.batch_size,
+            epochs: outcome.epoch,
+            steps: outcome.step.max(first_steps),
+            seconds: start.elapsed().as_secs_f64(),
+            train_seconds: outcome.train_time.as_secs_f64(),
+            stopped: outcome.stopped,
+            resumed_after_epoch,
+            versions: Versions::default(),
+        };
+        if let Some(run) = run {
+            save_safetensors(&model, run)?;
+            run.write_report(&report)?;
+        }
+        // Nobody leaves before rank 0 has written everything.
+        self.group.barrier().wait()?;
+        Ok((model, report))
+    }
+
+    /// Evaluates `model` on the test samples, each counted once, over all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError`] when a rank fails.
+    pub fn evaluate<M, I, B>(
+        &self,
+        model: &M,
+        data: &TrainingData<I, B>,
+    ) -> Result<Tally, TrainError>
+    where
+        M: Module + InferenceStep<Input = B>,
+        <M as InferenceStep>::Output: Report,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let loader = self.ordered_loader(data.test.clone(), data)?;
+        evaluate(&model.valid(), &loader, &self.group, |_| Ok(()))
+    }
+
+    fn test<M, I, B>(
+        &self,
+        model: &M,
+        data: &TrainingData<I, B>,
+        outcome: &LoopOutcome,
+    ) -> Result<Tally, TrainError>
+    where
+        M: Module + InferenceStep<Input = B>,
+        <M as InferenceStep>::Output: Report,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let start = Instant::now();
+        let tally = self.evaluate(model, data)?;
+        if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
+            let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, &tally);
+            line.seconds = start.elapsed().as_secs_f64();
+            let mut metrics = run.metrics(true)?;
+            metrics.write(&line)?;
+            metrics.flush()?;
+        }
+        Ok(tally)
+    }
+
+    fn display(&self) -> Display {
+        if self.is_first() {
+            self.display
+        } else {
+            Display::Silent
+        }
+    }
+
+    /// The loaders of the samples to learn from and, where any are held out, to validate on.
+    #[allow(clippy::type_complexity)]
+    fn split<I, B>(
+        &self,
+        data: &TrainingData<I, B>,
+    ) -> Result<(DistributedLoader<I, B>, Option<DistributedLoader<I, B>>), TrainError>
+    where
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let (all, held_out) = (data.train.len(), self.config.validation_samples);
+        if held_out >= all {
+            return Err(TrainError::Config(format!(
+                "--validation-samples {held_out} leaves nothing of the {all} training samples"
+            )));
+        }
+        let part = |from: usize, to: usize| -> Arc<dyn Dataset<I>> {
+            Arc::new(PartialDataset::new(data.train.clone(), from, to))
+        };
+        let config = SamplerConfig {
+            num_samples: all - held_out,
+            batch_size: self.config.batch_size,
+            shuffle: Some(self.config.seed),
+            tail: Tail::Keep,
+        };
+        let sampler = DistributedSampler::new(config, self.group.rank(), self.group.world_size())?;
+        let train = DistributedLoader::new(
+            part(0, all - held_out),
+            data.batcher.clone(),
+            sampler,
+            self.device.clone().autodiff(),
+        );
+        let validation = (held_out > 0)
+            .then(|| self.ordered_loader(part(all - held_out, all), data))
+            .transpose()?;
+        Ok((train, validation))
+    }
+
+    fn ordered_loader<I, B>(
+        &self,
+        dataset: Arc<dyn Dataset<I>>,
+        data: &TrainingData<I, B>,
+    ) -> Result<DistributedLoader<I, B>, TrainError> {
+        let config = SamplerConfig {
+            num_samples: dataset.len(),
+            batch_size: EVALUATION_BATCH.max(self.group.world_size()),
+            shuffle: None,
+            tail: Tail::Keep,
+        };
+        let sampler = DistributedSampler::new(config, self.group.rank(), self.group.world_size())?;
+        let device = self.device.clone();
+        Ok(DistributedLoader::new(
+            dataset,
+            data.batcher.clone(),
+            sampler,
+            device,
+        ))
+    }
+
+    /// Rank 0 reads and verifies the newest good checkpoint; all ranks are given its bytes, so
+    /// that it needs to lie on one machine only, or all are given its error.
+    fn agree_on_checkpoint(&self) -> Result<Option<Checkpoint>, TrainError> {
+        if !self.resume {
+            return Ok(None);
+        }
+        let found = match (&self.run, self.is_first()) {
+            (Some(run), true) => {
+                let folder = CheckpointFolder::new(run.checkpoints(), self.config.keep_checkpoints);
+                folder
+                    .load_newest()
+                    .map(|loaded| {
+                        for refused in &loaded.refused {
+                            tracing::warn!("{refused}");
+                        }
+                        tracing::info!("resuming from {}", loaded.path.display());
+                        loaded.checkpoint
+                    })
+                    .map_err(|error| error.to_string())
+            }
+            (None, true) => Err("--resume needs a run directory".to_string()),
+            (_, false) => Ok(Checkpoint::default()),
+        };
+        let lengths = found.as_ref().map(|checkpoint| {
+            let files = checkpoint
+                .files
+                .iter()
+                .map(|(name, bytes)| (name.clone(), bytes.len()));
+            (checkpoint.progress.clone(), files.collect::<Vec<_>>())
+        });
+        let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
+        let head = serde_json::to_vec(&lengths).map_err(wrong)?;
+        let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
+        let head = self.group.all_gather_varied(head);
+        let body = self.group.all_gather_varied::<u8>(body.unwrap_or_default());
+        let (heads, bodies) = (head.wait()?, body.wait()?);
+        type Head = Result<(Progress, Vec<(String, usize)>), String>;
+        let (progress, lengths) = serde_json::from_slice::<Head>(&heads[0])
+            .map_err(wrong)?
+            .map_err(TrainError::Config)?;
+        let mut rest = bodies[0].as_slice();
+        let mut files = std::collections::BTreeMap::new();
+        for (name, length) in lengths {
+            let (own, others) = rest.split_at(length);
+            files.insert(name, own.to_vec());
+            rest = others;
+        }
+        Ok(Some(Checkpoint { progress, files }))
+    }
+}
+
+/// Writes the parameters by path, atomically.
+fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), TrainError> {
+    let path = run.model_path();
+    let failed = |reason: String| TrainError::File {
+        action: "writing",
+        path: path.clone(),
+        reason,
+    };
+    let mut store = SafetensorsStore::from_bytes(None);
+    store
+        .collect_from(model)
+        .map_err(|error| failed(error.to_string()))?;
+    let bytes = store
+        .get_bytes()
+        .map_err(|error| failed(error.to_string()))?;
+    crate::atomic_file::write(&path, &bytes)
+}
+
+/// The model with the parameters of a run's `model.safetensors`.
+///
+/// # Errors
+/// [`TrainError::File`] if the file is missing, damaged or of another model.
+pub fn load_safetensors<M: Module>(mut model: M, run: &RunDirectory) -> Result<M, TrainError> {
+    let path = run.model_path();
+    let failed = |reason: String| TrainError::File {
+        action: "reading",
+        path: path.clone(),
+        reason,
+    };
+    if !path.is_file() {
+        return Err(failed("there is none; has the training ended?".to_string()));
+    }
+    let mut store = SafetensorsStore::from_file(&path);
+    store
+        .apply_to(&mut model)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(model)
+}

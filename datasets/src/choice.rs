@@ -1,0 +1,135 @@
+//! Which data set is wanted.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The data set that a run asks for.
+///
+/// ```
+/// use everburn_datasets::DataChoice;
+///
+/// assert_eq!("fashion-mnist".parse(), Ok(DataChoice::FashionMnist));
+/// assert_eq!(DataChoice::Auto.to_string(), "auto");
+/// let error = "minst".parse::<DataChoice>().unwrap_err().to_string();
+/// assert!(error.contains("did you mean 'mnist'?"));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataChoice {
+    /// MNIST where it is found or can be fetched, else the synthetic digits.
+    #[default]
+    Auto,
+    /// MNIST, or an error.
+    Mnist,
+    /// Fashion-MNIST, or an error.
+    FashionMnist,
+    /// The synthetic digits: no file, no network.
+    Synthetic,
+}
+
+/// A name that is none of [`DataChoice::ALL`].
+///
+/// ```
+/// let error = "cifar".parse::<everburn_datasets::DataChoice>().unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "unknown data set 'cifar': expected auto, mnist, fashion-mnist or synthetic"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown data set '{given}': expected auto, mnist, fashion-mnist or synthetic{}",
+    nearest.map(|choice| format!("; did you mean '{choice}'?")).unwrap_or_default())]
+pub struct UnknownChoice {
+    /// What was written.
+    pub given: String,
+    /// What was probably meant.
+    pub nearest: Option<DataChoice>,
+}
+
+impl DataChoice {
+    /// Every choice, in the order in which help texts show them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Mnist, Self::FashionMnist, Self::Synthetic];
+
+    /// The name as written on the command line and in configuration files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Mnist => "mnist",
+            Self::FashionMnist => "fashion-mnist",
+            Self::Synthetic => "synthetic",
+        }
+    }
+}
+
+impl fmt::Display for DataChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `pad` and not `write_str`: help texts align names by width.
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DataChoice {
+    type Err = UnknownChoice;
+
+    fn from_str(given: &str) -> Result<Self, UnknownChoice> {
+        if let Some(choice) = Self::ALL.into_iter().find(|choice| choice.name() == given) {
+            return Ok(choice);
+        }
+        let written = given.to_ascii_lowercase().replace('_', "-");
+        let nearest = Self::ALL
+            .into_iter()
+            .map(|choice| (strsim::jaro_winkler(&written, choice.name()), choice))
+            .filter(|&(similarity, _)| similarity >= 0.75)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, choice)| choice);
+        Err(UnknownChoice {
+            given: given.to_owned(),
+            nearest,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_parses_to_itself_and_serializes_alike() {
+        for choice in DataChoice::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+            assert_eq!(
+                serde_json::to_string(&choice).unwrap(),
+                format!("\"{choice}\"")
+            );
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_is_refused_with_the_list_and_the_nearest() {
+        for (given, nearest) in [
+            ("MNIST", "mnist"),
+            ("fashion_mnist", "fashion-mnist"),
+            ("sythetic", "synthetic"),
+        ] {
+            let error = given.parse::<DataChoice>().unwrap_err().to_string();
+            assert!(
+                error.contains("auto, mnist, fashion-mnist or synthetic"),
+                "{error}"
+            );
+            assert!(
+                error.ends_with(&format!("did you mean '{nearest}'?")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_far_name_gets_no_suggestion() {
+        for given in ["", "zzz"] {
+            let error = given.parse::<DataChoice>().unwrap_err();
+            assert_eq!(error.nearest, None, "{error}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! MNIST and Fashion-MNIST: the same four IDX files, published in different places.
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::idx::{self, IdxError, IdxProblem};
+use crate::locate;
+use crate::{DatasetError, IMAGE_PIXELS, ImageDataset};
+
+/// A data set of four IDX files.
+pub(crate) struct Collection {
+    /// Name in records and on the command line.
+    pub(crate) name: &'static str,
+    /// Name in prose.
+    pub(crate) title: &'static str,
+    /// Sub-folder of a data folder.
+    pub(crate) folder: &'static str,
+    /// URLs that end in `/`, the first the one to try first.
+    pub(crate) mirrors: &'static [&'static str],
+    /// Training images, training labels, test images, test labels.
+    pub(crate) files: [IdxFile; 4],
+}
+
+/// One of a collection's files.
+pub(crate) struct IdxFile {
+    /// Name of the decompressed file.
+    pub(crate) name: &'static str,
+    pub(crate) content: Content,
+    /// The published number of items.
+    pub(crate) items: usize,
+    /// SHA-256 of the decompressed file, where it is known.
+    pub(crate) sha256: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    Images,
+    Labels,
+}
+
+const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";
+const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";
+const TEST_IMAGES: &str = "t10k-images-idx3-ubyte";
+const TEST_LABELS: &str = "t10k-labels-idx1-ubyte";
+
+pub(crate) static MNIST: Collection = Collection {
+    name: "mnist",
+    title: "MNIST",
+    folder: "mnist",
+    mirrors: &[
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ],
+    files: published([
+        Some("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+        Some("65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+        Some("0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+        Some("ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+    ]),
+};
+
+/// Its hashes are not known to us: files are verified in structure and count, and that they are
+/// not MNIST's own, which have the same names. The encrypted mirror therefore comes first.
+pub(crate) static FASHION_MNIST: Collection = Collection {
+    name: "fashion-mnist",
+    title: "Fashion-MNIST",
+    folder: "fashion-mnist",
+    mirrors: &[
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    ],
+    files: published([None; 4]),
+};
+
+const fn published(sha256: [Option<&'static str>; 4]) -> [IdxFile; 4] {
+    const fn file(
+        name: &'static str,
+        content: Content,
+        items: usize,
+        sha256: Option<&'static str>,
+    ) -> IdxFile {
+        IdxFile {
+            name,
+            content,
+            items,
+            sha256,
+        }
+    }
+    [
+        file(TRAIN_IMAGES, Content::Images, 60_000, sha256[0]),
+        file(TRAIN_LABELS, Content::Labels, 60_000, sha256[1]),
+        file(TEST_IMAGES, Content::Images, 10_000, sha256[2]),
+        file(TEST_LABELS, Content::Labels, 10_000, sha256[3]),
+    ]
+}
+
+impl IdxFile {
+    pub(crate) fn compressed_name(&self) -> String {
+        format!("{}.gz", self.name)
+    }
+
+    /// Checks the structure of a decompressed file; `path` is for messages.
+    pub(crate) fn parse(&self, path: &Path, content: Vec<u8>) -> Result<Parsed, IdxError> {
+        let sha256 = format!("{:x}", Sha256::digest(&content));
+        let (elements, of_each) = match self.content {
+            Content::Images => (idx::images(content), IMAGE_PIXELS),
+            Content::Labels => (idx::labels(content), 1),
+        };
+        let path = path.to_owned();
+        match elements {
+            Ok(elements) => Ok(Parsed {
+                items: elements.len() / of_each,
+                path,
+                elements,
+                sha256,
+            }),
+            Err(problem) => Err(IdxError { path, problem }),
+        }
+    }
+}
+
+/// A file whose structure is right; what it holds may still be anything.
+pub(crate) struct Parsed {
+    path: PathBuf,
+    elements: Vec<u8>,
+    items: usize,
+    sha256: String,
+}
+
+impl Collection {
+    /// Reads and verifies the four files in `folder`: training set and test set.
+    pub(crate) fn read(&self, folder: &Path) -> Result<[ImageDataset; 2], DatasetError> {
+        let [train_images, train_labels, test_images, test_labels] = &self.files;
+        Ok([
+            self.read_split(folder, train_images, train_labels)?,
+            self.read_split(folder, test_images, test_labels)?,
+        ])
+    }
+
+    /// From the least to the most: structure, the two belong together, they are the published
+    /// ones. So that a message says "truncated" and not only "altered".
+    fn read_split(
+        &self,
+        folder: &Path,
+        images_file: &IdxFile,
+        labels_file: &IdxFile,
+    ) -> Result<ImageDataset, DatasetError> {
+        let images = read_file(folder, images_file)?;
+        let labels = read_file(folder, labels_file)?;
+        if images.items != labels.items {
+            let (expected, found) = (images.items, labels.items);
+            let problem = IdxProblem::Pairs {
+                images: images.path,
+                expected,
+                found,
+            };
+            return Err(IdxError {
+                path: labels.path,
+                problem,
+            }
+            .into());
+        }
+        self.check_published(images_file, &images)?;
+        self.check_published(labels_file, &labels)?;
+        ImageDataset::new(images.elements, labels.elements, 10)
+    }
+
+    /// Checks that `parsed` is what was published as `file`.
+    pub(crate) fn check_published(
+        &self,
+        file: &IdxFile,
+        parsed: &Parsed,
+    ) -> Result<(), DatasetError> {
+        let path = || parsed.path.clone();
+        if parsed.items != file.items {
+            let problem = IdxProblem::Items {
+                expected: file.items,
+                found: parsed.items,
+            };
+            return Err(IdxError {
+                path: path(),
+                problem,
+            }
+            .into());
+        }
+        match file.sha256 {
+            Some(expected) if expected != parsed.sha256 => Err(DatasetError::Altered {
+                path: path(),
+                title: self.title,
+                expected: expected.to_owned(),
+                found: parsed.sha256.clone(),
+            }),
+            None if MNIST
+                .files
+                .iter()
+                .any(|file| file.sha256 == Some(&parsed.sha256)) =>
+            {
+                let (expected, found) = (self.title, MNIST.title);
+                Err(DatasetError::OtherSet {
+                    path: path(),
+                    expected,
+                    found,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn read_file(folder: &Path, file: &IdxFile) -> Result<Parsed, DatasetError> {
+    // A file that vanished since it was located fails by name when it is opened.
+    let path = locate::find(folder, file)?.unwrap_or_else(|| folder.join(file.compressed_name()));
+    Ok(file.parse(&path, idx::read(&path)?)?)
+}

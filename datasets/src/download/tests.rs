@@ -1,0 +1,311 @@
+//! Downloads from a server of our own, on this machine.
+
+#![allow(
+    clippy::print_stderr,
+    reason = "a test says what it measured or why it was skipped"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::collection::Content;
+
+const IMAGES: [&str; 2] = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
+const LABELS: [&str; 2] = ["train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"];
+
+fn labels_file() -> Vec<u8> {
+    vec![0, 0, 8, 1, 0, 0, 0, 2, 3, 7]
+}
+
+fn images_file() -> Vec<u8> {
+    let mut bytes = vec![0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28];
+    bytes.extend((0..2 * 784).map(|pixel| pixel as u8));
+    bytes
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A set of two images a split.
+fn tiny() -> Collection {
+    let file = |name, content, bytes: Vec<u8>| {
+        // The field is for constants; a few bytes leak in a test.
+        let sha256: &'static str = format!("{:x}", Sha256::digest(bytes)).leak();
+        IdxFile {
+            name,
+            content,
+            items: 2,
+            sha256: Some(sha256),
+        }
+    };
+    Collection {
+        name: "tiny",
+        title: "Tiny",
+        folder: "tiny",
+        mirrors: &[],
+        files: [
+            file(IMAGES[0], Content::Images, images_file()),
+            file(LABELS[0], Content::Labels, labels_file()),
+            file(IMAGES[1], Content::Images, images_file()),
+            file(LABELS[1], Content::Labels, labels_file()),
+        ],
+    }
+}
+
+/// Answers each request with the status and body that `answer` gives for the file's name, and
+/// promises `Content-Length` as given. Ends with the test's process.
+fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>, usize) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            // A client that goes away is the client's business.
+            let _ = respond(connection, &answer);
+        }
+    });
+    format!("http://{address}/")
+}
+
+fn respond(
+    mut connection: TcpStream,
+    answer: &impl Fn(&str) -> (u16, Vec<u8>, usize),
+) -> io::Result<()> {
+    let mut lines = BufReader::new(connection.try_clone()?).lines();
+    let request = lines.next().unwrap_or(Ok(String::new()))?;
+    while lines
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    let name = request
+        .split_whitespace()
+        .nth(1)
+        .unwrap_or("/")
+        .trim_start_matches('/');
+    let (status, body, length) = answer(name);
+    write!(
+        connection,
+        "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    )?;
+    connection.write_all(&body)
+}
+
+fn whole(name: &str) -> (u16, Vec<u8>, usize) {
+    let bytes = gzip(&if name.contains("images") {
+        images_file()
+    } else {
+        labels_file()
+    });
+    let length = bytes.len();
+    (200, bytes, length)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_download_is_verified_and_stored_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("new/tiny");
+    let collection = tiny();
+    fetch(&collection, &[serve(whole)], &into).unwrap();
+    assert_eq!(names(&into).len(), 4, "{:?}", names(&into));
+    let [train, test] = collection.read(&into).unwrap();
+    assert_eq!((train.labels(), test.len()), ([3, 7].as_slice(), 2));
+}
+
+#[test]
+fn an_answer_that_was_decompressed_on_the_way_is_stored_plain() {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = serve(|name| {
+        let bytes = if name.contains("images") {
+            images_file()
+        } else {
+            labels_file()
+        };
+        (200, bytes.clone(), bytes.len())
+    });
+    fetch(&tiny(), &[mirror], folder.path()).unwrap();
+    assert!(
+        names(folder.path())
+            .iter()
+            .all(|name| !name.ends_with(".gz"))
+    );
+    tiny().read(folder.path()).unwrap();
+}
+
+#[test]
+fn what_is_there_is_not_fetched_again() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(LABELS[0]), labels_file()).unwrap();
+    let mirror = serve(|name| {
+        assert!(!name.starts_with(LABELS[0]), "fetched {name}");
+        whole(name)
+    });
+    fetch(&tiny(), &[mirror], folder.path()).unwrap();
+    assert_eq!(names(folder.path()).len(), 4);
+}
+
+#[test]
+fn the_next_mirror_is_tried_after_one_that_lies_or_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let altered = serve(|_| {
+        (
+            200,
+            gzip(&labels_file()[..9]),
+            gzip(&labels_file()[..9]).len(),
+        )
+    });
+    let missing = serve(|_| (404, Vec::new(), 0));
+    fetch(&tiny(), &[altered, missing, serve(whole)], folder.path()).unwrap();
+    tiny().read(folder.path()).unwrap();
+}
+
+#[test]
+fn when_no_mirror_helps_each_is_named_and_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let html = serve(|_| (200, b"<html>log in".to_vec(), 12));
+    let missing = serve(|_| (404, Vec::new(), 0));
+    let cut = serve(|name| {
+        let (status, bytes, length) = whole(name);
+        (status, bytes[..length / 2].to_vec(), length)
+    });
+    let huge = serve(|_| (200, Vec::new(), 1 << 40));
+    let mirrors = [html, missing, cut, huge, "http://127.0.0.1:1/".to_owned()];
+    let error = fetch(&tiny(), &mirrors, folder.path())
+        .unwrap_err()
+        .to_string();
+    for (mirror, reason) in mirrors.iter().zip([
+        "the answer is not an IDX file of images",
+        "404",
+        "", // how a cut connection is reported is the HTTP client's matter
+        "is too large: more than",
+        "refused",
+    ]) {
+        let failure = error
+            .split("; ")
+            .find(|part| part.starts_with(mirror.as_str()));
+        assert!(
+            failure.is_some_and(|part| part.contains(reason)),
+            "{mirror} {reason}: {error}"
+        );
+    }
+    assert_eq!(names(folder.path()), [""; 0], "a partial file was left");
+}
+
+#[test]
+fn an_altered_download_is_refused_by_its_hash() {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = serve(|_| {
+        let mut bytes = images_file();
+        bytes[100] ^= 1;
+        let bytes = gzip(&bytes);
+        (200, bytes.clone(), bytes.len())
+    });
+    let error = fetch(&tiny(), &[mirror], folder.path())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("not the published Tiny file: the SHA-256"),
+        "{error}"
+    );
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named_before_anything_is_fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_the_way = folder.path().join("file");
+    std::fs::write(&in_the_way, "").unwrap();
+    let mirror = serve(|name| panic!("fetched {name}"));
+    let error = fetch(&tiny(), &[mirror], &in_the_way.join("tiny"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("cannot write to ") && error.contains("file/tiny"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_store_replaces_what_was_there_and_leaves_no_temporary_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.gz");
+    for content in ["first", "second"] {
+        store_atomically(&path, content.as_bytes()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+    }
+    // A folder of that name cannot be replaced: the rename fails after the write.
+    std::fs::create_dir(folder.path().join("y.gz")).unwrap();
+    store_atomically(&folder.path().join("y.gz"), b"third").unwrap_err();
+    assert_eq!(names(folder.path()), ["x.gz", "y.gz"]);
+}
+
+#[test]
+fn images_and_labels_of_different_number_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: Vec<u8>| {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    };
+    write(IMAGES[0], images_file());
+    write(LABELS[0], vec![0, 0, 8, 1, 0, 0, 0, 1, 3]);
+    let error = tiny().read(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("train-labels-idx1-ubyte holds 1 labels, but "),
+        "{error}"
+    );
+    assert!(
+        error.ends_with("train-images-idx3-ubyte holds 2 images"),
+        "{error}"
+    );
+}
+
+#[test]
+fn real_mnist_is_downloaded_once_into_the_cache_and_found_there_afterwards() {
+    use crate::{DataChoice, DataRequest, Surroundings, load_in};
+
+    let Some(folder) = std::env::var_os("EVERBURN_DATA_DIR") else {
+        eprintln!("SKIPPED: EVERBURN_DATA_DIR is not set, so there is no real MNIST to serve");
+        return;
+    };
+    // Relative to the workspace, where the user set it; Cargo runs tests in the package.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(folder)
+        .join("mnist");
+    let mirror = serve(move |name| match std::fs::read(folder.join(name)) {
+        Ok(bytes) => (200, bytes.clone(), bytes.len()),
+        Err(_) => (404, Vec::new(), 0),
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let nowhere = "http://127.0.0.1:1/".to_owned();
+    for (mirror, reason) in [
+        (mirror.clone(), format!("downloaded from {mirror}")),
+        (nowhere, "found by cache".to_owned()),
+    ] {
+        let surroundings =
+            Surroundings::new(|_| None, Some(cache.path().to_owned())).with_mirrors(vec![mirror]);
+        let request = DataRequest {
+            choice: DataChoice::Auto,
+            ..DataRequest::default()
+        };
+        let description = load_in(&request, &surroundings).unwrap().description;
+        assert_eq!(description.reason, reason);
+        let place = cache.path().join("everburn").join("mnist");
+        assert_eq!(description.origin, place.display().to_string());
+        assert_eq!((description.train, description.test), (60_000, 10_000));
+    }
+}

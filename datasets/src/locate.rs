@@ -1,0 +1,131 @@
+//! Where the files of a collection are looked for.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::collection::{Collection, IdxFile};
+use crate::{DatasetError, Surroundings};
+
+/// A folder that was looked in, and what was there.
+///
+/// ```
+/// use everburn_datasets::Place;
+///
+/// let place = Place {
+///     folder: "/data/mnist".into(),
+///     named_by: "EVERBURN_DATA_DIR",
+///     missing: vec!["t10k-labels-idx1-ubyte"],
+/// };
+/// assert_eq!(
+///     place.to_string(),
+///     "/data/mnist (EVERBURN_DATA_DIR): lacks t10k-labels-idx1-ubyte"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Which setting names it.
+    pub named_by: &'static str,
+    /// Files that are missing; empty where the folder is complete.
+    pub missing: Vec<&'static str>,
+}
+
+impl Place {
+    pub(crate) fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.folder.display(), self.named_by)?;
+        match self.missing.len() {
+            0 => Ok(()),
+            4 => write!(f, ": none of the four files"),
+            _ => write!(f, ": lacks {}", self.missing.join(", ")),
+        }
+    }
+}
+
+/// Looks in every place, in the order of precedence, and stops at the first complete one, which
+/// is then the last of the list.
+pub(crate) fn look(
+    collection: &Collection,
+    data_dir: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Result<Vec<Place>, DatasetError> {
+    let mut places = Vec::new();
+    for (folder, named_by) in folders(collection, data_dir, surroundings) {
+        let mut missing = Vec::new();
+        for file in &collection.files {
+            if find(&folder, file)?.is_none() {
+                missing.push(file.name);
+            }
+        }
+        places.push(Place {
+            folder,
+            named_by,
+            missing,
+        });
+        if places.last().is_some_and(Place::is_complete) {
+            break;
+        }
+    }
+    Ok(places)
+}
+
+fn folders(
+    collection: &Collection,
+    data_dir: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Vec<(PathBuf, &'static str)> {
+    let mut folders = Vec::new();
+    if let Some(folder) = data_dir {
+        // Either the folder of this very set or, as with the variable, the parent of several.
+        folders.push((folder.join(collection.folder), "--data-dir"));
+        folders.push((folder.to_owned(), "--data-dir"));
+    }
+    if let Some(folder) = surroundings.data_dir() {
+        folders.push((
+            folder.join(collection.folder),
+            Surroundings::DATA_DIR_VARIABLE,
+        ));
+    }
+    if let Some(folder) = surroundings.cache_dir() {
+        folders.push((folder.join(collection.folder), "cache"));
+    }
+    folders
+}
+
+/// Where a download goes: below the folder that the user named, else into the cache. Never below
+/// `$EVERBURN_DATA_DIR`, which is often shared and read-only.
+pub(crate) fn download_folder(
+    collection: &Collection,
+    data_dir: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Option<PathBuf> {
+    let parent = data_dir
+        .map(Path::to_owned)
+        .or_else(|| surroundings.cache_dir());
+    parent.map(|folder| folder.join(collection.folder))
+}
+
+/// The path of `file` in `folder`, compressed or plain.
+pub(crate) fn find(folder: &Path, file: &IdxFile) -> Result<Option<PathBuf>, DatasetError> {
+    for name in [file.compressed_name(), file.name.to_owned()] {
+        let path = folder.join(name);
+        match path.metadata() {
+            Ok(_) => return Ok(Some(path)),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) => {}
+            // For instance no permission: saying "not found" would hide it.
+            Err(source) => return Err(DatasetError::Read { path, source }),
+        }
+    }
+    Ok(None)
+}

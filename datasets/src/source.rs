@@ -1,0 +1,306 @@
+//! From a choice to data.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::collection::{Collection, FASHION_MNIST, MNIST};
+use crate::locate::{self, Place};
+use crate::{
+    DataChoice, DatasetError, ImageDataset, Split, Surroundings, SyntheticDigits, download,
+};
+
+/// Seed of the synthetic digits unless another is asked for. It is not a run's seed: runs with
+/// different seeds should see the same data.
+pub const DEFAULT_SYNTHETIC_SEED: u64 = 0;
+
+/// What is wanted, and what may be done to get it.
+///
+/// ```
+/// use everburn_datasets::{DataChoice, DataRequest};
+///
+/// let request = DataRequest { choice: DataChoice::Mnist, ..DataRequest::default() };
+/// assert!(request.download && request.data_dir.is_none());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataRequest {
+    /// Which data set.
+    pub choice: DataChoice,
+    /// A folder that holds the four files, or the sub-folders `mnist` and `fashion-mnist`. Looked
+    /// in first, and where a download goes.
+    pub data_dir: Option<PathBuf>,
+    /// Seed of the synthetic digits; nothing else depends on it.
+    pub seed: u64,
+    /// Whether files that are not found may be downloaded. `EVERBURN_OFFLINE=1` forbids it too.
+    pub download: bool,
+    /// How many training and test images are wanted: of files the first ones, of synthetic digits
+    /// exactly so many.
+    pub limits: Option<(usize, usize)>,
+}
+
+impl Default for DataRequest {
+    fn default() -> Self {
+        Self {
+            choice: DataChoice::Auto,
+            data_dir: None,
+            seed: DEFAULT_SYNTHETIC_SEED,
+            download: true,
+            limits: None,
+        }
+    }
+}
+
+/// A training set, a test set, and what they are: the answer of [`load`].
+///
+/// ```
+/// use everburn_datasets::{DataChoice, DataRequest, LoadedData, load};
+///
+/// let request = DataRequest {
+///     choice: DataChoice::Synthetic,
+///     limits: Some((20, 10)),
+///     ..DataRequest::default()
+/// };
+/// let LoadedData { train, test, description } = load(&request)?;
+/// assert_eq!((train.len(), test.len()), (20, 10));
+/// assert_eq!((description.train, description.test), (20, 10));
+/// # Ok::<(), everburn_datasets::DatasetError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LoadedData {
+    /// Images to train on.
+    pub train: ImageDataset,
+    /// Images to evaluate on.
+    pub test: ImageDataset,
+    /// What these are.
+    pub description: DatasetDescription,
+}
+
+/// What was loaded, from where and why: for the first line of the output, the run's record and
+/// the report. Displayed on one line.
+///
+/// ```
+/// use everburn_datasets::DatasetDescription;
+///
+/// let description = DatasetDescription {
+///     name: "synthetic-digits".into(),
+///     origin: "generated, seed 0".into(),
+///     reason: "asked for".into(),
+///     train: 60_000,
+///     test: 10_000,
+/// };
+/// assert_eq!(
+///     description.to_string(),
+///     "data: synthetic-digits, 60000 training and 10000 test images \
+///      (generated, seed 0): asked for"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetDescription {
+    /// `mnist`, `fashion-mnist` or `synthetic-digits`.
+    pub name: String,
+    /// The folder of the files, or `generated, seed 0`.
+    pub origin: String,
+    /// Why this set: which setting named the folder, which mirrors it was downloaded from, or
+    /// what was not found.
+    pub reason: String,
+    /// The number of training images.
+    pub train: usize,
+    /// The number of test images.
+    pub test: usize,
+}
+
+impl fmt::Display for DatasetDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            origin,
+            reason,
+            train,
+            test,
+        } = self;
+        write!(
+            f,
+            "data: {name}, {train} training and {test} test images ({origin}): {reason}"
+        )
+    }
+}
+
+/// Gets the data that `request` describes, in the surroundings of this process.
+///
+/// Files are looked for in `request.data_dir`, then in `$EVERBURN_DATA_DIR`, then in the user's
+/// cache folder, and then fetched, if that is allowed. MNIST's files are verified by SHA-256 of
+/// their decompressed content. Fashion-MNIST's published hashes are not known to us: its files
+/// are verified in structure and count only.
+///
+/// # Errors
+///
+/// - [`DatasetError::NotFound`] if files were asked for by name and are nowhere; `auto` takes the
+///   synthetic digits then;
+/// - [`DatasetError::Idx`] and [`DatasetError::Altered`] if files were found, but are not what
+///   they should be, whatever the choice;
+/// - [`DatasetError::Count`] if a limit cannot be met.
+pub fn load(request: &DataRequest) -> Result<LoadedData, DatasetError> {
+    load_in(request, &Surroundings::of_process())
+}
+
+/// As [`load`], in surroundings of the caller's making.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_in(
+    request: &DataRequest,
+    surroundings: &Surroundings,
+) -> Result<LoadedData, DatasetError> {
+    check_limits(request)?;
+    match request.choice {
+        DataChoice::Synthetic => synthetic(request, "asked for".to_owned()),
+        DataChoice::Mnist => from_files(&MNIST, request, surroundings),
+        DataChoice::FashionMnist => from_files(&FASHION_MNIST, request, surroundings),
+        DataChoice::Auto => match from_files(&MNIST, request, surroundings) {
+            Err(DatasetError::NotFound {
+                places, download, ..
+            }) => synthetic(request, reason_to_fall_back(&places, &download)),
+            loaded_or_broken => loaded_or_broken,
+        },
+    }
+}
+
+fn check_limits(request: &DataRequest) -> Result<(), DatasetError> {
+    let Some((train, test)) = request.limits else {
+        return Ok(());
+    };
+    for (split, count) in [(Split::Train, train), (Split::Test, test)] {
+        let most = SyntheticDigits::MAX_COUNT;
+        if count == 0 || count > most {
+            return Err(DatasetError::Count {
+                split: split.in_prose(),
+                count,
+                most,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn synthetic(request: &DataRequest, reason: String) -> Result<LoadedData, DatasetError> {
+    let digits = SyntheticDigits::new(request.seed);
+    let (train, test) = request
+        .limits
+        .unwrap_or((SyntheticDigits::TRAIN_COUNT, SyntheticDigits::TEST_COUNT));
+    let train = digits.generate(Split::Train, train)?;
+    let test = digits.generate(Split::Test, test)?;
+    let origin = format!("generated, seed {}", request.seed);
+    Ok(LoadedData::new(
+        "synthetic-digits",
+        origin,
+        reason,
+        train,
+        test,
+    ))
+}
+
+fn reason_to_fall_back(places: &[Place], download: &str) -> String {
+    let folders: Vec<_> = places
+        .iter()
+        .map(|place| place.folder.display().to_string())
+        .collect();
+    let looked = match folders.as_slice() {
+        [] => "anywhere (no folder to look in)".to_owned(),
+        folders => format!("in {}", folders.join(", ")),
+    };
+    // One line, whatever a server said.
+    let download = download.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("MNIST was not found {looked} and could not be fetched: {download}")
+}
+
+fn from_files(
+    collection: &Collection,
+    request: &DataRequest,
+    surroundings: &Surroundings,
+) -> Result<LoadedData, DatasetError> {
+    let data_dir = request.data_dir.as_deref();
+    let places = locate::look(collection, data_dir, surroundings)?;
+    let (folder, reason) = match places.last().filter(|place| place.is_complete()) {
+        Some(place) => (place.folder.clone(), format!("found by {}", place.named_by)),
+        None => match fetch(collection, request, surroundings) {
+            Ok((folder, mirrors)) => (folder, format!("downloaded from {}", mirrors.join(", "))),
+            Err(download::FetchError::Found(error)) => return Err(error),
+            Err(error) => {
+                let (title, folder) = (collection.title, collection.folder);
+                let download = error.to_string();
+                return Err(DatasetError::NotFound {
+                    title,
+                    folder,
+                    places,
+                    download,
+                });
+            }
+        },
+    };
+    let [mut train, mut test] = collection.read(&folder)?;
+    if let Some((most_train, most_test)) = request.limits {
+        (train, test) = (train.first(most_train), test.first(most_test));
+    }
+    Ok(LoadedData::new(
+        collection.name,
+        folder.display().to_string(),
+        reason,
+        train,
+        test,
+    ))
+}
+
+/// Downloads the collection, and returns the folder that now holds it and the mirrors used.
+fn fetch(
+    collection: &Collection,
+    request: &DataRequest,
+    surroundings: &Surroundings,
+) -> Result<(PathBuf, Vec<String>), download::FetchError> {
+    use download::FetchError::NotTried;
+
+    if !request.download {
+        return Err(NotTried("not allowed by this request"));
+    }
+    if surroundings.offline()? {
+        return Err(NotTried("not allowed by EVERBURN_OFFLINE"));
+    }
+    let data_dir = request.data_dir.as_deref();
+    let folder = locate::download_folder(collection, data_dir, surroundings).ok_or(NotTried(
+        "this user has no cache folder to store it in: give --data-dir",
+    ))?;
+    let public: Vec<String> = collection
+        .mirrors
+        .iter()
+        .map(|&url| url.to_owned())
+        .collect();
+    let mirrors = surroundings.mirrors().unwrap_or(&public);
+    let used = download::fetch(collection, mirrors, &folder)?;
+    Ok((folder, used))
+}
+
+impl LoadedData {
+    fn new(
+        name: &str,
+        origin: String,
+        reason: String,
+        train: ImageDataset,
+        test: ImageDataset,
+    ) -> Self {
+        let name = name.to_owned();
+        let (train_count, test_count) = (train.len(), test.len());
+        let description = DatasetDescription {
+            name,
+            origin,
+            reason,
+            train: train_count,
+            test: test_count,
+        };
+        Self {
+            train,
+            test,
+            description,
+        }
+    }
+}

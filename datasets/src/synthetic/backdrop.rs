@@ -1,0 +1,85 @@
+//! What is not the digit: clutter, blur, contrast and noise. Nothing here knows the label.
+
+use super::pen::{Ink, Point, draw_segment};
+use super::random::Stream;
+use crate::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH};
+
+/// Most strokes of clutter.
+const CLUTTER_STROKES: usize = 3;
+/// Most that such a stroke is long in each direction, in pixels.
+const CLUTTER_LENGTH: f32 = 5.0;
+/// Least and most ink of such a stroke; a digit's is 1.
+const CLUTTER_INK: (f32, f32) = (0.2, 0.65);
+/// Least and most brightness of full ink, where 1 is 255.
+const CONTRAST: (f32, f32) = (0.55, 1.0);
+/// Most blur: 0 none, 1 the mean of 3x3 pixels.
+const BLUR: f32 = 0.6;
+/// Most that noise changes a pixel, of 255.
+const NOISE: f32 = 50.0;
+
+/// The photograph of a digit: `digit` over clutter, out of focus, under- or overexposed, noisy.
+pub(super) fn develop(digit: &Ink, random: &mut Stream) -> [u8; IMAGE_PIXELS] {
+    let mut ink = clutter(random);
+    for (below, &above) in ink.iter_mut().zip(digit) {
+        *below = below.max(above);
+    }
+    let ink = blur(&ink, BLUR * random.unit());
+    let white = 255.0 * random.between(CONTRAST.0, CONTRAST.1);
+    let noise = NOISE * random.unit();
+    let mut grain = [0; 2 * IMAGE_PIXELS];
+    random.fill(&mut grain);
+    let (grain, _) = grain.as_chunks::<2>();
+    std::array::from_fn(|pixel| {
+        // The sum of two uniform bytes: a triangle around 255.
+        let [a, b] = grain[pixel].map(f32::from);
+        let value = white * ink[pixel] + noise * ((a + b) / 255.0 - 1.0);
+        value.round() as u8 // saturates at 0 and 255
+    })
+}
+
+/// A few short, faint strokes anywhere.
+fn clutter(random: &mut Stream) -> Ink {
+    let mut all: Ink = [0.0; IMAGE_PIXELS];
+    for _ in 0..random.below(CLUTTER_STROKES + 1) {
+        let from = Point {
+            x: random.between(0.0, (IMAGE_WIDTH - 1) as f32),
+            y: random.between(0.0, (IMAGE_HEIGHT - 1) as f32),
+        };
+        let to = Point {
+            x: from.x + CLUTTER_LENGTH * random.signed(),
+            y: from.y + CLUTTER_LENGTH * random.signed(),
+        };
+        let radius = random.between(0.4, 1.1);
+        let strength = random.between(CLUTTER_INK.0, CLUTTER_INK.1);
+        let mut one: Ink = [0.0; IMAGE_PIXELS];
+        draw_segment(&mut one, from, to, radius);
+        for (sum, covered) in all.iter_mut().zip(one) {
+            *sum = sum.max(strength * covered);
+        }
+    }
+    all
+}
+
+/// Mixes every pixel with the mean of its 3x3 neighbourhood, by `strength` 0 to 1. Outside the
+/// frame there is no ink.
+fn blur(ink: &Ink, strength: f32) -> Ink {
+    let at = |row: usize, column: usize| {
+        // Row and column are one too large, so that the frame's edge is at 1 and not at 0.
+        let inside = (1..=IMAGE_HEIGHT).contains(&row) && (1..=IMAGE_WIDTH).contains(&column);
+        if inside {
+            ink[(row - 1) * IMAGE_WIDTH + column - 1]
+        } else {
+            0.0
+        }
+    };
+    std::array::from_fn(|pixel| {
+        let (row, column) = (pixel / IMAGE_WIDTH, pixel % IMAGE_WIDTH);
+        let mut sum = 0.0;
+        for down in 0..3 {
+            for across in 0..3 {
+                sum += at(row + down, column + across);
+            }
+        }
+        ink[pixel] + strength * (sum / 9.0 - ink[pixel])
+    })
+}

@@ -1,0 +1,302 @@
+//! From a request to data: precedence of places, falling back, refusing.
+
+#![allow(
+    clippy::print_stderr,
+    reason = "a test says what it measured or why it was skipped"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use everburn_datasets::{
+    DataChoice, DataRequest, DatasetDescription, DatasetError, Surroundings, load_in,
+};
+use tempfile::TempDir;
+
+const FILES: [(&str, u32); 4] = [
+    ("train-images-idx3-ubyte", 60_000),
+    ("train-labels-idx1-ubyte", 60_000),
+    ("t10k-images-idx3-ubyte", 10_000),
+    ("t10k-labels-idx1-ubyte", 10_000),
+];
+
+/// Surroundings with an empty cache, no variables, and a mirror that refuses connections.
+fn empty(cache: &TempDir) -> Surroundings {
+    Surroundings::new(|_| None, Some(cache.path().to_owned()))
+        .with_mirrors(vec!["http://127.0.0.1:1/".to_owned()])
+}
+
+fn request(choice: DataChoice) -> DataRequest {
+    DataRequest {
+        choice,
+        limits: Some((100, 50)),
+        ..DataRequest::default()
+    }
+}
+
+fn in_folder(choice: DataChoice, folder: &Path) -> DataRequest {
+    DataRequest {
+        data_dir: Some(folder.to_owned()),
+        ..request(choice)
+    }
+}
+
+/// Well-formed files of the published sizes, all pixels and labels zero.
+fn write_blank_set(folder: &Path) {
+    fs::create_dir_all(folder).unwrap();
+    for (name, count) in FILES {
+        let (mut bytes, each) = if name.contains("images") {
+            (vec![0, 0, 8, 3], 784)
+        } else {
+            (vec![0, 0, 8, 1], 1)
+        };
+        bytes.extend(count.to_be_bytes());
+        if each > 1 {
+            bytes.extend([0, 0, 0, 28, 0, 0, 0, 28]);
+        }
+        bytes.resize(bytes.len() + count as usize * each, 0);
+        fs::write(folder.join(name), bytes).unwrap();
+    }
+}
+
+/// The folder of the real MNIST, if this machine has it.
+fn real_mnist() -> Option<PathBuf> {
+    let Some(folder) = std::env::var_os("EVERBURN_DATA_DIR") else {
+        eprintln!("SKIPPED: EVERBURN_DATA_DIR is not set, so there is no real MNIST to read");
+        return None;
+    };
+    // Relative to the workspace, where the user set it; Cargo runs tests in the package.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(folder);
+    let found = folder.join("mnist/train-images-idx3-ubyte.gz").exists();
+    if !found {
+        eprintln!(
+            "SKIPPED: there is no mnist/train-images-idx3-ubyte.gz in {}",
+            folder.display()
+        );
+    }
+    found.then_some(folder)
+}
+
+#[test]
+fn real_mnist_is_found_by_the_variable_and_verified() {
+    let Some(folder) = real_mnist() else { return };
+    let cache = tempfile::tempdir().unwrap();
+    let variable = folder.clone();
+    let surroundings = Surroundings::new(
+        move |name| (name == "EVERBURN_DATA_DIR").then(|| variable.clone().into()),
+        Some(cache.path().to_owned()),
+    );
+    for choice in [DataChoice::Auto, DataChoice::Mnist] {
+        let request = DataRequest {
+            choice,
+            ..DataRequest::default()
+        };
+        let data = load_in(&request, &surroundings).unwrap();
+        assert_eq!((data.train.len(), data.test.len()), (60_000, 10_000));
+        assert_eq!(data.train.labels()[..8], [5, 0, 4, 1, 9, 2, 1, 3]);
+        assert_eq!(data.description.name, "mnist");
+        assert_eq!(data.description.reason, "found by EVERBURN_DATA_DIR");
+        let sum: u64 = data
+            .train
+            .images()
+            .iter()
+            .map(|&pixel| u64::from(pixel))
+            .sum();
+        let mean = sum as f64 / 255.0 / data.train.images().len() as f64;
+        assert!(
+            (mean - f64::from(everburn_datasets::MNIST_MEAN)).abs() < 1e-4,
+            "{mean}"
+        );
+    }
+}
+
+#[test]
+fn mnist_in_place_of_fashion_mnist_is_refused() {
+    let Some(folder) = real_mnist() else { return };
+    let cache = tempfile::tempdir().unwrap();
+    let request = in_folder(DataChoice::FashionMnist, &folder.join("mnist"));
+    let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
+    assert!(
+        error.contains("is a file of MNIST, not of Fashion-MNIST"),
+        "{error}"
+    );
+}
+
+#[test]
+fn auto_without_files_and_network_takes_synthetic_digits_and_says_why() {
+    let cache = tempfile::tempdir().unwrap();
+    let data = load_in(&request(DataChoice::Auto), &empty(&cache)).unwrap();
+    let DatasetDescription {
+        name,
+        origin,
+        reason,
+        train,
+        test,
+    } = &data.description;
+    assert_eq!(
+        (name.as_str(), origin.as_str()),
+        ("synthetic-digits", "generated, seed 0")
+    );
+    assert_eq!(
+        (*train, *test, data.train.len(), data.test.len()),
+        (100, 50, 100, 50)
+    );
+    let place = cache
+        .path()
+        .join("everburn")
+        .join("mnist")
+        .display()
+        .to_string();
+    assert!(
+        reason.contains(&format!("MNIST was not found in {place} and could not")),
+        "{reason}"
+    );
+    assert!(
+        reason.contains("http://127.0.0.1:1/train-images-idx3-ubyte.gz: "),
+        "{reason}"
+    );
+    assert_eq!(data.description.to_string().lines().count(), 1);
+}
+
+#[test]
+fn the_description_goes_through_json() {
+    let cache = tempfile::tempdir().unwrap();
+    let description = load_in(&request(DataChoice::Synthetic), &empty(&cache))
+        .unwrap()
+        .description;
+    assert_eq!(description.reason, "asked for");
+    let text = serde_json::to_string(&description).unwrap();
+    assert_eq!(
+        serde_json::from_str::<DatasetDescription>(&text).unwrap(),
+        description
+    );
+}
+
+#[test]
+fn mnist_by_name_does_not_fall_back_and_lists_where_it_looked() {
+    let cache = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("train-labels-idx1-ubyte.gz"), "").unwrap();
+    let surroundings = Surroundings::new(
+        |name| (name == "EVERBURN_DATA_DIR").then(|| "/no/such/folder".into()),
+        Some(cache.path().to_owned()),
+    );
+    let request = DataRequest {
+        download: false,
+        ..in_folder(DataChoice::Mnist, elsewhere.path())
+    };
+    let error = load_in(&request, &surroundings).unwrap_err().to_string();
+    let (folder, cache) = (elsewhere.path().display(), cache.path().display());
+    for line in [
+        "MNIST was not found and could not be fetched\n".to_owned(),
+        format!("looked in {folder}/mnist (--data-dir): none of the four files\n"),
+        format!("looked in {folder} (--data-dir): lacks train-images-idx3-ubyte, t10k-images"),
+        "looked in /no/such/folder/mnist (EVERBURN_DATA_DIR): none of the four files\n".to_owned(),
+        format!("looked in {cache}/everburn/mnist (cache): none of the four files\n"),
+        "download: not allowed by this request\n".to_owned(),
+        "--data synthetic".to_owned(),
+    ] {
+        assert!(error.contains(&line), "{line}\nis not in\n{error}");
+    }
+}
+
+#[test]
+fn the_offline_variable_keeps_away_from_the_network() {
+    let surroundings = Surroundings::new(
+        |name| (name == "EVERBURN_OFFLINE").then(|| "1".into()),
+        None,
+    );
+    let error = load_in(&request(DataChoice::FashionMnist), &surroundings).unwrap_err();
+    assert!(
+        error.to_string().starts_with("Fashion-MNIST was not found"),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("not allowed by EVERBURN_OFFLINE"),
+        "{error}"
+    );
+    let data = load_in(&request(DataChoice::Auto), &surroundings).unwrap();
+    assert!(
+        data.description
+            .reason
+            .contains("anywhere (no folder to look in)")
+    );
+}
+
+#[test]
+fn an_altered_file_is_refused_even_by_auto() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    write_blank_set(folder.path());
+    for choice in [DataChoice::Auto, DataChoice::Mnist] {
+        let error = load_in(&in_folder(choice, folder.path()), &empty(&cache)).unwrap_err();
+        assert!(matches!(error, DatasetError::Altered { .. }), "{error}");
+        let text = error.to_string();
+        let path = folder.path().join(FILES[0].0);
+        assert!(text.starts_with(&path.display().to_string()), "{text}");
+        assert!(text.contains("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"));
+        assert!(
+            text.contains("Delete the file so that it is downloaded again"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_truncated_file_is_refused_even_by_auto() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    write_blank_set(&folder.path().join("mnist"));
+    let path = folder.path().join("mnist").join(FILES[1].0);
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(50_000)
+        .unwrap();
+    let request = in_folder(DataChoice::Auto, folder.path());
+    let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
+    let path = path.display();
+    assert_eq!(
+        error,
+        format!("{path} is truncated: expected 60008 bytes, found 50000 (decompressed)")
+    );
+}
+
+#[test]
+fn fashion_mnist_is_verified_in_structure_and_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    write_blank_set(&folder.path().join("fashion-mnist"));
+    let request = in_folder(DataChoice::FashionMnist, folder.path());
+    let data = load_in(&request, &empty(&cache)).unwrap();
+    assert_eq!((data.train.len(), data.test.len()), (100, 50));
+    assert_eq!(data.description.name, "fashion-mnist");
+
+    let labels = folder.path().join("fashion-mnist").join(FILES[3].0);
+    let images = folder.path().join("fashion-mnist").join(FILES[2].0);
+    fs::write(labels, [0, 0, 8, 1, 0, 0, 0, 1, 0]).unwrap();
+    let mut one = vec![0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28];
+    one.resize(16 + 784, 0);
+    fs::write(images, one).unwrap();
+    let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
+    assert!(
+        error.ends_with("t10k-images-idx3-ubyte holds 1 items: expected 10000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_limit_of_zero_is_refused() {
+    let cache = tempfile::tempdir().unwrap();
+    let request = DataRequest {
+        limits: Some((10, 0)),
+        ..request(DataChoice::Auto)
+    };
+    let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
+    assert_eq!(error, "0 test images were asked for: expected 1 to 2000000");
+}

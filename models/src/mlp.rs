@@ -1,0 +1,73 @@
+//! `mlp`: a multi-layer perceptron on flattened images.
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::prelude::*;
+use burn::tensor::activation::relu;
+
+/// Configuration of [`Mlp`].
+#[derive(Config, Debug)]
+pub struct MlpConfig {
+    /// How many numbers one sample has (`C * H * W`).
+    #[config(default = 784)]
+    pub inputs: usize,
+    /// The width of each hidden layer; empty for a linear classifier.
+    #[config(default = "vec![256, 128]")]
+    pub hidden: Vec<usize>,
+    /// How many classes there are (`K`).
+    #[config(default = 10)]
+    pub classes: usize,
+}
+
+/// A perceptron with relu between its layers.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::mlp::MlpConfig;
+///
+/// let device = Device::flex();
+/// let model = MlpConfig::new().with_hidden(vec![32]).init(&device);
+/// let logits = model.forward(Tensor::zeros([2, 1, 28, 28], &device));
+/// assert_eq!(logits.dims(), [2, 10]);
+/// ```
+#[derive(Module, Debug)]
+pub struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl MlpConfig {
+    /// Initialises the model on `device`.
+    pub fn init(&self, device: &Device) -> Mlp {
+        let widths = std::iter::once(self.inputs)
+            .chain(self.hidden.iter().copied())
+            .chain([self.classes])
+            .collect::<Vec<_>>();
+        Mlp {
+            layers: widths
+                .windows(2)
+                .map(|pair| LinearConfig::new(pair[0], pair[1]).init(device))
+                .collect(),
+        }
+    }
+}
+
+impl Mlp {
+    /// Class scores of a batch of images.
+    ///
+    /// # Shapes
+    /// - images: `[B, C, H, W]` with `C * H * W` equal to the configured inputs
+    /// - output: logits `[B, K]`
+    ///
+    /// # Panics
+    /// Panics if the images have another size.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let mut x: Tensor<2> = images.flatten(1, 3);
+        for (index, layer) in self.layers.iter().enumerate() {
+            if index > 0 {
+                x = relu(x);
+            }
+            x = layer.forward(x);
+        }
+        x
+    }
+}

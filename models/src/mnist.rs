@@ -1,0 +1,66 @@
+//! `mnist`: two convolutions and two linear layers, 21,840 parameters.
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, LinearConfig};
+use burn::prelude::*;
+use burn::tensor::activation::relu;
+
+/// Configuration of [`Mnist`].
+#[derive(Config, Debug)]
+pub struct MnistConfig {
+    /// How many classes there are (`K`).
+    #[config(default = 10)]
+    pub classes: usize,
+}
+
+/// The two-convolution net of the PyTorch tutorials, for images of 28 x 28 pixels in `0..=1`.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::mnist::MnistConfig;
+///
+/// let device = Device::flex();
+/// let model = MnistConfig::new().init(&device);
+/// let logits = model.forward(Tensor::zeros([2, 1, 28, 28], &device));
+/// assert_eq!(logits.dims(), [2, 10]);
+/// ```
+#[derive(Module, Debug)]
+pub struct Mnist {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    pool: MaxPool2d,
+    fc1: Linear,
+    fc2: Linear,
+}
+
+impl MnistConfig {
+    /// Initialises the model on `device`.
+    pub fn init(&self, device: &Device) -> Mnist {
+        Mnist {
+            conv1: Conv2dConfig::new([1, 10], [5, 5]).init(device),
+            conv2: Conv2dConfig::new([10, 20], [5, 5]).init(device),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            fc1: LinearConfig::new(320, 50).init(device),
+            fc2: LinearConfig::new(50, self.classes).init(device),
+        }
+    }
+}
+
+impl Mnist {
+    /// Class scores of a batch of images.
+    ///
+    /// # Shapes
+    /// - images: `[B, 1, 28, 28]`
+    /// - output: logits `[B, K]`
+    ///
+    /// # Panics
+    /// Panics if the images have another shape.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = relu(self.pool.forward(self.conv1.forward(images))); // [B, 10, 12, 12]
+        let x = relu(self.pool.forward(self.conv2.forward(x))); // [B, 20, 4, 4]
+        let x = relu(self.fc1.forward(x.flatten(1, 3))); // [B, 50]
+        self.fc2.forward(x)
+    }
+}

@@ -1,0 +1,111 @@
+//! `mnist-bn`: the Keras convolution net with batch norm and dropout.
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d,
+};
+use burn::prelude::*;
+use burn::tensor::activation::relu;
+
+/// Configuration of [`MnistBn`].
+#[derive(Config, Debug)]
+pub struct MnistBnConfig {
+    /// How many classes there are (`K`).
+    #[config(default = 10)]
+    pub classes: usize,
+    /// The share of activations that dropout sets to zero while training.
+    #[config(default = 0.5)]
+    pub dropout: f64,
+    /// What each pixel is multiplied by first: pixels come as `0..=255`.
+    #[config(default = "1.0 / 255.0")]
+    pub rescale: f64,
+}
+
+/// Three convolutions with batch norm, global average pooling and a hidden layer of 256.
+///
+/// Takes images of 28 x 28 pixels in `0..=255`, as they lie in the file: the rescaling is the
+/// model's first layer.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::mnist_bn::MnistBnConfig;
+///
+/// let device = Device::flex();
+/// let model = MnistBnConfig::new().init(&device);
+/// let logits = model.forward(Tensor::zeros([2, 1, 28, 28], &device));
+/// assert_eq!(logits.dims(), [2, 10]);
+/// ```
+#[derive(Module, Debug)]
+pub struct MnistBn {
+    conv1: Conv2d,
+    norm1: BatchNorm,
+    conv2: Conv2d,
+    norm2: BatchNorm,
+    conv3: Conv2d,
+    norm3: BatchNorm,
+    fc1: Linear,
+    dropout: Dropout,
+    fc2: Linear,
+    rescale: f64,
+}
+
+impl MnistBnConfig {
+    /// Initialises the model on `device`.
+    pub fn init(&self, device: &Device) -> MnistBn {
+        MnistBn {
+            conv1: convolution([1, 12], 3, 1, 1).init(device),
+            norm1: norm_without_scale(12, device),
+            conv2: convolution([12, 24], 6, 2, 2).init(device),
+            norm2: norm_without_scale(24, device),
+            conv3: convolution([24, 32], 6, 2, 2).init(device),
+            norm3: norm_without_scale(32, device),
+            fc1: LinearConfig::new(32, 256).init(device),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            fc2: LinearConfig::new(256, self.classes).init(device),
+            rescale: self.rescale,
+        }
+    }
+}
+
+/// A convolution without bias: the batch norm that follows has its own shift. `padding` is on all
+/// four sides, which for these sizes is what Keras calls "same".
+fn convolution(channels: [usize; 2], kernel: usize, stride: usize, padding: usize) -> Conv2dConfig {
+    Conv2dConfig::new(channels, [kernel, kernel])
+        .with_stride([stride, stride])
+        .with_padding(PaddingConfig2d::Explicit(
+            padding, padding, padding, padding,
+        ))
+        .with_bias(false)
+}
+
+/// A relu follows and the next layer can scale, so gamma stays at one and is not trained.
+fn norm_without_scale(features: usize, device: &Device) -> BatchNorm {
+    // Keras' defaults: epsilon 1e-3, and 0.99 of the running value is kept.
+    let mut norm = BatchNormConfig::new(features)
+        .with_epsilon(1e-3)
+        .with_momentum(0.01)
+        .init(device);
+    norm.gamma = norm.gamma.set_require_grad(false);
+    norm
+}
+
+impl MnistBn {
+    /// Class scores of a batch of images.
+    ///
+    /// # Shapes
+    /// - images: `[B, 1, 28, 28]`, pixels in `0..=255`
+    /// - output: logits `[B, K]`
+    ///
+    /// # Panics
+    /// Panics if the images have another shape.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = images.mul_scalar(self.rescale);
+        let x = relu(self.norm1.forward(self.conv1.forward(x))); // [B, 12, 28, 28]
+        let x = relu(self.norm2.forward(self.conv2.forward(x))); // [B, 24, 14, 14]
+        let x = relu(self.norm3.forward(self.conv3.forward(x))); // [B, 32, 7, 7]
+        let x: Tensor<2> = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2); // [B, 32]
+        let x = self.dropout.forward(relu(self.fc1.forward(x))); // [B, 256]
+        self.fc2.forward(x)
+    }
+}
