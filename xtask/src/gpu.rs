@@ -42,7 +42,13 @@ impl DeviceFlag<'_> {
             "--gpus" if self.value == "0" => None,
             // `all` and mistakes are the binary's to judge; both are about GPUs.
             "--gpus" => Some(self.value.parse().unwrap_or(1)),
-            _ if self.value.starts_with("cuda") => Some(self.value.split(',').count()),
+            _ if self
+                .value
+                .split(',')
+                .any(|device| device.trim().starts_with("cuda")) =>
+            {
+                Some(self.value.split(',').count())
+            }
             _ => None,
         }
     }
@@ -148,6 +154,7 @@ mod tests {
         assert_eq!(asked("mnist --gpus all"), Some(1));
         assert_eq!(asked("mnist --devices cuda:0,cuda:1"), Some(2));
         assert_eq!(asked("mnist --devices=flex"), None);
+        assert_eq!(asked("mnist --devices flex,cuda:0"), Some(2));
         assert_eq!(asked("mnist --device cuda"), Some(1));
         assert_eq!(asked("mnist -- --gpus 2"), None);
         assert_eq!(asked("mnist --gpus"), Some(1));
