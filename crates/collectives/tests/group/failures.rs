@@ -234,9 +234,11 @@ fn a_destroyed_group_refuses_calls() {
         on_all_ranks(wire, 2, options(), |group| {
             let other = group.clone();
             let sum = group.all_reduce(vec![1f32], ReduceOp::Sum);
+            let send = group.send(vec![1u8; 1_000_000], 1 - group.rank(), 0);
             group.destroy().unwrap();
             // What was issued before is finished.
             assert_eq!(sum.wait().unwrap(), [2.0]);
+            send.wait().unwrap();
             let errors = [
                 error(other.barrier().wait()),
                 error(other.send(vec![1u8], 0, 0).wait()),
