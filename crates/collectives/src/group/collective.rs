@@ -244,7 +244,7 @@ impl<'a> Collective<'a> {
     }
 
     /// The payload of the group rank `peer` as a `Vec`, of `length` elements if that is known.
-    pub(crate) fn into_vec<T: Element>(
+    pub(crate) fn take_list<T: Element>(
         &self,
         peer: usize,
         payload: Payload,

@@ -1,21 +1,17 @@
-//! What a group's handles, its communication thread and its pending messages share.
+//! What a group's handles, its communication thread and its pending messages share, and how a
+//! group fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::GroupOptions;
 use super::error::CollectiveError;
 use super::signature::Call;
-use crate::sync::{lock, wait_until};
+use crate::sync::lock;
 use crate::transport::{
     Failure, Frame, FrameKind, Header, Interruption, Mailbox, Payload, Transport, encode_abort,
 };
-
-/// How long dropping the last handle of a group waits for what is under way.
-const DROP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One call of this rank: what it was, and where in the run.
 #[derive(Debug, Clone, Copy)]
@@ -127,7 +123,7 @@ impl Core {
         progress.waiting_for.extend_from_slice(ranks);
     }
 
-    fn count_finished(&self) {
+    pub(crate) fn count_finished(&self) {
         let mut progress = lock(&self.progress);
         progress.finished += 1;
         progress.waiting_for.clear();
@@ -282,182 +278,5 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.transport.inbox().close(self.id);
-    }
-}
-
-/// One collective, to be run by the communication thread.
-type Job = Box<dyn FnOnce() + Send>;
-
-/// The group as its handles see it: the core and the way to the communication thread.
-pub(crate) struct Shared {
-    core: Arc<Core>,
-    pub(crate) local_rank: usize,
-    queue: Mutex<Queue>,
-}
-
-/// The collectives on their way to the communication thread. Numbers are given out under the
-/// queue's lock, so the order of numbers is the order of execution.
-#[derive(Default)]
-struct Queue {
-    thread: Option<CommunicationThread>,
-    closed: bool,
-}
-
-struct CommunicationThread {
-    jobs: Sender<Job>,
-    handle: JoinHandle<()>,
-    ended: Arc<Ended>,
-}
-
-#[derive(Default)]
-struct Ended {
-    ended: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Shared {
-    pub(crate) fn new(core: Core, local_rank: usize) -> Arc<Self> {
-        Arc::new(Self {
-            core: Arc::new(core),
-            local_rank,
-            queue: Mutex::default(),
-        })
-    }
-
-    pub(crate) const fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
-    /// Gives `job` the next number and queues it; an error if that is impossible.
-    ///
-    /// `make` gets the place and returns the job together with what is handed to the caller.
-    pub(crate) fn enqueue<R>(
-        &self,
-        call: Call,
-        make: impl FnOnce(Place) -> (Job, R),
-    ) -> Result<R, (Place, CollectiveError)> {
-        let mut queue = lock(&self.queue);
-        let place = self.core.place(call);
-        if queue.closed {
-            return Err((place, self.core.destroyed(&place)));
-        }
-        let thread = match &mut queue.thread {
-            Some(thread) => thread,
-            none => match self.start() {
-                Ok(thread) => none.insert(thread),
-                Err(error) => return Err((place, error)),
-            },
-        };
-        let (job, result) = make(place);
-        let core = self.core.clone();
-        let counted: Job = Box::new(move || {
-            job();
-            core.count_finished();
-        });
-        if thread.jobs.send(counted).is_err() {
-            return Err((place, self.core.destroyed(&place)));
-        }
-        self.core.issued.fetch_add(1, Ordering::AcqRel);
-        Ok(result)
-    }
-
-    /// Starts the communication thread, at the group's first collective: groups that only send
-    /// and receive have none.
-    fn start(&self) -> Result<CommunicationThread, CollectiveError> {
-        let (jobs, queued) = mpsc::channel::<Job>();
-        let ended = Arc::new(Ended::default());
-        let signal = EndedOnDrop(ended.clone());
-        let core = self.core.clone();
-        let handle = thread::Builder::new()
-            .name(format!("everburn-group-{}", self.core.job_rank()))
-            .spawn(move || {
-                // Declared in this order, so that the core (and with it, perhaps, the transport)
-                // is gone before the end is signalled.
-                let _signal = signal;
-                let leave = LeaveOnDrop(core);
-                for job in queued {
-                    job();
-                }
-                drop(leave);
-            })
-            .map_err(|error| CollectiveError::System {
-                rank: self.core.job_rank(),
-                action: "start the communication thread".to_owned(),
-                reason: error.to_string(),
-            })?;
-        Ok(CommunicationThread {
-            jobs,
-            handle,
-            ended,
-        })
-    }
-
-    /// Lets the communication thread finish what is queued and leaves the group. `false` if that
-    /// takes longer than until `deadline`: the thread then leaves when it is done.
-    pub(crate) fn close(&self, deadline: Instant) -> bool {
-        let mut queue = lock(&self.queue);
-        if queue.closed {
-            return true;
-        }
-        queue.closed = true;
-        let thread = queue.thread.take();
-        drop(queue);
-        let Some(CommunicationThread {
-            jobs,
-            handle,
-            ended,
-        }) = thread
-        else {
-            self.core.leave();
-            return true;
-        };
-        drop(jobs);
-        let mut has_ended = lock(&ended.ended);
-        while !*has_ended {
-            let (locked, late) = wait_until(&ended.changed, has_ended, deadline);
-            has_ended = locked;
-            if late {
-                return *has_ended;
-            }
-        }
-        drop(has_ended);
-        // Returns at once: signalling is the last thing that the thread does. An error would be a
-        // panic on that thread, which has failed its operation already.
-        let _ = handle.join();
-        true
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            let rank = self.core.job_rank();
-            self.core
-                .abort(format!("rank {rank} panicked; its own message tells more"));
-        }
-        self.close(Instant::now() + DROP_PATIENCE);
-    }
-}
-
-/// Leaves the group when the communication thread ends, in order or by a panic.
-struct LeaveOnDrop(Arc<Core>);
-
-impl Drop for LeaveOnDrop {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            let rank = self.0.job_rank();
-            self.0
-                .abort(format!("the communication thread of rank {rank} panicked"));
-        }
-        self.0.leave();
-    }
-}
-
-struct EndedOnDrop(Arc<Ended>);
-
-impl Drop for EndedOnDrop {
-    fn drop(&mut self) {
-        *lock(&self.0.ended) = true;
-        self.0.changed.notify_all();
     }
 }

@@ -128,7 +128,7 @@ impl Collective<'_> {
                 if is_root {
                     return Ok(unshare(values));
                 }
-                self.into_vec(root, parts.swap_remove(root), Some(length))
+                self.take_list(root, parts.swap_remove(root), Some(length))
             }
             Algorithm::Direct => {
                 let parts = self.open(|peer| {
@@ -172,7 +172,7 @@ impl Collective<'_> {
         let own = values.len();
         let values = Arc::new(values);
         let parts = self.open(|_| Payload::part_of(&values, 0..own))?;
-        self.into_vecs(parts, unshare(values), length)
+        self.take_lists(parts, unshare(values), length)
     }
 
     /// Everybody sends everything to the root.
@@ -190,7 +190,7 @@ impl Collective<'_> {
         if self.rank() != root {
             return Ok(None);
         }
-        self.into_vecs(parts, unshare(values), Some(length))
+        self.take_lists(parts, unshare(values), Some(length))
             .map(Some)
     }
 
@@ -213,7 +213,7 @@ impl Collective<'_> {
             parts.swap_remove(root)
         };
         drop(lists);
-        self.into_vec(root, mine, None)
+        self.take_list(root, mine, None)
     }
 
     /// Rank `a` sends its list `b` to rank `b`, which gets it as its list `a`.
@@ -224,7 +224,7 @@ impl Collective<'_> {
         let own = std::mem::take(&mut lists[self.rank()]);
         let lists: Vec<_> = lists.into_iter().map(Payload::from_vec).collect();
         let parts = self.open(|peer| lists[peer].clone())?;
-        self.into_vecs(parts, own, None)
+        self.take_lists(parts, own, None)
     }
 
     /// The opening in which rank `r` gets chunk `r` of everybody, and the reduction of this
@@ -261,7 +261,7 @@ impl Collective<'_> {
     }
 
     /// What all ranks sent, by rank.
-    fn into_vecs<T: Element>(
+    fn take_lists<T: Element>(
         &self,
         parts: Vec<Payload>,
         own: Vec<T>,
@@ -270,7 +270,7 @@ impl Collective<'_> {
         let mut lists = Vec::with_capacity(self.size());
         for (peer, part) in parts.into_iter().enumerate() {
             if peer != self.rank() {
-                lists.push(self.into_vec(peer, part, length)?);
+                lists.push(self.take_list(peer, part, length)?);
             } else {
                 lists.push(Vec::new());
             }

@@ -16,6 +16,7 @@
 
 mod algorithm;
 mod collective;
+mod communication;
 mod core;
 mod element;
 mod error;
@@ -41,7 +42,8 @@ pub use self::reduce::ReduceOp;
 pub use self::signature::{Operation, Signature};
 pub use self::work::Work;
 
-use self::core::{Core, Shared};
+use self::communication::Shared;
+use self::core::Core;
 pub(crate) use self::signature::SIGNATURE_BYTES;
 use crate::rendezvous::Rendezvous;
 use crate::transport::{TcpMesh, ThreadMesh, Transport};
@@ -212,12 +214,14 @@ impl ProcessGroup {
         let started = Instant::now();
         let deadline = started + core.timeout();
         let failed = core.mailbox.failure().is_some();
+        // Messages first: once the group is left, those who wait for one are turned away.
+        let flushed = failed || core.transport.flush(deadline);
         let finished = self.shared.close(deadline);
         if failed {
             return Ok(());
         }
         let others: Vec<usize> = core.others().collect();
-        let waiting_for = if finished && core.transport.flush(deadline) {
+        let waiting_for = if flushed && finished && core.transport.flush(deadline) {
             core.mailbox.wait_gone(&others, deadline)
         } else {
             others

@@ -176,22 +176,21 @@ impl ProcessGroup {
         if let Err(reason) = check {
             return self.refuse(call, reason);
         }
-        let queued = self.shared.enqueue(call, |place| {
+        self.shared.enqueue(call, |place| {
             let (work, completion) = Work::new(&self.shared, place, Partner::Everyone);
             let core = self.core().clone();
-            let job = move || {
-                let result = match core.mailbox.failure() {
-                    Some(failure) => Err(core.failed(&place, &failure)),
+            let job = move |refused: Option<CollectiveError>| {
+                let failure = core
+                    .mailbox
+                    .failure()
+                    .map(|failure| core.failed(&place, &failure));
+                let result = match refused.or(failure) {
+                    Some(error) => Err(error),
                     None => run(&Collective::new(&core, place, signature)),
                 };
                 completion.complete(result);
             };
             (Box::new(job), work)
-        });
-        queued.unwrap_or_else(|(place, error)| {
-            let (work, completion) = Work::new(&self.shared, place, Partner::Everyone);
-            completion.complete(Err(error));
-            work
         })
     }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::ProcessGroup;
-use super::core::{Core, Shared};
+use super::communication::Shared;
+use super::core::Core;
 use super::error::CollectiveError;
 use super::signature::{Call, Operation, Signature};
 use crate::transport::Payload;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::core::{Core, Place, Shared};
+use super::communication::Shared;
+use super::core::{Core, Place};
 use super::error::CollectiveError;
 use crate::sync::{lock, wait_until};
 

@@ -133,7 +133,7 @@ pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     }
     let mut bytes = vec![u8::from(failure.lost.is_some())];
     bytes.extend(lost.to_le_bytes());
-    bytes.extend(failure.reason[..end].as_bytes());
+    bytes.extend(&failure.reason.as_bytes()[..end]);
     Payload::from_vec(bytes)
 }
 

@@ -4,9 +4,7 @@
 //! publishes a random session key. A rank dials all lower ranks and is dialled by all higher
 //! ones; both sides present the key before anything else.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,20 +12,14 @@ use std::time::{Duration, Instant};
 use rand::TryRng;
 use rand::rngs::SysRng;
 
+use super::doorkeeper::{Arrival, Doorkeeper};
 use super::hello::{Hello, KEY_BYTES, SessionKey, Status, read_hello, write_hello};
 use crate::group::CollectiveError;
 use crate::rendezvous::Rendezvous;
 use crate::store::StoreError;
 
-/// How long a stranger may take to introduce itself.
-const HELLO_DEADLINE: Duration = Duration::from_secs(5);
-
-/// How many strangers may be introducing themselves at once; more are turned away, and a rank
-/// that is turned away dials again.
-const MAX_STRANGERS: usize = 256;
-
 /// How long to wait before dialling again, and how often to look for bad news in the store.
-const RETRY: Duration = Duration::from_millis(50);
+pub(super) const RETRY: Duration = Duration::from_millis(50);
 const NEWS: Duration = Duration::from_millis(250);
 
 /// A rank on its way into the mesh.
@@ -96,18 +88,8 @@ impl<'a> Handshake<'a> {
             address.to_string().as_bytes(),
         )?;
         let (found, arrivals) = mpsc::channel();
-        let doorkeeper = Doorkeeper {
-            key,
-            rank: *rank,
-            world_size: *world_size,
-            found,
-            strangers: Arc::default(),
-            closed: Arc::default(),
-        };
-        let guard = CloseOnDrop {
-            address,
-            closed: doorkeeper.closed.clone(),
-        };
+        let doorkeeper = Doorkeeper::new(key, *rank, *world_size, found);
+        let guard = doorkeeper.close_on_drop(address);
         if rank + 1 < *world_size {
             thread::Builder::new()
                 .name("everburn-accept".to_owned())
@@ -303,115 +285,5 @@ impl<'a> Handshake<'a> {
             action: action.to_owned(),
             reason: error.to_string(),
         }
-    }
-}
-
-/// Whoever has introduced itself at the listener.
-enum Arrival {
-    Connected { peer: usize, stream: TcpStream },
-    OtherWorldSize { peer: usize, theirs: usize },
-}
-
-/// Lets the higher ranks in and turns everybody else away.
-#[derive(Clone)]
-struct Doorkeeper {
-    key: SessionKey,
-    rank: usize,
-    world_size: usize,
-    found: mpsc::Sender<Arrival>,
-    /// How many connections are in [`Doorkeeper::introduce`].
-    strangers: Arc<AtomicUsize>,
-    closed: Arc<AtomicBool>,
-}
-
-impl Doorkeeper {
-    /// Accepts until [`CloseOnDrop`] knocks. A stranger has a thread of its own, so that one that
-    /// says nothing keeps nobody waiting.
-    fn run(self, listener: &TcpListener) {
-        loop {
-            let connection = listener.accept();
-            if self.closed.load(Ordering::Acquire) {
-                return;
-            }
-            match connection {
-                Ok((stream, address)) => self.receive(stream, address.ip()),
-                Err(error) => {
-                    // Too many open files, or a connection that is gone already: others may
-                    // still come.
-                    tracing::warn!(%error, "the mesh's listener cannot accept");
-                    thread::sleep(RETRY);
-                }
-            }
-        }
-    }
-
-    fn receive(&self, stream: TcpStream, from: IpAddr) {
-        if self.strangers.fetch_add(1, Ordering::AcqRel) >= MAX_STRANGERS {
-            self.strangers.fetch_sub(1, Ordering::AcqRel);
-            return;
-        }
-        let doorkeeper = self.clone();
-        let thread = thread::Builder::new()
-            .name("everburn-hello".to_owned())
-            .spawn(move || {
-                if let Err(reason) = doorkeeper.introduce(stream) {
-                    tracing::warn!(%from, reason, "a connection to the mesh was refused");
-                }
-                doorkeeper.strangers.fetch_sub(1, Ordering::AcqRel);
-            });
-        if thread.is_err() {
-            self.strangers.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-
-    fn introduce(&self, mut stream: TcpStream) -> Result<(), String> {
-        let deadline = Instant::now() + HELLO_DEADLINE;
-        let hello = read_hello(&mut stream, deadline).map_err(|error| error.to_string())?;
-        let Hello {
-            rank: peer,
-            world_size: theirs,
-            ..
-        } = Hello::decode(&hello, &self.key)?;
-        let differs = theirs != self.world_size;
-        if !differs && peer <= self.rank {
-            return Err(format!(
-                "rank {peer} dialled rank {}, which dials it",
-                self.rank
-            ));
-        }
-        let status = if differs {
-            Status::WorldSizeDiffers
-        } else {
-            Status::Accepted
-        };
-        let answer = Hello {
-            status,
-            rank: self.rank,
-            world_size: self.world_size,
-        };
-        write_hello(&mut stream, &answer.encode(&self.key), deadline)
-            .map_err(|error| error.to_string())?;
-        let arrival = if differs {
-            Arrival::OtherWorldSize { peer, theirs }
-        } else {
-            Arrival::Connected { peer, stream }
-        };
-        // Nobody listens any more once the handshake has failed or ended.
-        let _ = self.found.send(arrival);
-        Ok(())
-    }
-}
-
-/// Ends the doorkeeper, whichever way the handshake went.
-struct CloseOnDrop {
-    address: SocketAddr,
-    closed: Arc<AtomicBool>,
-}
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.closed.store(true, Ordering::Release);
-        // `accept` has no deadline: a last connection wakes it.
-        let _ = TcpStream::connect_timeout(&self.address, HELLO_DEADLINE);
     }
 }

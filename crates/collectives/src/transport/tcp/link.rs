@@ -189,21 +189,19 @@ struct Writer {
 impl Writer {
     fn run(mut self) {
         while let Some(mut frame) = self.next() {
-            let result = write_frame(&mut self.stream, &frame);
-            let mut outbox = lock(&self.shared.outbox);
-            outbox.writing = false;
-            drop(outbox);
-            self.shared.changed.notify_all();
-            match result {
+            // Reported before the link counts as idle: who has flushed can rely on the reports.
+            match write_frame(&mut self.stream, &frame) {
                 Ok(()) => frame.report(Ok(())),
                 Err(error) => {
                     let cause = format!("{CLOSED_WITHOUT_GOODBYE} (writing: {error})");
                     self.inbox.lost(self.peer, &cause);
+                    frame.report(Err(cause.clone()));
                     self.shared.break_off(&cause);
-                    frame.report(Err(cause));
                     return;
                 }
             }
+            lock(&self.shared.outbox).writing = false;
+            self.shared.changed.notify_all();
         }
         // The end of the stream follows the goodbye; the reader goes on. An error means that the
         // peer has closed it already.

@@ -1,5 +1,6 @@
 //! Ranks as processes: one TCP connection for each pair.
 
+mod doorkeeper;
 mod handshake;
 mod hello;
 mod link;
@@ -107,8 +108,8 @@ impl Transport for TcpMesh {
     }
 
     fn flush(&self, deadline: Instant) -> bool {
-        self.links()
-            .fold(true, |all, link| link.flush(deadline) && all)
+        let late = self.links().filter(|link| !link.flush(deadline));
+        late.count() == 0
     }
 
     fn sever(&self) {

@@ -1,0 +1,280 @@
+//! Ranks that die, stall, panic or leave: the others learn who, at once.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use everburn_collectives::group::{CollectiveError, GroupOptions, ReduceOp};
+
+use crate::harness::{WIRES, error, on_all_ranks, options};
+
+#[track_caller]
+fn assert_lost(error: &CollectiveError, lost: usize, operation: &str) {
+    assert!(
+        matches!(error, CollectiveError::PeerLost { peer, operation: called, step: 12, .. }
+            if *peer == lost && called == operation),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_rank_that_dies_is_named_by_all_survivors() {
+    for wire in WIRES {
+        let all_have_failed = Barrier::new(4);
+        on_all_ranks(wire, 4, options(), |group| {
+            group.set_step(12);
+            group.barrier().wait().unwrap();
+            if group.rank() == 2 {
+                group.sever();
+                all_have_failed.wait();
+                return;
+            }
+            // Under way, queued behind it and point to point.
+            let sum = group.all_reduce(vec![0f32; 3], ReduceOp::Sum);
+            let barrier = group.barrier();
+            let message = group.recv::<u8>(2, 0);
+            assert_lost(&error(sum.wait()), 2, "all_reduce(f32[3], sum)");
+            assert_lost(&error(barrier.wait()), 2, "barrier");
+            assert_lost(&error(message.wait()), 2, "recv(u8, from 2, tag 0)");
+            let later = error(group.send(vec![1u8], 2, 0).wait());
+            assert_lost(&later, 2, "send(u8[1], to 2, tag 0)");
+            assert!(
+                later.to_string().contains("closed without a goodbye"),
+                "{later}"
+            );
+            all_have_failed.wait();
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_dies_in_the_middle_of_a_large_message_is_named() {
+    for wire in WIRES {
+        on_all_ranks(wire, 3, options(), |group| {
+            group.set_step(12);
+            group.barrier().wait().unwrap();
+            if group.rank() == 0 {
+                // The first 40 MB are on their way when the connections close.
+                drop(group.send(vec![0u8; 40_000_000], 1, 0));
+                drop(group.send(vec![0u8; 40_000_000], 2, 0));
+                group.sever();
+                return;
+            }
+            let sum = group.all_reduce(vec![1f64; 100_000], ReduceOp::Sum);
+            assert_lost(&error(sum.wait()), 0, "all_reduce(f64[100000], sum)");
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_told_from_one_that_dies() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            group.set_step(12);
+            group.barrier().wait().unwrap();
+            if group.rank() == 0 {
+                let error = error(group.barrier().wait());
+                assert_lost(&error, 1, "barrier");
+                assert!(
+                    error.to_string().contains("it had destroyed the group"),
+                    "{error}"
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn what_was_sent_before_leaving_arrives() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            let peer = 1 - group.rank();
+            drop(group.send(vec![7u8; 5_000_000], peer, 0));
+            if group.rank() == 0 {
+                assert_eq!(group.recv::<u8>(1, 0).wait().unwrap(), vec![7; 5_000_000]);
+            } else {
+                // The peer is still to receive when this rank's last handle is gone.
+                drop(group);
+            }
+        });
+    }
+}
+
+#[test]
+fn the_deadline_names_who_is_missing() {
+    let options = GroupOptions {
+        timeout: Some(Duration::from_millis(300)),
+        ..options()
+    };
+    for wire in WIRES {
+        let the_others_gave_up = Barrier::new(3);
+        let errors = on_all_ranks(wire, 3, options, |group| {
+            group.set_step(34);
+            if group.rank() == 1 {
+                the_others_gave_up.wait();
+                return error(group.barrier().wait());
+            }
+            let error = error(group.all_reduce(vec![0f32; 5], ReduceOp::Mean).wait());
+            the_others_gave_up.wait();
+            error
+        });
+        let expected = "for rank 1 in all_reduce(f32[5], mean) (collective 0, step 34)";
+        for error in &errors {
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        // One of the two may hear of the other's deadline before its own.
+        let timeouts = errors.iter().filter(|error| {
+            matches!(error, CollectiveError::Timeout { waiting_for, .. } if *waiting_for == [1])
+        });
+        assert!(timeouts.count() >= 1, "{errors:?}");
+        assert!(
+            matches!(errors[1], CollectiveError::Aborted { .. }),
+            "{:?}",
+            errors[1]
+        );
+    }
+}
+
+#[test]
+fn a_mismatch_is_named_although_a_rank_never_calls() {
+    let options = GroupOptions {
+        timeout: Some(Duration::from_millis(300)),
+        ..options()
+    };
+    for wire in WIRES {
+        let the_others_gave_up = Barrier::new(3);
+        let errors = on_all_ranks(wire, 3, options, |group| {
+            let result = match group.rank() {
+                0 => group.barrier().wait(),
+                1 => group.all_reduce(vec![0u8], ReduceOp::Sum).wait().map(drop),
+                _ => {
+                    the_others_gave_up.wait();
+                    return error(group.barrier().wait()).to_string();
+                }
+            };
+            the_others_gave_up.wait();
+            error(result).to_string()
+        });
+        for text in errors {
+            let expected = "collective 0 does not match: rank 0 called barrier; \
+                            rank 1 called all_reduce(u8[1], sum); rank 2 called nothing in time";
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_work_can_be_given_up_earlier() {
+    for wire in WIRES {
+        let gave_up = Barrier::new(2);
+        on_all_ranks(wire, 2, options(), |group| {
+            if group.rank() == 1 {
+                gave_up.wait();
+                let error = error(group.barrier().wait());
+                assert!(
+                    matches!(error, CollectiveError::Aborted { by: 0, .. }),
+                    "{error:?}"
+                );
+                return;
+            }
+            let message = group.recv::<u8>(1, 3);
+            let error = error(message.wait_within(Duration::from_millis(50)));
+            let text = error.to_string();
+            assert!(
+                text.contains("for rank 1 in recv(u8, from 1, tag 3)"),
+                "{text}"
+            );
+            gave_up.wait();
+        });
+    }
+}
+
+#[test]
+fn an_abort_reaches_everybody_with_its_reason() {
+    for wire in WIRES {
+        on_all_ranks(wire, 3, options(), |group| {
+            let result = if group.rank() == 1 {
+                group.abort("loss is NaN");
+                group.barrier().wait()
+            } else {
+                group.barrier().wait()
+            };
+            let error = error(result);
+            let text = error.to_string();
+            assert!(
+                matches!(error, CollectiveError::Aborted { by: 1, .. }),
+                "{error:?}"
+            );
+            assert!(text.contains("rank 1 aborted the group"), "{text}");
+            assert!(text.contains("loss is NaN"), "{text}");
+        });
+    }
+}
+
+#[test]
+fn a_panic_reaches_everybody() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            if group.rank() == 1 {
+                let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                    let _group = group;
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }));
+                assert!(panic.is_err());
+                return;
+            }
+            let text = error(group.barrier().wait()).to_string();
+            assert!(text.contains("rank 1 panicked"), "{text}");
+        });
+    }
+}
+
+#[test]
+fn a_destroyed_group_refuses_calls() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            let other = group.clone();
+            let sum = group.all_reduce(vec![1f32], ReduceOp::Sum);
+            let send = group.send(vec![1u8; 1_000_000], 1 - group.rank(), 0);
+            group.destroy().unwrap();
+            // What was issued before is finished.
+            assert_eq!(sum.wait().unwrap(), [2.0]);
+            send.wait().unwrap();
+            let errors = [
+                error(other.barrier().wait()),
+                error(other.send(vec![1u8], 0, 0).wait()),
+                error(other.recv::<u8>(1, 0).wait().map(drop)),
+            ];
+            for error in errors {
+                assert!(
+                    matches!(error, CollectiveError::Destroyed { .. }),
+                    "{error:?}"
+                );
+            }
+            other.destroy().unwrap();
+        });
+    }
+}
+
+#[test]
+fn destroy_names_who_has_not_left() {
+    let options = GroupOptions {
+        timeout: Some(Duration::from_millis(300)),
+        ..options()
+    };
+    for wire in WIRES {
+        let gave_up = Barrier::new(3);
+        on_all_ranks(wire, 3, options, |group| {
+            if group.rank() == 1 {
+                gave_up.wait();
+                return;
+            }
+            let error = error(group.destroy());
+            gave_up.wait();
+            assert!(
+                matches!(&error, CollectiveError::Timeout { waiting_for, .. }
+                    if *waiting_for == [1]),
+                "{error:?}"
+            );
+        });
+    }
+}

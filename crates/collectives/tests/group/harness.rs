@@ -1,0 +1,88 @@
+//! Runs ranks as threads over either transport.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::rendezvous::Rendezvous;
+use everburn_collectives::store::SharedStore;
+
+use crate::memory_store::MemoryStore;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Threads,
+    Tcp,
+}
+
+pub const WIRES: [Wire; 2] = [Wire::Threads, Wire::Tcp];
+
+/// Long enough for a busy machine; only tests of the deadline itself use less.
+pub const GENEROUS: Duration = Duration::from_secs(30);
+
+pub fn options() -> GroupOptions {
+    GroupOptions {
+        timeout: Some(GENEROUS),
+        ..GroupOptions::default()
+    }
+}
+
+pub fn rendezvous(store: SharedStore, rank: usize, world_size: usize) -> Rendezvous {
+    Rendezvous {
+        store,
+        rank,
+        world_size,
+        local_rank: rank,
+        local_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        timeout: GENEROUS,
+    }
+}
+
+/// Calls `body` on every rank, each on a thread of its own; the results in rank order.
+pub fn on_all_ranks<R: Send>(
+    wire: Wire,
+    size: usize,
+    options: GroupOptions,
+    body: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    let makers: Vec<Box<dyn FnOnce() -> ProcessGroup + Send>> = match wire {
+        Wire::Threads => ProcessGroup::over_threads(size, options)
+            .into_iter()
+            .map(|group| Box::new(move || group) as _)
+            .collect(),
+        Wire::Tcp => {
+            let store = MemoryStore::new();
+            let make = |rank| {
+                let rendezvous = rendezvous(store.clone(), rank, size);
+                Box::new(move || ProcessGroup::connect(rendezvous, options).unwrap()) as _
+            };
+            (0..size).map(make).collect()
+        }
+    };
+    in_parallel(makers, |make| body(make()))
+}
+
+/// Calls `body` with each input on a thread of its own; the results in the order of the inputs.
+pub fn in_parallel<I: Send, R: Send>(inputs: Vec<I>, body: impl Fn(I) -> R + Sync) -> Vec<R> {
+    let body = Arc::new(&body);
+    thread::scope(|scope| {
+        let threads: Vec<_> = inputs
+            .into_iter()
+            .map(|input| {
+                let body = body.clone();
+                scope.spawn(move || body(input))
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+/// The error of a result that must be one.
+pub fn error<T: std::fmt::Debug>(result: Result<T, CollectiveError>) -> CollectiveError {
+    result.expect_err("the operation should have failed")
+}

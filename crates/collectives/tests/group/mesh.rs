@@ -1,0 +1,102 @@
+//! How ranks connect by TCP.
+
+use std::time::Duration;
+
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+use everburn_collectives::store::{SharedStore, Store};
+
+use crate::harness::{error, in_parallel, options, rendezvous};
+use crate::memory_store::MemoryStore;
+
+#[test]
+fn a_world_of_one_does_not_touch_the_store() {
+    let store = MemoryStore::new();
+    let group = ProcessGroup::connect(rendezvous(store.clone(), 0, 1), options()).unwrap();
+    assert_eq!(
+        group.all_reduce(vec![2f32], ReduceOp::Sum).wait().unwrap(),
+        [2.0]
+    );
+    assert_eq!(
+        group
+            .send(vec![1u8], 0, 0)
+            .wait()
+            .map(|()| group.transport_name())
+            .unwrap(),
+        "tcp"
+    );
+    assert_eq!(group.recv::<u8>(0, 0).wait().unwrap(), [1]);
+    group.destroy().unwrap();
+    assert_eq!(store.num_keys().unwrap(), 0);
+}
+
+#[test]
+fn a_group_can_be_made_again_through_the_same_store() {
+    let store = MemoryStore::new();
+    for round in 0..3 {
+        in_parallel(vec![0, 1, 2], |rank| {
+            let group = ProcessGroup::connect(rendezvous(store.clone(), rank, 3), options());
+            let group = group.unwrap();
+            let sum = group.all_reduce(vec![round], ReduceOp::Sum).wait().unwrap();
+            assert_eq!(
+                (sum[0], group.rank(), group.local_rank()),
+                (3 * round, rank, rank)
+            );
+            group.destroy().unwrap();
+        });
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named() {
+    let store = MemoryStore::new();
+    let options = GroupOptions {
+        timeout: Some(Duration::from_millis(300)),
+        ..options()
+    };
+    let errors = in_parallel(vec![0, 2], |rank| {
+        error(ProcessGroup::connect(
+            rendezvous(store.clone(), rank, 4),
+            options,
+        ))
+    });
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            matches!(&error, CollectiveError::Incomplete { missing, .. } if *missing == [1, 3]),
+            "{text}"
+        );
+        assert!(text.contains("for ranks 1, 3 to connect"), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_of_another_world_is_named_by_all() {
+    let store = MemoryStore::new();
+    let errors = in_parallel(vec![(0, 3), (1, 3), (2, 4)], |(rank, world_size)| {
+        error(ProcessGroup::connect(
+            rendezvous(store.clone(), rank, world_size),
+            options(),
+        ))
+    });
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            matches!(error, CollectiveError::WorldSize { .. }),
+            "{error:?}"
+        );
+        assert!(
+            text.contains("rank 2") && text.contains("3") && text.contains("4"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_outside_its_world_is_refused() {
+    let store: SharedStore = MemoryStore::new();
+    let text = error(ProcessGroup::connect(rendezvous(store, 2, 2), options())).to_string();
+    assert!(
+        text.contains("rank 2 does not exist in a world of 2"),
+        "{text}"
+    );
+}

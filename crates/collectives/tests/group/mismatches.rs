@@ -1,0 +1,227 @@
+//! Ranks that call different things are told so, all of them and in the same words.
+
+use std::fmt::Debug;
+
+use everburn_collectives::group::{
+    Algorithm, CollectiveError, GroupOptions, ProcessGroup, ReduceOp, Work,
+};
+
+use crate::harness::{WIRES, error, on_all_ranks, options};
+
+/// Calls `call` on `size` ranks over both transports and demands `expected` on each of them.
+#[track_caller]
+fn assert_mismatch<T: Debug>(
+    size: usize,
+    call: impl Fn(&ProcessGroup) -> Work<T> + Sync,
+    expected: &str,
+) {
+    for wire in WIRES {
+        let errors = on_all_ranks(wire, size, options(), |group| {
+            let first = error(call(&group).wait());
+            let later = error(group.barrier().wait());
+            (first, later)
+        });
+        for (rank, (first, later)) in errors.iter().enumerate() {
+            assert!(
+                matches!(first, CollectiveError::Mismatch { .. }),
+                "{wire:?} {rank}: {first:?}"
+            );
+            assert_eq!(first.to_string(), expected, "{wire:?} rank {rank}");
+            assert!(
+                matches!(later, CollectiveError::Poisoned { .. }),
+                "{later:?}"
+            );
+            assert!(later.to_string().contains(expected), "{later}");
+        }
+    }
+}
+
+#[test]
+fn lengths() {
+    assert_mismatch(
+        3,
+        |group| {
+            let length = if group.rank() == 1 { 11 } else { 10 };
+            group.all_reduce(vec![0f32; length], ReduceOp::Sum)
+        },
+        "collective 0 does not match: ranks 0, 2 called all_reduce(f32[10], sum); \
+         rank 1 called all_reduce(f32[11], sum)",
+    );
+}
+
+#[test]
+fn large_lengths() {
+    assert_mismatch(
+        2,
+        |group| group.all_reduce(vec![0f32; 100_000 + group.rank()], ReduceOp::Sum),
+        "collective 0 does not match: rank 0 called all_reduce(f32[100000], sum); \
+         rank 1 called all_reduce(f32[100001], sum)",
+    );
+}
+
+#[test]
+fn types() {
+    let work = |group: &ProcessGroup| match group.rank() {
+        0 => group
+            .all_reduce(vec![0f32; 3], ReduceOp::Sum)
+            .wait()
+            .map(drop),
+        _ => group
+            .all_reduce(vec![0f64; 3], ReduceOp::Sum)
+            .wait()
+            .map(drop),
+    };
+    for wire in WIRES {
+        let errors = on_all_ranks(wire, 2, options(), |group| error(work(&group)).to_string());
+        let expected = "collective 0 does not match: rank 0 called all_reduce(f32[3], sum); \
+                        rank 1 called all_reduce(f64[3], sum)";
+        assert_eq!(errors, [expected, expected]);
+    }
+}
+
+#[test]
+fn reductions() {
+    assert_mismatch(
+        2,
+        |group| {
+            let op = [ReduceOp::Sum, ReduceOp::Max][group.rank()];
+            group.reduce(vec![0i64; 3], op, 1)
+        },
+        "collective 0 does not match: rank 0 called reduce(i64[3], sum, root 1); \
+         rank 1 called reduce(i64[3], max, root 1)",
+    );
+}
+
+#[test]
+fn roots() {
+    assert_mismatch(
+        4,
+        |group| group.broadcast(vec![1u8], group.rank() / 2),
+        "collective 0 does not match: ranks 0, 1 called broadcast(u8[1], root 0); \
+         ranks 2, 3 called broadcast(u8[1], root 1)",
+    );
+}
+
+#[test]
+fn orders() {
+    for wire in WIRES {
+        let errors = on_all_ranks(wire, 2, options(), |group| {
+            let sum = || group.all_reduce(vec![0f32; 10], ReduceOp::Sum);
+            for _ in 0..5 {
+                sum().wait().unwrap();
+            }
+            // The second call is under way when the first fails.
+            let (first, second) = if group.rank() == 0 {
+                let (sum, barrier) = (sum(), group.barrier());
+                (error(sum.wait()), error(barrier.wait()))
+            } else {
+                let (barrier, sum) = (group.barrier(), sum());
+                (error(barrier.wait()), error(sum.wait()))
+            };
+            assert_eq!(second.root_cause().to_string(), first.to_string());
+            first.to_string()
+        });
+        let expected = "collective 5 does not match: rank 0 called all_reduce(f32[10], sum); \
+                        rank 1 called barrier";
+        assert_eq!(errors, [expected, expected]);
+    }
+}
+
+#[test]
+fn equal_lengths_are_demanded_by_all_gather() {
+    assert_mismatch(
+        2,
+        |group| group.all_gather(vec![0f32; group.rank()]),
+        "collective 0 does not match: rank 0 called all_gather(f32[0]); \
+         rank 1 called all_gather(f32[1])",
+    );
+}
+
+#[test]
+fn options_that_differ() {
+    let flat = GroupOptions {
+        algorithm: Some(Algorithm::Flat),
+        ..options()
+    };
+    let mesh = everburn_collectives::transport::ThreadMesh::new(2);
+    let mut options = [
+        flat,
+        GroupOptions {
+            algorithm: Some(Algorithm::Direct),
+            ..flat
+        },
+    ]
+    .into_iter();
+    let groups: Vec<_> = mesh
+        .into_iter()
+        .map(|mesh| ProcessGroup::over(std::sync::Arc::new(mesh), 0, options.next().unwrap()))
+        .collect();
+    for text in crate::harness::in_parallel(groups, |group| {
+        error(group.all_reduce(vec![0u8], ReduceOp::Sum).wait()).to_string()
+    }) {
+        assert_eq!(
+            text,
+            "collective 0 does not match: rank 0 called all_reduce(u8[1], sum, flat algorithm); \
+             rank 1 called all_reduce(u8[1], sum, direct algorithm)"
+        );
+    }
+}
+
+#[test]
+fn arguments_that_can_never_succeed_leave_the_group_usable() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            let invalid = |result: CollectiveError| {
+                assert!(
+                    matches!(result, CollectiveError::Invalid { .. }),
+                    "{result:?}"
+                );
+                result.to_string()
+            };
+            let text = invalid(error(group.all_reduce(vec![1i32], ReduceOp::Mean).wait()));
+            assert!(text.contains("mean does not exist for i32"), "{text}");
+            let text = invalid(error(group.broadcast(vec![1i32], 2).wait()));
+            assert!(
+                text.contains("rank 2 does not exist in a group of 2"),
+                "{text}"
+            );
+            let text = invalid(error(
+                group.reduce_scatter(vec![1i32; 3], ReduceOp::Sum).wait(),
+            ));
+            assert!(text.contains("not divisible by the 2 ranks"), "{text}");
+            let text = invalid(error(group.all_to_all(vec![vec![1i32]; 3]).wait()));
+            assert!(text.contains("3 lists were given for 2 ranks"), "{text}");
+            let root = group.rank() == 0;
+            let lists = (!root).then(|| vec![vec![1f32]; 2]);
+            let text = invalid(error(group.scatter(lists, 0).wait()));
+            assert!(text.contains("root"), "{text}");
+            invalid(error(group.send(vec![1u8], 5, 0).wait()));
+            invalid(error(group.recv::<u8>(5, 0).wait()));
+            invalid(error(group.subgroup(&[]).map(drop)));
+            invalid(error(group.subgroup(&[0, 0]).map(drop)));
+            invalid(error(group.subgroup(&[0, 2]).map(drop)));
+            assert_eq!(
+                group.all_reduce(vec![1i32], ReduceOp::Sum).wait().unwrap(),
+                [2]
+            );
+        });
+    }
+}
+
+#[test]
+fn messages_above_the_limit_are_refused_by_the_sender() {
+    let options = GroupOptions {
+        max_message_bytes: 8,
+        ..options()
+    };
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options, |group| {
+            let text = error(group.all_gather(vec![0f32; 3]).wait()).to_string();
+            assert!(
+                text.contains("12 bytes are more than the limit of 8"),
+                "{text}"
+            );
+            group.all_gather(vec![0f32; 2]).wait().unwrap();
+        });
+    }
+}

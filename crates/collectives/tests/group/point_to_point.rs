@@ -1,0 +1,129 @@
+//! Messages between two ranks wait for nobody else.
+
+use everburn_collectives::group::{CollectiveError, ReduceOp};
+
+use crate::harness::{WIRES, error, on_all_ranks, options};
+
+#[test]
+fn both_sides_send_8_mb_before_they_receive() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            let peer = 1 - group.rank();
+            let values = vec![group.rank() as f32; 2_000_000];
+            group.send(values, peer, 0).wait().unwrap();
+            let received = group.recv::<f32>(peer, 0).wait().unwrap();
+            assert_eq!(received, vec![peer as f32; 2_000_000]);
+        });
+    }
+}
+
+#[test]
+fn all_ranks_exchange_large_messages_at_once() {
+    for wire in WIRES {
+        on_all_ranks(wire, 4, options(), |group| {
+            let lists = vec![vec![group.rank() as u8; 3_000_000]; 4];
+            let received = group.all_to_all(lists).wait().unwrap();
+            for (from, list) in received.into_iter().enumerate() {
+                assert!(list.len() == 3_000_000 && list.iter().all(|x| *x == from as u8));
+            }
+        });
+    }
+}
+
+#[test]
+fn receives_match_by_rank_and_tag_in_order() {
+    for wire in WIRES {
+        on_all_ranks(wire, 3, options(), |group| {
+            let rank = group.rank() as i64;
+            // All receives are posted before the barrier, all sends come after it.
+            let mut posted = Vec::new();
+            for from in 0..3 {
+                for tag in [7, 8] {
+                    for turn in 0..2 {
+                        posted.push((from, tag, turn, group.recv::<i64>(from as usize, tag)));
+                    }
+                }
+            }
+            group.barrier().wait().unwrap();
+            for to in 0..3 {
+                for turn in 0..2 {
+                    for tag in [8, 7] {
+                        let _ = group.send(vec![rank, tag as i64, turn], to, tag);
+                    }
+                }
+            }
+            for (from, tag, turn, work) in posted.into_iter().rev() {
+                assert_eq!(work.wait().unwrap(), [from, tag as i64, turn]);
+            }
+            group.destroy().unwrap();
+        });
+    }
+}
+
+#[test]
+fn messages_pass_collectives_by() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            if group.rank() == 0 {
+                // Rank 1 joins the barrier only when it has the message.
+                let barrier = group.barrier();
+                group.send(vec![5u8], 1, 0).wait().unwrap();
+                assert_eq!(group.recv::<u8>(1, 0).wait().unwrap(), [6]);
+                barrier.wait().unwrap();
+            } else {
+                assert_eq!(group.recv::<u8>(0, 0).wait().unwrap(), [5]);
+                group.send(vec![6u8], 0, 0).wait().unwrap();
+                group.barrier().wait().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_message_of_another_type_is_an_error_for_all() {
+    for wire in WIRES {
+        let errors = on_all_ranks(wire, 2, options(), |group| {
+            if group.rank() == 0 {
+                let _ = group.send(vec![1f64; 3], 1, 4);
+                return error(group.barrier().wait());
+            }
+            let result = group.recv::<f32>(0, 4).wait();
+            // Rank 0 gets its error from this one while this one is still there.
+            let _ = group.barrier().wait();
+            error(result)
+        });
+        let aborted = matches!(errors[0], CollectiveError::Aborted { by: 1, .. });
+        assert!(aborted, "{:?}", errors[0]);
+        let text = errors[1].to_string();
+        assert!(text.contains("recv(f32, from 0, tag 4)"), "{text}");
+        assert!(text.contains("the message of rank 0 is f64[3]"), "{text}");
+    }
+}
+
+#[test]
+fn a_token_goes_round_the_ring() {
+    for wire in WIRES {
+        let results = on_all_ranks(wire, 7, options(), |group| {
+            let (rank, size) = (group.rank(), group.world_size());
+            let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+            let mut token = vec![0i32];
+            for lap in 0..3 {
+                if rank > 0 || lap > 0 {
+                    token = group
+                        .recv(previous, lap - u64::from(rank == 0))
+                        .wait()
+                        .unwrap();
+                }
+                token[0] += 1;
+                group.send(token.clone(), next, lap).wait().unwrap();
+            }
+            if rank == 0 {
+                token = group.recv(previous, 2).wait().unwrap();
+            }
+            let most = group.all_reduce(token, ReduceOp::Max).wait().unwrap();
+            group.destroy().unwrap();
+            most[0]
+        });
+        assert_eq!(results, [21; 7]);
+    }
+}
