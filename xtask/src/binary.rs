@@ -51,8 +51,7 @@ fn build_arguments(cuda: bool) -> Vec<&'static str> {
     let mut arguments = vec![
         "build",
         "--release",
-        "-p",
-        "everburn-cli",
+        "--workspace",
         "--bin",
         "everburn",
     ];
