@@ -30,21 +30,17 @@ pub(super) enum Refusal {
     ReplyTooLong,
     #[error("a client that waits asked to wait again")]
     AlreadyWaiting,
-    #[error("a barrier of {0} ranks")]
-    BarrierSize(i64),
     #[error("a handshake message after the handshake")]
     Handshake,
 }
 
 /// What a client's one deferred reply depends on.
 #[derive(Debug)]
-enum Waiting {
-    /// These keys are still missing, out of `all`.
-    Keys {
-        missing: HashSet<Bytes>,
-        all: Vec<Bytes>,
-    },
-    Barrier(Bytes),
+struct Waiting {
+    /// Keys that have not been touched since the client began to wait.
+    missing: HashSet<Bytes>,
+    /// Keys that must all exist in the end.
+    all: Vec<Bytes>,
 }
 
 /// The whole state of a store; every request is one call of [`Contents::apply`].
@@ -55,7 +51,6 @@ pub(super) struct Contents {
     waiting: HashMap<ClientId, Waiting>,
     /// Who waits for a key, in the order of arrival.
     waiters: HashMap<Bytes, Vec<ClientId>>,
-    barriers: HashMap<Bytes, Vec<ClientId>>,
     stored_bytes: usize,
     max_stored_bytes: usize,
 }
@@ -67,7 +62,6 @@ impl Contents {
             queues: HashMap::new(),
             waiting: HashMap::new(),
             waiters: HashMap::new(),
-            barriers: HashMap::new(),
             stored_bytes: 0,
             max_stored_bytes,
         }
@@ -119,8 +113,7 @@ impl Contents {
                 }
             }
             Request::NumKeys => {
-                let keys = self.values.len() + self.queues.len();
-                reply.extend_from_slice(&(keys as i64).to_ne_bytes());
+                reply.extend_from_slice(&(self.values.len() as i64).to_ne_bytes());
             }
             Request::Delete(key) => {
                 let deleted = self.values.remove(*key);
@@ -157,15 +150,14 @@ impl Contents {
                 reply.extend_from_slice(&(length as i64).to_ne_bytes());
             }
             Request::ListKeys => {
-                let keys = || self.values.keys().chain(self.queues.keys());
-                if keys().map(|key| 8 + key.len()).sum::<usize>() > MAX_MESSAGE_BYTES {
+                let keys = self.values.keys();
+                if keys.clone().map(|key| 8 + key.len()).sum::<usize>() > MAX_MESSAGE_BYTES {
                     return Err(Refusal::ReplyTooLong);
                 }
-                let count = self.values.len() + self.queues.len();
-                reply.extend_from_slice(&(count as i64).to_ne_bytes());
-                keys().for_each(|key| put_string(reply, key));
+                reply.extend_from_slice(&(keys.len() as i64).to_ne_bytes());
+                keys.for_each(|key| put_string(reply, key));
             }
-            Request::Barrier(key, world) => self.barrier(client, key, *world, woken)?,
+            Request::Barrier(key, world) => self.barrier(client, key, *world, reply, woken)?,
         }
         Ok(())
     }
@@ -194,6 +186,12 @@ impl Contents {
     }
 
     fn set(&mut self, key: &[u8], value: Bytes, woken: &mut Vec<ClientId>) -> Result<(), Refusal> {
+        self.store(key, value)?;
+        self.wake_all(key, woken);
+        Ok(())
+    }
+
+    fn store(&mut self, key: &[u8], value: Bytes) -> Result<(), Refusal> {
         let freed = self.values.get(key).map_or(0, |old| cost(key, old));
         self.charge(cost(key, &value), freed)?;
         match self.values.get_mut(key) {
@@ -202,7 +200,6 @@ impl Contents {
                 self.values.insert(key.to_vec(), value);
             }
         }
-        self.wake_all(key, woken);
         Ok(())
     }
 
@@ -257,30 +254,30 @@ impl Contents {
         }
     }
 
+    /// PyTorch's barrier is a counter under its key: an arrival adds 1 and, until the counter
+    /// reaches the world's size, waits for the key to be touched. Each barrier needs a new key,
+    /// since the counter stays, and who has arrived counts even if it goes away.
     fn barrier(
         &mut self,
         client: ClientId,
         key: &[u8],
         world: i64,
+        reply: &mut Bytes,
         woken: &mut Vec<ClientId>,
     ) -> Result<(), Refusal> {
         if self.waiting.contains_key(&client) {
             return Err(Refusal::AlreadyWaiting);
         }
-        let world = usize::try_from(world)
-            .ok()
-            .filter(|&world| world > 0)
-            .ok_or(Refusal::BarrierSize(world))?;
-        let arrived = self.barriers.entry(key.to_vec()).or_default();
-        arrived.push(client);
-        self.waiting.insert(client, Waiting::Barrier(key.to_vec()));
-        if arrived.len() >= world {
-            // The barrier is gone once it has opened, so that its key can be used again.
-            for client in self.barriers.remove(key).unwrap_or_default() {
-                self.waiting.remove(&client);
-                woken.push(client);
-            }
+        let current = self.values.get(key).map(Vec::as_slice);
+        let arrived =
+            semantics::counter_after(current, 1).map_err(|_| Refusal::Counter(shown(key)))?;
+        self.store(key, arrived.to_string().into_bytes())?;
+        if arrived >= world {
+            reply.push(STOP_WAITING);
+            self.wake_all(key, woken);
+            return Ok(());
         }
+        self.register(client, HashSet::from([key.to_vec()]), Vec::new());
         Ok(())
     }
 
@@ -294,11 +291,15 @@ impl Contents {
         if missing.is_empty() {
             return false;
         }
+        self.register(client, missing, all);
+        true
+    }
+
+    fn register(&mut self, client: ClientId, missing: HashSet<Bytes>, all: Vec<Bytes>) {
         for key in &missing {
             self.waiters.entry(key.clone()).or_default().push(client);
         }
-        self.waiting.insert(client, Waiting::Keys { missing, all });
-        true
+        self.waiting.insert(client, Waiting { missing, all });
     }
 
     fn wake_all(&mut self, key: &[u8], woken: &mut Vec<ClientId>) {
@@ -309,16 +310,16 @@ impl Contents {
 
     fn key_appeared(&mut self, client: ClientId, key: &[u8], woken: &mut Vec<ClientId>) {
         self.leave_queue_of(client, key);
-        let Some(Waiting::Keys { missing, .. }) = self.waiting.get_mut(&client) else {
+        let Some(waiting) = self.waiting.get_mut(&client) else {
             return;
         };
-        missing.remove(key);
-        if !missing.is_empty() {
+        waiting.missing.remove(key);
+        if !waiting.missing.is_empty() {
             return;
         }
         // A key that came first may have been deleted meanwhile: all must exist at one time.
-        if let Some(Waiting::Keys { all, .. }) = self.waiting.remove(&client)
-            && !self.wait_for_missing(client, all)
+        if let Some(waiting) = self.waiting.remove(&client)
+            && !self.wait_for_missing(client, waiting.all)
         {
             woken.push(client);
         }
@@ -334,21 +335,9 @@ impl Contents {
     }
 
     fn stop_waiting(&mut self, client: ClientId) {
-        match self.waiting.remove(&client) {
-            Some(Waiting::Keys { missing, .. }) => {
-                for key in missing {
-                    self.leave_queue_of(client, &key);
-                }
-            }
-            Some(Waiting::Barrier(key)) => {
-                if let Some(arrived) = self.barriers.get_mut(&key) {
-                    arrived.retain(|&other| other != client);
-                    if arrived.is_empty() {
-                        self.barriers.remove(&key);
-                    }
-                }
-            }
-            None => {}
+        let missing = self.waiting.remove(&client).map(|waiting| waiting.missing);
+        for key in missing.into_iter().flatten() {
+            self.leave_queue_of(client, &key);
         }
     }
 }
@@ -420,14 +409,25 @@ mod tests {
         let mut store = Clients::new();
         store.ask(1, &Request::Wait(vec![b"k"]));
         store.ask(2, &Request::Wait(vec![b"k"]));
-        store.ask(3, &Request::Barrier(b"b", 2));
         assert_eq!(store.ask(1, &Request::CancelWait).0, vec![WAIT_CANCELED]);
         store.contents.forget(2);
-        store.contents.forget(3);
         assert_eq!(store.ask(4, &Request::Set(b"k", b"")).1, NOBODY);
-        assert_eq!(store.ask(5, &Request::Barrier(b"b", 2)).1, NOBODY);
-        assert_eq!(store.ask(6, &Request::Barrier(b"b", 2)).1, vec![5, 6]);
-        assert!(store.contents.barriers.is_empty());
+        assert!(store.contents.waiting.is_empty() && store.contents.waiters.is_empty());
+    }
+
+    #[test]
+    fn a_barrier_counts_arrivals_under_its_key() {
+        let mut store = Clients::new();
+        let barrier = Request::Barrier(b"b", 3);
+        assert_eq!(store.ask(1, &barrier), (vec![], NOBODY));
+        assert_eq!(store.ask(2, &barrier), (vec![], NOBODY));
+        assert_eq!(store.ask(3, &barrier), (vec![STOP_WAITING], vec![1, 2]));
+        assert_eq!(
+            store.ask(4, &barrier),
+            (vec![STOP_WAITING], NOBODY),
+            "it stays open"
+        );
+        assert_eq!(store.contents.value(b"b"), b"4");
     }
 
     #[test]
