@@ -17,6 +17,14 @@ const MAX_REASON_BYTES: usize = 4096;
 ///
 /// A transport calls [`Inbox::deliver`] for each frame, from any thread but in the order of
 /// sending, and [`Inbox::lost`] once when the connection to a peer ends.
+///
+/// ```
+/// use everburn_collectives::transport::Inbox;
+///
+/// let inbox = Inbox::new();
+/// inbox.lost(3, "its connection closed");
+/// assert_eq!(inbox.gone(3).as_deref(), Some("its connection closed"));
+/// ```
 #[derive(Default)]
 pub struct Inbox {
     state: Mutex<State>,
