@@ -38,6 +38,25 @@ pub fn become_everburn(command: &str, arguments: &[OsString]) -> miette::Result<
         .wrap_err_with(|| format!("cannot run {}", program.display()))
 }
 
+/// A built binary that benchmarks measure in place of building one.
+const BUILT_BINARY: &str = "EVERBURN_BIN";
+
+/// The binary that a benchmark measures: the one that `EVERBURN_BIN` names, else a fresh build;
+/// `None` when it does not build, which Cargo has explained.
+pub fn for_measuring() -> miette::Result<Option<PathBuf>> {
+    match std::env::var_os(BUILT_BINARY).filter(|path| !path.is_empty()) {
+        None => build(false),
+        // Children run elsewhere.
+        Some(path) => match std::path::absolute(&path).into_diagnostic()? {
+            path if path.is_file() => Ok(Some(path)),
+            path => Err(miette!(
+                "{BUILT_BINARY} names {}, which is no file",
+                path.display()
+            )),
+        },
+    }
+}
+
 /// Asking for help needs no GPU.
 fn gpus_to_build_for(arguments: &[OsString]) -> Option<usize> {
     let help = arguments

@@ -6,6 +6,7 @@
     reason = "a command talks to its user"
 )]
 
+mod bench;
 mod binary;
 mod cargo;
 mod check;
@@ -37,7 +38,7 @@ enum Command {
     /// Evaluate a run's model on the test set, as in `eval runs/a`
     #[command(disable_help_flag = true)]
     Eval(HandedOn),
-    /// Run one benchmark, or list them
+    /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
     /// Host a store that ranks on several machines share
@@ -78,7 +79,7 @@ fn main() -> miette::Result<ExitCode> {
     match Cli::parse().command {
         Command::Train(args) => binary::become_everburn("train", &args.arguments),
         Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
-        Command::Bench(args) => binary::become_everburn("bench", &args.arguments),
+        Command::Bench(args) => bench::run(&args.arguments),
         Command::Store(args) => binary::become_everburn("store", &args.arguments),
         Command::Export(args) => binary::become_everburn("export", &args.arguments),
         Command::Verify(args) => binary::become_everburn("verify", &args.arguments),

@@ -1,0 +1,126 @@
+//! `cargo xtask bench`: what is claimed about speed, measured in one run beside its peer.
+
+mod everburn;
+mod machine;
+mod process;
+mod pytorch;
+mod statistics;
+mod table;
+mod train;
+mod train_options;
+mod train_rows;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// The exit code for a command line that cannot work, as `clap` has it.
+const BAD_COMMAND_LINE: u8 = 2;
+
+/// 128 + SIGINT, as a shell has it.
+const INTERRUPTED: u8 = 130;
+
+/// A benchmark: its name, what it measures and how it is run with the arguments after its name.
+struct Bench {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&[OsString]) -> Result<ExitCode, process::Failure>,
+}
+
+/// The first is run where none is named.
+const BENCHES: [Bench; 1] = [Bench {
+    name: "train",
+    about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
+    run: train::run,
+}];
+
+/// What the arguments after `bench` ask for.
+enum Asked<'a> {
+    Run(&'static Bench, &'a [OsString]),
+    List,
+    Unknown(String),
+}
+
+fn asked_for(arguments: &[OsString]) -> Asked<'_> {
+    let Some(first) = arguments.first() else {
+        return Asked::Run(&BENCHES[0], arguments);
+    };
+    let word = first.to_string_lossy();
+    match &*word {
+        "--help" | "-h" | "--list" => Asked::List,
+        _ if word.starts_with('-') => Asked::Run(&BENCHES[0], arguments),
+        _ => match BENCHES.iter().find(|bench| bench.name == word) {
+            Some(bench) => Asked::Run(bench, &arguments[1..]),
+            None => Asked::Unknown(word.into_owned()),
+        },
+    }
+}
+
+/// Runs the benchmark that `arguments` name.
+pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
+    let result = match asked_for(arguments) {
+        Asked::Run(bench, rest) => (bench.run)(rest),
+        Asked::List => {
+            println!("{}", listing());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Unknown(name) => {
+            eprintln!("there is no benchmark `{name}`\n\n{}", listing());
+            return Ok(ExitCode::from(BAD_COMMAND_LINE));
+        }
+    };
+    match result {
+        Ok(code) => Ok(code),
+        Err(process::Failure::Interrupted) => {
+            eprintln!("interrupted: all processes of the benchmark have been ended");
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+        Err(process::Failure::Usage(what)) => {
+            eprintln!("{what}");
+            Ok(ExitCode::from(BAD_COMMAND_LINE))
+        }
+        Err(process::Failure::Failed(what)) => Err(miette::miette!("{what}")),
+    }
+}
+
+fn listing() -> String {
+    let lines: Vec<_> = BENCHES
+        .iter()
+        .map(|bench| format!("  {:<12} {}", bench.name, bench.about))
+        .collect();
+    format!(
+        "The benchmarks (`cargo xtask bench <name> --help` shows the options of one):\n{}",
+        lines.join("\n")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn train_is_meant_where_nothing_is_named() {
+        for line in ["", "train", "train --ranks 1", "--ranks 1"] {
+            let words = words(line);
+            let Asked::Run(bench, rest) = asked_for(&words) else {
+                panic!("{line}: not run")
+            };
+            assert_eq!(bench.name, "train");
+            assert_eq!(rest.len(), if line.contains("--ranks") { 2 } else { 0 });
+        }
+        assert!(matches!(asked_for(&words("--list")), Asked::List));
+    }
+
+    #[test]
+    fn an_unknown_name_is_named_and_the_known_ones_are_listed() {
+        let words = words("collectives --ranks 2");
+        let Asked::Unknown(name) = asked_for(&words) else {
+            panic!("collectives is known")
+        };
+        assert_eq!(name, "collectives");
+        assert!(listing().contains("\n  train "), "{}", listing());
+    }
+}

@@ -1,0 +1,200 @@
+//! Our side: `everburn train` as its user runs it, measured by its own report.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::process::Failure;
+use super::train_options::Case;
+
+/// Little validation and testing: neither is part of what is measured, and both take time.
+const VALIDATION_SAMPLES: &str = "1000";
+const TEST_SAMPLES: &str = "100";
+
+/// Fewer training samples than any data set has; epochs are counted by it so that they suffice.
+const SAMPLES_OF_AN_EPOCH: usize = 20_000;
+
+/// The files that training reads, packed or not.
+const IMAGES: [&str; 2] = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"];
+
+/// Which data to train on, as the flags of `everburn train` name it.
+#[derive(Debug, Clone)]
+pub(super) struct Data {
+    pub(super) name: String,
+    pub(super) folder: Option<PathBuf>,
+}
+
+/// The command line that trains `case` for `steps` steps and reports in `run_dir`.
+pub(super) fn command(
+    program: &Path,
+    case: &Case,
+    steps: usize,
+    data: &Data,
+    run_dir: &Path,
+) -> Command {
+    let epochs = (steps * case.batch).div_ceil(SAMPLES_OF_AN_EPOCH);
+    let mut command = Command::new(program);
+    command.arg("train").arg(&case.model).arg("--no-dashboard");
+    for (flag, number) in [
+        ("--ranks", case.ranks),
+        ("--threads-per-rank", case.threads),
+        ("--batch-size", case.batch),
+        ("--steps", steps),
+        ("--epochs", epochs),
+    ] {
+        command.arg(flag).arg(number.to_string());
+    }
+    command
+        .args(["--validation-samples", VALIDATION_SAMPLES])
+        .args(["--test-samples", TEST_SAMPLES])
+        .arg("--run-dir")
+        .arg(run_dir)
+        .args(["--data", &data.name]);
+    if let Some(folder) = &data.folder {
+        command.arg("--data-dir").arg(folder);
+    }
+    command
+}
+
+/// What a run's `report.json` says.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Report {
+    pub(super) samples_per_second: f64,
+    pub(super) dataset: String,
+    pub(super) dataset_origin: String,
+}
+
+impl Report {
+    /// Reads the report of a run of `case` that was to make `steps` steps; a run that did something
+    /// else is no measurement.
+    pub(super) fn parse(text: &str, case: &Case, steps: usize) -> Result<Self, Failure> {
+        let broken = |what: String| Failure::new(format!("report.json of {case}: {what}"));
+        let report: Value =
+            serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+        for (field, wanted) in [
+            ("steps", steps),
+            ("world_size", case.ranks),
+            ("batch_size", case.batch),
+        ] {
+            if report[field].as_u64() != Some(wanted as u64) {
+                let found = &report[field];
+                return Err(broken(format!("`{field}` is {found}, {wanted} was wanted")));
+            }
+        }
+        let text_of = |field: &str| {
+            let text = report[field].as_str().map(str::to_owned);
+            text.ok_or_else(|| broken(format!("no `{field}`")))
+        };
+        let rate = report["samples_per_second"].as_f64();
+        Ok(Self {
+            samples_per_second: rate
+                .filter(|rate| *rate > 0.0)
+                .ok_or_else(|| broken("no positive `samples_per_second`".into()))?,
+            dataset: text_of("dataset")?,
+            dataset_origin: text_of("dataset_origin")?,
+        })
+    }
+
+    /// The folder of the image files, where the data came from one: the origin begins with it.
+    pub(super) fn data_folder(&self) -> Option<PathBuf> {
+        let folder = PathBuf::from(self.dataset_origin.split(": ").next()?);
+        Some(folder).filter(|folder| {
+            folder.is_absolute()
+                && IMAGES.iter().all(|name| {
+                    folder.join(name).exists() || folder.join(format!("{name}.gz")).exists()
+                })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = r#"{"model": "mnist", "dataset": "mnist",
+        "dataset_origin": "/: found by EVERBURN_DATA_DIR", "samples_per_second": 2803.5,
+        "world_size": 2, "batch_size": 64, "steps": 100, "stopped": null}"#;
+
+    fn case() -> Case {
+        Case {
+            model: "mnist".into(),
+            ranks: 2,
+            threads: 1,
+            batch: 64,
+        }
+    }
+
+    #[test]
+    fn a_report_is_read() {
+        let report = Report::parse(REPORT, &case(), 100).unwrap();
+        assert_eq!(report.samples_per_second, 2803.5);
+        assert_eq!(report.dataset, "mnist");
+    }
+
+    #[test]
+    fn a_folder_of_images_is_one_that_holds_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let origin = format!("{}: found", folder.path().display());
+        let text = REPORT.replace("/: found by EVERBURN_DATA_DIR", &origin);
+        let report = Report::parse(&text, &case(), 100).unwrap();
+        assert_eq!(report.data_folder(), None);
+        std::fs::write(folder.path().join(format!("{}.gz", IMAGES[0])), "").unwrap();
+        std::fs::write(folder.path().join(IMAGES[1]), "").unwrap();
+        assert_eq!(report.data_folder(), Some(folder.path().into()));
+    }
+
+    #[test]
+    fn a_report_of_something_else_is_no_measurement() {
+        let complaint = |text: &str, steps| {
+            let failure = Report::parse(text, &case(), steps).unwrap_err();
+            failure.to_string()
+        };
+        let short = complaint(REPORT, 200);
+        assert!(short.contains("`steps` is 100, 200 was wanted"), "{short}");
+        let alone = complaint(
+            &REPORT.replace(r#""world_size": 2"#, r#""world_size": 1"#),
+            100,
+        );
+        assert!(alone.contains("`world_size` is 1"), "{alone}");
+        let still = complaint(&REPORT.replace("2803.5", "0.0"), 100);
+        assert!(still.contains("`samples_per_second`"), "{still}");
+        assert!(complaint("{", 100).contains("report.json of mnist, 2 ranks x 1 thread"));
+    }
+
+    #[test]
+    fn synthetic_data_have_no_folder() {
+        let drawn = REPORT.replace(
+            "/: found by EVERBURN_DATA_DIR",
+            "drawn from seed 1: no file",
+        );
+        let report = Report::parse(&drawn, &case(), 100).unwrap();
+        assert_eq!(report.data_folder(), None);
+    }
+
+    #[test]
+    fn there_are_epochs_enough_for_the_steps() {
+        let data = Data {
+            name: "auto".into(),
+            folder: Some("/data".into()),
+        };
+        let command = command(Path::new("e"), &case(), 1000, &data, Path::new("/run"));
+        let words: Vec<_> = command
+            .get_args()
+            .filter_map(|word| word.to_str())
+            .collect();
+        let line = words.join(" ");
+        assert!(
+            line.starts_with("train mnist --no-dashboard --ranks 2"),
+            "{line}"
+        );
+        assert!(
+            line.contains("--batch-size 64 --steps 1000 --epochs 4"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with("--run-dir /run --data auto --data-dir /data"),
+            "{line}"
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! Children of a benchmark: each with a deadline, none left behind.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a child may take to end after SIGTERM; the launcher of ranks ends them first.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How much of a failed child's output is shown.
+const LINES_SHOWN: usize = 12;
+
+/// Variables that would tell a child that it is a rank of something else, or how many threads to
+/// take; a benchmark says both itself.
+const NOT_HANDED_ON: [&str; 9] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RAYON_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "EVERBURN_JOB_TOKEN",
+];
+
+/// Why there is no measurement.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// A signal asked for the end.
+    Interrupted,
+    /// The command line cannot work.
+    Usage(String),
+    Failed(String),
+}
+
+impl Failure {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self::Failed(what.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::Usage(what) | Self::Failed(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Starts the children of a benchmark and ends them when the user asks for it.
+pub(super) struct Children {
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Children {
+    /// From now on SIGINT, SIGTERM and SIGHUP end the running child first, then the benchmark.
+    pub(super) fn listen() -> Result<Self, Failure> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))
+                .map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        }
+        Ok(Self { interrupted })
+    }
+
+    /// Whether a signal has come, also while no child of ours ran.
+    pub(super) fn check_interrupted(&self) -> Result<(), Failure> {
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => Err(Failure::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs `command` to its end and returns its standard output. Both outputs go to files in
+    /// `folder`, so that no pipe can fill up.
+    pub(super) fn run(
+        &self,
+        name: &str,
+        command: &mut Command,
+        folder: &Path,
+        deadline: Duration,
+    ) -> Result<String, Failure> {
+        self.check_interrupted()?;
+        let output = Output::create(folder)
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", folder.display())))?;
+        for variable in NOT_HANDED_ON {
+            command.env_remove(variable);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(output.stdout)
+            .stderr(output.stderr)
+            // A group of its own: a Ctrl-C of the terminal reaches only us, and we reach all of it.
+            .process_group(0);
+        let child = command
+            .spawn()
+            .map_err(|error| Failure::new(format!("{name} cannot be started: {error}")))?;
+        let status = Running::new(child).wait(name, deadline, &self.interrupted)?;
+        if status.success() {
+            return Ok(text_of(&output.stdout_path));
+        }
+        // Its own Ctrl-C may have ended the child before we looked.
+        self.check_interrupted()?;
+        Err(Failure::new(format!(
+            "{name} has failed ({status}); its last words:\n{}",
+            last_words(&output.stdout_path, &output.stderr_path)
+        )))
+    }
+}
+
+struct Output {
+    stdout: File,
+    stderr: File,
+    stdout_path: PathBuf,
+    stderr_path: PathBuf,
+}
+
+impl Output {
+    fn create(folder: &Path) -> io::Result<Self> {
+        let (stdout_path, stderr_path) = (folder.join("stdout"), folder.join("stderr"));
+        Ok(Self {
+            stdout: File::create(&stdout_path)?,
+            stderr: File::create(&stderr_path)?,
+            stdout_path,
+            stderr_path,
+        })
+    }
+}
+
+/// A child that heads a process group. Nothing of the group outlives this value.
+struct Running {
+    child: Child,
+    group: Option<Pid>,
+    reaped: bool,
+}
+
+impl Running {
+    fn new(child: Child) -> Self {
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Self {
+            child,
+            group,
+            reaped: false,
+        }
+    }
+
+    fn wait(
+        mut self,
+        name: &str,
+        deadline: Duration,
+        interrupted: &AtomicBool,
+    ) -> Result<ExitStatus, Failure> {
+        let start = Instant::now();
+        while !self.has_ended() {
+            if interrupted.load(Ordering::Relaxed) {
+                self.end_gently();
+                return Err(Failure::Interrupted);
+            }
+            if start.elapsed() >= deadline {
+                self.end_gently();
+                return Err(Failure::new(format!(
+                    "{name} was ended: it took longer than {} s (--run-timeout)",
+                    deadline.as_secs_f64()
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+        self.reap()
+            .map_err(|error| Failure::new(format!("{name} cannot be waited for: {error}")))
+    }
+
+    /// Whether the child has ended. It is not reaped yet, so the group's number stays ours.
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let Some(pid) = self.group else { return true };
+        !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
+    }
+
+    fn end_gently(&mut self) {
+        self.signal(Signal::TERM);
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < GRACE {
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // An error means that none is left, which is what is wanted.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Ends what is left of the group, the child as the last.
+    fn reap(&mut self) -> io::Result<ExitStatus> {
+        if !self.reaped {
+            self.signal(Signal::KILL);
+            self.reaped = true;
+        }
+        self.child.wait()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.reap();
+    }
+}
+
+fn text_of(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+fn last_words(stdout: &Path, stderr: &Path) -> String {
+    let both = [text_of(stdout), text_of(stderr)].join("\n");
+    let lines: Vec<_> = both
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn children() -> Children {
+        Children {
+            interrupted: Arc::default(),
+        }
+    }
+
+    fn shell(script: &str, deadline: Duration) -> Result<String, Failure> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        children().run("the shell", &mut command, folder.path(), deadline)
+    }
+
+    #[test]
+    fn what_a_child_prints_is_returned() {
+        assert_eq!(shell("echo one; echo two >&2", LONG), Ok("one\n".into()));
+    }
+
+    #[test]
+    fn a_failing_childs_last_words_are_shown() {
+        let failure = shell("echo why >&2; exit 3", LONG).unwrap_err().to_string();
+        assert!(failure.starts_with("the shell has failed"), "{failure}");
+        assert!(
+            failure.contains('3') && failure.ends_with("why"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn a_child_is_ended_at_its_deadline_with_all_of_its_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("pid");
+        let script = format!("sleep 600 & echo $! > '{}'; wait", mark.display());
+        let failure = shell(&script, Duration::from_millis(300)).unwrap_err();
+        assert!(failure.to_string().contains("--run-timeout"), "{failure}");
+        let sleeper = fs::read_to_string(mark).unwrap();
+        assert!(is_gone(&sleeper), "{sleeper} is left");
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_child() {
+        let folder = tempfile::tempdir().unwrap();
+        let children = children();
+        let flag = Arc::clone(&children.interrupted);
+        let asker = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            flag.store(true, Ordering::Relaxed);
+        });
+        let mut command = Command::new("sleep");
+        let result = children.run("sleep", command.arg("600"), folder.path(), LONG);
+        assert_eq!(result, Err(Failure::Interrupted));
+        asker.join().unwrap();
+    }
+
+    /// A zombie counts as gone: its new parent has not looked yet.
+    fn is_gone(pid: &str) -> bool {
+        let status = format!("/proc/{}/status", pid.trim());
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5) {
+            match fs::read_to_string(&status) {
+                Err(_) => return true,
+                Ok(text) if text.contains("State:\tZ") => return true,
+                Ok(_) => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,57 @@
+//! Medians of few values.
+
+/// The middle of some measurements and how far they reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+impl Spread {
+    /// `None` where nothing was measured.
+    pub(super) fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (&min, &max) = (sorted.first()?, sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median = if sorted.len().is_multiple_of(2) {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        } else {
+            sorted[middle]
+        };
+        Some(Self { median, min, max })
+    }
+}
+
+/// The median of `ours[i] / theirs[i]`: what was measured in the same round is compared, so that a
+/// slow minute of the machine falls on both. `None` where no round has both.
+pub(super) fn median_ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
+    let ratios: Vec<_> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+    Spread::of(&ratios).map(|spread| spread.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_two_middles() {
+        let median = |values: &[f64]| Spread::of(values).map(|spread| spread.median);
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
+        let spread = Spread::of(&[9.0, 1.0, 2.0]).unwrap();
+        assert_eq!((spread.min, spread.max), (1.0, 9.0));
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        // The second round was slow for both; the ratio of the medians would be 2 / 3.
+        let ratio = median_ratio(&[4.0, 2.0, 1.0], &[2.0, 1.0, 4.0]);
+        assert_eq!(ratio, Some(2.0));
+        assert_eq!(median_ratio(&[1.0, 2.0], &[4.0]), Some(0.25));
+        assert_eq!(median_ratio(&[1.0], &[]), None);
+    }
+}

@@ -1,0 +1,260 @@
+//! The command line of `bench train`, and the cases that it asks for.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+use super::everburn::Data;
+use super::process::Failure;
+
+/// Measures samples/s of `everburn train` in real processes.
+///
+/// Every case runs once a round, each beside its peer, so that a slow minute of the machine falls
+/// on both; ratios are medians over the rounds.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask bench train",
+    after_help = "Environment:\n  \
+        EVERBURN_DATA_DIR  the folder in which mnist/ holds the data files\n  \
+        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
+        EVERBURN_BIN       a built everburn to measure in place of building one"
+)]
+pub(super) struct TrainOptions {
+    /// The models.
+    #[arg(long, value_delimiter = ',', default_value = "mnist")]
+    models: Vec<String>,
+
+    /// How many ranks train together on this machine.
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    ranks: Vec<usize>,
+
+    /// CPU threads of each rank; cases with more threads than cores are left out [default: cores /
+    /// ranks].
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    threads_per_rank: Vec<usize>,
+
+    /// How many samples all ranks together read a step.
+    #[arg(long, value_delimiter = ',', default_value = "64,512")]
+    batch_size: Vec<usize>,
+
+    /// Steps of each run [default: as many as fill --seconds, found by a short run].
+    #[arg(long)]
+    pub(super) steps: Option<usize>,
+
+    /// How long each of our runs should train.
+    #[arg(long, default_value_t = 10.0, conflicts_with = "steps")]
+    pub(super) seconds: f64,
+
+    /// How many rounds.
+    #[arg(long, default_value_t = 3)]
+    pub(super) repeats: usize,
+
+    /// auto, mnist, fashion-mnist or synthetic.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    data: String,
+
+    /// The folder of the data files.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Measure this peer in the same rounds, and print ratios.
+    #[arg(long, value_name = "PEER")]
+    pub(super) against: Option<Peer>,
+
+    /// Write a row for each case to this file too.
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+
+    /// End a run that takes longer than this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    run_timeout: u64,
+}
+
+/// Whom we are measured against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Peer {
+    /// One process, or DistributedDataParallel over gloo.
+    Pytorch,
+}
+
+/// What is measured: a line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) model: String,
+    pub(super) ranks: usize,
+    /// Of each rank.
+    pub(super) threads: usize,
+    /// Samples a step of all ranks together.
+    pub(super) batch: usize,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            model,
+            ranks,
+            threads,
+            batch,
+        } = self;
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{model}, {ranks} rank{} x {threads} thread{}, batch {batch}",
+            plural(*ranks),
+            plural(*threads)
+        )
+    }
+}
+
+impl TrainOptions {
+    /// Parses the arguments after `train`. Prints help and ends the process where that is asked for
+    /// or nothing else can be said.
+    pub(super) fn parse_or_exit(arguments: &[OsString]) -> Self {
+        let name = OsString::from("cargo xtask bench train");
+        Self::parse_from([name].into_iter().chain(arguments.iter().cloned()))
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        Duration::from_secs(self.run_timeout)
+    }
+
+    pub(super) fn data(&self) -> Result<Data, Failure> {
+        let folder = self.data_dir.as_ref().map(std::path::absolute).transpose();
+        let folder = folder.map_err(|error| Failure::Usage(format!("--data-dir: {error}")))?;
+        Ok(Data {
+            name: self.data.clone(),
+            folder,
+        })
+    }
+
+    /// All cases on a machine of `cores` cores, or what is wrong with the options.
+    pub(super) fn cases(&self, cores: usize) -> Result<Vec<Case>, Failure> {
+        self.check()?;
+        let mut cases = Vec::new();
+        for model in &self.models {
+            for &batch in &self.batch_size {
+                for &ranks in &self.ranks {
+                    for threads in self.threads_of(ranks, cores) {
+                        let model = model.clone();
+                        cases.push(Case {
+                            model,
+                            ranks,
+                            threads,
+                            batch,
+                        });
+                    }
+                }
+            }
+        }
+        if cases.is_empty() {
+            let what = format!("no case is left: each needs more threads than the {cores} cores");
+            return Err(Failure::Usage(what));
+        }
+        Ok(cases)
+    }
+
+    /// As the launcher does it, unless told otherwise.
+    fn threads_of(&self, ranks: usize, cores: usize) -> Vec<usize> {
+        if self.threads_per_rank.is_empty() {
+            return vec![(cores / ranks).max(1)];
+        }
+        let fit = |threads: &usize| ranks * threads <= cores;
+        self.threads_per_rank.iter().copied().filter(fit).collect()
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |what: String| Err(Failure::Usage(what));
+        for (flag, numbers) in [
+            ("--ranks", &self.ranks),
+            ("--threads-per-rank", &self.threads_per_rank),
+            ("--batch-size", &self.batch_size),
+        ] {
+            if numbers.contains(&0) {
+                return wrong(format!("{flag} 0: each must be at least 1"));
+            }
+        }
+        if self.steps == Some(0) || self.repeats == 0 || self.run_timeout == 0 {
+            return wrong("--steps, --repeats and --run-timeout must be at least 1".into());
+        }
+        if !(self.seconds.is_finite() && self.seconds > 0.0) {
+            return wrong(format!("--seconds {}: it must be positive", self.seconds));
+        }
+        let most = self.ranks.iter().max().copied().unwrap_or(1);
+        if let Some(batch) = self.batch_size.iter().find(|batch| **batch < most) {
+            return wrong(format!(
+                "--batch-size {batch} with --ranks {most}: each rank needs a sample of every batch"
+            ));
+        }
+        // Known now, not after an hour of measuring.
+        if let Some(file) = &self.json
+            && (file.is_dir()
+                || file
+                    .parent()
+                    .is_some_and(|p| !p.as_os_str().is_empty() && !p.is_dir()))
+        {
+            return wrong(format!("--json {}: not a place for a file", file.display()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(line: &str) -> TrainOptions {
+        let words = std::iter::once("bench train").chain(line.split_whitespace());
+        TrainOptions::try_parse_from(words).unwrap()
+    }
+
+    fn cases(line: &str, cores: usize) -> Vec<String> {
+        let cases = options(line).cases(cores).unwrap();
+        cases.iter().map(Case::to_string).collect()
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        TrainOptions::command().debug_assert();
+    }
+
+    #[test]
+    fn ranks_share_the_cores() {
+        assert_eq!(
+            cases("--batch-size 64 --ranks 1,2,8", 4),
+            [
+                "mnist, 1 rank x 4 threads, batch 64",
+                "mnist, 2 ranks x 2 threads, batch 64",
+                "mnist, 8 ranks x 1 thread, batch 64",
+            ]
+        );
+        assert_eq!(cases("--models mnist,mnist-bn", 2).len(), 8);
+    }
+
+    #[test]
+    fn threads_that_are_named_must_fit() {
+        assert_eq!(
+            cases("--batch-size 64 --threads-per-rank 1,2", 2),
+            [
+                "mnist, 1 rank x 1 thread, batch 64",
+                "mnist, 1 rank x 2 threads, batch 64",
+                "mnist, 2 ranks x 1 thread, batch 64",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_work_is_said_first() {
+        let wrong = |line| options(line).cases(2).unwrap_err().to_string();
+        assert!(wrong("--ranks 0").contains("--ranks 0"));
+        assert!(wrong("--repeats 0").contains("--repeats"));
+        assert!(wrong("--seconds 0").contains("--seconds 0"));
+        assert!(wrong("--ranks 1,4 --batch-size 64,2").contains("--batch-size 2 with --ranks 4"));
+        assert!(wrong("--threads-per-rank 4").contains("no case is left"));
+        assert!(wrong("--json /does/not/exist/a.json").contains("--json"));
+        assert!(options("--json a.json").cases(2).is_ok());
+    }
+}
