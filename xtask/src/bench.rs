@@ -64,7 +64,7 @@ pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Asked::Unknown(name) => {
-            eprintln!("there is no benchmark `{name}`\n\n{}", listing());
+            eprintln!("there is no benchmark `{name}` yet\n\n{}", listing());
             return Ok(ExitCode::from(BAD_COMMAND_LINE));
         }
     };

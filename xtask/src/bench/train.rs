@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::everburn::{self, Data, Report};
-use super::machine::Machine;
+use super::machine::{Machine, ProcessorTime};
 use super::process::{Children, Failure};
 use super::pytorch::{PeerResult, Pytorch};
 use super::train_options::{Case, Peer, TrainOptions};
@@ -54,16 +54,20 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         peer,
         deadline: options.deadline(),
     };
+    let before = ProcessorTime::now();
     let measured = runs.measure(&cases, &options)?;
+    let meanwhile = before.zip(ProcessorTime::now());
+    let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     let peer = runs.peer.as_ref().map(Pytorch::name);
-    println!("{}", machine.describe());
+    println!("{}", machine.describe(others));
     println!("{}\n", notes(&measured, &options, peer.as_deref()));
     println!("{}", table(&measured, peer.as_deref()));
     if let Some(why) = &skipped {
         println!("\n{why}");
     }
     if let Some(file) = &options.json {
+        let machine = machine.to_json(others);
         let rows = format!("{:#}\n", to_json(&measured, peer.as_deref(), &machine));
         fs::write(file, rows)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))?;
@@ -177,7 +181,8 @@ fn notes(measured: &[Measured], options: &TrainOptions, peer: Option<&str>) -> S
     };
     let mut notes = vec![
         format!("data:    {}", datasets.join(", ")),
-        format!("method:  Adam; {rounds}; batch over all ranks, threads of each rank"),
+        format!("method:  Adam; {rounds}; batch over all ranks, threads of each rank;"),
+        "         `unsteady`: the rounds of a line differ by more than a quarter".into(),
         "         all our steps count, the slow first ones too; \"to 1 rank\" is to the one with the \
          most threads"
             .into(),

@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::machine::Machine;
 use super::statistics::{Spread, median_ratio};
 use super::table::aligned;
 use super::train_options::Case;
+
+/// How far apart the rounds of a case may be before its numbers are marked.
+const STEADY: f64 = 1.25;
 
 /// The measurements of a case, one a round.
 #[derive(Debug, Clone)]
@@ -30,6 +32,16 @@ struct Row<'a> {
     /// How much faster than one rank; absent where one rank was not measured.
     speedup: Option<f64>,
     peer: Option<(Spread, f64)>,
+}
+
+impl Row<'_> {
+    fn is_steady(&self) -> bool {
+        let peer = self.peer.as_ref().map(|(spread, _)| spread);
+        [Some(&self.ours), peer]
+            .into_iter()
+            .flatten()
+            .all(|spread| spread.max <= spread.min * STEADY)
+    }
 }
 
 fn rows(all: &[Measured]) -> impl Iterator<Item = Row<'_>> {
@@ -75,9 +87,12 @@ pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
                 cells.extend(spread.unwrap_or_else(|| ["none".into(), String::new()]));
                 cells.push(times(row.peer.as_ref().map(|(_, ratio)| *ratio)));
             }
+            // What the rounds do not agree on is not to be quoted.
+            cells.push(if row.is_steady() { "" } else { "unsteady" }.to_owned());
             cells
         })
         .collect();
+    header.push("");
     aligned(&header, &lines)
 }
 
@@ -93,7 +108,7 @@ fn times(ratio: Option<f64>) -> String {
 }
 
 /// The result for a program: an array with an object for each case.
-pub(super) fn to_json(all: &[Measured], peer: Option<&str>, machine: &Machine) -> Value {
+pub(super) fn to_json(all: &[Measured], peer: Option<&str>, machine: &Value) -> Value {
     let rows = rows(all).map(|row| {
         let Measured {
             case,
@@ -121,7 +136,8 @@ pub(super) fn to_json(all: &[Measured], peer: Option<&str>, machine: &Machine) -
             "peer_images": peer_images,
             "ratio": ratio,
             "dataset": dataset,
-            "machine": machine.to_json(),
+            "steady": row.is_steady(),
+            "machine": machine,
         })
     });
     rows.collect()
@@ -161,7 +177,7 @@ mod tests {
 model  ranks  threads  batch  steps  samples/s    (min-max)  to 1 rank
 mnist      1        1     64    400        950   (900-1000)      0.60x
 mnist      1        2     64    400       1600  (1500-1700)      1.00x
-mnist      2        1     64    400       3000  (1600-3400)      2.00x";
+mnist      2        1     64    400       3000  (1600-3400)      2.00x  unsteady";
         assert_eq!(table(&three(), None), expected);
     }
 
@@ -175,7 +191,7 @@ mnist      2        1     64    400       3000  (1600-3400)      2.00x";
                 "  pytorch 2    (min-max)  ours/peer",
                 "       1900  (1800-2000)      0.50x",
                 "       1600  (1500-1700)      1.00x",
-                "       none                       -",
+                "       none                       -  unsteady",
             ]
         );
     }
@@ -200,15 +216,13 @@ mnist      2        1     64    400       3000  (1600-3400)      2.00x";
         assert_eq!(row["peer_images"], "random");
         assert_eq!(row["ratio"], 1.0);
         assert_eq!(row["dataset"], "synthetic-digits");
+        assert_eq!(row["steady"], true);
+        assert_eq!(rows[2]["steady"], false);
         assert_eq!(row["machine"]["cores"], 2);
         assert_eq!(row["machine"]["cpu"], "Xeon 9");
     }
 
-    fn machine() -> Machine {
-        Machine {
-            cores: 2,
-            cpu: "Xeon 9".into(),
-            load: None,
-        }
+    fn machine() -> Value {
+        json!({ "cores": 2, "cpu": "Xeon 9" })
     }
 }
