@@ -268,8 +268,15 @@ impl Core {
             first: None,
             destroyed: true,
         };
+        // Leaving because of what another rank has told: whoever has not heard of it yet learns
+        // the cause before it sees this rank go.
+        let told = self.mailbox.failure();
+        let told = told.filter(|failure| failure.first.is_none() && !failure.destroyed);
         self.mailbox.fail(&failure);
         for peer in self.others() {
+            if let Some(failure) = &told {
+                self.send(peer, 0, FrameKind::Abort, encode_abort(failure));
+            }
             self.send(peer, 0, FrameKind::Leave, Payload::empty());
         }
     }

@@ -7,6 +7,13 @@ use std::time::Duration;
 use crate::store::StoreError;
 
 /// What one rank called at the place where the ranks disagree.
+///
+/// ```
+/// use everburn_collectives::group::RankCall;
+///
+/// let call = RankCall { rank: 3, call: Some("barrier".to_owned()) };
+/// assert_eq!(call.rank, 3);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankCall {
     /// The job rank.
@@ -22,6 +29,15 @@ pub struct RankCall {
 /// same process by the same number. `sequence` is the number of collectives that this rank had
 /// issued on the group before the operation; `step` is the label of
 /// [`super::ProcessGroup::set_step`].
+///
+/// ```
+/// use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+///
+/// let group = ProcessGroup::over_threads(1, GroupOptions::default()).remove(0);
+/// let error = group.all_reduce(vec![1i32], ReduceOp::Mean).wait().unwrap_err();
+/// assert!(matches!(error, CollectiveError::Invalid { .. }));
+/// assert!(error.to_string().contains("mean does not exist for i32"));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {

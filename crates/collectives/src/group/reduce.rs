@@ -2,7 +2,8 @@
 //!
 //! Every element of a result is combined strictly in rank order: `((x0 + x1) + x2) + ...`. Which
 //! rank computes it, over which transport and by which algorithm plays no part, so all ranks hold
-//! the same bits.
+//! the same bits. (Where the result is NaN, all ranks hold the same NaN, but which of several NaN
+//! payloads survives an addition is the processor's choice.)
 
 use std::fmt;
 

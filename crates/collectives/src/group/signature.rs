@@ -7,6 +7,12 @@ use super::element::{DType, Element};
 use super::reduce::ReduceOp;
 
 /// The collectives.
+///
+/// ```
+/// use everburn_collectives::group::Operation;
+///
+/// assert_eq!(Operation::AllGatherVaried.name(), "all_gather_varied");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -73,6 +79,20 @@ impl Operation {
 ///
 /// Each rank sends its signature to each other rank and compares all of them, so all ranks reach
 /// the same verdict. What may differ (a length in [`Operation::AllGatherVaried`]) is `None`.
+///
+/// ```
+/// use everburn_collectives::group::{DType, Operation, ReduceOp, Signature};
+///
+/// let signature = Signature {
+///     operation: Operation::AllReduce,
+///     dtype: Some(DType::F32),
+///     length: Some(10),
+///     op: Some(ReduceOp::Sum),
+///     root: None,
+///     algorithm: None,
+/// };
+/// assert_eq!(signature.to_string(), "all_reduce(f32[10], sum)");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
     /// The collective.

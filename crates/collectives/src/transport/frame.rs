@@ -10,6 +10,12 @@ pub(crate) const HEADER_BYTES: usize = 64;
 const MAGIC: [u8; 4] = *b"EVF1";
 
 /// What a frame is for.
+///
+/// ```
+/// use everburn_collectives::transport::FrameKind;
+///
+/// assert_ne!(FrameKind::Message { tag: 1 }, FrameKind::Message { tag: 2 });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// A rank's part in a collective. `phase` 0 is the opening, which every rank sends to every
@@ -36,6 +42,13 @@ pub enum FrameKind {
 }
 
 /// Where a frame belongs.
+///
+/// ```
+/// use everburn_collectives::transport::{FrameKind, Header};
+///
+/// let header = Header { group: 1, step: 40, kind: FrameKind::Leave };
+/// assert_eq!(header.kind, FrameKind::Leave);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The process group.
@@ -51,6 +64,14 @@ pub struct Header {
 pub type WrittenHook = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// One message between two ranks of a job.
+///
+/// ```
+/// use everburn_collectives::transport::{Frame, FrameKind, Header, Payload};
+///
+/// let header = Header { group: 1, step: 0, kind: FrameKind::Message { tag: 7 } };
+/// let frame = Frame { header, payload: Payload::from_vec(vec![1u8]), written: None };
+/// assert_eq!(frame.payload.len(), 1);
+/// ```
 pub struct Frame {
     /// Where it belongs.
     pub header: Header,

@@ -17,6 +17,14 @@ const MAX_REASON_BYTES: usize = 4096;
 ///
 /// A transport calls [`Inbox::deliver`] for each frame, from any thread but in the order of
 /// sending, and [`Inbox::lost`] once when the connection to a peer ends.
+///
+/// ```
+/// use everburn_collectives::transport::Inbox;
+///
+/// let inbox = Inbox::new();
+/// inbox.lost(3, "its connection closed");
+/// assert_eq!(inbox.gone(3).as_deref(), Some("its connection closed"));
+/// ```
 #[derive(Default)]
 pub struct Inbox {
     state: Mutex<State>,
@@ -71,7 +79,7 @@ impl Inbox {
             }
             FrameKind::Message { tag } => mailbox.put_message(from, tag, payload),
             FrameKind::Abort => {
-                mailbox.fail(&decode_abort(from, &payload)?);
+                mailbox.fail(&decode_abort(&payload)?);
             }
             FrameKind::Leave => mailbox.mark_gone(from, "it had destroyed the group"),
             FrameKind::Goodbye => {}
@@ -124,28 +132,32 @@ impl Inbox {
     }
 }
 
-/// The payload of an abort: whether a rank was lost (1 byte), which (4 bytes), the reason in UTF-8.
+/// The payload of an abort: who noticed (4 bytes), which rank was lost (4 bytes, all ones for
+/// none), the reason in UTF-8. The sender may be passing on what it was told.
 pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     let lost = failure.lost.map_or(u32::MAX, |rank| rank as u32);
     let mut end = failure.reason.len().min(MAX_REASON_BYTES);
     while !failure.reason.is_char_boundary(end) {
         end -= 1;
     }
-    let mut bytes = vec![u8::from(failure.lost.is_some())];
+    let mut bytes = (failure.by as u32).to_le_bytes().to_vec();
     bytes.extend(lost.to_le_bytes());
     bytes.extend(&failure.reason.as_bytes()[..end]);
     Payload::from_vec(bytes)
 }
 
 /// The opposite of [`encode_abort`].
-fn decode_abort(by: usize, payload: &Payload) -> Result<Failure, String> {
+fn decode_abort(payload: &Payload) -> Result<Failure, String> {
     let bytes = payload
         .as_slice::<u8>()
         .ok_or("an abort that is not made of bytes")?;
-    let ([flag, a, b, c, d], reason) = bytes
-        .split_first_chunk()
-        .ok_or("an abort without a reason")?;
-    let lost = (*flag != 0).then_some(u32::from_le_bytes([*a, *b, *c, *d]) as usize);
+    let cut = bytes.split_first_chunk().and_then(|(by, rest)| {
+        rest.split_first_chunk()
+            .map(|(lost, reason)| (by, lost, reason))
+    });
+    let (by, lost, reason) = cut.ok_or("an abort without a reason")?;
+    let (by, lost) = (u32::from_le_bytes(*by) as usize, u32::from_le_bytes(*lost));
+    let lost = (lost != u32::MAX).then_some(lost as usize);
     let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
     let reason = String::from_utf8_lossy(reason).into_owned();
     Ok(Failure {
@@ -171,11 +183,11 @@ mod tests {
             first: None,
             destroyed: false,
         };
-        let received = decode_abort(3, &encode_abort(&sent)).unwrap();
+        let received = decode_abort(&encode_abort(&sent)).unwrap();
         assert_eq!((received.by, received.lost), (3, Some(1)));
         assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
-        assert!(decode_abort(3, &Payload::from_vec(vec![1u8])).is_err());
-        assert!(decode_abort(3, &Payload::from_vec(vec![1f32])).is_err());
+        assert!(decode_abort(&Payload::from_vec(vec![1u8])).is_err());
+        assert!(decode_abort(&Payload::from_vec(vec![1f32])).is_err());
     }
 
     #[test]

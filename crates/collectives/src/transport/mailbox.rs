@@ -157,6 +157,11 @@ impl Mailbox {
     /// Calls `receiver` with the next message of `from` under `tag`, now or when it comes.
     pub(crate) fn take_message(&self, from: usize, tag: u64, receiver: Receiver) {
         let mut state = lock(&self.state);
+        if let Some(failure) = state.failure.clone().filter(|failure| failure.destroyed) {
+            drop(state);
+            receiver(Err(Interruption::Failed(failure)));
+            return;
+        }
         let message = match state.messages.get_mut(&(from, tag)) {
             Some(queue) => {
                 let message = queue.pop_front();
@@ -186,7 +191,7 @@ impl Mailbox {
     }
 
     /// Registers `watcher` for a message to `peer`; it is called once, by [`Mailbox::written`],
-    /// or when the group or the peer is lost. `None` if it has been called already.
+    /// or when the group fails. `None` if it has been called already.
     pub(crate) fn watch(&self, peer: usize, watcher: Watcher) -> Option<u64> {
         let mut state = lock(&self.state);
         if let Some(interruption) = interruption(&state, peer) {
@@ -241,6 +246,9 @@ impl Mailbox {
     }
 
     /// Notes that `peer` will send nothing more. The first cause stays.
+    ///
+    /// Watchers of messages to `peer` are left to the transport: a peer may well answer and leave
+    /// before this rank's writer has come to report the message that it answered.
     pub(crate) fn mark_gone(&self, peer: usize, cause: &str) {
         let mut state = lock(&self.state);
         if state.gone.contains_key(&peer) {
@@ -258,27 +266,13 @@ impl Mailbox {
             .filter_map(|key| state.receivers.remove(key))
             .flatten()
             .collect();
-        let ids = state
-            .watchers
-            .iter()
-            .filter(|(_, (to, _))| *to == peer)
-            .map(|(id, _)| *id);
-        let ids: Vec<_> = ids.collect();
-        let watchers: Vec<_> = ids
-            .iter()
-            .filter_map(|id| state.watchers.remove(id))
-            .collect();
         drop(state);
         self.changed.notify_all();
-        let gone = || Interruption::Gone {
-            peer,
-            cause: cause.to_owned(),
-        };
         for receiver in receivers {
-            receiver(Err(gone()));
-        }
-        for (_, watcher) in watchers {
-            watcher(Err(gone()));
+            receiver(Err(Interruption::Gone {
+                peer,
+                cause: cause.to_owned(),
+            }));
         }
     }
 

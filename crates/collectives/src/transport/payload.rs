@@ -56,13 +56,16 @@ impl Payload {
         Self::part_of(&Arc::new(values), 0..length)
     }
 
-    /// The elements `range` of `values`, which the payload keeps alive.
-    ///
-    /// # Panics
-    /// Never here; [`Payload::bytes`] is empty where `range` is out of bounds.
+    /// The elements `range` of `values`, which the payload keeps alive; none where `range` is out
+    /// of bounds.
     #[must_use]
     pub fn part_of<T: Element>(values: &Arc<Vec<T>>, range: Range<usize>) -> Self {
         let size = size_of::<T>();
+        let range = if values.get(range.clone()).is_some() {
+            range
+        } else {
+            0..0
+        };
         let owner: Arc<dyn Owner> = values.clone();
         Self {
             dtype: T::DTYPE,
@@ -165,5 +168,6 @@ mod tests {
         let whole = Payload::part_of(&values, 0..4);
         assert_eq!(whole.clone().into_vec::<u8>().unwrap(), [1, 2, 3, 4]);
         assert!(whole.into_vec::<f32>().is_none());
+        assert!(Payload::part_of(&values, 3..usize::MAX).is_empty());
     }
 }

@@ -1,11 +1,10 @@
 //! Ranks that die, stall, panic or leave: the others learn who, at once.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ReduceOp};
 
-use crate::harness::{WIRES, error, on_all_ranks, options};
+use crate::harness::{Meeting, WIRES, error, on_all_ranks, options};
 
 #[track_caller]
 fn assert_lost(error: &CollectiveError, lost: usize, operation: &str) {
@@ -19,13 +18,13 @@ fn assert_lost(error: &CollectiveError, lost: usize, operation: &str) {
 #[test]
 fn a_rank_that_dies_is_named_by_all_survivors() {
     for wire in WIRES {
-        let all_have_failed = Barrier::new(4);
+        let meeting = Meeting::of(4);
         on_all_ranks(wire, 4, options(), |group| {
             group.set_step(12);
-            group.barrier().wait().unwrap();
+            meeting.wait();
             if group.rank() == 2 {
                 group.sever();
-                all_have_failed.wait();
+                meeting.wait();
                 return;
             }
             // Under way, queued behind it and point to point.
@@ -41,7 +40,7 @@ fn a_rank_that_dies_is_named_by_all_survivors() {
                 later.to_string().contains("closed without a goodbye"),
                 "{later}"
             );
-            all_have_failed.wait();
+            meeting.wait();
         });
     }
 }
@@ -49,9 +48,10 @@ fn a_rank_that_dies_is_named_by_all_survivors() {
 #[test]
 fn a_rank_that_dies_in_the_middle_of_a_large_message_is_named() {
     for wire in WIRES {
+        let meeting = Meeting::of(3);
         on_all_ranks(wire, 3, options(), |group| {
             group.set_step(12);
-            group.barrier().wait().unwrap();
+            meeting.wait();
             if group.rank() == 0 {
                 // The first 40 MB are on their way when the connections close.
                 drop(group.send(vec![0u8; 40_000_000], 1, 0));
@@ -106,12 +106,13 @@ fn the_deadline_names_who_is_missing() {
         ..options()
     };
     for wire in WIRES {
-        let the_others_gave_up = Barrier::new(3);
+        let the_others_gave_up = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
             group.set_step(34);
             if group.rank() == 1 {
                 the_others_gave_up.wait();
-                return error(group.barrier().wait());
+                // The news is on its way; a collective might still find what the others sent.
+                return error(group.recv::<u8>(0, 0).wait().map(drop));
             }
             let error = error(group.all_reduce(vec![0f32; 5], ReduceOp::Mean).wait());
             the_others_gave_up.wait();
@@ -141,14 +142,14 @@ fn a_mismatch_is_named_although_a_rank_never_calls() {
         ..options()
     };
     for wire in WIRES {
-        let the_others_gave_up = Barrier::new(3);
+        let the_others_gave_up = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
             let result = match group.rank() {
                 0 => group.barrier().wait(),
                 1 => group.all_reduce(vec![0u8], ReduceOp::Sum).wait().map(drop),
                 _ => {
                     the_others_gave_up.wait();
-                    return error(group.barrier().wait()).to_string();
+                    return error(group.recv::<u8>(0, 0).wait()).to_string();
                 }
             };
             the_others_gave_up.wait();
@@ -165,7 +166,7 @@ fn a_mismatch_is_named_although_a_rank_never_calls() {
 #[test]
 fn a_work_can_be_given_up_earlier() {
     for wire in WIRES {
-        let gave_up = Barrier::new(2);
+        let gave_up = Meeting::of(2);
         on_all_ranks(wire, 2, options(), |group| {
             if group.rank() == 1 {
                 gave_up.wait();
@@ -233,8 +234,8 @@ fn a_destroyed_group_refuses_calls() {
     for wire in WIRES {
         on_all_ranks(wire, 2, options(), |group| {
             let other = group.clone();
-            let sum = group.all_reduce(vec![1f32], ReduceOp::Sum);
             let send = group.send(vec![1u8; 1_000_000], 1 - group.rank(), 0);
+            let sum = group.all_reduce(vec![1f32], ReduceOp::Sum);
             group.destroy().unwrap();
             // What was issued before is finished.
             assert_eq!(sum.wait().unwrap(), [2.0]);
@@ -262,7 +263,7 @@ fn destroy_names_who_has_not_left() {
         ..options()
     };
     for wire in WIRES {
-        let gave_up = Barrier::new(3);
+        let gave_up = Meeting::of(3);
         on_all_ranks(wire, 3, options, |group| {
             if group.rank() == 1 {
                 gave_up.wait();

@@ -1,10 +1,8 @@
 //! Groups of some of the ranks.
 
-use std::sync::Barrier;
-
 use everburn_collectives::group::{CollectiveError, ReduceOp};
 
-use crate::harness::{WIRES, error, on_all_ranks, options};
+use crate::harness::{Meeting, WIRES, error, on_all_ranks, options};
 
 #[test]
 fn disjoint_groups_work_at_once_and_nest() {
@@ -103,10 +101,10 @@ fn mismatches_in_a_subgroup_name_job_ranks_and_spare_the_parent() {
 #[test]
 fn a_subgroup_fails_with_its_parent() {
     for wire in WIRES {
-        let all_have_failed = Barrier::new(3);
+        let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options(), |group| {
             let pair = group.subgroup(&[0, 1]).unwrap();
-            group.barrier().wait().unwrap();
+            meeting.wait();
             let error = match &pair {
                 Some(pair) => error(pair.barrier().wait().and(pair.recv::<u8>(0, 0).wait())),
                 None => {
@@ -114,7 +112,7 @@ fn a_subgroup_fails_with_its_parent() {
                     error(group.barrier().wait())
                 }
             };
-            all_have_failed.wait();
+            meeting.wait();
             error
         });
         for error in errors {

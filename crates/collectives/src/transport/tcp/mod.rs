@@ -25,6 +25,19 @@ const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 /// The connection between two ranks is made by the higher one, to an address from the store, and
 /// both present the job's session key before anything else. Elements are sent in this machine's
 /// byte order, which is little-endian on all machines that Everburn runs on.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+/// use everburn_collectives::rendezvous::Rendezvous;
+/// use everburn_collectives::transport::TcpMesh;
+///
+/// fn join(rendezvous: &Rendezvous) -> Result<ProcessGroup, CollectiveError> {
+///     let options = GroupOptions::default();
+///     let mesh = TcpMesh::connect(rendezvous, options.max_message_bytes)?;
+///     Ok(ProcessGroup::over(Arc::new(mesh), rendezvous.local_rank, options))
+/// }
+/// ```
 pub struct TcpMesh {
     rank: usize,
     inbox: Arc<Inbox>,
