@@ -43,7 +43,7 @@ pub(crate) fn join(
 }
 
 /// Says what went wrong, to the user and to the launcher, and how the process should end.
-pub(crate) fn fail(error: CliError, environment: Option<&RankEnvironment>) -> ExitCode {
+pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> ExitCode {
     let secondary = error.is_secondary();
     let code = if error.is_usage() {
         ExitCode::from(EXIT_USAGE)
@@ -60,6 +60,6 @@ pub(crate) fn fail(error: CliError, environment: Option<&RankEnvironment>) -> Ex
         };
         environment.report(kind, None, &error.to_string());
     }
-    eprintln!("{:?}", miette::Report::new(error));
+    error.print();
     code
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use everburn::burn::module::Module;
 use everburn::prelude::*;
-use everburn::train::StopSignal;
-use everburn::train::renderer;
+use everburn::train::checkpoint::{CheckpointFolder, Progress};
+use everburn::train::{StopSignal, renderer};
 use everburn_datasets::LoadedData;
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
@@ -17,29 +17,81 @@ use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::{CliError, EXIT_INTERRUPTED};
+use crate::logging::LogOutput;
 use crate::{data, devices, launching, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
     arguments: &TrainArguments,
     environment: Option<&RankEnvironment>,
+    log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments)?;
     if let Some(environment) = environment {
-        return train_as_rank(config, arguments, Some(environment));
+        return train_as_rank(config, arguments, environment, log);
     }
-    // Whatever can be wrong is found here, before anything is started or moved.
+    // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config.data)?;
     println!("{}", loaded.description);
     data::pin(&mut config.data, &loaded.description);
+    if arguments.resume {
+        check_resume(&config, arguments, &loaded)?;
+    }
     if config.world_size() == 1 {
-        return train_alone(config, arguments, &loaded);
+        return train_alone(config, arguments, &loaded, log);
     }
     drop(loaded);
     let run = prepare_run_directory(&config, arguments)?;
-    let ranks_arguments = rank_arguments(&run, arguments);
-    launching::run(&config.ranks, &arguments.ranks, ranks_arguments, run.logs())
+    let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
+    let code = launching::run(plan, rank_arguments, logs)?;
+    // Ranks that the user stopped, with a key of the dashboard say, end well; the job did not.
+    let stopped_early = || {
+        run.read_report()
+            .is_ok_and(|report| report.test_accuracy.is_none())
+    };
+    if code == ExitCode::SUCCESS && arguments.ranks.node_rank.unwrap_or(0) == 0 && stopped_early() {
+        return Ok(EXIT_INTERRUPTED.into());
+    }
+    Ok(code)
+}
+
+/// Checks that there is a checkpoint and that it belongs to this configuration.
+fn check_resume(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    loaded: &LoadedData,
+) -> Result<(), CliError> {
+    if arguments.ranks.node_rank.unwrap_or(0) > 0 {
+        return Ok(()); // the checkpoints are on machine 0
+    }
+    let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
+    let training = &config.training;
+    let newest =
+        CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
+    if choose_display(arguments) == renderer::Display::Dashboard {
+        // Elsewhere the rank that resumes says so; its messages are not seen below a dashboard.
+        for refused in &newest.refused {
+            println!("passed over: {refused}");
+        }
+    }
+    let here = Progress {
+        model: config.model.clone(),
+        seed: training.seed,
+        batch_size: training.batch_size,
+        samples_per_epoch: loaded
+            .train
+            .len()
+            .saturating_sub(training.validation_samples),
+        ..Progress::default()
+    };
+    let fits = here.fits(&newest.checkpoint.progress);
+    fits.map_err(|reason| TrainError::Checkpoint {
+        path: newest.path,
+        reason,
+    })?;
+    Ok(())
 }
 
 /// What every rank is started with: the resolved configuration, and nothing that could resolve to
@@ -62,15 +114,21 @@ fn rank_arguments(run: &RunDirectory, arguments: &TrainArguments) -> Vec<std::ff
     list
 }
 
-/// The run directory, with the resolved configuration in it.
+/// The run directory, with the resolved configuration in it. Machines that share a disk must not
+/// share a folder: machine 1 records in `<folder>-node-1`.
 fn prepare_run_directory(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<RunDirectory, CliError> {
-    let path = arguments
+    let mut path = arguments
         .run_dir
         .clone()
         .unwrap_or_else(|| first_free(&config.model));
+    if let Some(node) = arguments.ranks.node_rank.filter(|node| *node > 0) {
+        let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+        name.push(format!("-node-{node}"));
+        path.set_file_name(name);
+    }
     if !arguments.resume
         && let Some(aside) = RunDirectory::move_aside(&path)?
     {
@@ -97,6 +155,7 @@ fn train_alone(
     config: RunConfig,
     arguments: &TrainArguments,
     loaded: &LoadedData,
+    log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     if let Some(threads) = config.ranks.threads_per_rank {
         rayon::ThreadPoolBuilder::new()
@@ -105,19 +164,19 @@ fn train_alone(
             .map_err(|error| CliError::usage(format!("--threads-per-rank {threads}: {error}")))?;
     }
     let run = prepare_run_directory(&config, arguments)?;
-    train(config, arguments, loaded, Some(run), None)
+    train(config, arguments, loaded, Some(run), None, log)
 }
 
 fn train_as_rank(
     mut config: RunConfig,
     arguments: &TrainArguments,
-    environment: Option<&RankEnvironment>,
+    environment: &RankEnvironment,
+    log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let loaded = data::load(&config.data)?;
     data::pin(&mut config.data, &loaded.description);
-    let is_first = environment.is_none_or(|environment| environment.rank == 0);
-    let ours = environment.is_some_and(|environment| environment.launcher_pid.is_some());
-    let run = match (&arguments.run_dir, is_first) {
+    let ours = environment.launcher_pid.is_some();
+    let run = match (&arguments.run_dir, environment.rank == 0) {
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
@@ -125,7 +184,7 @@ fn train_as_rank(
             Some(prepare_run_directory(&config, arguments)?)
         }
     };
-    train(config, arguments, &loaded, run, environment)
+    train(config, arguments, &loaded, run, Some(environment), log)
 }
 
 fn train(
@@ -134,22 +193,25 @@ fn train(
     loaded: &LoadedData,
     run: Option<RunDirectory>,
     environment: Option<&RankEnvironment>,
+    log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let stop = StopRequest::listen(environment.is_some())
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
     let device = devices::of_rank(&config.ranks.devices, local_rank)?;
     let group = rank::join(environment, Duration::from_secs(config.ranks.timeout))?;
-    let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let display = choose_display(arguments);
+    if let (renderer::Display::Dashboard, None, Some(run)) = (display, environment, &run) {
+        let path = run.logs().join("rank-0.log");
+        log.redirect(&path).map_err(|error| {
+            CliError::usage(format!("{} cannot be written: {error}", path.display()))
+        })?;
+    }
     let trainer = Trainer {
         device,
         run,
         resume: arguments.resume,
-        display: if on_terminal && !arguments.ranks.no_dashboard {
-            renderer::Display::Dashboard
-        } else {
-            renderer::Display::Lines
-        },
+        display,
         stop: StopSignal::from_flag(stop.flag()),
         model_name: config.model.clone(),
         ..Trainer::new(config.training, group)
@@ -176,6 +238,16 @@ fn train(
     })
 }
 
+/// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.
+fn choose_display(arguments: &TrainArguments) -> renderer::Display {
+    let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if on_terminal && !arguments.ranks.no_dashboard {
+        renderer::Display::Dashboard
+    } else {
+        renderer::Display::Lines
+    }
+}
+
 fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
     if let Some(stopped) = &report.stopped {
         println!("stopped {stopped}");
@@ -187,18 +259,24 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
         _ => String::new(),
     };
     println!(
-        "{result}{} on {}  {} epochs  {} steps  {} ranks  {:.0} samples/s  {:.1} s",
+        "{result}{} on {}  {}  {}  {}  {:.0} samples/s  {:.1} s",
         report.model,
         report.dataset,
-        report.epochs,
-        report.steps,
-        report.world_size,
+        counted(report.epochs, "epoch"),
+        counted(report.steps, "step"),
+        counted(report.world_size, "rank"),
         report.samples_per_second,
         report.seconds
     );
     if let Some(run) = run {
         println!("recorded in {}", run.path().display());
     }
+}
+
+/// `1 rank`, `2 ranks`
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 struct Train<'a> {

@@ -58,7 +58,11 @@ impl OptimizerConfig {
     /// # Errors
     /// [`TrainError::Config`] if a number is out of its range.
     pub fn init(&self) -> Result<ModuleOptimizer, TrainError> {
-        let refuse = |what: &str| Err(TrainError::Config(format!("{what}, in [optimizer]")));
+        let refuse = |what: &str| {
+            Err(TrainError::Config(format!(
+                "{what}, in [training.optimizer]"
+            )))
+        };
         if !(self.learning_rate.is_finite() && self.learning_rate > 0.0) {
             return refuse("the learning rate must be a positive number");
         }

@@ -84,6 +84,9 @@ impl TrainError {
             std::io::ErrorKind::PermissionDenied => "; choose another --run-dir",
             std::io::ErrorKind::StorageFull => "; free some space or choose another --run-dir",
             std::io::ErrorKind::ReadOnlyFilesystem => "; choose another --run-dir",
+            std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+                "; a file is in the way: choose another --run-dir"
+            }
             _ => "",
         };
         Self::File {

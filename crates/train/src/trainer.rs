@@ -420,7 +420,8 @@ fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), Trai
         path: path.clone(),
         reason,
     };
-    let mut store = SafetensorsStore::from_bytes(None);
+    // Without metadata: it is a hash map, and equal models would give different files.
+    let mut store = SafetensorsStore::from_bytes(None).clear_metadata();
     store
         .collect_from(model)
         .map_err(|error| failed(error.to_string()))?;
