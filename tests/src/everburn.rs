@@ -1,6 +1,6 @@
 //! The `everburn` binary and a command line of it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -49,6 +49,7 @@ pub fn binary() -> PathBuf {
 /// Its output goes to files, so it sees no terminal.
 pub struct Everburn {
     command: Command,
+    arguments: Vec<OsString>,
     mark: String,
     output: [PathBuf; 2],
 }
@@ -63,7 +64,6 @@ impl Everburn {
         let mut command = Command::new(binary());
         let home = folder.join("home");
         command
-            .args(arguments)
             .current_dir(folder)
             .stdin(Stdio::null())
             .env_clear()
@@ -73,11 +73,13 @@ impl Everburn {
             .env("EVERBURN_OFFLINE", "1")
             .env(MARK, &mark);
         let output = ["stdout", "stderr"].map(|name| folder.join(format!("{name}-{mark}")));
-        Self {
+        let this = Self {
             command,
+            arguments: Vec::new(),
             mark,
             output,
-        }
+        };
+        this.args(arguments)
     }
 
     /// `everburn train <model>` with the flags of [`SMALL`].
@@ -90,13 +92,21 @@ impl Everburn {
         Self::train(folder, model).args(["--epochs", "1000000", "--log-every", "1"])
     }
 
-    /// Adds arguments.
+    /// Adds arguments. A flag with a value that is there already is replaced: it may be given once.
     #[must_use]
     pub fn args<I>(mut self, arguments: I) -> Self
     where
         I: IntoIterator<Item: AsRef<OsStr>>,
     {
-        self.command.args(arguments);
+        for argument in arguments {
+            let argument = argument.as_ref();
+            let is_flag = argument.as_encoded_bytes().starts_with(b"--");
+            let earlier = self.arguments.iter().position(|other| other == argument);
+            if let Some(at) = earlier.filter(|_| is_flag) {
+                self.arguments.drain(at..at + 2);
+            }
+            self.arguments.push(argument.to_os_string());
+        }
         self
     }
 
@@ -113,6 +123,7 @@ impl Everburn {
             .output
             .each_ref()
             .map(|path| File::create(path).expect("the test's folder can be written"));
+        self.command.args(&self.arguments);
         let child = self.command.stdout(stdout).stderr(stderr).spawn();
         let child = child.expect("the binary can be started");
         Job::new(child, self.mark, self.output)

@@ -160,7 +160,6 @@ impl Ended {
     ///
     /// # Panics
     /// With the output, when it has failed.
-    #[must_use]
     pub fn succeeded(self) -> Self {
         assert_eq!(self.code(), 0, "{self}");
         self

@@ -177,7 +177,7 @@ fn an_evaluation_of_a_run_that_left_no_model() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--steps", "1", "--run-dir", "run"];
     let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    let _ = ended.succeeded();
+    ended.succeeded();
     let model = folder.path().join("run/model.safetensors");
     std::fs::remove_file(&model).unwrap();
     let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
