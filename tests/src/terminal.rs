@@ -54,7 +54,6 @@ impl Terminal {
             .env("HOME", &home)
             .env("XDG_CACHE_HOME", home.join("cache"))
             .env("EVERBURN_OFFLINE", "1")
-            .env("PS1", "$ ")
             .env(MARK, &self.mark)
             .stdin(Stdio::null())
             .output()

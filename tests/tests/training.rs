@@ -9,7 +9,7 @@ fn train(folder: &std::path::Path, ranks: usize) -> (Run, Ended) {
     let ended = Everburn::train(folder, "mlp")
         .args(flags)
         // One sample more or less is then within the tolerance of 1e-3.
-        .args(["--learning-rate", "0.05", "--test-samples", "1000"])
+        .args(["--learning-rate", "0.2", "--test-samples", "1000"])
         .args(["--ranks", &number, "--run-dir", &name])
         .run();
     (Run::new(folder.join(name)), ended.succeeded())
@@ -53,7 +53,7 @@ fn check_record(run: &Run, ranks: usize) {
     assert!(run.number("seconds") > 0.0);
     assert_eq!(report["versions"]["burn"], "0.22.1");
     assert!(report["versions"]["everburn"].is_string());
-    assert!(run.text("config.toml").contains("learning_rate = 0.05"));
+    assert!(run.text("config.toml").contains("learning_rate = 0.2"));
     let (train, validation) = (run.losses("train"), run.losses("validation"));
     assert_eq!((train.len(), validation.len()), (2, 2));
     assert_eq!(run.losses("test"), [(2, run.number("test_loss"))]);

@@ -34,7 +34,9 @@ pub(crate) fn run(
         ranks_arguments.push("--no-dashboard".into());
         let mut flags = arguments.ranks.clone();
         flags.no_dashboard = true;
-        return launching::run(&config.ranks, &flags, ranks_arguments, log_dir);
+        // JSON is for a program, which expects nothing before it.
+        let prefix = !arguments.json;
+        return launching::run(&config.ranks, &flags, ranks_arguments, log_dir, prefix);
     }
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
     let loaded = data::load(&config.data)?;

@@ -136,8 +136,8 @@ impl RunningRank {
         alive: &PumpAlive,
     ) -> io::Result<()> {
         let log = Arc::new(log);
-        let alone = config.world_size() == 1;
-        let prefix = if alone {
+        let bare = !config.prefix || config.world_size() == 1;
+        let prefix = if bare {
             String::new()
         } else {
             format!("[rank {}] ", self.rank)
