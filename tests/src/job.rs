@@ -29,6 +29,13 @@ impl Job {
         }
     }
 
+    /// The same with another deadline from now on, for what is known to take long.
+    #[must_use]
+    pub fn with_deadline(mut self, limit: Duration) -> Self {
+        self.end = Instant::now() + limit;
+        self
+    }
+
     /// The processes of the job that live: the launcher or single process, and its ranks.
     pub fn processes(&self) -> Vec<Process> {
         processes_marked(&self.mark)

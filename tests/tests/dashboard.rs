@@ -31,7 +31,9 @@ fn dashboard(folder: &std::path::Path, test: &str) -> Option<Terminal> {
 
 /// All ranks have ended, the run says that the user did it, and the terminal is as it was.
 fn check_restored(terminal: &Terminal, folder: &std::path::Path) -> String {
-    let screen = terminal.wait_for("the shell again", |screen| screen.contains("code="));
+    let screen = terminal.wait_for("the shell again", |screen| {
+        screen.lines().any(|line| line.starts_with("code="))
+    });
     assert_eq!(terminal.ranks(), [], "{screen}");
     let report = Run::new(folder.join("run")).report();
     let stopped = report["stopped"].as_str().unwrap_or_default();

@@ -2,9 +2,12 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use everburn_tests::{DEADLINE, Ended, Everburn, Run, on_a_free_port};
+use everburn_tests::{Ended, Everburn, Run, on_a_free_port};
+
+/// How long ranks wait for each other here.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts a command in two folders, and waits for both to end.
 fn both(start: impl Fn(&Path, usize) -> Everburn) -> ([tempfile::TempDir; 2], [Ended; 2]) {
@@ -28,7 +31,7 @@ fn two_machines_train_one_model() {
             Everburn::train(folder, "mlp")
                 .args(["--epochs", "2", "--run-dir", "run", "--ranks", "1"])
                 .args(["--nodes", "2", "--node-rank", &number])
-                .args(["--rendezvous", &address, "--timeout", "20"])
+                .args(["--rendezvous", &address])
         });
         (!lost_the_port(&ended[0])).then_some((folders, ended))
     });
@@ -61,7 +64,8 @@ fn a_port_that_is_taken_is_named() {
 /// A rank as a person or another launcher would start it.
 fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Everburn {
     Everburn::train(folder, "mlp")
-        .args(["--epochs", "1", "--run-dir", "run", "--timeout", "20"])
+        .args(["--epochs", "1", "--run-dir", "run"])
+        .args(["--timeout", &PATIENCE.as_secs().to_string()])
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", world_size.to_string())
         .env("MASTER_ADDR", "127.0.0.1")
@@ -83,26 +87,20 @@ fn ranks_started_by_hand_train_together() {
 
 #[test]
 fn ranks_that_disagree_about_their_number_are_all_told() {
-    let started = std::time::Instant::now();
-    let (_folders, ended) = on_a_free_port(|port| {
+    let (_folders, ended, took) = on_a_free_port(|port| {
+        let start = Instant::now();
         let (folders, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2 + rank, port));
-        (!lost_the_port(&ended[0])).then_some((folders, ended))
+        (!lost_the_port(&ended[0])).then_some((folders, ended, start.elapsed()))
     });
+    let messages = [
+        "the ranks do not agree on the world size",
+        "started with 2",
+        "with 3",
+    ];
     for ended in ended {
-        ended.failed_with(
-            1,
-            &[
-                "the ranks do not agree on the world size",
-                "started with 2",
-                "with 3",
-            ],
-        );
+        ended.failed_with(1, &messages);
     }
-    let took = started.elapsed();
-    assert!(
-        took < Duration::from_secs(15),
-        "a deadline ended it: {took:?}"
-    );
+    assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
 }
 
 #[test]
@@ -114,7 +112,6 @@ fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
         (!lost_the_port(&ended)).then_some(ended)
     });
     ended.failed_with(1, &["only 1 of 2 ranks joined", "missing: rank 1"]);
-    assert!(DEADLINE > Duration::from_secs(1), "and not by the test's");
 }
 
 #[test]
