@@ -4,16 +4,16 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use everburn_tests::{Ended, Everburn, Run, on_a_free_port};
+use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port};
 
 /// How long ranks wait for each other here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a command in two folders, and waits for both to end.
-fn both(start: impl Fn(&Path, usize) -> Everburn) -> ([tempfile::TempDir; 2], [Ended; 2]) {
-    let folders = [0, 1].map(|_| tempfile::tempdir().unwrap());
-    let jobs = [0, 1].map(|number| start(folders[number].path(), number).start());
-    (folders, jobs.map(everburn_tests::Job::wait))
+/// Starts two commands in one folder, as on machines that share a disk, and waits for both to end.
+fn both(start: impl Fn(&Path, usize) -> Everburn) -> (tempfile::TempDir, [Ended; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = [0, 1].map(|number| start(folder.path(), number).start());
+    (folder, jobs.map(Job::wait))
 }
 
 /// Whether somebody else took the port between our looking and its use.
@@ -24,26 +24,28 @@ fn lost_the_port(ended: &Ended) -> bool {
 
 #[test]
 fn two_machines_train_one_model() {
-    let (folders, [first, second]) = on_a_free_port(|port| {
+    let (folder, [first, second]) = on_a_free_port(|port| {
         let address = format!("127.0.0.1:{port}");
-        let (folders, ended) = both(|folder, number| {
+        let (folder, ended) = both(|folder, number| {
             let number = number.to_string();
             Everburn::train(folder, "mlp")
                 .args(["--epochs", "2", "--run-dir", "run", "--ranks", "1"])
                 .args(["--nodes", "2", "--node-rank", &number])
                 .args(["--rendezvous", &address])
+                .args(["--timeout", &PATIENCE.as_secs().to_string()])
         });
-        (!lost_the_port(&ended[0])).then_some((folders, ended))
+        (!lost_the_port(&ended[0])).then_some((folder, ended))
     });
     let (first, second) = (first.succeeded(), second.succeeded());
-    let run = Run::new(folders[0].path().join("run"));
+    let run = Run::new(folder.path().join("run"));
     let report = run.report();
     assert_eq!(report["world_size"], 2, "{report:#}");
     assert_eq!(report["epochs"], 2, "{report:#}");
     assert!(report["test_accuracy"].is_number(), "{report:#}");
     assert!(first.stdout.contains("[rank 0] epoch 2/2"), "{first}");
     assert!(second.stdout.starts_with("data: "), "{second}");
-    let other = Run::new(folders[1].path().join("run"));
+    // Nothing of the two collides.
+    let other = Run::new(folder.path().join("run-node-1"));
     other.text("logs/rank-1.log");
     assert!(!other.path.join("report.json").exists(), "rank 0 records");
 }
@@ -59,6 +61,7 @@ fn a_port_that_is_taken_is_named() {
         .run();
     let address = format!("port in use: 127.0.0.1:{port}");
     ended.failed_with(2, &[&address, "choose another port", "--rendezvous"]);
+    assert!(!folder.path().join("runs").exists(), "nothing was started");
 }
 
 /// A rank as a person or another launcher would start it.
@@ -74,23 +77,21 @@ fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Eve
 
 #[test]
 fn ranks_started_by_hand_train_together() {
-    let (folders, ended) = on_a_free_port(|port| {
-        let (folders, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2, port));
-        (!lost_the_port(&ended[0])).then_some((folders, ended))
+    let (folder, ended) = on_a_free_port(|port| {
+        let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2, port));
+        (!lost_the_port(&ended[0])).then_some((folder, ended))
     });
     let _ = ended.map(Ended::succeeded);
-    let report = Run::new(folders[0].path().join("run")).report();
+    let report = Run::new(folder.path().join("run")).report();
     assert_eq!(report["world_size"], 2, "{report:#}");
-    let other = folders[1].path().join("run");
-    assert!(!other.exists(), "only rank 0 records");
 }
 
 #[test]
 fn ranks_that_disagree_about_their_number_are_all_told() {
-    let (_folders, ended, took) = on_a_free_port(|port| {
+    let (_folder, ended, took) = on_a_free_port(|port| {
         let start = Instant::now();
-        let (folders, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2 + rank, port));
-        (!lost_the_port(&ended[0])).then_some((folders, ended, start.elapsed()))
+        let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2 + rank, port));
+        (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
     });
     let messages = [
         "the ranks do not agree on the world size",

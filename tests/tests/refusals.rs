@@ -110,19 +110,17 @@ fn numbers_of_nothing() {
 #[test]
 fn a_rendezvous_that_is_none() {
     let flags = ["--nodes", "2", "--node-rank", "0", "--rendezvous", "here"];
-    refused_after_start(&flags, &["`here` is no rendezvous address", "HOST:PORT"]);
+    refused(
+        "mlp",
+        &flags,
+        2,
+        &["`here` is no rendezvous address", "HOST:PORT"],
+    );
     let flags = ["--nodes", "2", "--node-rank", "0"];
-    refused_after_start(&flags, &["--rendezvous HOST:PORT"]);
+    refused("mlp", &flags, 2, &["--rendezvous HOST:PORT"]);
     let flags = ["--nodes", "2", "--node-rank", "2", "--rendezvous", "h:1"];
-    refused_after_start(&flags, &["machine 2 of 2 does not exist", "0 to 1"]);
-}
-
-/// As [`refused`], for what only the launcher finds: the run's folder is there by then.
-fn refused_after_start(flags: &[&str], messages: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
-    ended.failed_with(2, messages);
-    nothing_was_started(&ended);
+    let messages = ["machine 2 of 2 does not exist", "0 to 1"];
+    refused("mlp", &flags, 2, &messages);
 }
 
 /// Trains by a configuration file with this text.

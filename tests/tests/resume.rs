@@ -133,5 +133,5 @@ fn another_model_does_not_go_on_from_this_ones_checkpoint() {
     train(folder.path(), "run", "1");
     let arguments = ["train", "mnist", "--resume", "--run-dir", "run"];
     let ended = Everburn::new(folder.path(), arguments).run();
-    ended.failed_with(2, &["it was made by model mlp", "this run has model mnist"]);
+    ended.failed_with(2, &["model mlp", "mnist", "the same configuration"]);
 }

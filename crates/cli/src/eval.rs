@@ -34,9 +34,7 @@ pub(crate) fn run(
         ranks_arguments.push("--no-dashboard".into());
         let mut flags = arguments.ranks.clone();
         flags.no_dashboard = true;
-        // JSON is for a program, which expects nothing before it.
-        let prefix = !arguments.json;
-        return launching::run(&config.ranks, &flags, ranks_arguments, log_dir, prefix);
+        return launching::run(&config.ranks, &flags, ranks_arguments, log_dir);
     }
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
     let loaded = data::load(&config.data)?;

@@ -10,14 +10,12 @@ use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
 use crate::error::{CliError, EXIT_FAILURE};
 
-/// Starts this program once a rank with `arguments`, and returns when all have ended. Their lines
-/// on the screen begin with their rank where `prefix` says so.
+/// Starts this program once a rank with `arguments`, and returns when all have ended.
 pub(crate) fn run(
     config: &RanksConfig,
     flags: &RankFlags,
     arguments: Vec<OsString>,
     log_dir: PathBuf,
-    prefix: bool,
 ) -> Result<ExitCode, CliError> {
     let program = std::env::current_exe()
         .map_err(|error| CliError::usage(format!("this program cannot find itself: {error}")))?;
@@ -35,7 +33,6 @@ pub(crate) fn run(
         job_token: flags.job_token.clone(),
         threads_per_rank: config.threads_per_rank,
         dashboard: !flags.no_dashboard,
-        prefix,
         ..LaunchConfig::new(program, config.ranks, log_dir)
     };
     let outcome = Launcher::new(launch).run()?;

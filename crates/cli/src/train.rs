@@ -39,13 +39,7 @@ pub(crate) fn run(
     drop(loaded);
     let run = prepare_run_directory(&config, arguments)?;
     let ranks_arguments = rank_arguments(&run, arguments);
-    launching::run(
-        &config.ranks,
-        &arguments.ranks,
-        ranks_arguments,
-        run.logs(),
-        true,
-    )
+    launching::run(&config.ranks, &arguments.ranks, ranks_arguments, run.logs())
 }
 
 /// What every rank is started with: the resolved configuration, and nothing that could resolve to

@@ -46,9 +46,6 @@ pub struct LaunchConfig {
     /// standard input and output are a terminal and the launcher is in its foreground; elsewhere
     /// the ranks' lines are printed.
     pub dashboard: bool,
-    /// Whether the lines that ranks print begin with `[rank N]` on the screen. Without it, what one
-    /// rank prints for a program to read stays as it is.
-    pub prefix: bool,
     /// After the first failure: how long the other ranks may take to end by themselves.
     pub grace: Duration,
     /// After SIGTERM because of a failure: how long until SIGKILL.
@@ -74,7 +71,6 @@ impl LaunchConfig {
             log_dir: log_dir.into(),
             threads_per_rank: None,
             dashboard: false,
-            prefix: true,
             grace: Duration::from_secs(5),
             kill_after: Duration::from_secs(3),
             stop_patience: Duration::from_secs(60),

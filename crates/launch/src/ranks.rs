@@ -136,8 +136,8 @@ impl RunningRank {
         alive: &PumpAlive,
     ) -> io::Result<()> {
         let log = Arc::new(log);
-        let bare = !config.prefix || config.world_size() == 1;
-        let prefix = if bare {
+        let alone = config.world_size() == 1;
+        let prefix = if alone {
             String::new()
         } else {
             format!("[rank {}] ", self.rank)

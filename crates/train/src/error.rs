@@ -81,9 +81,7 @@ impl TrainError {
         error: &std::io::Error,
     ) -> Self {
         let hint = match error.kind() {
-            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::NotADirectory => {
-                "; choose another --run-dir"
-            }
+            std::io::ErrorKind::PermissionDenied => "; choose another --run-dir",
             std::io::ErrorKind::StorageFull => "; free some space or choose another --run-dir",
             std::io::ErrorKind::ReadOnlyFilesystem => "; choose another --run-dir",
             _ => "",
