@@ -17,6 +17,10 @@ pub struct MnistBnConfig {
     /// The share of activations that dropout sets to zero while training.
     #[config(default = 0.5)]
     pub dropout: f64,
+    /// The share of each batch's statistics that goes into batch norm's running ones; Keras keeps
+    /// 0.99 of the old value.
+    #[config(default = 0.01)]
+    pub momentum: f64,
     /// What each pixel is multiplied by first: pixels come as `0..=255`.
     #[config(default = "1.0 / 255.0")]
     pub rescale: f64,
@@ -55,16 +59,27 @@ impl MnistBnConfig {
     pub fn init(&self, device: &Device) -> MnistBn {
         MnistBn {
             conv1: convolution([1, 12], 3, 1, 1).init(device),
-            norm1: norm_without_scale(12, device),
+            norm1: self.norm(12, device),
             conv2: convolution([12, 24], 6, 2, 2).init(device),
-            norm2: norm_without_scale(24, device),
+            norm2: self.norm(24, device),
             conv3: convolution([24, 32], 6, 2, 2).init(device),
-            norm3: norm_without_scale(32, device),
+            norm3: self.norm(32, device),
             fc1: LinearConfig::new(32, 256).init(device),
             dropout: DropoutConfig::new(self.dropout).init(),
             fc2: LinearConfig::new(256, self.classes).init(device),
             rescale: self.rescale,
         }
+    }
+
+    /// A batch norm without scale: a relu follows and the next layer can scale, so gamma stays at
+    /// one and is not trained.
+    fn norm(&self, features: usize, device: &Device) -> BatchNorm {
+        let mut norm = BatchNormConfig::new(features)
+            .with_epsilon(1e-3)
+            .with_momentum(self.momentum)
+            .init(device);
+        norm.gamma = norm.gamma.set_require_grad(false);
+        norm
     }
 }
 
@@ -77,17 +92,6 @@ fn convolution(channels: [usize; 2], kernel: usize, stride: usize, padding: usiz
             padding, padding, padding, padding,
         ))
         .with_bias(false)
-}
-
-/// A relu follows and the next layer can scale, so gamma stays at one and is not trained.
-fn norm_without_scale(features: usize, device: &Device) -> BatchNorm {
-    // Keras' defaults: epsilon 1e-3, and 0.99 of the running value is kept.
-    let mut norm = BatchNormConfig::new(features)
-        .with_epsilon(1e-3)
-        .with_momentum(0.01)
-        .init(device);
-    norm.gamma = norm.gamma.set_require_grad(false);
-    norm
 }
 
 impl MnistBn {

@@ -48,13 +48,7 @@ fn gpus_to_build_for(arguments: &[OsString]) -> Option<usize> {
 
 /// The command line that builds the binary.
 fn build_arguments(cuda: bool) -> Vec<&'static str> {
-    let mut arguments = vec![
-        "build",
-        "--release",
-        "--workspace",
-        "--bin",
-        "everburn",
-    ];
+    let mut arguments = vec!["build", "--release", "--workspace", "--bin", "everburn"];
     if cuda {
         arguments.extend(["--features", "cuda"]);
     }

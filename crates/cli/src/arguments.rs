@@ -18,7 +18,7 @@ pub(crate) enum Command {
     /// Train a model, alone or on several ranks.
     Train(Box<TrainArguments>),
     /// Measure a trained model on the test samples, each counted once.
-    Eval(EvalArguments),
+    Eval(Box<EvalArguments>),
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.

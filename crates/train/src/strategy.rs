@@ -145,7 +145,7 @@ where
         let (ddp, mut model) = Ddp::new(
             model,
             self.setup.group.clone(),
-            self.setup.config.ddp.clone(),
+            self.setup.config.ddp,
         )?;
         let first = self.outcome.epoch + 1;
         for epoch in first..=self.setup.config.epochs {

@@ -1,0 +1,215 @@
+//! One rank and several ranks, same seed and same global batch: the same training.
+
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::prelude::*;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_datasets::{ImageBatcher, ImageDataset, ImageItem, Split, SyntheticDigits};
+use everburn_models::mnist::{Mnist, MnistConfig};
+use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_train::{
+    Classifier, MetricKind, MetricLine, OptimizerConfig, OptimizerKind, RunDirectory, Trainer,
+    TrainingConfig, TrainingData,
+};
+
+type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+
+fn digits() -> (ImageDataset, ImageDataset) {
+    let digits = SyntheticDigits::new(1);
+    let train = digits.generate(Split::Train, 4_000).unwrap();
+    (train, digits.generate(Split::Test, 500).unwrap())
+}
+
+fn images(train: &ImageDataset, test: &ImageDataset, batcher: ImageBatcher) -> Images {
+    TrainingData {
+        train: Arc::new(train.clone()),
+        test: Arc::new(test.clone()),
+        batcher: Arc::new(batcher),
+        name: "synthetic-digits".to_string(),
+        origin: "generated".to_string(),
+    }
+}
+
+/// Every parameter and buffer, flat, in visiting order.
+fn parameters<M: Module>(model: &M) -> Vec<f32> {
+    struct Collect(Vec<f32>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>());
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    model.visit(&mut collect);
+    collect.0
+}
+
+/// Trains the two-convolution net on ranks that are threads; returns the loss of each step and
+/// the parameters.
+fn train_mnist(world_size: usize, config: &TrainingConfig) -> (Vec<f64>, Vec<f32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, test) = digits();
+    // The weights are the same for every world size: drawn once, before any rank starts.
+    let device = Device::flex();
+    device.seed(9);
+    let model: Mnist = MnistConfig::new().init(&device);
+    drop(parameters(&model)); // lazily initialised parameters are drawn now
+    let ranks = ProcessGroup::over_threads(world_size, GroupOptions::default())
+        .into_iter()
+        .map(|group| {
+            let (config, model) = (config.clone(), model.clone());
+            let data = images(&train, &test, ImageBatcher::unit());
+            let run = (group.rank() == 0)
+                .then(|| RunDirectory::create(folder.path().join("run")).unwrap());
+            std::thread::spawn(move || {
+                let trainer = Trainer {
+                    run,
+                    ..Trainer::new(config, group)
+                };
+                let model = Classifier::new(model, Mnist::forward);
+                let (model, report) = trainer.fit(model, &data).unwrap();
+                assert_eq!(report.world_size, world_size);
+                parameters(&model)
+            })
+        })
+        .collect::<Vec<_>>();
+    let replicas = ranks
+        .into_iter()
+        .map(|rank| rank.join().unwrap())
+        .collect::<Vec<_>>();
+    for replica in &replicas {
+        assert_eq!(replica, &replicas[0], "replicas are equal to the bit");
+    }
+    let lines = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
+    let losses = lines
+        .lines()
+        .map(|line| serde_json::from_str::<MetricLine>(line).unwrap())
+        .filter(|line| line.kind == MetricKind::Step)
+        .map(|line| line.loss)
+        .collect();
+    (losses, replicas[0].clone())
+}
+
+fn fifty_steps(optimizer: OptimizerConfig) -> TrainingConfig {
+    TrainingConfig {
+        epochs: 1,
+        steps: Some(50),
+        batch_size: 64,
+        validation_samples: 500,
+        log_every: 1,
+        optimizer,
+        ..TrainingConfig::default()
+    }
+}
+
+fn largest_relative_difference(left: &[f64], right: &[f64]) -> f64 {
+    assert_eq!(left.len(), right.len());
+    let differences = left
+        .iter()
+        .zip(right)
+        .map(|(a, b)| (a - b).abs() / a.abs().max(b.abs()));
+    differences.fold(0.0, f64::max)
+}
+
+#[test]
+fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
+    let config = fifty_steps(OptimizerConfig {
+        kind: OptimizerKind::Sgd,
+        learning_rate: 0.01,
+        momentum: 0.9,
+        ..OptimizerConfig::default()
+    });
+    let (losses, weights) = train_mnist(1, &config);
+    assert_eq!(losses.len(), 50);
+    assert!(
+        losses[49] < losses[0],
+        "it learns: {} to {}",
+        losses[0],
+        losses[49]
+    );
+    for world_size in [2, 3, 4] {
+        let (other_losses, other_weights) = train_mnist(world_size, &config);
+        let loss = largest_relative_difference(&losses, &other_losses);
+        assert!(
+            loss <= 1e-5,
+            "losses of {world_size} ranks differ by {loss:e}"
+        );
+        let weight = weights
+            .iter()
+            .zip(&other_weights)
+            .map(|(a, b)| (a - b).abs());
+        let weight = weight.fold(0.0, f32::max);
+        assert!(
+            weight <= 1e-5,
+            "parameters of {world_size} ranks differ by {weight:e}"
+        );
+    }
+}
+
+#[test]
+fn adam_agrees_on_one_and_four_ranks() {
+    let config = fifty_steps(OptimizerConfig::default());
+    let (losses, _) = train_mnist(1, &config);
+    let (other_losses, _) = train_mnist(4, &config);
+    let loss = largest_relative_difference(&losses, &other_losses);
+    assert!(loss <= 1e-3, "losses differ by {loss:e}");
+}
+
+#[test]
+fn batch_norm_statistics_and_dropout_survive_several_ranks() {
+    let (train, test) = digits();
+    let accuracies = ProcessGroup::over_threads(3, GroupOptions::default())
+        .into_iter()
+        .map(|group| {
+            let data = images(&train, &test, ImageBatcher::bytes());
+            std::thread::spawn(move || {
+                let config = TrainingConfig {
+                    epochs: 3,
+                    batch_size: 32,
+                    validation_samples: 1_000,
+                    schedule: everburn_train::Schedule::Cosine,
+                    optimizer: OptimizerConfig {
+                        learning_rate: 3e-3,
+                        ..OptimizerConfig::default()
+                    },
+                    ..TrainingConfig::default()
+                };
+                let trainer = Trainer::new(config, group);
+                let model = MnistBnConfig::new()
+                    .with_momentum(0.1)
+                    .init(&trainer.device);
+                let model = Classifier::new(model, MnistBn::forward);
+                let (model, report) = trainer.fit(model, &data).unwrap();
+                // The evaluation normalises by the running statistics: had they stayed those of
+                // one rank, or been forgotten, this would be chance.
+                let again = trainer.evaluate(&model, &data).unwrap();
+                assert_eq!(Some(again.accuracy()), report.test_accuracy);
+                (again.accuracy(), parameters(&model))
+            })
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|rank| rank.join().unwrap())
+        .collect::<Vec<_>>();
+    assert!(accuracies.iter().all(|rank| *rank == accuracies[0]));
+    assert!(accuracies[0].0 > 0.7, "accuracy {}", accuracies[0].0);
+}
+
+#[test]
+fn the_synthetic_digits_are_within_reach_of_the_small_net() {
+    let digits = SyntheticDigits::new(everburn_datasets::DEFAULT_SYNTHETIC_SEED);
+    let train = digits.generate(Split::Train, 30_000).unwrap();
+    let test = digits.generate(Split::Test, 5_000).unwrap();
+    let config = TrainingConfig {
+        epochs: 2,
+        validation_samples: 1_000,
+        ..TrainingConfig::default()
+    };
+    let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+    trainer.seed();
+    let model = Classifier::new(MnistConfig::new().init(&trainer.device), Mnist::forward);
+    let data = images(&train, &test, ImageBatcher::unit());
+    let (_, report) = trainer.fit(model, &data).unwrap();
+    let accuracy = report.test_accuracy.unwrap();
+    assert!(accuracy > 0.97, "accuracy {accuracy}");
+}
