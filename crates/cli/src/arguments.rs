@@ -75,7 +75,7 @@ pub(crate) struct TrainingFlags {
     pub(crate) optimizer: Option<OptimizerKind>,
 
     /// The learning rate at the start [default: 0.001].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) learning_rate: Option<f64>,
 
     /// constant or cosine [default: constant].
@@ -83,11 +83,11 @@ pub(crate) struct TrainingFlags {
     pub(crate) schedule: Option<Schedule>,
 
     /// The share of its last update that sgd keeps [default: 0].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) momentum: Option<f64>,
 
     /// How strongly parameters are pulled to zero [default: 0].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) weight_decay: Option<f64>,
 
     /// The seed of initial weights, shuffling and dropout [default: 42].

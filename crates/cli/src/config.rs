@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use everburn::prelude::RunDirectory;
 use everburn::train::TrainingConfig;
 use everburn_models::registry;
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,7 @@ impl RunConfig {
     pub(crate) fn resolve(arguments: &TrainArguments) -> Result<Self, CliError> {
         let file = match (&arguments.config, &arguments.run_dir, arguments.resume) {
             (Some(path), ..) => Some(path.clone()),
-            (None, Some(run_dir), true) => Some(run_dir.join("config.toml")),
+            (None, Some(run_dir), true) => Some(RunDirectory::open(run_dir)?.config_path()),
             _ => None,
         };
         let file_layer = file

@@ -225,7 +225,8 @@ where
                 self.event_train(LearnerEvent::ProcessedItem(item))?;
             }
             if stop {
-                self.outcome.stopped = Some(self.stop_reason(step));
+                // On whichever rank: this one may learn of a signal only after the others.
+                self.outcome.stopped = Some(format!("by the user after step {step}"));
             }
             if stop || self.setup.config.steps.is_some_and(|limit| step >= limit) {
                 finished = shares.len() == 0;
@@ -400,15 +401,6 @@ where
 
     fn stop_wanted(&self) -> bool {
         self.setup.stop.is_set() || self.interrupter.should_stop()
-    }
-
-    fn stop_reason(&self, step: usize) -> String {
-        let who = if self.stop_wanted() {
-            "by the user"
-        } else {
-            "by another rank"
-        };
-        format!("{who} after step {step}")
     }
 
     fn log(&mut self, line: &MetricLine) -> Result<(), TrainError> {
