@@ -40,6 +40,23 @@ fn one_two_and_four_ranks_give_the_same_result_and_the_whole_record() {
     assert!(accuracy > 0.3, "two epochs teach more than chance");
 }
 
+#[test]
+fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (processes, _) = train(folder.path(), 2);
+    let ended = Everburn::new(folder.path(), ["train", "--run-dir", "runs/threads"])
+        .args(["--config", "runs/2/config.toml"])
+        .args(["--strategy", "data-parallel"])
+        .run()
+        .succeeded();
+    assert!(!ended.stdout.contains("[rank"), "one process: {ended}");
+    let threads = Run::new(folder.path().join("runs/threads"));
+    check_record(&threads, 2);
+    for kind in ["step", "train", "validation", "test"] {
+        assert_eq!(processes.losses(kind), threads.losses(kind), "{kind}");
+    }
+}
+
 fn check_record(run: &Run, ranks: usize) {
     let report = run.report();
     assert_eq!(report["dataset"], "synthetic-digits", "{report:#}");

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use everburn::train::{OptimizerKind, Schedule};
 
+use crate::config::Strategy;
+
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
 #[command(name = "everburn", version)]
@@ -141,6 +143,10 @@ pub(crate) struct RankFlags {
     /// How many ranks to start on this machine [default: 1].
     #[arg(long)]
     pub(crate) ranks: Option<usize>,
+
+    /// ddp: each rank is a process; data-parallel: each is a thread of one process [default: ddp].
+    #[arg(long, value_parser = kebab::<Strategy>)]
+    pub(crate) strategy: Option<Strategy>,
 
     /// One rank on each of the first N GPUs.
     #[arg(long, value_name = "N", conflicts_with_all = ["ranks", "devices"])]

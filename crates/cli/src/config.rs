@@ -40,12 +40,25 @@ impl Default for DataConfig {
     }
 }
 
+/// What a rank is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Strategy {
+    /// A process of its own: distributed data parallelism.
+    #[default]
+    Ddp,
+    /// A thread of this process, with a device of its own.
+    DataParallel,
+}
+
 /// On what a run runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RanksConfig {
     /// Ranks on each machine.
     pub(crate) ranks: usize,
+    /// Processes or threads.
+    pub(crate) strategy: Strategy,
     /// Machines.
     pub(crate) nodes: usize,
     /// The device of each rank, in turn.
@@ -60,6 +73,7 @@ impl Default for RanksConfig {
     fn default() -> Self {
         Self {
             ranks: 1,
+            strategy: Strategy::Ddp,
             nodes: 1,
             devices: vec!["flex".to_string()],
             threads_per_rank: None,
@@ -130,6 +144,12 @@ impl RunConfig {
         }
         if self.ranks.nodes == 0 {
             return Err(CliError::usage("--nodes must be at least 1"));
+        }
+        if self.ranks.nodes > 1 && self.ranks.strategy == Strategy::DataParallel {
+            return Err(CliError::usage_with_help(
+                "--strategy data-parallel is for one machine",
+                "on several machines, use --strategy ddp",
+            ));
         }
         if self.ranks.threads_per_rank == Some(0) {
             return Err(CliError::usage("--threads-per-rank must be at least 1"));
@@ -255,6 +275,7 @@ fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> 
     // One rank a device, unless --ranks says otherwise.
     let ranks = flags.ranks.or(devices.as_ref().map(Vec::len));
     layer.set(&["ranks", "ranks"], ranks.as_ref())?;
+    layer.set(&["ranks", "strategy"], flags.strategy.as_ref())?;
     layer.set(&["ranks", "devices"], devices.as_ref())?;
     layer.set(
         &["ranks", "threads_per_rank"],

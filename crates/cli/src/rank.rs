@@ -26,10 +26,7 @@ pub(crate) fn join(
     environment: Option<&RankEnvironment>,
     timeout: Duration,
 ) -> Result<ProcessGroup, CliError> {
-    let options = GroupOptions {
-        timeout: Some(timeout),
-        ..GroupOptions::default()
-    };
+    let options = group_options(timeout);
     let Some(environment) = environment else {
         return Ok(ProcessGroup::alone(options));
     };
@@ -40,6 +37,14 @@ pub(crate) fn join(
     };
     let meeting = rendezvous("env://", request)?;
     Ok(ProcessGroup::connect(meeting, options)?)
+}
+
+/// How the ranks of a job wait for each other.
+pub(crate) fn group_options(timeout: Duration) -> GroupOptions {
+    GroupOptions {
+        timeout: Some(timeout),
+        ..GroupOptions::default()
+    }
 }
 
 /// Says what went wrong, to the user and to the launcher, and how the process should end.

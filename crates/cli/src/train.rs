@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use everburn::burn::module::Module;
+use everburn::burn::prelude::Device;
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
 use everburn::train::{StopSignal, renderer};
@@ -15,7 +16,7 @@ use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
 
 use crate::arguments::TrainArguments;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, Strategy};
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
 use crate::{data, devices, launching, rank};
@@ -28,7 +29,7 @@ pub(crate) fn run(
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments)?;
     if let Some(environment) = environment {
-        return train_as_rank(config, arguments, environment, log);
+        return train_as_rank(config, arguments, environment);
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
@@ -39,8 +40,8 @@ pub(crate) fn run(
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
     }
-    if config.world_size() == 1 {
-        return train_alone(config, arguments, &loaded, log);
+    if config.world_size() == 1 || config.ranks.strategy == Strategy::DataParallel {
+        return train_here(&config, arguments, &loaded, log);
     }
     drop(loaded);
     let run = prepare_run_directory(&config, arguments)?;
@@ -151,27 +152,50 @@ fn first_free(model: &str) -> PathBuf {
         .unwrap_or_else(|| Path::new("runs").join(model))
 }
 
-fn train_alone(
-    config: RunConfig,
+/// In this process: alone, or on several devices with a thread each.
+fn train_here(
+    config: &RunConfig,
     arguments: &TrainArguments,
     loaded: &LoadedData,
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     if let Some(threads) = config.ranks.threads_per_rank {
+        let threads = threads * config.ranks.ranks;
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build_global()
-            .map_err(|error| CliError::usage(format!("--threads-per-rank {threads}: {error}")))?;
+            .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
-    let run = prepare_run_directory(&config, arguments)?;
-    train(config, arguments, loaded, Some(run), None, log)
+    let run = prepare_run_directory(config, arguments)?;
+    let job = RankJob::new(config, arguments, loaded, None)?;
+    if job.display == renderer::Display::Dashboard {
+        let path = run.logs().join("rank-0.log");
+        log.redirect(&path).map_err(|error| {
+            CliError::usage(format!("{} cannot be written: {error}", path.display()))
+        })?;
+    }
+    let devices = (0..config.ranks.ranks)
+        .map(|rank| devices::of_rank(&config.ranks.devices, rank))
+        .collect::<Result<Vec<_>, _>>()?;
+    let threads = TrainOnThreads {
+        job: &job,
+        devices,
+        run,
+    };
+    let reports = registry::visit(&config.model, threads).ok_or(CliError::NoModel)??;
+    // Ranks that are threads have no launcher to tell of an interruption.
+    let interrupted = reports.iter().any(|report| report.test_accuracy.is_none());
+    Ok(if interrupted {
+        EXIT_INTERRUPTED.into()
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn train_as_rank(
     mut config: RunConfig,
     arguments: &TrainArguments,
     environment: &RankEnvironment,
-    log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let loaded = data::load(&config.data)?;
     data::pin(&mut config.data, &loaded.description);
@@ -184,58 +208,128 @@ fn train_as_rank(
             Some(prepare_run_directory(&config, arguments)?)
         }
     };
-    train(config, arguments, &loaded, run, Some(environment), log)
+    let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
+    let device = devices::of_rank(&config.ranks.devices, environment.local_rank)?;
+    let group = rank::join(Some(environment), Duration::from_secs(config.ranks.timeout))?;
+    let rank = TrainOneRank {
+        trainer: job.trainer(group, device, run),
+        job: &job,
+    };
+    registry::visit(&config.model, rank).ok_or(CliError::NoModel)??;
+    // It is the launcher's exit code that tells of an interruption, not the rank's.
+    Ok(ExitCode::SUCCESS)
 }
 
-fn train(
-    config: RunConfig,
-    arguments: &TrainArguments,
-    loaded: &LoadedData,
-    run: Option<RunDirectory>,
-    environment: Option<&RankEnvironment>,
-    log: &LogOutput,
-) -> Result<ExitCode, CliError> {
-    let stop = StopRequest::listen(environment.is_some())
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
-    let local_rank = environment.map_or(0, |environment| environment.local_rank);
-    let device = devices::of_rank(&config.ranks.devices, local_rank)?;
-    let group = rank::join(environment, Duration::from_secs(config.ranks.timeout))?;
-    let display = choose_display(arguments);
-    if let (renderer::Display::Dashboard, None, Some(run)) = (display, environment, &run) {
-        let path = run.logs().join("rank-0.log");
-        log.redirect(&path).map_err(|error| {
-            CliError::usage(format!("{} cannot be written: {error}", path.display()))
-        })?;
-    }
-    let trainer = Trainer {
-        device,
-        run,
-        resume: arguments.resume,
-        display,
-        stop: StopSignal::from_flag(stop.flag()),
-        model_name: config.model.clone(),
-        ..Trainer::new(config.training, group)
-    };
-    let report = registry::visit(
-        &config.model,
-        Train {
-            trainer: &trainer,
+/// What every rank of this process does.
+struct RankJob<'a> {
+    config: &'a RunConfig,
+    loaded: &'a LoadedData,
+    resume: bool,
+    display: renderer::Display,
+    stop: StopSignal,
+}
+
+impl<'a> RankJob<'a> {
+    fn new(
+        config: &'a RunConfig,
+        arguments: &TrainArguments,
+        loaded: &'a LoadedData,
+        environment: Option<&RankEnvironment>,
+    ) -> Result<Self, CliError> {
+        let stop = StopRequest::listen(environment.is_some())
+            .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
+        Ok(Self {
+            config,
             loaded,
-        },
-    )
-    .ok_or(CliError::NoModel)??;
-    if trainer.group.rank() == 0 {
-        print_report(&report, trainer.run.as_ref());
+            resume: arguments.resume,
+            display: choose_display(arguments),
+            stop: StopSignal::from_flag(stop.flag()),
+        })
     }
-    let interrupted = report.test_accuracy.is_none();
-    let alone = environment.is_none();
-    trainer.group.destroy()?;
-    // Under a launcher it is the launcher's exit code that tells of an interruption.
-    Ok(if interrupted && alone {
-        EXIT_INTERRUPTED.into()
-    } else {
-        ExitCode::SUCCESS
-    })
+
+    fn trainer(&self, group: ProcessGroup, device: Device, run: Option<RunDirectory>) -> Trainer {
+        Trainer {
+            device,
+            run,
+            resume: self.resume,
+            display: self.display,
+            stop: self.stop.clone(),
+            model_name: self.config.model.clone(),
+            ..Trainer::new(self.config.training.clone(), group)
+        }
+    }
+
+    fn fit<M: Module + Display + Sync + 'static>(
+        &self,
+        trainer: Trainer,
+        model: Classifier<M, 4>,
+        info: ModelInfo,
+    ) -> Result<TrainingReport, TrainError> {
+        let data = data::for_training(self.loaded, info.pixels);
+        let (_model, report) = trainer.fit(model, &data)?;
+        if trainer.group.rank() == 0 {
+            print_report(&report, trainer.run.as_ref());
+        }
+        trainer.group.destroy()?;
+        Ok(report)
+    }
+}
+
+/// This process is one rank.
+struct TrainOneRank<'a> {
+    job: &'a RankJob<'a>,
+    trainer: Trainer,
+}
+
+impl ModelVisitor for TrainOneRank<'_> {
+    type Output = Result<TrainingReport, TrainError>;
+
+    fn visit<M: Module + Display + Sync + 'static>(
+        self,
+        info: ModelInfo,
+        init: Init<M>,
+        forward: Forward<M>,
+    ) -> Self::Output {
+        self.trainer.seed();
+        let model = Classifier::new(init(&self.trainer.device), forward);
+        self.job.fit(self.trainer, model, info)
+    }
+}
+
+/// Each thread of this process is a rank.
+struct TrainOnThreads<'a> {
+    job: &'a RankJob<'a>,
+    devices: Vec<Device>,
+    run: RunDirectory,
+}
+
+impl ModelVisitor for TrainOnThreads<'_> {
+    type Output = Result<Vec<TrainingReport>, TrainError>;
+
+    fn visit<M: Module + Display + Sync + 'static>(
+        self,
+        info: ModelInfo,
+        init: Init<M>,
+        forward: Forward<M>,
+    ) -> Self::Output {
+        // Threads may share a generator of random numbers, so the weights are drawn before there
+        // are any: they are lazy, and taking a record draws them.
+        self.job.config.training.seed_for_weights(&self.devices[0]);
+        let model = init(&self.devices[0]);
+        let weights = model.clone().into_record();
+        let model = model.load_record(weights);
+        let timeout = Duration::from_secs(self.job.config.ranks.timeout);
+        data_parallel(
+            &self.devices,
+            rank::group_options(timeout),
+            |group, device| {
+                let run = (group.rank() == 0).then(|| self.run.clone());
+                let model = Classifier::new(model.clone().fork(&device), forward);
+                self.job
+                    .fit(self.job.trainer(group, device, run), model, info)
+            },
+        )
+    }
 }
 
 /// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.
@@ -277,25 +371,4 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
 pub(crate) fn counted(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")
-}
-
-struct Train<'a> {
-    trainer: &'a Trainer,
-    loaded: &'a LoadedData,
-}
-
-impl ModelVisitor for Train<'_> {
-    type Output = Result<TrainingReport, CliError>;
-
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
-        self.trainer.seed();
-        let model = Classifier::new(init(&self.trainer.device), forward);
-        let data = data::for_training(self.loaded, info.pixels);
-        Ok(self.trainer.fit(model, &data)?.1)
-    }
 }

@@ -58,6 +58,9 @@ pub enum TrainError {
         /// What is wrong with it and what to do.
         reason: String,
     },
+    /// A rank that is a thread panicked.
+    #[error("a training thread panicked: {0}")]
+    Panicked(String),
     /// burn-train reported an error of its own.
     #[error("burn-train: {0}")]
     BurnTrain(String),

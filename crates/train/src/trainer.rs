@@ -26,7 +26,7 @@ use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
 use crate::stop::StopSignal;
-use crate::strategy::{LoopOutcome, RankSetup, RankStrategy, mix};
+use crate::strategy::{LoopOutcome, RankSetup, RankStrategy};
 use crate::tally::{Report, StepReport, Tally};
 
 /// The batch size of an evaluation, over all ranks: no gradients, so larger than in training.
@@ -91,7 +91,7 @@ impl Trainer {
     /// Seeds the device for the model's initial weights; call it before the model is built. All
     /// ranks start from rank 0's weights.
     pub fn seed(&self) {
-        self.device.seed(mix(self.config.seed));
+        self.config.seed_for_weights(&self.device);
     }
 
     /// Trains `model` and returns it with the report, the same on every rank.
