@@ -1,1 +1,32 @@
-//! Placeholder.
+//! What the tests with real processes need: the `everburn` binary, jobs with a deadline, and eyes
+//! for what a run leaves behind.
+//!
+//! - [`Everburn`] is a command line of the binary, in a folder and an environment of its own;
+//! - [`Job`] is such a command that runs: its ranks can be found and signalled, conditions waited
+//!   for, and nothing of it survives its drop;
+//! - [`Ended`] is how it ended: code, standard output, standard error;
+//! - [`Run`] reads the run directory;
+//! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
+//!
+//! # Rules
+//! - Every wait has a deadline and looks for evidence; nothing sleeps and hopes.
+//! - No fixed ports, and nothing outside the test's own folder is written.
+//! - What cannot be tried on this machine is [skipped visibly](skip), never silently green.
+
+mod everburn;
+mod job;
+mod port;
+mod processes;
+mod run;
+mod skip;
+mod terminal;
+mod wait;
+
+pub use everburn::{Everburn, SMALL, binary};
+pub use job::{Ended, Job};
+pub use port::{free_port, on_a_free_port};
+pub use processes::{Process, processes_marked};
+pub use run::Run;
+pub use skip::{mnist_folder, skip};
+pub use terminal::Terminal;
+pub use wait::{DEADLINE, ORPHAN_DEADLINE, holds_within};

@@ -208,6 +208,20 @@ fn check_steps(example: bool) -> Vec<Step> {
             &["doc", "--release", "--workspace", "--no-deps"],
         )
         .with_env("RUSTDOCFLAGS", "-D warnings"),
+        // Whole trainings on real MNIST, 1, 2 and 4 ranks: minutes, so not part of `test`.
+        Step::cargo(
+            "long tests",
+            &[
+                "test",
+                "--release",
+                "--workspace",
+                "--test",
+                "whole_mnist",
+                "--",
+                "--ignored",
+                "--test-threads=1",
+            ],
+        ),
     ]);
     steps.extend(test_steps(&[], example));
     steps
@@ -254,6 +268,30 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    /// Else the example would build Burn once more, from other versions.
+    #[test]
+    fn the_example_is_locked_to_the_workspaces_versions() {
+        let packages = |lock: &str| -> Vec<String> {
+            let text = std::fs::read_to_string(root().join(lock)).unwrap();
+            let blocks = text.split("[[package]]").skip(1);
+            let line = |block: &str, key: &str| {
+                let line = block.lines().find(|line| line.starts_with(key));
+                line.unwrap_or_default().to_owned()
+            };
+            blocks
+                .map(|block| format!("{} {}", line(block, "name"), line(block, "version")))
+                .collect()
+        };
+        let workspace = packages("Cargo.lock");
+        for package in packages("examples/reuse/Cargo.lock") {
+            let own = package.starts_with("name = \"reuse\"");
+            assert!(
+                own || workspace.contains(&package),
+                "{package} is not the workspace's: copy Cargo.lock there and run cargo build"
+            );
+        }
+    }
 
     #[test]
     fn check_ends_with_exactly_the_tests() {

@@ -41,15 +41,6 @@ enum Command {
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
-    /// Host a store that ranks on several machines share
-    #[command(disable_help_flag = true)]
-    Store(HandedOn),
-    /// Write a run's model in another format
-    #[command(disable_help_flag = true)]
-    Export(HandedOn),
-    /// Check a run directory: files, checksums, that the checkpoint loads
-    #[command(disable_help_flag = true)]
-    Verify(HandedOn),
     /// Run all tests; arguments are handed to `cargo test`
     Test(HandedOn),
     /// Run everything that CI runs: format, repository's rules, lints, documents, tests
@@ -75,14 +66,24 @@ struct HandedOn {
     arguments: Vec<OsString>,
 }
 
-fn main() -> miette::Result<ExitCode> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        for cause in error.chain().skip(1) {
+            eprintln!("  because: {cause}");
+        }
+        if let Some(help) = error.help() {
+            eprintln!("help: {help}");
+        }
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> miette::Result<ExitCode> {
     match Cli::parse().command {
         Command::Train(args) => binary::become_everburn("train", &args.arguments),
         Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),
-        Command::Store(args) => binary::become_everburn("store", &args.arguments),
-        Command::Export(args) => binary::become_everburn("export", &args.arguments),
-        Command::Verify(args) => binary::become_everburn("verify", &args.arguments),
         Command::Test(args) => check::test(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),
         Command::Doctor => Ok(doctor::run()),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use everburn::train::{OptimizerKind, Schedule};
 
+use crate::config::Strategy;
+
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
 #[command(name = "everburn", version)]
@@ -18,13 +20,14 @@ pub(crate) enum Command {
     /// Train a model, alone or on several ranks.
     Train(Box<TrainArguments>),
     /// Measure a trained model on the test samples, each counted once.
-    Eval(EvalArguments),
+    Eval(Box<EvalArguments>),
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TrainArguments {
-    /// The model, one of `--list`.
+    /// The model, one of `--list`; `mnist-bn` has a preset of its own (cosine schedule, learning
+    /// rate 0.003).
     pub(crate) model: Option<String>,
 
     /// List the models with their parameter counts and exit.
@@ -74,7 +77,7 @@ pub(crate) struct TrainingFlags {
     pub(crate) optimizer: Option<OptimizerKind>,
 
     /// The learning rate at the start [default: 0.001].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) learning_rate: Option<f64>,
 
     /// constant or cosine [default: constant].
@@ -82,11 +85,11 @@ pub(crate) struct TrainingFlags {
     pub(crate) schedule: Option<Schedule>,
 
     /// The share of its last update that sgd keeps [default: 0].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) momentum: Option<f64>,
 
     /// How strongly parameters are pulled to zero [default: 0].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) weight_decay: Option<f64>,
 
     /// The seed of initial weights, shuffling and dropout [default: 42].
@@ -141,6 +144,10 @@ pub(crate) struct RankFlags {
     #[arg(long)]
     pub(crate) ranks: Option<usize>,
 
+    /// ddp: each rank is a process; data-parallel: each is a thread of one process [default: ddp].
+    #[arg(long, value_parser = kebab::<Strategy>)]
+    pub(crate) strategy: Option<Strategy>,
+
     /// One rank on each of the first N GPUs.
     #[arg(long, value_name = "N", conflicts_with_all = ["ranks", "devices"])]
     pub(crate) gpus: Option<usize>,
@@ -191,6 +198,10 @@ pub(crate) struct EvalArguments {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Where rank 0 leaves its result for the launcher.
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub(crate) result_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) data: DataFlags,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use everburn::prelude::RunDirectory;
 use everburn::train::TrainingConfig;
 use everburn_models::registry;
 use serde::{Deserialize, Serialize};
@@ -39,12 +40,25 @@ impl Default for DataConfig {
     }
 }
 
+/// What a rank is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Strategy {
+    /// A process of its own: distributed data parallelism.
+    #[default]
+    Ddp,
+    /// A thread of this process, with a device of its own.
+    DataParallel,
+}
+
 /// On what a run runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RanksConfig {
     /// Ranks on each machine.
     pub(crate) ranks: usize,
+    /// Processes or threads.
+    pub(crate) strategy: Strategy,
     /// Machines.
     pub(crate) nodes: usize,
     /// The device of each rank, in turn.
@@ -59,6 +73,7 @@ impl Default for RanksConfig {
     fn default() -> Self {
         Self {
             ranks: 1,
+            strategy: Strategy::Ddp,
             nodes: 1,
             devices: vec!["flex".to_string()],
             threads_per_rank: None,
@@ -89,7 +104,7 @@ impl RunConfig {
     pub(crate) fn resolve(arguments: &TrainArguments) -> Result<Self, CliError> {
         let file = match (&arguments.config, &arguments.run_dir, arguments.resume) {
             (Some(path), ..) => Some(path.clone()),
-            (None, Some(run_dir), true) => Some(run_dir.join("config.toml")),
+            (None, Some(run_dir), true) => Some(RunDirectory::open(run_dir)?.config_path()),
             _ => None,
         };
         let file_layer = file
@@ -129,6 +144,12 @@ impl RunConfig {
         }
         if self.ranks.nodes == 0 {
             return Err(CliError::usage("--nodes must be at least 1"));
+        }
+        if self.ranks.nodes > 1 && self.ranks.strategy == Strategy::DataParallel {
+            return Err(CliError::usage_with_help(
+                "--strategy data-parallel is for one machine",
+                "on several machines, use --strategy ddp",
+            ));
         }
         if self.ranks.threads_per_rank == Some(0) {
             return Err(CliError::usage("--threads-per-rank must be at least 1"));
@@ -254,6 +275,7 @@ fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> 
     // One rank a device, unless --ranks says otherwise.
     let ranks = flags.ranks.or(devices.as_ref().map(Vec::len));
     layer.set(&["ranks", "ranks"], ranks.as_ref())?;
+    layer.set(&["ranks", "strategy"], flags.strategy.as_ref())?;
     layer.set(&["ranks", "devices"], devices.as_ref())?;
     layer.set(
         &["ranks", "threads_per_rank"],

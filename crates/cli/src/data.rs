@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use everburn::burn::prelude::*;
 use everburn::train::TrainingData;
-use everburn_datasets::{DataRequest, DatasetDescription, ImageBatcher, ImageItem, LoadedData};
+use everburn_datasets::{
+    DataRequest, DatasetDescription, ImageBatcher, ImageItem, LoadedData, SyntheticDigits,
+};
 use everburn_models::registry::PixelRange;
 
 use crate::config::DataConfig;
@@ -17,19 +19,20 @@ pub(crate) type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
 pub(crate) fn load(config: &DataConfig) -> Result<LoadedData, CliError> {
     let choice = config.name.parse();
     let choice = choice.map_err(|error| CliError::usage(format!("{error}")))?;
+    let (train, test) = (config.train_samples, config.test_samples);
+    // Asked for here, and not cut off afterwards: digits that nobody reads are not drawn.
+    let limits = (train.is_some() || test.is_some()).then(|| {
+        (
+            train.unwrap_or(SyntheticDigits::TRAIN_COUNT),
+            test.unwrap_or(SyntheticDigits::TEST_COUNT),
+        )
+    });
     let mut data = everburn_datasets::load(&DataRequest {
         choice,
         data_dir: config.folder.clone(),
+        limits,
         ..DataRequest::default()
     })?;
-    if let Some(count) = config.train_samples {
-        data.train = data.train.first(count);
-    }
-    if let Some(count) = config.test_samples {
-        data.test = data.test.first(count);
-    }
-    data.description.train = data.train.len();
-    data.description.test = data.test.len();
     if let Some(reason) = &config.reason {
         data.description.reason.clone_from(reason);
     }

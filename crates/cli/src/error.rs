@@ -36,6 +36,7 @@ pub(crate) enum CliError {
     },
 
     #[error("{path} cannot be used as a configuration: {reason}")]
+    #[diagnostic(help("--config takes a TOML file like the config.toml of a run"))]
     Config { path: PathBuf, reason: String },
 
     #[error(transparent)]
@@ -58,6 +59,24 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
+    /// Tells the user: the error, what it came from, what to do.
+    pub(crate) fn print(&self) {
+        let mut told = self.to_string();
+        eprintln!("error: {told}");
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !told.contains(&cause_text) {
+                eprintln!("  because: {cause_text}");
+                told = cause_text;
+            }
+            source = cause.source();
+        }
+        if let Some(help) = self.help() {
+            eprintln!("help: {help}");
+        }
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::Usage {
             message: message.into(),

@@ -1,6 +1,8 @@
 //! `everburn eval`
 
+use std::ffi::OsString;
 use std::fmt::Display;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,11 +12,26 @@ use everburn::train::{Tally, load_safetensors};
 use everburn_datasets::LoadedData;
 use everburn_launch::RankEnvironment;
 use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
+use serde::{Deserialize, Serialize};
 
-use crate::arguments::EvalArguments;
+use crate::arguments::{DataFlags, EvalArguments, RankFlags};
 use crate::config::RunConfig;
 use crate::error::CliError;
+use crate::train::counted;
 use crate::{data, devices, launching, rank};
+
+/// What an evaluation yields, and what `--json` prints.
+#[derive(Debug, Serialize, Deserialize)]
+struct Evaluation {
+    model: String,
+    dataset: String,
+    test_accuracy: f64,
+    test_loss: f64,
+    test_correct: u64,
+    test_samples: u64,
+    world_size: usize,
+    data: String,
+}
 
 /// Measures a run's model, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -26,16 +43,90 @@ pub(crate) fn run(
     let config = config.for_evaluation(&arguments.data, &arguments.ranks)?;
     if environment.is_none() {
         devices::check(&config.ranks.devices, config.ranks.ranks)?;
+        let plan = launching::plan(&config.ranks, &arguments.ranks)?;
+        if config.world_size() > 1 {
+            return launch(arguments, &run, plan);
+        }
     }
-    if environment.is_none() && config.world_size() > 1 {
-        let log_dir = run.logs().join("eval");
-        let mut ranks_arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
-        // Ranks print lines; nothing of an evaluation is drawn.
-        ranks_arguments.push("--no-dashboard".into());
-        let mut flags = arguments.ranks.clone();
-        flags.no_dashboard = true;
-        return launching::run(&config.ranks, &flags, ranks_arguments, log_dir);
+    let Some(evaluation) = evaluate(&config, &run, environment)? else {
+        return Ok(ExitCode::SUCCESS); // not rank 0
+    };
+    match &arguments.result_file {
+        Some(path) => write_result(path, &evaluation)?,
+        None => evaluation.print(arguments.json),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ranks leave their result in a file, so that what is printed is the same for any number of them.
+fn launch(
+    arguments: &EvalArguments,
+    run: &RunDirectory,
+    mut plan: everburn_launch::LaunchConfig,
+) -> Result<ExitCode, CliError> {
+    let logs = run.logs().join("eval");
+    let result = logs.join("result.json");
+    // A result of an earlier evaluation must not be taken for this one's.
+    let _ = std::fs::remove_file(&result);
+    plan.dashboard = false;
+    let code = launching::run(plan, rank_arguments(arguments, &result), logs)?;
+    if code == ExitCode::SUCCESS && arguments.ranks.node_rank.unwrap_or(0) == 0 {
+        read_result(&result)?.print(arguments.json);
+    }
+    Ok(code)
+}
+
+fn rank_arguments(arguments: &EvalArguments, result: &Path) -> Vec<OsString> {
+    let mut list: Vec<OsString> = vec!["eval".into(), arguments.run_dir.clone().into()];
+    let mut flag = |name: &str, value: Option<OsString>| {
+        if let Some(value) = value {
+            list.extend([name.into(), value]);
+        }
+    };
+    let DataFlags {
+        data,
+        data_dir,
+        train_samples,
+        test_samples,
+    } = arguments.data.clone();
+    let RankFlags {
+        gpus,
+        devices,
+        timeout,
+        ..
+    } = arguments.ranks.clone();
+    flag("--result-file", Some(result.into()));
+    flag("--data", data.map(Into::into));
+    flag("--data-dir", data_dir.map(Into::into));
+    flag(
+        "--train-samples",
+        train_samples.map(|n| n.to_string().into()),
+    );
+    flag("--test-samples", test_samples.map(|n| n.to_string().into()));
+    flag("--gpus", gpus.map(|n| n.to_string().into()));
+    flag("--devices", devices.map(|names| names.join(",").into()));
+    flag("--timeout", timeout.map(|n| n.to_string().into()));
+    list
+}
+
+fn write_result(path: &Path, evaluation: &Evaluation) -> Result<(), CliError> {
+    let text = serde_json::to_string(evaluation).map_err(|e| CliError::usage(e.to_string()))?;
+    std::fs::write(path, text)
+        .map_err(|error| CliError::usage(format!("writing {} failed: {error}", path.display())))
+}
+
+fn read_result(path: &Path) -> Result<Evaluation, CliError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::usage(format!("rank 0 left no result: {error}")))?;
+    serde_json::from_str(&text).map_err(|e| CliError::usage(e.to_string()))
+}
+
+/// The result, on rank 0.
+fn evaluate(
+    config: &RunConfig,
+    run: &RunDirectory,
+    environment: Option<&RankEnvironment>,
+) -> Result<Option<Evaluation>, CliError> {
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
     let loaded = data::load(&config.data)?;
     let trainer = Trainer {
@@ -47,52 +138,42 @@ pub(crate) fn run(
     };
     let visitor = Evaluate {
         trainer: &trainer,
-        run: &run,
+        run,
         loaded: &loaded,
     };
     let tally = registry::visit(&config.model, visitor).ok_or(CliError::NoModel)??;
-    if trainer.group.rank() == 0 {
-        print(
-            arguments,
-            &config,
-            &loaded,
-            &tally,
-            trainer.group.world_size(),
-        );
-    }
+    let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
+        model: config.model.clone(),
+        dataset: loaded.description.name.clone(),
+        test_accuracy: tally.accuracy(),
+        test_loss: tally.mean_loss(),
+        test_correct: tally.correct,
+        test_samples: tally.samples,
+        world_size: trainer.group.world_size(),
+        data: loaded.description.to_string(),
+    });
     trainer.group.destroy()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(evaluation)
 }
 
-fn print(
-    arguments: &EvalArguments,
-    config: &RunConfig,
-    loaded: &LoadedData,
-    tally: &Tally,
-    world_size: usize,
-) {
-    let dataset = &loaded.description.name;
-    let (accuracy, loss) = (tally.accuracy(), tally.mean_loss());
-    if arguments.json {
-        let result = serde_json::json!({
-            "model": config.model,
-            "dataset": dataset,
-            "test_accuracy": accuracy,
-            "test_loss": loss,
-            "test_samples": tally.samples,
-            "world_size": world_size,
-        });
-        println!("{result}");
-        return;
+impl Evaluation {
+    fn print(&self, json: bool) {
+        if json && let Ok(text) = serde_json::to_string(self) {
+            println!("{text}");
+            return;
+        }
+        println!("{}", self.data);
+        println!(
+            "test accuracy {:.2} % ({} of {})  loss {:.4}  {} on {}  {}",
+            100.0 * self.test_accuracy,
+            self.test_correct,
+            self.test_samples,
+            self.test_loss,
+            self.model,
+            self.dataset,
+            counted(self.world_size, "rank")
+        );
     }
-    println!("{}", loaded.description);
-    println!(
-        "test accuracy {:.2} % ({} of {})  loss {loss:.4}  {} on {dataset}  {world_size} ranks",
-        100.0 * accuracy,
-        tally.correct,
-        tally.samples,
-        config.model
-    );
 }
 
 struct Evaluate<'a> {

@@ -10,30 +10,42 @@ use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
 use crate::error::{CliError, EXIT_FAILURE};
 
-/// Starts this program once a rank with `arguments`, and returns when all have ended.
-pub(crate) fn run(
-    config: &RanksConfig,
-    flags: &RankFlags,
-    arguments: Vec<OsString>,
-    log_dir: PathBuf,
-) -> Result<ExitCode, CliError> {
+/// What is to be launched, checked as far as it can be without starting anything.
+///
+/// # Errors
+/// [`CliError`] if it can never work: flags that do not go together, a port in use.
+pub(crate) fn plan(config: &RanksConfig, flags: &RankFlags) -> Result<LaunchConfig, CliError> {
     let program = std::env::current_exe()
         .map_err(|error| CliError::usage(format!("this program cannot find itself: {error}")))?;
-    if flags.rendezvous.is_some() && flags.nodes.is_none() {
+    if flags.rendezvous.is_some() && config.nodes == 1 {
         return Err(CliError::usage_with_help(
             "--rendezvous without --nodes",
             "give --nodes N and --node-rank I as well",
         ));
     }
     let launch = LaunchConfig {
-        args: arguments,
         nodes: config.nodes,
         node_rank: flags.node_rank.unwrap_or(0),
         rendezvous: flags.rendezvous.clone(),
         job_token: flags.job_token.clone(),
         threads_per_rank: config.threads_per_rank,
         dashboard: !flags.no_dashboard,
-        ..LaunchConfig::new(program, config.ranks, log_dir)
+        ..LaunchConfig::new(program, config.ranks, "")
+    };
+    launch.check()?;
+    Ok(launch)
+}
+
+/// Starts this program once a rank with `arguments`, and returns when all have ended.
+pub(crate) fn run(
+    plan: LaunchConfig,
+    arguments: Vec<OsString>,
+    log_dir: PathBuf,
+) -> Result<ExitCode, CliError> {
+    let launch = LaunchConfig {
+        args: arguments,
+        log_dir,
+        ..plan
     };
     let outcome = Launcher::new(launch).run()?;
     if !matches!(outcome, Outcome::Succeeded) {

@@ -26,10 +26,7 @@ pub(crate) fn join(
     environment: Option<&RankEnvironment>,
     timeout: Duration,
 ) -> Result<ProcessGroup, CliError> {
-    let options = GroupOptions {
-        timeout: Some(timeout),
-        ..GroupOptions::default()
-    };
+    let options = group_options(timeout);
     let Some(environment) = environment else {
         return Ok(ProcessGroup::alone(options));
     };
@@ -42,8 +39,16 @@ pub(crate) fn join(
     Ok(ProcessGroup::connect(meeting, options)?)
 }
 
+/// How the ranks of a job wait for each other.
+pub(crate) fn group_options(timeout: Duration) -> GroupOptions {
+    GroupOptions {
+        timeout: Some(timeout),
+        ..GroupOptions::default()
+    }
+}
+
 /// Says what went wrong, to the user and to the launcher, and how the process should end.
-pub(crate) fn fail(error: CliError, environment: Option<&RankEnvironment>) -> ExitCode {
+pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> ExitCode {
     let secondary = error.is_secondary();
     let code = if error.is_usage() {
         ExitCode::from(EXIT_USAGE)
@@ -60,6 +65,6 @@ pub(crate) fn fail(error: CliError, environment: Option<&RankEnvironment>) -> Ex
         };
         environment.report(kind, None, &error.to_string());
     }
-    eprintln!("{:?}", miette::Report::new(error));
+    error.print();
     code
 }

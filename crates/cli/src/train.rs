@@ -7,39 +7,92 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use everburn::burn::module::Module;
+use everburn::burn::prelude::Device;
 use everburn::prelude::*;
-use everburn::train::StopSignal;
-use everburn::train::renderer;
+use everburn::train::checkpoint::{CheckpointFolder, Progress};
+use everburn::train::{StopSignal, renderer};
 use everburn_datasets::LoadedData;
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
 
 use crate::arguments::TrainArguments;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, Strategy};
 use crate::error::{CliError, EXIT_INTERRUPTED};
+use crate::logging::LogOutput;
 use crate::{data, devices, launching, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
     arguments: &TrainArguments,
     environment: Option<&RankEnvironment>,
+    log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments)?;
     if let Some(environment) = environment {
-        return train_as_rank(config, arguments, Some(environment));
+        return train_as_rank(config, arguments, environment);
     }
-    // Whatever can be wrong is found here, before anything is started or moved.
+    // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config.data)?;
     println!("{}", loaded.description);
     data::pin(&mut config.data, &loaded.description);
-    if config.world_size() == 1 {
-        return train_alone(config, arguments, &loaded);
+    if arguments.resume {
+        check_resume(&config, arguments, &loaded)?;
+    }
+    if config.world_size() == 1 || config.ranks.strategy == Strategy::DataParallel {
+        return train_here(&config, arguments, &loaded, log);
     }
     drop(loaded);
     let run = prepare_run_directory(&config, arguments)?;
-    let ranks_arguments = rank_arguments(&run, arguments);
-    launching::run(&config.ranks, &arguments.ranks, ranks_arguments, run.logs())
+    let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
+    let code = launching::run(plan, rank_arguments, logs)?;
+    // Ranks that the user stopped, with a key of the dashboard say, end well; the job did not.
+    let stopped_early = || {
+        run.read_report()
+            .is_ok_and(|report| report.test_accuracy.is_none())
+    };
+    if code == ExitCode::SUCCESS && arguments.ranks.node_rank.unwrap_or(0) == 0 && stopped_early() {
+        return Ok(EXIT_INTERRUPTED.into());
+    }
+    Ok(code)
+}
+
+/// Checks that there is a checkpoint and that it belongs to this configuration.
+fn check_resume(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    loaded: &LoadedData,
+) -> Result<(), CliError> {
+    if arguments.ranks.node_rank.unwrap_or(0) > 0 {
+        return Ok(()); // the checkpoints are on machine 0
+    }
+    let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
+    let training = &config.training;
+    let newest =
+        CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
+    if choose_display(arguments) == renderer::Display::Dashboard {
+        // Elsewhere the rank that resumes says so; its messages are not seen below a dashboard.
+        for refused in &newest.refused {
+            println!("passed over: {refused}");
+        }
+    }
+    let here = Progress {
+        model: config.model.clone(),
+        seed: training.seed,
+        batch_size: training.batch_size,
+        samples_per_epoch: loaded
+            .train
+            .len()
+            .saturating_sub(training.validation_samples),
+        ..Progress::default()
+    };
+    let fits = here.fits(&newest.checkpoint.progress);
+    fits.map_err(|reason| TrainError::Checkpoint {
+        path: newest.path,
+        reason,
+    })?;
+    Ok(())
 }
 
 /// What every rank is started with: the resolved configuration, and nothing that could resolve to
@@ -62,15 +115,21 @@ fn rank_arguments(run: &RunDirectory, arguments: &TrainArguments) -> Vec<std::ff
     list
 }
 
-/// The run directory, with the resolved configuration in it.
+/// The run directory, with the resolved configuration in it. Machines that share a disk must not
+/// share a folder: machine 1 records in `<folder>-node-1`.
 fn prepare_run_directory(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<RunDirectory, CliError> {
-    let path = arguments
+    let mut path = arguments
         .run_dir
         .clone()
         .unwrap_or_else(|| first_free(&config.model));
+    if let Some(node) = arguments.ranks.node_rank.filter(|node| *node > 0) {
+        let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+        name.push(format!("-node-{node}"));
+        path.set_file_name(name);
+    }
     if !arguments.resume
         && let Some(aside) = RunDirectory::move_aside(&path)?
     {
@@ -93,31 +152,55 @@ fn first_free(model: &str) -> PathBuf {
         .unwrap_or_else(|| Path::new("runs").join(model))
 }
 
-fn train_alone(
-    config: RunConfig,
+/// In this process: alone, or on several devices with a thread each.
+fn train_here(
+    config: &RunConfig,
     arguments: &TrainArguments,
     loaded: &LoadedData,
+    log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     if let Some(threads) = config.ranks.threads_per_rank {
+        let threads = threads * config.ranks.ranks;
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build_global()
-            .map_err(|error| CliError::usage(format!("--threads-per-rank {threads}: {error}")))?;
+            .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
-    let run = prepare_run_directory(&config, arguments)?;
-    train(config, arguments, loaded, Some(run), None)
+    let run = prepare_run_directory(config, arguments)?;
+    let job = RankJob::new(config, arguments, loaded, None)?;
+    if job.display == renderer::Display::Dashboard {
+        let path = run.logs().join("rank-0.log");
+        log.redirect(&path).map_err(|error| {
+            CliError::usage(format!("{} cannot be written: {error}", path.display()))
+        })?;
+    }
+    let devices = (0..config.ranks.ranks)
+        .map(|rank| devices::of_rank(&config.ranks.devices, rank))
+        .collect::<Result<Vec<_>, _>>()?;
+    let threads = TrainOnThreads {
+        job: &job,
+        devices,
+        run,
+    };
+    let reports = registry::visit(&config.model, threads).ok_or(CliError::NoModel)??;
+    // Ranks that are threads have no launcher to tell of an interruption.
+    let interrupted = reports.iter().any(|report| report.test_accuracy.is_none());
+    Ok(if interrupted {
+        EXIT_INTERRUPTED.into()
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn train_as_rank(
     mut config: RunConfig,
     arguments: &TrainArguments,
-    environment: Option<&RankEnvironment>,
+    environment: &RankEnvironment,
 ) -> Result<ExitCode, CliError> {
     let loaded = data::load(&config.data)?;
     data::pin(&mut config.data, &loaded.description);
-    let is_first = environment.is_none_or(|environment| environment.rank == 0);
-    let ours = environment.is_some_and(|environment| environment.launcher_pid.is_some());
-    let run = match (&arguments.run_dir, is_first) {
+    let ours = environment.launcher_pid.is_some();
+    let run = match (&arguments.run_dir, environment.rank == 0) {
         (_, false) => None,
         (Some(path), true) if ours => Some(RunDirectory::open(path)?),
         (_, true) => {
@@ -125,55 +208,138 @@ fn train_as_rank(
             Some(prepare_run_directory(&config, arguments)?)
         }
     };
-    train(config, arguments, &loaded, run, environment)
+    let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
+    let device = devices::of_rank(&config.ranks.devices, environment.local_rank)?;
+    let group = rank::join(Some(environment), Duration::from_secs(config.ranks.timeout))?;
+    let rank = TrainOneRank {
+        trainer: job.trainer(group, device, run),
+        job: &job,
+    };
+    registry::visit(&config.model, rank).ok_or(CliError::NoModel)??;
+    // It is the launcher's exit code that tells of an interruption, not the rank's.
+    Ok(ExitCode::SUCCESS)
 }
 
-fn train(
-    config: RunConfig,
-    arguments: &TrainArguments,
-    loaded: &LoadedData,
-    run: Option<RunDirectory>,
-    environment: Option<&RankEnvironment>,
-) -> Result<ExitCode, CliError> {
-    let stop = StopRequest::listen(environment.is_some())
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
-    let local_rank = environment.map_or(0, |environment| environment.local_rank);
-    let device = devices::of_rank(&config.ranks.devices, local_rank)?;
-    let group = rank::join(environment, Duration::from_secs(config.ranks.timeout))?;
-    let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let trainer = Trainer {
-        device,
-        run,
-        resume: arguments.resume,
-        display: if on_terminal && !arguments.ranks.no_dashboard {
-            renderer::Display::Dashboard
-        } else {
-            renderer::Display::Lines
-        },
-        stop: StopSignal::from_flag(stop.flag()),
-        model_name: config.model.clone(),
-        ..Trainer::new(config.training, group)
-    };
-    let report = registry::visit(
-        &config.model,
-        Train {
-            trainer: &trainer,
+/// What every rank of this process does.
+struct RankJob<'a> {
+    config: &'a RunConfig,
+    loaded: &'a LoadedData,
+    resume: bool,
+    display: renderer::Display,
+    stop: StopSignal,
+}
+
+impl<'a> RankJob<'a> {
+    fn new(
+        config: &'a RunConfig,
+        arguments: &TrainArguments,
+        loaded: &'a LoadedData,
+        environment: Option<&RankEnvironment>,
+    ) -> Result<Self, CliError> {
+        let stop = StopRequest::listen(environment.is_some())
+            .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
+        Ok(Self {
+            config,
             loaded,
-        },
-    )
-    .ok_or(CliError::NoModel)??;
-    if trainer.group.rank() == 0 {
-        print_report(&report, trainer.run.as_ref());
+            resume: arguments.resume,
+            display: choose_display(arguments),
+            stop: StopSignal::from_flag(stop.flag()),
+        })
     }
-    let interrupted = report.test_accuracy.is_none();
-    let alone = environment.is_none();
-    trainer.group.destroy()?;
-    // Under a launcher it is the launcher's exit code that tells of an interruption.
-    Ok(if interrupted && alone {
-        EXIT_INTERRUPTED.into()
+
+    fn trainer(&self, group: ProcessGroup, device: Device, run: Option<RunDirectory>) -> Trainer {
+        Trainer {
+            device,
+            run,
+            resume: self.resume,
+            display: self.display,
+            stop: self.stop.clone(),
+            model_name: self.config.model.clone(),
+            ..Trainer::new(self.config.training.clone(), group)
+        }
+    }
+
+    fn fit<M: Module + Display + Sync + 'static>(
+        &self,
+        trainer: Trainer,
+        model: Classifier<M, 4>,
+        info: ModelInfo,
+    ) -> Result<TrainingReport, TrainError> {
+        let data = data::for_training(self.loaded, info.pixels);
+        let (_model, report) = trainer.fit(model, &data)?;
+        if trainer.group.rank() == 0 {
+            print_report(&report, trainer.run.as_ref());
+        }
+        trainer.group.destroy()?;
+        Ok(report)
+    }
+}
+
+/// This process is one rank.
+struct TrainOneRank<'a> {
+    job: &'a RankJob<'a>,
+    trainer: Trainer,
+}
+
+impl ModelVisitor for TrainOneRank<'_> {
+    type Output = Result<TrainingReport, TrainError>;
+
+    fn visit<M: Module + Display + Sync + 'static>(
+        self,
+        info: ModelInfo,
+        init: Init<M>,
+        forward: Forward<M>,
+    ) -> Self::Output {
+        self.trainer.seed();
+        let model = Classifier::new(init(&self.trainer.device), forward);
+        self.job.fit(self.trainer, model, info)
+    }
+}
+
+/// Each thread of this process is a rank.
+struct TrainOnThreads<'a> {
+    job: &'a RankJob<'a>,
+    devices: Vec<Device>,
+    run: RunDirectory,
+}
+
+impl ModelVisitor for TrainOnThreads<'_> {
+    type Output = Result<Vec<TrainingReport>, TrainError>;
+
+    fn visit<M: Module + Display + Sync + 'static>(
+        self,
+        info: ModelInfo,
+        init: Init<M>,
+        forward: Forward<M>,
+    ) -> Self::Output {
+        // Threads may share a generator of random numbers, so the weights are drawn before there
+        // are any: they are lazy, and taking a record draws them.
+        self.job.config.training.seed_for_weights(&self.devices[0]);
+        let model = init(&self.devices[0]);
+        let weights = model.clone().into_record();
+        let model = model.load_record(weights);
+        let timeout = Duration::from_secs(self.job.config.ranks.timeout);
+        data_parallel(
+            &self.devices,
+            rank::group_options(timeout),
+            |group, device| {
+                let run = (group.rank() == 0).then(|| self.run.clone());
+                let model = Classifier::new(model.clone().fork(&device), forward);
+                self.job
+                    .fit(self.job.trainer(group, device, run), model, info)
+            },
+        )
+    }
+}
+
+/// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.
+fn choose_display(arguments: &TrainArguments) -> renderer::Display {
+    let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if on_terminal && !arguments.ranks.no_dashboard {
+        renderer::Display::Dashboard
     } else {
-        ExitCode::SUCCESS
-    })
+        renderer::Display::Lines
+    }
 }
 
 fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -187,12 +353,12 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
         _ => String::new(),
     };
     println!(
-        "{result}{} on {}  {} epochs  {} steps  {} ranks  {:.0} samples/s  {:.1} s",
+        "{result}{} on {}  {}  {}  {}  {:.0} samples/s  {:.1} s",
         report.model,
         report.dataset,
-        report.epochs,
-        report.steps,
-        report.world_size,
+        counted(report.epochs, "epoch"),
+        counted(report.steps, "step"),
+        counted(report.world_size, "rank"),
         report.samples_per_second,
         report.seconds
     );
@@ -201,23 +367,8 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
     }
 }
 
-struct Train<'a> {
-    trainer: &'a Trainer,
-    loaded: &'a LoadedData,
-}
-
-impl ModelVisitor for Train<'_> {
-    type Output = Result<TrainingReport, CliError>;
-
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
-        self.trainer.seed();
-        let model = Classifier::new(init(&self.trainer.device), forward);
-        let data = data::for_training(self.loaded, info.pixels);
-        Ok(self.trainer.fit(model, &data)?.1)
-    }
+/// `1 rank`, `2 ranks`
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }

@@ -18,7 +18,7 @@ use crate::replicas::{self, TensorDescription, TensorKind};
 pub const DEFAULT_BUCKET_BYTES: usize = 25 * 1024 * 1024;
 
 /// How gradients are synchronised.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DdpConfig {
     /// The largest size of a bucket of gradients, in bytes.
     pub bucket_bytes: usize,

@@ -29,7 +29,7 @@
 //!         let gradients = GradientsParams::from_grads(loss.backward(), &model);
 //!         let synced = ddp.sync_gradients(&model, gradients, samples)?;
 //!         assert_eq!(synced.samples, 3);
-//!         let model = optimizer.step(0.1.into(), model, synced.gradients);
+//!         let model = optimizer.step(0.1, model, synced.gradients);
 //!         ddp.verify_replicas(&model)?;
 //!         Ok(model.weight.val().sum().into_scalar::<f32>())
 //!     })

@@ -157,7 +157,12 @@ fn small_buckets_change_nothing() {
                 model = optimizer.step(0.1, model, synced.gradients);
             }
             ddp.verify_replicas(&model).unwrap();
-            model.weight.val().into_data().try_into_vec::<f32>().unwrap()
+            model
+                .weight
+                .val()
+                .into_data()
+                .try_into_vec::<f32>()
+                .unwrap()
         })
     };
     assert_eq!(train(1), train(1 << 20));
@@ -187,7 +192,12 @@ fn every_rank_starts_from_rank_zero() {
             .map(|w| (w * 0.0 + constant).detach().require_grad());
         let (_, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
         assert!(model.weight.val().is_require_grad());
-        model.weight.val().into_data().try_into_vec::<f32>().unwrap()
+        model
+            .weight
+            .val()
+            .into_data()
+            .try_into_vec::<f32>()
+            .unwrap()
     });
     assert_eq!(weights, vec![vec![0.0; 6]; 4]);
 }

@@ -177,32 +177,47 @@ fn open_store(
     config: &LaunchConfig,
     host_store: HostStore,
 ) -> Result<((String, u16), Option<HostedStore>), LaunchError> {
-    let given = config.rendezvous_parts()?;
-    if let Some(address) = &given
-        && config.node_rank > 0
-    {
-        return Ok((address.clone(), None));
+    let (host, port) = rendezvous_or_loopback(config)?;
+    if config.node_rank > 0 {
+        return Ok(((host, port), None));
     }
-    let (host, port) = given.unwrap_or_else(|| ("127.0.0.1".into(), 0));
-    let address = format!("{host}:{port}");
-    let in_words = |source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => LaunchError::PortInUse {
-            address: address.clone(),
-            port,
-        },
-        _ => LaunchError::Bind {
-            address: address.clone(),
-            source,
-        },
-    };
-    let listener = TcpListener::bind((host.as_str(), port)).map_err(in_words)?;
-    let port = listener.local_addr().map_err(in_words)?.port();
+    let listener = bind(&host, port)?;
+    let bound = listener.local_addr().map_err(|source| LaunchError::Bind {
+        address: format!("{host}:{port}"),
+        source,
+    })?;
+    let port = bound.port();
     let store =
         host_store(listener, config.job_token.as_deref()).map_err(|reason| LaunchError::Store {
             address: format!("{host}:{port}"),
             reason,
         })?;
     Ok(((host, port), Some(store)))
+}
+
+/// Without a rendezvous there is one machine, on which any free port will do.
+fn rendezvous_or_loopback(config: &LaunchConfig) -> Result<(String, u16), LaunchError> {
+    let given = config.rendezvous_parts()?;
+    Ok(given.unwrap_or_else(|| ("127.0.0.1".into(), 0)))
+}
+
+fn bind(host: &str, port: u16) -> Result<TcpListener, LaunchError> {
+    TcpListener::bind((host, port)).map_err(|source| {
+        let address = format!("{host}:{port}");
+        match source.kind() {
+            io::ErrorKind::AddrInUse => LaunchError::PortInUse { address, port },
+            _ => LaunchError::Bind { address, source },
+        }
+    })
+}
+
+/// Binds the store's address and lets it go again: to know before anything is started.
+pub(crate) fn try_to_bind(config: &LaunchConfig) -> Result<(), LaunchError> {
+    let (host, port) = rendezvous_or_loopback(config)?;
+    if config.node_rank == 0 {
+        drop(bind(&host, port)?);
+    }
+    Ok(())
 }
 
 fn forward_signals(events: Sender<Event>) -> io::Result<Handle> {

@@ -50,6 +50,36 @@ pub struct Progress {
     pub best: Option<BestEpoch>,
 }
 
+impl Progress {
+    /// Checks that a run of `self` can go on from where `checkpoint` stood.
+    ///
+    /// # Errors
+    /// What differs, in words.
+    pub fn fits(&self, checkpoint: &Self) -> Result<(), String> {
+        let numbers = |progress: &Self| {
+            [
+                ("seed", progress.seed.to_string()),
+                ("batch size", progress.batch_size.to_string()),
+                ("training samples", progress.samples_per_epoch.to_string()),
+                ("model", progress.model.clone()),
+            ]
+        };
+        let different = numbers(checkpoint)
+            .into_iter()
+            .zip(numbers(self))
+            .filter(|(theirs, ours)| theirs != ours)
+            .map(|((what, theirs), (_, ours))| format!("{what} {theirs} there, {ours} here"))
+            .collect::<Vec<_>>();
+        if different.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "it belongs to another run ({}); resume with the same configuration",
+            different.join("; ")
+        ))
+    }
+}
+
 /// `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {

@@ -6,10 +6,12 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
+use burn::prelude::Device;
 use everburn_distributed::DdpConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+use crate::strategy::mix;
 
 /// The rule by which gradients change parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -58,7 +60,11 @@ impl OptimizerConfig {
     /// # Errors
     /// [`TrainError::Config`] if a number is out of its range.
     pub fn init(&self) -> Result<ModuleOptimizer, TrainError> {
-        let refuse = |what: &str| Err(TrainError::Config(format!("{what}, in [optimizer]")));
+        let refuse = |what: &str| {
+            Err(TrainError::Config(format!(
+                "{what}, in [training.optimizer]"
+            )))
+        };
         if !(self.learning_rate.is_finite() && self.learning_rate > 0.0) {
             return refuse("the learning rate must be a positive number");
         }
@@ -190,6 +196,11 @@ impl Default for TrainingConfig {
 }
 
 impl TrainingConfig {
+    /// Seeds `device` for a model's initial weights.
+    pub fn seed_for_weights(&self, device: &Device) {
+        device.seed(mix(self.seed));
+    }
+
     /// Checks what can be checked before any work is done.
     ///
     /// # Errors

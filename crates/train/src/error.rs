@@ -58,6 +58,9 @@ pub enum TrainError {
         /// What is wrong with it and what to do.
         reason: String,
     },
+    /// A rank that is a thread panicked.
+    #[error("a training thread panicked: {0}")]
+    Panicked(String),
     /// burn-train reported an error of its own.
     #[error("burn-train: {0}")]
     BurnTrain(String),
@@ -84,6 +87,9 @@ impl TrainError {
             std::io::ErrorKind::PermissionDenied => "; choose another --run-dir",
             std::io::ErrorKind::StorageFull => "; free some space or choose another --run-dir",
             std::io::ErrorKind::ReadOnlyFilesystem => "; choose another --run-dir",
+            std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+                "; a file is in the way: choose another --run-dir"
+            }
             _ => "",
         };
         Self::File {

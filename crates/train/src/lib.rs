@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`Classifier`] | a Burn module and its forward function, as burn-train wants it |
 //! | [`TrainingConfig`] | how to train, as written to `config.toml` |
+//! | [`data_parallel()`] | several devices in one process |
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
 //! | [`renderer`] | what a run looks like |
@@ -17,6 +18,7 @@ mod atomic_file;
 pub mod checkpoint;
 mod classifier;
 mod config;
+mod data_parallel;
 mod error;
 mod evaluation;
 mod metrics;
@@ -30,6 +32,7 @@ mod trainer;
 
 pub use classifier::{Classifier, LabeledBatch};
 pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
+pub use data_parallel::data_parallel;
 pub use error::TrainError;
 pub use metrics::RankMetric;
 pub use report::{BestEpoch, TrainingReport, Versions};

@@ -142,11 +142,7 @@ where
         if let Some(checkpoint) = self.setup.resume.take() {
             model = self.restore(model, checkpoint)?;
         }
-        let (ddp, mut model) = Ddp::new(
-            model,
-            self.setup.group.clone(),
-            self.setup.config.ddp.clone(),
-        )?;
+        let (ddp, mut model) = Ddp::new(model, self.setup.group.clone(), self.setup.config.ddp)?;
         let first = self.outcome.epoch + 1;
         for epoch in first..=self.setup.config.epochs {
             let finished;
@@ -229,7 +225,8 @@ where
                 self.event_train(LearnerEvent::ProcessedItem(item))?;
             }
             if stop {
-                self.outcome.stopped = Some(self.stop_reason(step));
+                // On whichever rank: this one may learn of a signal only after the others.
+                self.outcome.stopped = Some(format!("by the user after step {step}"));
             }
             if stop || self.setup.config.steps.is_some_and(|limit| step >= limit) {
                 finished = shares.len() == 0;
@@ -336,18 +333,22 @@ where
             .map(|(name, bytes)| Ok((name.to_string(), bytes.map_err(failed)?.to_vec())))
             .collect::<Result<_, TrainError>>()?;
         let checkpoint = Checkpoint {
-            progress: Progress {
-                model: self.setup.model_name.clone(),
-                epoch: self.outcome.epoch,
-                step: self.outcome.step,
-                seed: self.setup.config.seed,
-                batch_size: self.setup.config.batch_size,
-                samples_per_epoch: self.setup.train.sampler().samples_per_epoch(),
-                best: self.outcome.best,
-            },
+            progress: self.progress(),
             files,
         };
         folder.save(&checkpoint).map(drop)
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            model: self.setup.model_name.clone(),
+            epoch: self.outcome.epoch,
+            step: self.outcome.step,
+            seed: self.setup.config.seed,
+            batch_size: self.setup.config.batch_size,
+            samples_per_epoch: self.setup.train.sampler().samples_per_epoch(),
+            best: self.outcome.best,
+        }
     }
 
     fn restore(&mut self, model: M, checkpoint: Checkpoint) -> Result<M, TrainError> {
@@ -359,19 +360,8 @@ where
             path: format!("epoch-{:04}", progress.epoch).into(),
             reason,
         };
-        let here = (
-            &self.setup.model_name,
-            self.setup.config.seed,
-            self.setup.train.sampler().samples_per_epoch(),
-        );
-        let there = (&progress.model, progress.seed, progress.samples_per_epoch);
-        if here != there {
-            return Err(refuse(format!(
-                "it was made by model {}, seed {} and {} training samples, this run has model {}, \
-                 seed {} and {}; give --resume the same configuration",
-                there.0, there.1, there.2, here.0, here.1, here.2
-            )));
-        }
+        let here = self.progress();
+        here.fits(&progress).map_err(&refuse)?;
         let mut take = |name: &str| {
             files
                 .remove(name)
@@ -411,15 +401,6 @@ where
 
     fn stop_wanted(&self) -> bool {
         self.setup.stop.is_set() || self.interrupter.should_stop()
-    }
-
-    fn stop_reason(&self, step: usize) -> String {
-        let who = if self.stop_wanted() {
-            "by the user"
-        } else {
-            "by another rank"
-        };
-        format!("{who} after step {step}")
     }
 
     fn log(&mut self, line: &MetricLine) -> Result<(), TrainError> {

@@ -86,6 +86,10 @@ impl PendingTally {
 
 /// A step's report on its way to burn-train's metrics.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one a step is alive: a box would cost more"
+)]
 pub enum StepReport {
     /// This process' own samples; the numbers may still be on the device.
     Local {

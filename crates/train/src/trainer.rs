@@ -26,7 +26,7 @@ use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
 use crate::stop::StopSignal;
-use crate::strategy::{LoopOutcome, RankSetup, RankStrategy, mix};
+use crate::strategy::{LoopOutcome, RankSetup, RankStrategy};
 use crate::tally::{Report, StepReport, Tally};
 
 /// The batch size of an evaluation, over all ranks: no gradients, so larger than in training.
@@ -91,7 +91,7 @@ impl Trainer {
     /// Seeds the device for the model's initial weights; call it before the model is built. All
     /// ranks start from rank 0's weights.
     pub fn seed(&self) {
-        self.device.seed(mix(self.config.seed));
+        self.config.seed_for_weights(&self.device);
     }
 
     /// Trains `model` and returns it with the report, the same on every rank.
@@ -420,7 +420,8 @@ fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), Trai
         path: path.clone(),
         reason,
     };
-    let mut store = SafetensorsStore::from_bytes(None);
+    // Without metadata: it is a hash map, and equal models would give different files.
+    let mut store = SafetensorsStore::from_bytes(None).clear_metadata();
     store
         .collect_from(model)
         .map_err(|error| failed(error.to_string()))?;

@@ -1,0 +1,79 @@
+//! Where messages go: standard error, or a file while a dashboard has the terminal.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::prelude::*;
+
+/// The messages' way out, which can be changed while the program runs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LogOutput(Arc<Mutex<Option<File>>>);
+
+impl LogOutput {
+    /// Starts logging to standard error. `EVERBURN_LOG` chooses the messages: `debug`, or
+    /// `info,everburn_collectives=trace`.
+    pub(crate) fn start(with_time: bool) -> Self {
+        let chosen = std::env::var("EVERBURN_LOG").ok();
+        let parsed = chosen.as_deref().map(str::parse::<Targets>);
+        let unreadable = matches!(parsed, Some(Err(_)));
+        let targets = match parsed {
+            Some(Ok(targets)) => targets,
+            _ => "warn,everburn=info".parse().unwrap_or_default(),
+        };
+        let output = Self::default();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(output.clone())
+            .with_ansi(false)
+            .with_target(false);
+        let registry = tracing_subscriber::registry();
+        if with_time {
+            registry.with(lines.with_filter(targets)).init();
+        } else {
+            registry
+                .with(lines.without_time().with_filter(targets))
+                .init();
+        }
+        if unreadable {
+            tracing::warn!("EVERBURN_LOG is not a list of targets and levels: ignored");
+        }
+        output
+    }
+
+    /// Sends all further messages to a file: on the terminal they would tear the dashboard.
+    ///
+    /// # Errors
+    /// The system's error if the file cannot be made.
+    pub(crate) fn redirect(&self, path: &Path) -> io::Result<()> {
+        let file = File::options().create(true).append(true).open(path)?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        Ok(())
+    }
+}
+
+/// One message on its way.
+pub(crate) struct Message(LogOutput);
+
+impl Write for Message {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(file) => file.write(bytes),
+            None => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // neither a file nor standard error is buffered here
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogOutput {
+    type Writer = Message;
+
+    fn make_writer(&'a self) -> Message {
+        Message(self.clone())
+    }
+}

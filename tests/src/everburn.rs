@@ -1,0 +1,139 @@
+//! The `everburn` binary and a command line of it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::job::{Ended, Job};
+use crate::processes::{MARK, new_mark};
+
+/// Flags for a run that takes a moment: 500 synthetic digits to learn from.
+pub const SMALL: [&str; 8] = [
+    "--data",
+    "synthetic",
+    "--train-samples",
+    "600",
+    "--validation-samples",
+    "100",
+    "--test-samples",
+    "200",
+];
+
+/// The binary: `$EVERBURN_BIN`, else `everburn` where cargo has put this workspace's binaries.
+///
+/// # Panics
+/// Where there is none, with what to do.
+pub fn binary() -> PathBuf {
+    let path = match std::env::var_os("EVERBURN_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => {
+            let test = std::env::current_exe().expect("a test knows its own path");
+            let profile = test.parent().and_then(Path::parent);
+            let profile = profile.expect("cargo puts tests into <profile>/deps");
+            profile.join("everburn")
+        }
+    };
+    assert!(
+        path.is_file(),
+        "there is no everburn binary at {}: build it with `cargo build --release -p \
+         everburn-cli` and test in release, or name one in EVERBURN_BIN",
+        path.display()
+    );
+    path
+}
+
+/// A command line of `everburn` that runs in a folder of the test's.
+///
+/// It inherits nothing of the environment but `PATH`: no data, no cache, no network, no ranks.
+/// Its output goes to files, so it sees no terminal.
+pub struct Everburn {
+    command: Command,
+    arguments: Vec<OsString>,
+    mark: String,
+    output: [PathBuf; 2],
+}
+
+impl Everburn {
+    /// `everburn <arguments>` in `folder`.
+    pub fn new<I>(folder: &Path, arguments: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<OsStr>>,
+    {
+        let mark = new_mark();
+        let mut command = Command::new(binary());
+        let home = folder.join("home");
+        command
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .env("HOME", &home)
+            .env("XDG_CACHE_HOME", home.join("cache"))
+            .env("EVERBURN_OFFLINE", "1")
+            .env(MARK, &mark);
+        let output = ["stdout", "stderr"].map(|name| folder.join(format!("{name}-{mark}")));
+        let this = Self {
+            command,
+            arguments: Vec::new(),
+            mark,
+            output,
+        };
+        this.args(arguments)
+    }
+
+    /// `everburn train <model>` with the flags of [`SMALL`].
+    pub fn train(folder: &Path, model: &str) -> Self {
+        Self::new(folder, ["train", model]).args(SMALL)
+    }
+
+    /// `everburn train <model>` for so many small epochs that it goes on until it is stopped.
+    pub fn train_for_long(folder: &Path, model: &str) -> Self {
+        Self::train(folder, model).args(["--epochs", "1000000", "--log-every", "1"])
+    }
+
+    /// Adds arguments. A flag with a value that is there already is replaced: it may be given once.
+    #[must_use]
+    pub fn args<I>(mut self, arguments: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<OsStr>>,
+    {
+        for argument in arguments {
+            let argument = argument.as_ref();
+            let is_flag = argument.as_encoded_bytes().starts_with(b"--");
+            let earlier = self.arguments.iter().position(|other| other == argument);
+            if let Some(at) = earlier.filter(|_| is_flag) {
+                self.arguments.drain(at..at + 2);
+            }
+            self.arguments.push(argument.to_os_string());
+        }
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Starts it.
+    pub fn start(mut self) -> Job {
+        let [stdout, stderr] = self
+            .output
+            .each_ref()
+            .map(|path| File::create(path).expect("the test's folder can be written"));
+        self.command.args(&self.arguments);
+        let child = self.command.stdout(stdout).stderr(stderr).spawn();
+        let child = child.expect("the binary can be started");
+        Job::new(child, self.mark, self.output)
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// When it does not end within [`DEADLINE`](crate::DEADLINE).
+    pub fn run(self) -> Ended {
+        self.start().wait()
+    }
+}

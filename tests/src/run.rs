@@ -1,0 +1,97 @@
+//! What a run leaves behind.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// A run directory, read by someone who knows its files only by their documentation.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The folder.
+    pub path: PathBuf,
+}
+
+impl Run {
+    /// The run recorded in `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Checks that a file is there and returns its text.
+    ///
+    /// # Panics
+    /// When it is not there or is no text.
+    pub fn text(&self, name: impl AsRef<Path>) -> String {
+        let path = self.path.join(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// `report.json`.
+    ///
+    /// # Panics
+    /// When it is missing or no JSON.
+    pub fn report(&self) -> Value {
+        serde_json::from_str(&self.text("report.json")).expect("report.json is JSON")
+    }
+
+    /// A number of the report.
+    ///
+    /// # Panics
+    /// When it is missing or no number.
+    pub fn number(&self, name: &str) -> f64 {
+        let report = self.report();
+        report[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("`{name}` is no number in {report:#}"))
+    }
+
+    /// The whole lines of `metrics.jsonl` so far; none while there is no such file.
+    ///
+    /// # Panics
+    /// When a line is no JSON.
+    pub fn metrics(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a line of metrics.jsonl is JSON"))
+            .collect()
+    }
+
+    /// Epoch and loss, to the bit, of the lines of a kind.
+    ///
+    /// # Panics
+    /// When a line has no epoch or loss.
+    pub fn losses(&self, kind: &str) -> Vec<(u64, f64)> {
+        let lines = self.metrics().into_iter();
+        lines
+            .filter(|line| line["kind"] == kind)
+            .map(|line| {
+                let epoch = line["epoch"].as_u64().expect("a line has an epoch");
+                (epoch, line["loss"].as_f64().expect("a line has a loss"))
+            })
+            .collect()
+    }
+
+    /// How many epochs have been recorded so far.
+    pub fn epochs(&self) -> usize {
+        self.losses("train").len()
+    }
+
+    /// The folder of an epoch's checkpoint.
+    pub fn checkpoint(&self, epoch: usize) -> PathBuf {
+        self.path.join(format!("checkpoints/epoch-{epoch:04}"))
+    }
+
+    /// Changes one byte of the model in an epoch's checkpoint.
+    ///
+    /// # Panics
+    /// When there is no such checkpoint.
+    pub fn damage_checkpoint(&self, epoch: usize) {
+        let path = self.checkpoint(epoch).join("model.bpk");
+        let mut bytes = std::fs::read(&path).expect("the checkpoint is there");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(path, bytes).expect("the checkpoint can be written");
+    }
+}

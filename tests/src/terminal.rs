@@ -1,0 +1,115 @@
+//! A shell in a terminal of tmux.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::processes::{MARK, Process, kill_marked, new_mark, processes_marked};
+use crate::wait::{DEADLINE, holds_within};
+
+/// A shell in a tmux server of its own, 120 columns by 35 lines. All of it is killed when this is
+/// dropped.
+pub struct Terminal {
+    folder: PathBuf,
+    mark: String,
+}
+
+impl Terminal {
+    /// A shell in `folder`; `None` where there is no tmux.
+    ///
+    /// # Panics
+    /// When tmux does not start.
+    pub fn open(folder: &Path) -> Option<Self> {
+        let version = Command::new("tmux")
+            .arg("-V")
+            .stdout(Stdio::null())
+            .status();
+        version.ok()?;
+        let this = Self {
+            folder: folder.to_path_buf(),
+            mark: new_mark(),
+        };
+        this.tmux(&[
+            "new-session",
+            "-d",
+            "-x",
+            "120",
+            "-y",
+            "35",
+            "-s",
+            "shell",
+            "/bin/sh",
+        ]);
+        Some(this)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let home = self.folder.join("home");
+        let output = Command::new("tmux")
+            .args(["-u", "-f", "/dev/null", "-L", &self.mark])
+            .args(arguments)
+            .current_dir(&self.folder)
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .env("TMUX_TMPDIR", &self.folder)
+            .env("HOME", &home)
+            .env("XDG_CACHE_HOME", home.join("cache"))
+            .env("EVERBURN_OFFLINE", "1")
+            .env(MARK, &self.mark)
+            .stdin(Stdio::null())
+            .output()
+            .expect("tmux can be started");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "tmux {arguments:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Types `text` and presses return.
+    pub fn enter(&self, text: &str) {
+        self.tmux(&["send-keys", "-t", "shell", "-l", text]);
+        self.press("Enter");
+    }
+
+    /// Presses a key by tmux's name for it, `C-c` say.
+    pub fn press(&self, key: &str) {
+        self.tmux(&["send-keys", "-t", "shell", key]);
+    }
+
+    /// What the screen shows.
+    pub fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-t", "shell"])
+    }
+
+    /// A property of the terminal, by tmux's name for it.
+    pub fn property(&self, name: &str) -> String {
+        let format = format!("#{{{name}}}");
+        let answer = self.tmux(&["display-message", "-p", "-t", "shell", &format]);
+        answer.trim().to_string()
+    }
+
+    /// Waits until the screen shows something, and returns it.
+    ///
+    /// # Panics
+    /// With the screen, when it does not within the deadline.
+    pub fn wait_for(&self, what: &str, mut shown: impl FnMut(&str) -> bool) -> String {
+        let mut screen = String::new();
+        let done = holds_within(DEADLINE, || {
+            screen = self.screen();
+            shown(&screen)
+        });
+        assert!(done, "the terminal never showed {what}:\n{screen}");
+        screen
+    }
+
+    /// The ranks that live and were started from this terminal.
+    pub fn ranks(&self) -> Vec<Process> {
+        let mut processes = processes_marked(&self.mark);
+        processes.retain(|process| process.rank.is_some());
+        processes
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        kill_marked(&self.mark);
+    }
+}

@@ -1,0 +1,90 @@
+//! burn-train's dashboard on a terminal, and how it is left.
+
+use everburn_tests::{Run, Terminal, binary, skip};
+
+/// Starts a long training on two ranks in a terminal and waits until its dashboard shows numbers.
+fn dashboard(folder: &std::path::Path, test: &str) -> Option<Terminal> {
+    let Some(terminal) = Terminal::open(folder) else {
+        skip(test, "there is no tmux");
+        return None;
+    };
+    let binary = binary();
+    let program = std::path::absolute(&binary).unwrap();
+    let small = everburn_tests::SMALL.join(" ");
+    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
+    terminal.enter(&format!(
+        "'{}' train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?",
+        program.display()
+    ));
+    let screen = terminal.wait_for("a dashboard with two epochs", |screen| {
+        let numbers = ["Train epoch", "Valid epoch"];
+        numbers.iter().all(|text| screen.contains(text))
+            && Run::new(folder.join("run")).epochs() > 1
+    });
+    for text in ["Loss", "Accuracy", "Epochs", "/1000000", "Progress", "Quit"] {
+        assert!(screen.contains(text), "no {text} on the screen:\n{screen}");
+    }
+    assert_eq!(terminal.property("alternate_on"), "1");
+    assert_eq!(terminal.ranks().len(), 2);
+    Some(terminal)
+}
+
+/// All ranks have ended, the run says that the user did it, and the terminal is as it was.
+fn check_restored(terminal: &Terminal, folder: &std::path::Path) -> String {
+    let screen = terminal.wait_for("the shell again", |screen| {
+        screen.lines().any(|line| line.starts_with("code="))
+    });
+    assert_eq!(terminal.ranks(), [], "{screen}");
+    let report = Run::new(folder.join("run")).report();
+    let stopped = report["stopped"].as_str().unwrap_or_default();
+    assert!(stopped.starts_with("by the user"), "{report:#}");
+
+    for (property, value) in [
+        ("alternate_on", "0"),
+        ("cursor_flag", "1"),
+        ("mouse_any_flag", "0"),
+    ] {
+        assert_eq!(terminal.property(property), value, "{property}\n{screen}");
+    }
+    // The quotes tell what the terminal echoes from what the shell prints.
+    terminal.enter("echo 're'stored");
+    terminal.wait_for("what is typed, and its answer", |screen| {
+        screen.contains("echo 're'stored") && screen.lines().any(|line| line == "restored")
+    });
+    terminal.enter("stty -a");
+    let settings = terminal.wait_for("settings", |screen| screen.contains("icanon"));
+    let words: Vec<_> = settings.split_whitespace().collect();
+    for word in ["icanon", "echo", "isig", "icrnl", "opost"] {
+        assert!(words.contains(&word), "{word}:\n{settings}");
+    }
+    screen
+}
+
+#[test]
+fn ctrl_c_ends_all_ranks_and_restores_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(terminal) = dashboard(folder.path(), "Ctrl-C at the dashboard") else {
+        return;
+    };
+    terminal.press("C-c");
+    let screen = check_restored(&terminal, folder.path());
+    assert!(screen.contains("code=130"), "{screen}");
+}
+
+#[test]
+fn the_quit_key_ends_all_ranks_and_restores_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(terminal) = dashboard(folder.path(), "the dashboard's quit key") else {
+        return;
+    };
+    terminal.press("q");
+    terminal.wait_for("the question how", |screen| {
+        screen.contains("[s] Stop the training")
+    });
+    terminal.press("s");
+    let screen = check_restored(&terminal, folder.path());
+    assert!(
+        screen.contains("stopped by the user after step"),
+        "{screen}"
+    );
+}

@@ -1,0 +1,174 @@
+//! Which data a run takes, and that every output says which.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use everburn_tests::{Everburn, Run, mnist_folder};
+
+/// As [`everburn_tests::SMALL`], but the choice of data is left open.
+const FEW: [&str; 6] = [
+    "--train-samples",
+    "600",
+    "--validation-samples",
+    "100",
+    "--test-samples",
+    "200",
+];
+
+fn train_one_epoch(folder: &Path) -> Everburn {
+    let arguments = ["train", "mlp", "--epochs", "1", "--run-dir", "run"];
+    Everburn::new(folder, arguments).args(FEW)
+}
+
+#[test]
+fn real_mnist_is_taken_where_it_is_and_named() {
+    let Some(mnist) = mnist_folder("training on real MNIST") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train_one_epoch(folder.path())
+        .args(["--ranks", "2"])
+        .env("EVERBURN_DATA_DIR", mnist.parent().unwrap())
+        .run()
+        .succeeded();
+    let first = ended.stdout.lines().next().unwrap_or_default();
+    assert!(first.starts_with("data: mnist, 600 training"), "{ended}");
+    let run = Run::new(folder.path().join("run"));
+    assert_eq!(run.report()["dataset"], "mnist");
+    assert!(run.text("config.toml").contains("name = \"mnist\""));
+    assert!(run.number("test_accuracy") > 0.3);
+}
+
+#[test]
+fn without_files_and_network_synthetic_digits_are_taken_and_every_output_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train_one_epoch(folder.path()).run().succeeded();
+    let first = ended.stdout.lines().next().unwrap_or_default();
+    assert!(first.starts_with("data: synthetic-digits"), "{ended}");
+    assert!(first.contains("MNIST was not found"), "{ended}");
+    assert!(ended.stdout.contains("mlp on synthetic-digits"), "{ended}");
+
+    let run = Run::new(folder.path().join("run"));
+    let report = run.report();
+    assert_eq!(report["dataset"], "synthetic-digits");
+    let origin = report["dataset_origin"].as_str().unwrap();
+    assert!(origin.contains("MNIST was not found"), "{report:#}");
+    let config = run.text("config.toml");
+    assert!(config.contains("name = \"synthetic\""), "{config}");
+    assert!(config.contains("MNIST was not found"), "{config}");
+
+    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
+    let ended = ended.succeeded();
+    assert!(ended.stdout.contains("on synthetic-digits"), "{ended}");
+}
+
+#[test]
+fn mnist_by_name_fails_where_it_is_not_and_lists_the_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = [
+        folder.path().join("given"),
+        folder.path().join("named/mnist"),
+        folder.path().join("home/cache/everburn/mnist"),
+    ];
+    let ended = train_one_epoch(folder.path())
+        .args(["--data", "mnist", "--data-dir"])
+        .args([&places[0]])
+        .env("EVERBURN_DATA_DIR", folder.path().join("named"))
+        .run();
+    let places = places.map(|place| place.display().to_string());
+    ended.failed_with(2, &[&places[0], &places[1], &places[2]]);
+    ended.failed_with(2, &["not found", "--data-dir", "--data synthetic"]);
+    assert!(!folder.path().join("run").exists(), "nothing was started");
+}
+
+#[test]
+fn an_unknown_data_set_suggests_the_nearest() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train_one_epoch(folder.path())
+        .args(["--data", "minst"])
+        .run();
+    ended.failed_with(2, &["unknown data set 'minst'", "did you mean 'mnist'?"]);
+}
+
+/// Writes the four files of MNIST, not compressed: all zero but for their headers, and the
+/// training images cut short by `missing` bytes.
+fn write_blank_mnist(folder: &Path, missing: u64) {
+    for (split, items) in [("train", 60_000_u32), ("t10k", 10_000)] {
+        let images = [0x0803, items, 28, 28];
+        let labels = [0x0801, items];
+        let short = if split == "train" { missing } else { 0 };
+        for (name, header, bytes) in [
+            ("images-idx3", &images[..], u64::from(items) * 784 - short),
+            ("labels-idx1", &labels[..], u64::from(items)),
+        ] {
+            let mut file = File::create(folder.join(format!("{split}-{name}-ubyte"))).unwrap();
+            for number in header {
+                file.write_all(&number.to_be_bytes()).unwrap();
+            }
+            file.set_len(4 * header.len() as u64 + bytes).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_truncated_file_is_named_with_its_lengths() {
+    let folder = tempfile::tempdir().unwrap();
+    write_blank_mnist(folder.path(), 1000);
+    let expected = 60_000 * 784 + 16;
+    let lengths = format!("expected {expected} bytes, found {}", expected - 1000);
+    // Not even `auto` may fall back: the file is there.
+    for data in ["mnist", "auto"] {
+        let ended = train_one_epoch(folder.path())
+            .args(["--data", data, "--data-dir", "."])
+            .run();
+        ended.failed_with(2, &["train-images-idx3-ubyte is truncated", &lengths]);
+    }
+}
+
+#[test]
+fn an_altered_file_is_named_with_both_hashes() {
+    let folder = tempfile::tempdir().unwrap();
+    write_blank_mnist(folder.path(), 0);
+    let ended = train_one_epoch(folder.path())
+        .args(["--data-dir", ".", "--ranks", "2"])
+        .run();
+    ended.failed_with(
+        2,
+        &[
+            "train-images-idx3-ubyte is not the published MNIST file",
+            "expected ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        ],
+    );
+}
+
+#[test]
+fn a_damaged_compressed_file_is_named() {
+    let Some(mnist) = mnist_folder("damaged copies of real MNIST files") else {
+        return;
+    };
+    let name = "t10k-labels-idx1-ubyte.gz";
+    let change: [fn(&mut Vec<u8>); 2] = [
+        |bytes| bytes.truncate(bytes.len() / 2),
+        |bytes| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 0xff;
+        },
+    ];
+    for change in change {
+        let folder = tempfile::tempdir().unwrap();
+        for entry in mnist.read_dir().unwrap() {
+            let from = entry.unwrap().path();
+            std::fs::copy(&from, folder.path().join(from.file_name().unwrap())).unwrap();
+        }
+        let path = folder.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        change(&mut bytes);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        let ended = train_one_epoch(folder.path())
+            .args(["--data-dir", "."])
+            .run();
+        ended.failed_with(2, &[name, "is damaged"]);
+    }
+}

@@ -1,0 +1,108 @@
+//! However a run ends, all of it ends, and the user is told why.
+
+use everburn_tests::{Everburn, Job, ORPHAN_DEADLINE, Run};
+use rustix::process::Signal;
+
+/// A training that goes on until it is ended, in the middle of it: two epochs are recorded.
+fn in_the_middle(folder: &std::path::Path, ranks: usize) -> (Job, Run) {
+    let number = ranks.to_string();
+    let mut job = Everburn::train_for_long(folder, "mnist")
+        .args(["--ranks", &number, "--run-dir", "run"])
+        .start();
+    let run = Run::new(folder.join("run"));
+    let recorded = run.clone();
+    job.wait_for("two epochs", move || recorded.epochs() >= 2);
+    let processes = if ranks == 1 { 1 } else { ranks + 1 };
+    assert_eq!(job.processes().len(), processes, "{}", job.output());
+    (job, run)
+}
+
+/// Kills one of three ranks and reads what the user is told.
+fn kill_rank(rank: usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, _) = in_the_middle(folder.path(), 3);
+    job.rank(rank).signal(Signal::KILL);
+    let ended = job.wait_until_gone(ORPHAN_DEADLINE);
+    let cause = format!("rank {rank} was ended by SIGKILL");
+    let log = format!("its log: run/logs/rank-{rank}.log");
+    ended.failed_with(137, &[&cause, &log]);
+}
+
+#[test]
+fn rank_0_killed_ends_all_and_is_named() {
+    kill_rank(0);
+}
+
+#[test]
+fn a_middle_rank_killed_ends_all_and_is_named() {
+    kill_rank(1);
+}
+
+#[test]
+fn the_last_rank_killed_ends_all_and_is_named() {
+    kill_rank(2);
+}
+
+#[test]
+fn the_launcher_killed_leaves_no_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, _) = in_the_middle(folder.path(), 3);
+    job.signal(Signal::KILL);
+    let ended = job.wait_until_gone(ORPHAN_DEADLINE);
+    assert_eq!(ended.code(), 137, "{ended}");
+}
+
+/// Signals a run once and checks that it stops cleanly, with a whole record.
+fn stops_cleanly(ranks: usize, signal: Signal, code: i32) {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, run) = in_the_middle(folder.path(), ranks);
+    job.signal(signal);
+    let ended = job.wait_until_gone(ORPHAN_DEADLINE);
+    assert_eq!(ended.code(), code, "{ended}");
+    assert!(ended.stdout.contains("stopped by the user"), "{ended}");
+    let report = run.report();
+    let stopped = report["stopped"].as_str().unwrap();
+    assert!(stopped.starts_with("by the user after step"), "{report:#}");
+    assert!(report["test_accuracy"].is_null(), "{report:#}");
+    assert_eq!(report["world_size"], ranks);
+    assert!(run.number("epochs") >= 2.0, "{report:#}");
+    assert!(run.path.join("model.safetensors").is_file());
+}
+
+#[test]
+fn ctrl_c_at_the_launcher_stops_all_ranks_after_their_step() {
+    stops_cleanly(3, Signal::INT, 130);
+}
+
+#[test]
+fn sigterm_at_the_launcher_stops_all_ranks_after_their_step() {
+    stops_cleanly(2, Signal::TERM, 128 + 15);
+}
+
+#[test]
+fn ctrl_c_at_a_single_process_stops_it_after_its_step() {
+    stops_cleanly(1, Signal::INT, 130);
+}
+
+#[test]
+fn sigterm_at_a_single_process_stops_it_after_its_step() {
+    stops_cleanly(1, Signal::TERM, 130);
+}
+
+#[test]
+fn a_stopped_run_can_be_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, run) = in_the_middle(folder.path(), 2);
+    job.signal(Signal::INT);
+    let ended = job.wait_until_gone(ORPHAN_DEADLINE);
+    assert_eq!(ended.code(), 130, "{ended}");
+    let epochs = run.report()["epochs"].as_u64().unwrap();
+    let more = (epochs + 1).to_string();
+    let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", &more];
+    Everburn::new(folder.path(), arguments).run().succeeded();
+    let report = run.report();
+    assert_eq!(report["resumed_after_epoch"], epochs, "{report:#}");
+    assert_eq!(report["epochs"], epochs + 1, "{report:#}");
+    assert!(report["stopped"].is_null(), "{report:#}");
+    assert!(report["test_accuracy"].is_number(), "{report:#}");
+}

@@ -1,0 +1,147 @@
+//! Ranks that find each other: several machines, ranks started by hand, and what can be wrong.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port};
+
+/// How long ranks wait for each other here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts two commands in one folder, as on machines that share a disk, and waits for both to end.
+fn both(start: impl Fn(&Path, usize) -> Everburn) -> (tempfile::TempDir, [Ended; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = [0, 1].map(|number| start(folder.path(), number).start());
+    (folder, jobs.map(Job::wait))
+}
+
+/// Whether somebody else took the port between our looking and its use.
+fn lost_the_port(ended: &Ended) -> bool {
+    let error = ended.stderr.to_lowercase();
+    error.contains("port in use") || error.contains("address already in use")
+}
+
+#[test]
+fn two_machines_train_one_model() {
+    let (folder, [first, second]) = on_a_free_port(|port| {
+        let address = format!("127.0.0.1:{port}");
+        let (folder, ended) = both(|folder, number| {
+            let number = number.to_string();
+            Everburn::train(folder, "mlp")
+                .args(["--epochs", "2", "--run-dir", "run", "--ranks", "1"])
+                .args(["--nodes", "2", "--node-rank", &number])
+                .args(["--rendezvous", &address])
+                .args(["--timeout", &PATIENCE.as_secs().to_string()])
+        });
+        (!lost_the_port(&ended[0])).then_some((folder, ended))
+    });
+    let (first, second) = (first.succeeded(), second.succeeded());
+    let run = Run::new(folder.path().join("run"));
+    let report = run.report();
+    assert_eq!(report["world_size"], 2, "{report:#}");
+    assert_eq!(report["epochs"], 2, "{report:#}");
+    assert!(report["test_accuracy"].is_number(), "{report:#}");
+    assert!(first.stdout.contains("[rank 0] epoch 2/2"), "{first}");
+    assert!(second.stdout.starts_with("data: "), "{second}");
+    // Nothing of the two collides.
+    let other = Run::new(folder.path().join("run-node-1"));
+    other.text("logs/rank-1.log");
+    assert!(!other.path.join("report.json").exists(), "rank 0 records");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train(folder.path(), "mlp")
+        .args(["--nodes", "2", "--node-rank", "0"])
+        .args(["--rendezvous", &format!("127.0.0.1:{port}")])
+        .run();
+    let address = format!("port in use: 127.0.0.1:{port}");
+    ended.failed_with(2, &[&address, "choose another port", "--rendezvous"]);
+    assert!(!folder.path().join("runs").exists(), "nothing was started");
+}
+
+/// A rank as a person or another launcher would start it.
+fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Everburn {
+    Everburn::train(folder, "mlp")
+        .args(["--epochs", "1", "--run-dir", "run"])
+        .args(["--timeout", &PATIENCE.as_secs().to_string()])
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", world_size.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+}
+
+#[test]
+fn ranks_started_by_hand_train_together() {
+    let (folder, ended) = on_a_free_port(|port| {
+        let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2, port));
+        (!lost_the_port(&ended[0])).then_some((folder, ended))
+    });
+    let _ = ended.map(Ended::succeeded);
+    let report = Run::new(folder.path().join("run")).report();
+    assert_eq!(report["world_size"], 2, "{report:#}");
+}
+
+#[test]
+fn ranks_that_disagree_about_their_number_are_all_told() {
+    let (_folder, ended, took) = on_a_free_port(|port| {
+        let start = Instant::now();
+        let (folder, ended) = both(|folder, rank| rank_by_hand(folder, rank, 2 + rank, port));
+        (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
+    });
+    let messages = [
+        "the ranks do not agree on the world size",
+        "started with 2",
+        "with 3",
+    ];
+    for ended in ended {
+        ended.failed_with(1, &messages);
+    }
+    assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
+}
+
+#[test]
+fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = on_a_free_port(|port| {
+        let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "1"]);
+        let ended = rank.run();
+        (!lost_the_port(&ended)).then_some(ended)
+    });
+    ended.failed_with(1, &["only 1 of 2 ranks joined", "missing: rank 1"]);
+}
+
+#[test]
+fn each_missing_variable_of_a_rank_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    // Without RANK it is no rank, but a user's process.
+    for (missing, _) in &all[1..] {
+        let given = all.iter().filter(|(name, _)| name != missing);
+        let command = given.fold(
+            Everburn::train(folder.path(), "mlp"),
+            |command, (name, value)| command.env(name, value),
+        );
+        let ended = command.run();
+        ended.failed_with(2, &[missing, "is not set"]);
+        assert!(ended.stdout.is_empty(), "nothing was started: {ended}");
+    }
+}
+
+#[test]
+fn a_variable_that_makes_no_sense_is_named_with_its_value() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in [("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "0x1")] {
+        let rank = rank_by_hand(folder.path(), 0, 2, 29500).env(name, value);
+        rank.run().failed_with(2, &[name, &format!("`{value}`")]);
+    }
+}

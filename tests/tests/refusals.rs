@@ -1,0 +1,190 @@
+//! What cannot work is refused before anything is started, and the message says what to do.
+
+use everburn_tests::{Ended, Everburn};
+
+/// Runs a small training with more flags in a folder of its own; nothing may be left in it.
+fn refused(model: &str, flags: &[&str], code: i32, messages: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train(folder.path(), model).args(flags).run();
+    ended.failed_with(code, messages);
+    nothing_was_started(&ended);
+    assert!(!folder.path().join("runs").exists(), "{ended}");
+}
+
+fn nothing_was_started(ended: &Ended) {
+    assert!(!ended.stdout.contains("epoch"), "{ended}");
+    assert!(!ended.stderr.contains("[rank"), "{ended}");
+    assert!(!ended.stderr.contains("panicked"), "{ended}");
+}
+
+#[test]
+fn an_unknown_model_suggests_the_nearest() {
+    let messages = ["no model called `mnits`", "did you mean `mnist`?", "--list"];
+    refused("mnits", &[], 2, &messages);
+}
+
+#[test]
+fn no_ranks_at_all() {
+    refused("mlp", &["--ranks", "0"], 2, &["--ranks 0", "--ranks 1"]);
+}
+
+#[test]
+fn gpus_that_are_not_there_offer_ranks_on_the_processor() {
+    if std::path::Path::new("/proc/driver/nvidia/version").exists() {
+        everburn_tests::skip("--gpus 2 without a GPU", "there is one");
+        return;
+    }
+    let messages = ["cuda:0 cannot be used", "no NVIDIA driver", "--ranks 2"];
+    refused("mlp", &["--gpus", "2"], 2, &messages);
+}
+
+#[test]
+fn a_batch_smaller_than_the_ranks() {
+    let flags = ["--batch-size", "3", "--ranks", "4"];
+    let messages = ["3 samples cannot be shared by 4 ranks", "--batch-size 4"];
+    refused("mlp", &flags, 2, &messages);
+}
+
+#[test]
+fn more_validation_samples_than_there_are() {
+    let flags = ["--validation-samples", "600"];
+    let messages = ["--validation-samples 600 leaves nothing of the 600"];
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
+    // The data has to be looked at first: a folder may have been made, no step was.
+    ended.failed_with(2, &messages);
+    nothing_was_started(&ended);
+}
+
+#[test]
+fn an_unwritable_run_directory() {
+    // A path below a regular file: not even root may write there.
+    for ranks in ["1", "2"] {
+        let flags = ["--run-dir", "/dev/null/run", "--ranks", ranks];
+        refused("mlp", &flags, 2, &["/dev/null/run", "Not a directory"]);
+    }
+    let messages = ["choose another --run-dir"];
+    refused("mlp", &["--run-dir", "/dev/null/run"], 2, &messages);
+    refused("mlp", &["--run-dir", "/proc/run"], 2, &["/proc/run"]);
+}
+
+#[test]
+fn an_unknown_optimizer_lists_the_known_ones() {
+    let messages = ["adamm", "adam", "adam-w", "sgd"];
+    refused("mlp", &["--optimizer", "adamm"], 2, &messages);
+}
+
+#[test]
+fn a_learning_rate_that_is_not_positive() {
+    let messages = ["the learning rate must be a positive number"];
+    for flags in [
+        &["--learning-rate", "-1"][..],
+        &["--learning-rate=-0.1"],
+        &["--learning-rate", "0"],
+        &["--learning-rate", "nan"],
+    ] {
+        refused("mlp", flags, 2, &messages);
+    }
+}
+
+#[test]
+fn numbers_of_nothing() {
+    for (flag, message) in [
+        ("--epochs", "--epochs must be at least 1"),
+        ("--steps", "--steps must be at least 1"),
+        ("--batch-size", "--batch-size"),
+        ("--nodes", "--nodes must be at least 1"),
+        ("--timeout", "--timeout must be at least 1"),
+        (
+            "--threads-per-rank",
+            "--threads-per-rank must be at least 1",
+        ),
+        ("--log-every", "--log-every must be at least 1"),
+        ("--train-samples", "0 training images were asked for"),
+        ("--test-samples", "0 test images were asked for"),
+    ] {
+        refused("mlp", &[flag, "0"], 2, &[message]);
+    }
+}
+
+#[test]
+fn a_rendezvous_that_is_none() {
+    let flags = ["--nodes", "2", "--node-rank", "0", "--rendezvous", "here"];
+    refused(
+        "mlp",
+        &flags,
+        2,
+        &["`here` is no rendezvous address", "HOST:PORT"],
+    );
+    let flags = ["--nodes", "2", "--node-rank", "0"];
+    refused("mlp", &flags, 2, &["--rendezvous HOST:PORT"]);
+    let flags = ["--nodes", "2", "--node-rank", "2", "--rendezvous", "h:1"];
+    let messages = ["machine 2 of 2 does not exist", "0 to 1"];
+    refused("mlp", &flags, 2, &messages);
+}
+
+/// Trains by a configuration file with this text.
+fn by_configuration(text: &str) -> Ended {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("my.toml"), text).unwrap();
+    Everburn::new(folder.path(), ["train", "--config", "my.toml"]).run()
+}
+
+#[test]
+fn a_configuration_that_is_no_toml_is_shown_where() {
+    let ended = by_configuration("model = \"mlp\"\n[training\nepochs = 3\n");
+    ended.failed_with(2, &["my.toml cannot be used as a configuration", "line 2"]);
+    nothing_was_started(&ended);
+}
+
+#[test]
+fn a_key_that_nobody_knows_is_named_with_those_that_are_known() {
+    let ended = by_configuration("model = \"mlp\"\n[training]\nepoch = 3\n");
+    ended.failed_with(2, &["my.toml", "unknown field `epoch`", "`epochs`"]);
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_named() {
+    let ended = by_configuration("model = \"mlp\"\n[training]\nepochs = \"three\"\n");
+    ended.failed_with(2, &["my.toml", "three", "epochs"]);
+}
+
+#[test]
+fn a_configuration_that_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::new(folder.path(), ["train", "--config", "none.toml"]).run();
+    ended.failed_with(2, &["none.toml", "No such file"]);
+}
+
+#[test]
+fn no_model_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::new(folder.path(), ["train"]).run();
+    ended.failed_with(2, &["no model was named", "--list"]);
+}
+
+#[test]
+fn an_evaluation_of_a_folder_without_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in [".", "nowhere"] {
+        let ended = Everburn::new(folder.path(), ["eval", name]).run();
+        ended.failed_with(2, &["there is no config.toml in it", "train --run-dir"]);
+    }
+}
+
+#[test]
+fn an_evaluation_of_a_run_that_left_no_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--steps", "1", "--run-dir", "run"];
+    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
+    ended.succeeded();
+    let model = folder.path().join("run/model.safetensors");
+    std::fs::remove_file(&model).unwrap();
+    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
+    ended.failed_with(2, &["run/model.safetensors", "there is none"]);
+
+    std::fs::write(&model, "no tensors").unwrap();
+    let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
+    ended.failed_with(2, &["run/model.safetensors"]);
+    assert!(!ended.stderr.contains("panicked"), "{ended}");
+}

@@ -1,0 +1,137 @@
+//! Going on from a checkpoint.
+
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Run};
+
+/// Trains so many epochs, from the start.
+fn train(folder: &Path, name: &str, epochs: &str) -> Run {
+    let flags = ["--epochs", epochs, "--run-dir", name, "--log-every", "1"];
+    Everburn::train(folder, "mlp").args(flags).run().succeeded();
+    Run::new(folder.join(name))
+}
+
+/// Goes on until so many epochs have been made, with the run's own configuration.
+fn resume(folder: &Path, name: &str, epochs: &str, ranks: &str) -> Ended {
+    let arguments = ["train", "--resume", "--run-dir", name, "--epochs", epochs];
+    Everburn::new(folder, arguments)
+        .args(["--ranks", ranks])
+        .run()
+}
+
+#[test]
+fn two_epochs_and_two_more_are_four_epochs_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_once = train(folder.path(), "at-once", "4");
+    let in_two = train(folder.path(), "in-two", "2");
+    resume(folder.path(), "in-two", "4", "1").succeeded();
+    for kind in ["step", "train", "validation"] {
+        assert_eq!(at_once.losses(kind), in_two.losses(kind), "{kind}");
+    }
+    let (theirs, ours) = (at_once.report(), in_two.report());
+    for name in [
+        "test_accuracy",
+        "test_loss",
+        "epochs",
+        "steps",
+        "best_epoch",
+    ] {
+        assert_eq!(theirs[name], ours[name], "{name}");
+    }
+    assert_eq!(ours["resumed_after_epoch"], 2);
+    assert!(theirs["resumed_after_epoch"].is_null());
+}
+
+#[test]
+fn a_run_of_one_rank_goes_on_on_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_once = train(folder.path(), "at-once", "3");
+    let in_two = train(folder.path(), "in-two", "2");
+    resume(folder.path(), "in-two", "3", "2").succeeded();
+    let report = in_two.report();
+    assert_eq!(report["world_size"], 2);
+    assert_eq!(report["resumed_after_epoch"], 2);
+    let pairs = at_once
+        .losses("train")
+        .into_iter()
+        .zip(in_two.losses("train"));
+    for ((epoch, theirs), (same, ours)) in pairs {
+        assert_eq!(epoch, same);
+        assert!((theirs - ours).abs() <= 1e-3 * theirs, "{theirs} {ours}");
+    }
+    assert_eq!(in_two.epochs(), 3);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_one_before_it_taken() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = train(folder.path(), "run", "2");
+        run.damage_checkpoint(2);
+        let ended = resume(folder.path(), "run", "3", ranks).succeeded();
+        let damaged = run.checkpoint(2);
+        let damaged = damaged.strip_prefix(folder.path()).unwrap().display();
+        let refused = format!("the checkpoint {damaged} cannot be used: model.bpk is damaged");
+        assert!(ended.stderr.contains(&refused), "{ended}");
+        assert!(
+            ended
+                .stderr
+                .contains("resuming from run/checkpoints/epoch-0001"),
+            "{ended}"
+        );
+        let report = run.report();
+        assert_eq!(report["resumed_after_epoch"], 1, "{report:#}");
+        assert_eq!(report["epochs"], 3, "{report:#}");
+    }
+}
+
+#[test]
+fn where_all_checkpoints_are_damaged_each_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "2");
+    run.damage_checkpoint(1);
+    let manifest = run.checkpoint(2).join("manifest.json");
+    std::fs::write(manifest, "{ \"format_version\": 1").unwrap();
+    let before = run.report();
+    for ranks in ["1", "2"] {
+        let ended = resume(folder.path(), "run", "3", ranks);
+        ended.failed_with(
+            2,
+            &[
+                "none of those in it is whole; start without --resume",
+                "epoch-0002 cannot be used: manifest.json is damaged",
+                "epoch-0001 cannot be used: model.bpk is damaged",
+            ],
+        );
+    }
+    assert_eq!(run.report(), before, "the run is as it was");
+}
+
+#[test]
+fn where_there_is_no_checkpoint_the_message_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "1");
+    std::fs::remove_dir_all(run.path.join("checkpoints")).unwrap();
+    let ended = resume(folder.path(), "run", "3", "1");
+    ended.failed_with(2, &["there is none in it; start without --resume"]);
+}
+
+#[test]
+fn where_there_is_no_run_the_message_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = resume(folder.path(), "nowhere", "3", "1");
+    ended.failed_with(2, &["nowhere", "there is no config.toml in it"]);
+    let ended = Everburn::train(folder.path(), "mlp")
+        .args(["--resume"])
+        .run();
+    ended.failed_with(2, &["--run-dir"]);
+}
+
+#[test]
+fn another_model_does_not_go_on_from_this_ones_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), "run", "1");
+    let arguments = ["train", "mnist", "--resume", "--run-dir", "run"];
+    let ended = Everburn::new(folder.path(), arguments).run();
+    ended.failed_with(2, &["model mlp", "mnist", "the same configuration"]);
+}

@@ -1,0 +1,158 @@
+//! Training alone and on several ranks: what comes out, and what it leaves behind.
+
+use everburn_tests::{Ended, Everburn, Run};
+
+/// Trains two epochs of the perceptron by SGD on `ranks` ranks in `folder`/`ranks`.
+fn train(folder: &std::path::Path, ranks: usize) -> (Run, Ended) {
+    let (number, name) = (ranks.to_string(), format!("runs/{ranks}"));
+    let flags = ["--epochs", "2", "--optimizer", "sgd", "--momentum", "0.9"];
+    let ended = Everburn::train(folder, "mlp")
+        .args(flags)
+        // One sample more or less is then within the tolerance of 1e-3.
+        .args(["--learning-rate", "0.2", "--test-samples", "1000"])
+        .args(["--ranks", &number, "--run-dir", &name])
+        .run();
+    (Run::new(folder.join(name)), ended.succeeded())
+}
+
+#[test]
+fn one_two_and_four_ranks_give_the_same_result_and_the_whole_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (alone, _) = train(folder.path(), 1);
+    check_record(&alone, 1);
+    for ranks in [2, 4] {
+        let (run, ended) = train(folder.path(), ranks);
+        check_record(&run, ranks);
+        for rank in 0..ranks {
+            run.text(format!("logs/rank-{rank}.log"));
+        }
+        assert!(run.text("logs/rank-0.log").contains("epoch 2/2"));
+        assert!(ended.stdout.contains("[rank 0] epoch 2/2"), "{ended}");
+        let (theirs, ours) = (alone.number("test_accuracy"), run.number("test_accuracy"));
+        assert!((theirs - ours).abs() <= 1e-3 + 1e-12, "{theirs} {ours}");
+        for kind in ["train", "validation"] {
+            for ((_, theirs), (_, ours)) in alone.losses(kind).into_iter().zip(run.losses(kind)) {
+                assert!((theirs - ours).abs() <= 1e-4 * theirs, "{theirs} {ours}");
+            }
+        }
+    }
+    let accuracy = alone.number("test_accuracy");
+    assert!(accuracy > 0.3, "two epochs teach more than chance");
+}
+
+#[test]
+fn ranks_that_are_threads_train_as_ranks_that_are_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (processes, _) = train(folder.path(), 2);
+    let ended = Everburn::new(folder.path(), ["train", "--run-dir", "runs/threads"])
+        .args(["--config", "runs/2/config.toml"])
+        .args(["--strategy", "data-parallel"])
+        .run()
+        .succeeded();
+    assert!(!ended.stdout.contains("[rank"), "one process: {ended}");
+    let threads = Run::new(folder.path().join("runs/threads"));
+    check_record(&threads, 2);
+    for kind in ["step", "train", "validation", "test"] {
+        assert_eq!(processes.losses(kind), threads.losses(kind), "{kind}");
+    }
+}
+
+fn check_record(run: &Run, ranks: usize) {
+    let report = run.report();
+    assert_eq!(report["dataset"], "synthetic-digits", "{report:#}");
+    assert_eq!(report["world_size"], ranks, "{report:#}");
+    assert_eq!(report["epochs"], 2, "{report:#}");
+    assert_eq!(report["steps"], 16, "500 samples in batches of 64, twice");
+    assert_eq!(report["test_samples"], 1000, "{report:#}");
+    assert!((0.0..=1.0).contains(&run.number("test_accuracy")));
+    assert!(run.number("test_loss") > 0.0);
+    assert!(run.number("samples_per_second") > 0.0);
+    assert!(run.number("seconds") > 0.0);
+    assert_eq!(report["versions"]["burn"], "0.22.1");
+    assert!(report["versions"]["everburn"].is_string());
+    assert!(run.text("config.toml").contains("learning_rate = 0.2"));
+    let (train, validation) = (run.losses("train"), run.losses("validation"));
+    assert_eq!((train.len(), validation.len()), (2, 2));
+    assert_eq!(run.losses("test"), [(2, run.number("test_loss"))]);
+    let weights = std::fs::read(run.path.join("model.safetensors")).unwrap();
+    assert!(weights.len() > 4 * 235_146, "every parameter is in it");
+    assert!(run.checkpoint(2).join("manifest.json").is_file());
+}
+
+#[test]
+fn a_saved_configuration_repeats_the_run_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = train(folder.path(), 1);
+    let arguments = ["--config", "runs/1/config.toml", "--run-dir", "runs/again"];
+    Everburn::new(folder.path(), ["train"])
+        .args(arguments)
+        .run()
+        .succeeded();
+    let again = Run::new(folder.path().join("runs/again"));
+    for kind in ["step", "train", "validation", "test"] {
+        assert!(!first.losses(kind).is_empty(), "{kind}");
+        assert_eq!(first.losses(kind), again.losses(kind), "{kind}");
+    }
+    assert_eq!(first.text("config.toml"), again.text("config.toml"));
+}
+
+#[test]
+fn an_evaluation_gives_the_accuracy_of_the_report_on_one_and_on_two_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, _) = train(folder.path(), 2);
+    for ranks in ["1", "2"] {
+        let arguments = ["eval", "runs/2", "--json", "--ranks", ranks];
+        let ended = Everburn::new(folder.path(), arguments).run().succeeded();
+        let result: serde_json::Value =
+            serde_json::from_str(ended.stdout.trim()).unwrap_or_else(|error| {
+                panic!("--json prints JSON and nothing else: {error}\n{ended}")
+            });
+        assert_eq!(result["test_accuracy"], run.report()["test_accuracy"]);
+        assert_eq!(result["test_samples"], 1000);
+        assert_eq!(result["world_size"].to_string(), ranks);
+        let loss = result["test_loss"].as_f64().unwrap();
+        assert!((loss - run.number("test_loss")).abs() <= 1e-6 * loss);
+    }
+    let ended = Everburn::new(folder.path(), ["eval", "runs/2"])
+        .run()
+        .succeeded();
+    let percent = format!("{:.2} %", 100.0 * run.number("test_accuracy"));
+    assert!(ended.stdout.contains(&percent), "{ended}");
+}
+
+#[test]
+fn away_from_a_terminal_the_output_is_plain_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2] {
+        let (_, ended) = train(folder.path(), ranks);
+        for text in [&ended.stdout, &ended.stderr] {
+            let controls = |c: char| c.is_control() && c != '\n';
+            assert!(!text.contains(controls), "{ended:?}");
+        }
+        assert!(ended.stdout.starts_with("data: "), "{ended}");
+        assert!(ended.stdout.contains("epoch 1/2  train  500/500  loss "));
+        assert!(ended.stdout.contains("test accuracy "), "{ended}");
+    }
+}
+
+#[test]
+fn a_run_in_the_same_folder_is_moved_aside_and_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = train(folder.path(), 1);
+    let report = first.report();
+    let (_, ended) = train(folder.path(), 1);
+    assert!(ended.stdout.contains("moved to runs/1~1"), "{ended}");
+    let aside = Run::new(folder.path().join("runs/1~1"));
+    assert_eq!(aside.report(), report);
+}
+
+#[test]
+fn a_limit_of_steps_ends_the_run_before_the_epochs_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--steps", "5", "--ranks", "2", "--run-dir", "run"];
+    let ended = Everburn::train(folder.path(), "mnist").args(flags).run();
+    ended.succeeded();
+    let run = Run::new(folder.path().join("run"));
+    assert_eq!(run.report()["steps"], 5);
+    assert!((0.0..=1.0).contains(&run.number("test_accuracy")));
+}

@@ -1,0 +1,64 @@
+//! The accuracy that the project promises, on the whole of real MNIST. It takes minutes, so it is
+//! run by name: `cargo test --release -p everburn-tests --test whole_mnist -- --ignored`.
+
+use std::time::Duration;
+
+use everburn_tests::{Everburn, Run, mnist_folder};
+
+/// Far longer than three epochs take on two cores.
+const PATIENCE: Duration = Duration::from_secs(1200);
+
+/// Trains three epochs on so many ranks and evaluates the result on one and on two.
+fn reaches_98_percent(model: &str, ranks: &str) {
+    let Some(mnist) = mnist_folder("training on the whole of MNIST") else {
+        return;
+    };
+    let data = mnist.parent().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["train", model, "--epochs", "3", "--ranks", ranks];
+    Everburn::new(folder.path(), arguments)
+        .args(["--run-dir", "run"])
+        .env("EVERBURN_DATA_DIR", data)
+        .start()
+        .with_deadline(PATIENCE)
+        .wait()
+        .succeeded();
+    let run = Run::new(folder.path().join("run"));
+    let report = run.report();
+    assert_eq!(report["dataset"], "mnist", "{report:#}");
+    assert_eq!(report["test_samples"], 10_000, "{report:#}");
+    assert!(run.number("test_accuracy") >= 0.98, "{report:#}");
+    for ranks in ["1", "2"] {
+        let arguments = ["eval", "run", "--json", "--ranks", ranks];
+        let ended = Everburn::new(folder.path(), arguments)
+            .env("EVERBURN_DATA_DIR", data)
+            .run()
+            .succeeded();
+        let result: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+        assert_eq!(result["test_accuracy"], report["test_accuracy"], "{ended}");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn alone() {
+    reaches_98_percent("mnist", "1");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn on_two_ranks() {
+    reaches_98_percent("mnist", "2");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn on_four_ranks() {
+    reaches_98_percent("mnist", "4");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn with_batch_norm_and_dropout_on_four_ranks() {
+    reaches_98_percent("mnist-bn", "4");
+}
