@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
+use sha2::{Digest, Sha256};
 
 use crate::DatasetError;
 
@@ -129,6 +130,17 @@ impl ImageDataset {
     /// If `index >= len()`, as a slice would.
     pub fn label(&self, index: usize) -> u8 {
         self.labels()[index]
+    }
+
+    /// SHA-256 of all labels and images, in hexadecimal: equal exactly for equal data.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(self.labels());
+        hash.update(self.images());
+        hash.finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 
     /// All images, `[n, 28, 28]`.

@@ -96,7 +96,7 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
-    /// How many training samples are held out to validate on [default: 5000].
+    /// How many training samples are held out to validate on [default: a tenth, at most 5000].
     #[arg(long)]
     pub(crate) validation_samples: Option<usize>,
 
@@ -194,6 +194,10 @@ pub(crate) struct RankFlags {
 pub(crate) struct EvalArguments {
     /// The folder of the run.
     pub(crate) run_dir: PathBuf,
+
+    /// Measure a checkpoint instead of the trained model: `best`, or the number of an epoch.
+    #[arg(long, value_name = "EPOCH")]
+    pub(crate) checkpoint: Option<String>,
 
     /// Print the result as JSON.
     #[arg(long)]

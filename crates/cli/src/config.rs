@@ -135,7 +135,13 @@ impl RunConfig {
         Ok(config)
     }
 
-    pub(crate) fn validate(&self) -> Result<(), CliError> {
+    fn validate(&self) -> Result<(), CliError> {
+        self.validate_ranks()?;
+        self.training.validate(self.world_size())?;
+        Ok(())
+    }
+
+    fn validate_ranks(&self) -> Result<(), CliError> {
         if self.ranks.ranks == 0 {
             return Err(CliError::usage_with_help(
                 "--ranks 0 leaves nobody to train",
@@ -157,7 +163,6 @@ impl RunConfig {
         if self.ranks.timeout == 0 {
             return Err(CliError::usage("--timeout must be at least 1 second"));
         }
-        self.training.validate(self.world_size())?;
         Ok(())
     }
 }
@@ -301,7 +306,7 @@ impl RunConfig {
         merge(&mut table, layer.table);
         let config = Self::deserialize(Value::Table(table))
             .map_err(|error| CliError::usage(error.to_string()))?;
-        config.validate()?;
+        config.validate_ranks()?;
         Ok(config)
     }
 }

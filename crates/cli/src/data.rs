@@ -62,6 +62,7 @@ pub(crate) fn for_training(data: &LoadedData, pixels: PixelRange) -> Images {
         test: Arc::new(data.test.clone()),
         batcher: Arc::new(batcher),
         name: description.name.clone(),
+        fingerprint: format!("{} {}", data.train.fingerprint(), data.test.fingerprint()),
         origin: format!("{}: {}", description.origin, description.reason),
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use everburn::burn::module::Module;
 use everburn::prelude::*;
-use everburn::train::{Tally, load_safetensors};
+use everburn::train::checkpoint::{Checkpoint, CheckpointFolder};
+use everburn::train::{Tally, load_safetensors, with_parameters};
 use everburn_datasets::LoadedData;
 use everburn_launch::RankEnvironment;
 use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
@@ -48,7 +49,7 @@ pub(crate) fn run(
             return launch(arguments, &run, plan);
         }
     }
-    let Some(evaluation) = evaluate(&config, &run, environment)? else {
+    let Some(evaluation) = evaluate(arguments, &config, &run, environment)? else {
         return Ok(ExitCode::SUCCESS); // not rank 0
     };
     match &arguments.result_file {
@@ -96,6 +97,7 @@ fn rank_arguments(arguments: &EvalArguments, result: &Path) -> Vec<OsString> {
         ..
     } = arguments.ranks.clone();
     flag("--result-file", Some(result.into()));
+    flag("--checkpoint", arguments.checkpoint.clone().map(Into::into));
     flag("--data", data.map(Into::into));
     flag("--data-dir", data_dir.map(Into::into));
     flag(
@@ -123,6 +125,7 @@ fn read_result(path: &Path) -> Result<Evaluation, CliError> {
 
 /// The result, on rank 0.
 fn evaluate(
+    arguments: &EvalArguments,
     config: &RunConfig,
     run: &RunDirectory,
     environment: Option<&RankEnvironment>,
@@ -137,11 +140,14 @@ fn evaluate(
         )
     };
     let visitor = Evaluate {
+        checkpoint: arguments.checkpoint.as_deref(),
         trainer: &trainer,
         run,
         loaded: &loaded,
     };
-    let tally = registry::visit(&config.model, visitor).ok_or(CliError::NoModel)??;
+    let tally = registry::visit(&config.model, visitor)
+        .ok_or(CliError::NoModel)??
+        .ok_or_else(|| CliError::usage("stopped before the end"))?;
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
         model: config.model.clone(),
         dataset: loaded.description.name.clone(),
@@ -159,11 +165,11 @@ fn evaluate(
 impl Evaluation {
     fn print(&self, json: bool) {
         if json && let Ok(text) = serde_json::to_string(self) {
-            println!("{text}");
+            say!("{text}");
             return;
         }
-        println!("{}", self.data);
-        println!(
+        say!("{}", self.data);
+        say!(
             "test accuracy {:.2} % ({} of {})  loss {:.4}  {} on {}  {}",
             100.0 * self.test_accuracy,
             self.test_correct,
@@ -176,14 +182,36 @@ impl Evaluation {
     }
 }
 
+/// The checkpoint of an epoch, or of the epoch with the lowest validation loss.
+fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
+    let folder = CheckpointFolder::new(run.checkpoints(), 1);
+    let epoch = match which {
+        "best" => folder
+            .load_newest()?
+            .checkpoint
+            .progress
+            .best
+            .map(|best| best.epoch),
+        number => number.parse().ok(),
+    };
+    let epoch = epoch.ok_or_else(|| {
+        CliError::usage_with_help(
+            format!("there is no checkpoint `{which}`"),
+            "--checkpoint takes best (where there was a validation) or the number of an epoch",
+        )
+    })?;
+    Ok(folder.load(epoch)?)
+}
+
 struct Evaluate<'a> {
+    checkpoint: Option<&'a str>,
     trainer: &'a Trainer,
     run: &'a RunDirectory,
     loaded: &'a LoadedData,
 }
 
 impl ModelVisitor for Evaluate<'_> {
-    type Output = Result<Tally, CliError>;
+    type Output = Result<Option<Tally>, CliError>;
 
     fn visit<M: Module + Display + Sync + 'static>(
         self,
@@ -191,7 +219,11 @@ impl ModelVisitor for Evaluate<'_> {
         init: Init<M>,
         forward: Forward<M>,
     ) -> Self::Output {
-        let model = load_safetensors(init(&self.trainer.device), self.run)?;
+        let model = init(&self.trainer.device);
+        let model = match self.checkpoint {
+            None => load_safetensors(model, self.run)?,
+            Some(which) => with_parameters(model, &load_checkpoint(self.run, which)?)?,
+        };
         let data = data::for_training(self.loaded, info.pixels);
         Ok(self
             .trainer

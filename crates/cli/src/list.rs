@@ -8,10 +8,10 @@ use crate::error::CliError;
 
 /// Prints the models with their parameter counts.
 pub(crate) fn run() -> Result<ExitCode, CliError> {
-    println!("{:<10} {:>10}  what it is", "model", "parameters");
+    say!("{:<10} {:>10}  what it is", "model", "parameters");
     for info in registry::MODELS {
         let parameters = registry::num_params(info.name).unwrap_or_default();
-        println!("{:<10} {parameters:>10}  {}", info.name, info.summary);
+        say!("{:<10} {parameters:>10}  {}", info.name, info.summary);
     }
     Ok(ExitCode::SUCCESS)
 }

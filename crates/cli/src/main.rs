@@ -5,7 +5,15 @@
 //! then starts itself once a rank. Started by a launcher (ours, `torchrun`, anything that sets
 //! `RANK` and `WORLD_SIZE`), it is a *rank*.
 
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stderr, reason = "a command talks to its user")]
+
+/// Prints a line; where nobody reads any more (`| head`), the work goes on all the same.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
 
 mod arguments;
 mod config;

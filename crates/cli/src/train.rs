@@ -10,7 +10,7 @@ use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
-use everburn::train::{StopSignal, renderer};
+use everburn::train::{RunLock, StopSignal, renderer};
 use everburn_datasets::LoadedData;
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
@@ -35,8 +35,8 @@ pub(crate) fn run(
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config.data)?;
-    println!("{}", loaded.description);
-    data::pin(&mut config.data, &loaded.description);
+    say!("{}", loaded.description);
+    resolve_data(&mut config, &loaded);
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
     }
@@ -44,7 +44,7 @@ pub(crate) fn run(
         return train_here(&config, arguments, &loaded, log);
     }
     drop(loaded);
-    let run = prepare_run_directory(&config, arguments)?;
+    let (run, _lock) = prepare_run_directory(&config, arguments)?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
     let code = launching::run(plan, rank_arguments, logs)?;
     // Ranks that the user stopped, with a key of the dashboard say, end well; the job did not.
@@ -74,19 +74,12 @@ fn check_resume(
     if choose_display(arguments) == renderer::Display::Dashboard {
         // Elsewhere the rank that resumes says so; its messages are not seen below a dashboard.
         for refused in &newest.refused {
-            println!("passed over: {refused}");
+            say!("passed over: {refused}");
         }
     }
-    let here = Progress {
-        model: config.model.clone(),
-        seed: training.seed,
-        batch_size: training.batch_size,
-        samples_per_epoch: loaded
-            .train
-            .len()
-            .saturating_sub(training.validation_samples),
-        ..Progress::default()
-    };
+    let samples = loaded.train.len();
+    let samples = samples.saturating_sub(training.held_out_of(samples));
+    let here = Progress::start(&config.model, training, samples);
     let fits = here.fits(&newest.checkpoint.progress);
     fits.map_err(|reason| TrainError::Checkpoint {
         path: newest.path,
@@ -120,11 +113,11 @@ fn rank_arguments(run: &RunDirectory, arguments: &TrainArguments) -> Vec<std::ff
 fn prepare_run_directory(
     config: &RunConfig,
     arguments: &TrainArguments,
-) -> Result<RunDirectory, CliError> {
-    let mut path = arguments
-        .run_dir
-        .clone()
-        .unwrap_or_else(|| first_free(&config.model));
+) -> Result<(RunDirectory, RunLock), CliError> {
+    let mut path = match &arguments.run_dir {
+        Some(path) => path.clone(),
+        None => claim_first_free(&config.model)?,
+    };
     if let Some(node) = arguments.ranks.node_rank.filter(|node| *node > 0) {
         let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
         name.push(format!("-node-{node}"));
@@ -133,23 +126,41 @@ fn prepare_run_directory(
     if !arguments.resume
         && let Some(aside) = RunDirectory::move_aside(&path)?
     {
-        println!(
+        say!(
             "{} had a run in it: moved to {}",
             path.display(),
             aside.display()
         );
     }
     let run = RunDirectory::create(path)?;
+    let lock = run.lock()?;
     run.write_config(config)?;
-    Ok(run)
+    Ok((run, lock))
 }
 
-/// `runs/<model>-<number>`
-fn first_free(model: &str) -> PathBuf {
-    (1..)
-        .map(|number| Path::new("runs").join(format!("{model}-{number}")))
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| Path::new("runs").join(model))
+/// Makes the first `runs/<model>-<number>` that nobody else has made.
+fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
+    let failed = |path: &Path, error: &std::io::Error| {
+        CliError::usage(format!("{} cannot be made: {error}", path.display()))
+    };
+    let runs = Path::new("runs");
+    std::fs::create_dir_all(runs).map_err(|error| failed(runs, &error))?;
+    let mut number = 1;
+    loop {
+        let path = runs.join(format!("{model}-{number}"));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(failed(&path, &error)),
+        }
+    }
+}
+
+/// Fixes what the data decide, so that the configuration that is written says it.
+fn resolve_data(config: &mut RunConfig, loaded: &LoadedData) {
+    data::pin(&mut config.data, &loaded.description);
+    let held_out = config.training.held_out_of(loaded.train.len());
+    config.training.validation_samples = Some(held_out);
 }
 
 /// In this process: alone, or on several devices with a thread each.
@@ -166,7 +177,7 @@ fn train_here(
             .build_global()
             .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
-    let run = prepare_run_directory(config, arguments)?;
+    let (run, _lock) = prepare_run_directory(config, arguments)?;
     let job = RankJob::new(config, arguments, loaded, None)?;
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
@@ -198,14 +209,20 @@ fn train_as_rank(
     environment: &RankEnvironment,
 ) -> Result<ExitCode, CliError> {
     let loaded = data::load(&config.data)?;
-    data::pin(&mut config.data, &loaded.description);
+    resolve_data(&mut config, &loaded);
     let ours = environment.launcher_pid.is_some();
-    let run = match (&arguments.run_dir, environment.rank == 0) {
-        (_, false) => None,
-        (Some(path), true) if ours => Some(RunDirectory::open(path)?),
+    if !ours {
+        // torchrun, srun or a person has said how many ranks there are.
+        config.ranks.ranks = environment.local_world_size;
+        config.ranks.nodes = environment.world_size / environment.local_world_size.max(1);
+    }
+    let (run, _lock) = match (&arguments.run_dir, environment.rank == 0) {
+        (_, false) => (None, None),
+        (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
         (_, true) => {
-            println!("{}", loaded.description);
-            Some(prepare_run_directory(&config, arguments)?)
+            say!("{}", loaded.description);
+            let (run, lock) = prepare_run_directory(&config, arguments)?;
+            (Some(run), Some(lock))
         }
     };
     let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
@@ -344,7 +361,13 @@ fn choose_display(arguments: &TrainArguments) -> renderer::Display {
 
 fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
     if let Some(stopped) = &report.stopped {
-        println!("stopped {stopped}");
+        say!("stopped {stopped}");
+    }
+    if report.test_accuracy.is_none() {
+        say!(
+            "--resume goes on after epoch {}; later steps are in model.safetensors only",
+            report.epochs
+        );
     }
     let result = match (report.test_accuracy, report.test_loss) {
         (Some(accuracy), Some(loss)) => {
@@ -352,7 +375,7 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
         }
         _ => String::new(),
     };
-    println!(
+    say!(
         "{result}{} on {}  {}  {}  {}  {:.0} samples/s  {:.1} s",
         report.model,
         report.dataset,
@@ -363,7 +386,7 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
         report.seconds
     );
     if let Some(run) = run {
-        println!("recorded in {}", run.path().display());
+        say!("recorded in {}", run.path().display());
     }
 }
 

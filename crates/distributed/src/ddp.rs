@@ -71,9 +71,11 @@ impl Ddp {
         let tensors = replicas::describe(&model);
         check_equal_structure(&group, &tensors)?;
         let model = broadcast_state(model, &group, config.bucket_bytes)?;
+        // A parameter that a model holds twice (tied weights) has one gradient.
+        let mut known = std::collections::HashSet::new();
         let trainable = tensors
             .into_iter()
-            .filter(|tensor| tensor.kind == TensorKind::Trainable)
+            .filter(|tensor| tensor.kind == TensorKind::Trainable && known.insert(tensor.id))
             .map(|tensor| BucketEntry {
                 path: tensor.path,
                 id: tensor.id,
@@ -179,7 +181,8 @@ impl Ddp {
     /// Averages running statistics (batch norm's, say) over the ranks, in f64.
     ///
     /// Replicas see different samples, so their statistics drift apart; this is done before
-    /// validation and before a checkpoint. Frozen parameters, equal on all ranks, keep their bits.
+    /// validation and before a checkpoint. Ranks count alike: their shares of a batch differ by one
+    /// sample at the most. Frozen parameters, equal on all ranks, keep their bits.
     ///
     /// # Errors
     /// [`DdpError::Collective`] if the exchange fails.

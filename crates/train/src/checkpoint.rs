@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::atomic_file::sync_folder;
+use crate::config::{OptimizerKind, Schedule, TrainingConfig};
 use crate::error::TrainError;
 use crate::report::{BestEpoch, Versions};
 
@@ -19,6 +20,12 @@ use crate::report::{BestEpoch, Versions};
 pub const FORMAT_VERSION: u32 = 1;
 
 const MANIFEST: &str = "manifest.json";
+
+/// How the name of a checkpoint that is being written begins.
+const PARTIAL: &str = ".partial-";
+
+/// How the name of a checkpoint that is being replaced begins; its epoch follows.
+const REPLACED: &str = ".replaced-";
 
 /// A file of a checkpoint, as its manifest describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,27 +53,55 @@ pub struct Progress {
     pub batch_size: usize,
     /// How many samples an epoch has.
     pub samples_per_epoch: usize,
+    /// The optimizer, whose state a checkpoint holds.
+    pub optimizer: OptimizerKind,
+    /// The schedule of the learning rate.
+    pub schedule: Schedule,
+    /// How many steps the run was planned to make: the length of its schedule.
+    pub total_steps: usize,
     /// The best epoch so far.
     pub best: Option<BestEpoch>,
 }
 
 impl Progress {
+    /// The start of a run.
+    pub fn start(model: &str, config: &TrainingConfig, samples_per_epoch: usize) -> Self {
+        Self {
+            model: model.to_string(),
+            seed: config.seed,
+            batch_size: config.batch_size,
+            samples_per_epoch,
+            optimizer: config.optimizer.kind,
+            schedule: config.schedule,
+            total_steps: config.total_steps(samples_per_epoch),
+            ..Self::default()
+        }
+    }
+
     /// Checks that a run of `self` can go on from where `checkpoint` stood.
     ///
     /// # Errors
     /// What differs, in words.
     pub fn fits(&self, checkpoint: &Self) -> Result<(), String> {
-        let numbers = |progress: &Self| {
+        let facts = |progress: &Self| {
+            // The length of a constant schedule is of no consequence.
+            let steps = match progress.schedule {
+                Schedule::Constant => "any".to_string(),
+                Schedule::Cosine => progress.total_steps.to_string(),
+            };
             [
+                ("model", progress.model.clone()),
                 ("seed", progress.seed.to_string()),
                 ("batch size", progress.batch_size.to_string()),
                 ("training samples", progress.samples_per_epoch.to_string()),
-                ("model", progress.model.clone()),
+                ("optimizer", format!("{:?}", progress.optimizer)),
+                ("schedule", format!("{:?}", progress.schedule)),
+                ("steps of the schedule", steps),
             ]
         };
-        let different = numbers(checkpoint)
+        let different = facts(checkpoint)
             .into_iter()
-            .zip(numbers(self))
+            .zip(facts(self))
             .filter(|(theirs, ours)| theirs != ours)
             .map(|((what, theirs), (_, ours))| format!("{what} {theirs} there, {ours} here"))
             .collect::<Vec<_>>();
@@ -182,7 +217,7 @@ impl CheckpointFolder {
 
     fn write(&self, checkpoint: &Checkpoint, target: &Path) -> std::io::Result<()> {
         let partial = tempfile::Builder::new()
-            .prefix(".partial-")
+            .prefix(PARTIAL)
             .tempdir_in(&self.path)?;
         let write = |name: &str, bytes: &[u8]| -> std::io::Result<()> {
             let mut file = std::fs::File::create_new(partial.path().join(name))?;
@@ -205,12 +240,50 @@ impl CheckpointFolder {
         }
         write(MANIFEST, &serde_json::to_vec_pretty(&manifest)?)?;
         sync_folder(partial.path())?;
-        if target.exists() {
-            // The same epoch was reached again after a resume from an earlier one.
-            std::fs::remove_dir_all(target)?;
+        // The same epoch may have been reached before, from an earlier checkpoint: the old one goes
+        // only once the new one is in its place.
+        let old = self
+            .path
+            .join(format!("{REPLACED}{}", checkpoint.progress.epoch));
+        let replaces = target.exists();
+        if replaces {
+            std::fs::rename(target, &old)?;
         }
-        std::fs::rename(partial.keep(), target)?;
-        sync_folder(&self.path)
+        std::fs::rename(partial.path(), target)?;
+        drop(partial.keep());
+        sync_folder(&self.path)?;
+        if replaces {
+            std::fs::remove_dir_all(&old)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a process that was killed while writing left behind, and puts back a checkpoint
+    /// that was about to be replaced. Only for the run's owner: nobody else may be writing.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if the folder cannot be changed.
+    pub fn clean(&self) -> Result<(), TrainError> {
+        let failed = |error: &std::io::Error| TrainError::file("cleaning", &self.path, error);
+        let entries = match std::fs::read_dir(&self.path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(|error| failed(&error))?,
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let replaced = name
+                .strip_prefix(REPLACED)
+                .and_then(|epoch| epoch.parse().ok());
+            let result = match replaced.map(|epoch: usize| self.epoch_path(epoch)) {
+                Some(target) if !target.exists() => std::fs::rename(entry.path(), target),
+                Some(_) => std::fs::remove_dir_all(entry.path()),
+                None if name.starts_with(PARTIAL) => std::fs::remove_dir_all(entry.path()),
+                None => Ok(()),
+            };
+            result.map_err(|error| failed(&error))?;
+        }
+        Ok(())
     }
 
     fn remove_superseded(&self, progress: &Progress) -> Result<(), TrainError> {
@@ -387,6 +460,20 @@ mod tests {
             refused[1].contains("epoch-0002") && refused[1].contains("5 bytes"),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_cleaned_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointFolder::new(folder.path(), 2);
+        checkpoints.save(&checkpoint(1, 1)).unwrap();
+        std::fs::create_dir(folder.path().join(".partial-x")).unwrap();
+        // Killed between the two renames of a replacement.
+        let epoch = folder.path().join("epoch-0001");
+        std::fs::rename(&epoch, folder.path().join(".replaced-1")).unwrap();
+        checkpoints.clean().unwrap();
+        assert_eq!(checkpoints.load(1).unwrap(), checkpoint(1, 1));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -160,8 +160,10 @@ pub struct TrainingConfig {
     pub batch_size: usize,
     /// The seed of initial weights, shuffling and dropout.
     pub seed: u64,
-    /// How many samples at the end of the training set are held out to validate on.
-    pub validation_samples: usize,
+    /// How many samples at the end of the training set are held out to validate on; if absent, a
+    /// tenth of them, but no more than 5,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_samples: Option<usize>,
     /// How many checkpoints are kept, besides the best.
     pub keep_checkpoints: usize,
     /// A line of `metrics.jsonl` is written every so many steps.
@@ -184,7 +186,7 @@ impl Default for TrainingConfig {
             steps: None,
             batch_size: 64,
             seed: 42,
-            validation_samples: 5_000,
+            validation_samples: None,
             keep_checkpoints: 2,
             log_every: 10,
             schedule: Schedule::Constant,
@@ -196,6 +198,17 @@ impl Default for TrainingConfig {
 }
 
 impl TrainingConfig {
+    /// How many of `samples` training samples are held out to validate on.
+    pub fn held_out_of(&self, samples: usize) -> usize {
+        self.validation_samples.unwrap_or((samples / 10).min(5_000))
+    }
+
+    /// How many steps the whole run makes on `samples` samples an epoch.
+    pub fn total_steps(&self, samples: usize) -> usize {
+        let all = samples.div_ceil(self.batch_size.max(1)) * self.epochs;
+        self.steps.map_or(all, |limit| limit.min(all))
+    }
+
     /// Seeds `device` for a model's initial weights.
     pub fn seed_for_weights(&self, device: &Device) {
         device.seed(mix(self.seed));
@@ -226,7 +239,22 @@ impl TrainingConfig {
         if self.keep_checkpoints == 0 {
             return refuse("--keep-checkpoints must be at least 1".to_string());
         }
-        self.optimizer.init().map(drop)
+        if let Some(EarlyStopping { patience }) = self.early_stopping {
+            if patience == 0 {
+                return refuse("--early-stopping must be at least 1".to_string());
+            }
+            if self.validation_samples == Some(0) {
+                return refuse(
+                    "--early-stopping looks at the validation loss: give --validation-samples"
+                        .to_string(),
+                );
+            }
+        }
+        self.optimizer.init()?;
+        let schedule = self.schedule.init(self.optimizer.learning_rate, 1);
+        schedule.map(drop).map_err(|error| {
+            TrainError::Config(format!("--schedule with this --learning-rate: {error}"))
+        })
     }
 }
 
@@ -245,6 +273,15 @@ mod tests {
         assert!(refused(|c| c.batch_size = 3).contains("4 ranks"));
         assert!(refused(|c| c.optimizer.learning_rate = -1.0).contains("learning rate"));
         assert!(refused(|c| c.optimizer.momentum = 0.9).contains("sgd"));
+        assert!(refused(|c| c.early_stopping = Some(EarlyStopping { patience: 0 })).contains("1"));
+        let too_high_for_cosine = refused(|c| {
+            c.schedule = Schedule::Cosine;
+            c.optimizer.learning_rate = 2.0;
+        });
+        assert!(
+            too_high_for_cosine.contains("--learning-rate"),
+            "{too_high_for_cosine}"
+        );
         assert!(TrainingConfig::default().validate(4).is_ok());
     }
 

@@ -15,6 +15,9 @@ use crate::error::TrainError;
 /// up the means of its devices), and a device with a smaller share holds nobody up. One process a
 /// rank isolates failures better; one process for all starts faster and shares its memory.
 ///
+/// On the processor all threads draw from one generator of random numbers: draw the initial weights
+/// before the ranks start, and do not expect a model with dropout to repeat itself to the bit.
+///
 /// ```
 /// use burn::prelude::Device;
 /// use everburn_collectives::group::{GroupOptions, ReduceOp};
@@ -94,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_panics_ends_the_others_and_is_named() {
-        let devices = [const { () }; 3].map(|()| Device::flex());
+        let devices = vec![Device::flex(); 3];
         let error = data_parallel(&devices, GroupOptions::default(), |group, _| {
             assert!(group.rank() != 1, "out of memory");
             group.barrier().wait()?;

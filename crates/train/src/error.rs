@@ -29,10 +29,12 @@ pub enum TrainError {
     Device(String),
     /// The loss is no longer a number.
     #[error(
-        "the loss is {loss} after step {step} of epoch {epoch}: the training has diverged; \
+        "the {what} is {loss} after step {step} in epoch {epoch}: the training has diverged; \
          try a lower --learning-rate"
     )]
     LossNotFinite {
+        /// Which loss, "validation loss" say.
+        what: &'static str,
         /// The loss.
         loss: f64,
         /// The step, counted from 1 over all epochs.
@@ -57,6 +59,19 @@ pub enum TrainError {
         path: PathBuf,
         /// What is wrong with it and what to do.
         reason: String,
+    },
+    /// The ranks were not started with the same configuration or data.
+    #[error(
+        "rank {rank} runs something else: `{theirs}` there, `{ours}` on rank 0; start every rank \
+         with the same configuration, program and data"
+    )]
+    DifferentRuns {
+        /// The first rank that differs.
+        rank: usize,
+        /// What rank 0 has.
+        ours: String,
+        /// What the other rank has.
+        theirs: String,
     },
     /// A rank that is a thread panicked.
     #[error("a training thread panicked: {0}")]

@@ -7,16 +7,17 @@ use everburn_distributed::DistributedLoader;
 use crate::error::TrainError;
 use crate::tally::{Report, Tally};
 
-/// Adds up the model's results on every sample of the loader, over all ranks. `each` is told the
-/// sums of each global batch, on every rank the same.
+/// Adds up the model's results on every sample of the loader, over all ranks; `None` if a rank
+/// wanted to stop first. `each` is told the sums of each global batch, on every rank the same.
 ///
 /// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
 pub(crate) fn evaluate<M, I, B>(
     model: &M,
     loader: &DistributedLoader<I, B>,
     group: &ProcessGroup,
+    stop_wanted: impl Fn() -> bool,
     mut each: impl FnMut(Tally) -> Result<(), TrainError>,
-) -> Result<Tally, TrainError>
+) -> Result<Option<Tally>, TrainError>
 where
     M: InferenceStep<Input = B>,
     M::Output: Report,
@@ -31,16 +32,20 @@ where
                 local.map_err(|error| TrainError::Device(error.to_string()))?
             }
         };
-        let (batch, _) = local.all_reduce(false, group).wait()?;
+        let (batch, stop) = local.all_reduce(stop_wanted(), group).wait()?;
+        if stop {
+            return Ok(None);
+        }
         total += batch;
         each(batch)?;
     }
     let expected = loader.sampler().samples_per_epoch() as u64;
     if total.samples != expected {
         return Err(TrainError::Data(format!(
-            "the ranks evaluated {} samples and there are {expected}: do all ranks see the same data?",
+            "the ranks evaluated {} samples and there are {expected}: do all ranks see the same \
+             data?",
             total.samples
         )));
     }
-    Ok(total)
+    Ok(Some(total))
 }

@@ -14,6 +14,7 @@
 //! | [`checkpoint`] | how an interrupted run goes on |
 //! | [`renderer`] | what a run looks like |
 
+mod agreement;
 mod atomic_file;
 pub mod checkpoint;
 mod classifier;
@@ -29,6 +30,7 @@ mod stop;
 mod strategy;
 mod tally;
 mod trainer;
+mod training_state;
 
 pub use classifier::{Classifier, LabeledBatch};
 pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
@@ -36,7 +38,8 @@ pub use data_parallel::data_parallel;
 pub use error::TrainError;
 pub use metrics::RankMetric;
 pub use report::{BestEpoch, TrainingReport, Versions};
-pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory};
+pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
 pub use stop::StopSignal;
 pub use tally::{Report, StepReport, Tally};
 pub use trainer::{Trainer, TrainingData, load_safetensors};
+pub use training_state::with_parameters;

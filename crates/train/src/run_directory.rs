@@ -1,7 +1,7 @@
 //! `runs/<name>/`: everything that a run leaves behind.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -42,6 +42,13 @@ impl RunDirectory {
     /// [`TrainError::File`] if it cannot be made or written to.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
         let run = Self { path: path.into() };
+        if run.holds_something_else() {
+            return Err(TrainError::File {
+                action: "making the run directory",
+                path: run.path,
+                reason: "it is not empty and holds no run; choose another --run-dir".to_string(),
+            });
+        }
         for folder in [run.path.clone(), run.logs(), run.checkpoints()] {
             std::fs::create_dir_all(&folder)
                 .map_err(|error| TrainError::file("making the run directory", &folder, &error))?;
@@ -49,6 +56,37 @@ impl RunDirectory {
         tempfile::tempfile_in(&run.path)
             .map_err(|error| TrainError::file("writing to the run directory", &run.path, &error))?;
         Ok(run)
+    }
+
+    /// Whether there are files of somebody else's in the folder.
+    fn holds_something_else(&self) -> bool {
+        let ours = ["checkpoints", "config.toml", "logs", ".lock"];
+        let is_ours = |name: &std::ffi::OsStr| ours.iter().any(|our| name == *our);
+        !self.config_path().is_file()
+            && std::fs::read_dir(&self.path)
+                .is_ok_and(|entries| entries.flatten().any(|e| !is_ours(&e.file_name())))
+    }
+
+    /// Takes the folder for this process, until the lock is dropped or the process ends.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if another process has it.
+    pub fn lock(&self) -> Result<RunLock, TrainError> {
+        let path = self.path.join(".lock");
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path);
+        let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(RunLock { _file: file }),
+            Err(_) => Err(TrainError::File {
+                action: "taking",
+                path: self.path.clone(),
+                reason: "another run is using it; choose another --run-dir".to_string(),
+            }),
+        }
     }
 
     /// Renames a folder that holds a run to the first free of `<path>~1`, `<path>~2`, ..., and
@@ -60,6 +98,7 @@ impl RunDirectory {
         if !path.join("config.toml").is_file() {
             return Ok(None);
         }
+        let _held = Self::open(path)?.lock()?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
         for number in 1_u32.. {
             let mut aside = name.clone();
@@ -180,24 +219,46 @@ impl RunDirectory {
         })
     }
 
-    /// Opens `metrics.jsonl`: at its end to go on with a run, else from the start.
+    /// Opens `metrics.jsonl` for a run that has come to `step`: later lines, and those of a test,
+    /// are taken out, because they will come again.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be read or written.
+    pub fn metrics_from(&self, step: usize) -> Result<MetricsFile, TrainError> {
+        let path = self.path.join("metrics.jsonl");
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(|error| TrainError::file("reading", &path, &error))?,
+        };
+        let stays = |line: &&str| {
+            serde_json::from_str::<MetricLine>(line)
+                .is_ok_and(|line| line.step <= step && line.kind != MetricKind::Test)
+        };
+        let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
+        atomic_file::write(&path, kept.collect::<String>().as_bytes())?;
+        self.metrics()
+    }
+
+    /// Opens `metrics.jsonl` at its end.
     ///
     /// # Errors
     /// [`TrainError::File`] if it cannot be opened.
-    pub fn metrics(&self, append: bool) -> Result<MetricsFile, TrainError> {
+    pub fn metrics(&self) -> Result<MetricsFile, TrainError> {
         let path = self.path.join("metrics.jsonl");
         let file = OpenOptions::new()
             .create(true)
-            .write(true)
-            .append(append)
-            .truncate(!append)
+            .append(true)
             .open(&path)
             .map_err(|error| TrainError::file("opening", &path, &error))?;
-        Ok(MetricsFile {
-            file: BufWriter::new(file),
-            path,
-        })
+        Ok(MetricsFile { file, path })
     }
+}
+
+/// A run directory that belongs to this process; see [`RunDirectory::lock`].
+#[derive(Debug)]
+#[must_use = "the folder is free again when the lock is dropped"]
+pub struct RunLock {
+    _file: File,
 }
 
 /// Which part of the data a line of `metrics.jsonl` is about.
@@ -257,33 +318,23 @@ impl MetricLine {
 /// `metrics.jsonl`, open for writing.
 #[derive(Debug)]
 pub struct MetricsFile {
-    file: BufWriter<File>,
+    file: File,
     path: PathBuf,
 }
 
 impl MetricsFile {
-    /// Appends a line; it reaches the disk at the next [`MetricsFile::flush`] or when enough have
-    /// come together.
+    /// Appends a line, which others can read at once.
     ///
     /// # Errors
     /// [`TrainError::File`] if it cannot be written.
     pub fn write(&mut self, line: &MetricLine) -> Result<(), TrainError> {
-        let text = serde_json::to_string(line).map_err(|error| TrainError::File {
+        let mut text = serde_json::to_string(line).map_err(|error| TrainError::File {
             action: "writing",
             path: self.path.clone(),
             reason: error.to_string(),
         })?;
-        writeln!(self.file, "{text}")
-            .map_err(|error| TrainError::file("writing", &self.path, &error))
-    }
-
-    /// Hands what was written to the operating system.
-    ///
-    /// # Errors
-    /// [`TrainError::File`] if it cannot be written.
-    pub fn flush(&mut self) -> Result<(), TrainError> {
-        self.file
-            .flush()
-            .map_err(|error| TrainError::file("writing", &self.path, &error))
+        text.push('\n');
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| TrainError::file("writing", &self.path, &error))
     }
 }

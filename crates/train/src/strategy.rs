@@ -4,12 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::data::dataloader::Progress as ItemProgress;
-use burn::lr_scheduler::LrSchedulerRecord;
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
 use burn::prelude::*;
-use burn::store::ModuleRecord;
-use burn::tensor::Bytes;
 use burn_train::{
     EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel,
     SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
@@ -26,6 +23,7 @@ use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
 use crate::stop::StopSignal;
 use crate::tally::{Report, Tally};
+use crate::training_state::{self, TrainingState};
 
 /// What a rank's loop needs besides the model.
 pub(crate) struct RankSetup<I, B> {
@@ -35,8 +33,7 @@ pub(crate) struct RankSetup<I, B> {
     pub(crate) device: Device,
     pub(crate) train: DistributedLoader<I, B>,
     pub(crate) validation: Option<DistributedLoader<I, B>>,
-    pub(crate) optimizer: ModuleOptimizer,
-    pub(crate) scheduler: ModuleLrScheduler,
+    pub(crate) state: TrainingState,
     pub(crate) resume: Option<Checkpoint>,
     /// On rank 0 only.
     pub(crate) checkpoints: Option<CheckpointFolder>,
@@ -140,11 +137,20 @@ where
     fn run(&mut self, model: M) -> Result<M, TrainError> {
         let mut model = model.fork(&self.setup.device);
         if let Some(checkpoint) = self.setup.resume.take() {
-            model = self.restore(model, checkpoint)?;
+            let progress = &checkpoint.progress;
+            let fits = self.progress().fits(progress);
+            fits.map_err(|reason| training_state::refuse(progress, &reason))?;
+            model = self.setup.state.restore(model, &checkpoint)?;
+            self.outcome.epoch = progress.epoch;
+            self.outcome.step = progress.step;
+            self.outcome.best = progress.best;
         }
         let (ddp, mut model) = Ddp::new(model, self.setup.group.clone(), self.setup.config.ddp)?;
         let first = self.outcome.epoch + 1;
         for epoch in first..=self.setup.config.epochs {
+            if self.limit_is_reached() {
+                break;
+            }
             let finished;
             (model, finished) = self.train_epoch(model, &ddp, epoch)?;
             model = ddp.average_buffers(model)?;
@@ -195,8 +201,12 @@ where
             let synced = ddp.sync_gradients(&model, gradients, samples)?;
             let stop_wanted = self.stop_wanted();
             let verdict = local.all_reduce(stop_wanted, &self.setup.group);
-            let rate = self.setup.scheduler.step();
-            model = model.optimize(&mut self.setup.optimizer, rate.clone(), synced.gradients);
+            let rate = self.setup.state.scheduler.step();
+            model = model.optimize(
+                &mut self.setup.state.optimizer,
+                rate.clone(),
+                synced.gradients,
+            );
             let waiting = Instant::now();
             let (tally, stop) = verdict.wait()?;
             let waited = synced.waited + waiting.elapsed();
@@ -208,9 +218,7 @@ where
             self.outcome.samples += tally.samples;
             self.outcome.train_time += elapsed;
             let loss = tally.mean_loss();
-            if !loss.is_finite() {
-                return Err(TrainError::LossNotFinite { loss, step, epoch });
-            }
+            require_finite_loss("training loss", loss, epoch, step)?;
             let (seconds, waited) = (elapsed.as_secs_f64(), waited.as_secs_f64());
             if step.is_multiple_of(self.setup.config.log_every) {
                 let mut line = MetricLine::new(MetricKind::Step, epoch, step, &tally);
@@ -226,9 +234,9 @@ where
             }
             if stop {
                 // On whichever rank: this one may learn of a signal only after the others.
-                self.outcome.stopped = Some(format!("by the user after step {step}"));
+                self.outcome.stopped = Some(stopped_by_user(step));
             }
-            if stop || self.setup.config.steps.is_some_and(|limit| step >= limit) {
+            if stop || self.limit_is_reached() {
                 finished = shares.len() == 0;
                 break;
             }
@@ -251,8 +259,10 @@ where
         })?;
         let start = Instant::now();
         let (is_first, mut processed, mut iteration) = (self.is_first(), 0, 0);
-        let group = self.setup.group.clone();
-        let tally = evaluate(&model.valid(), &loader, &group, |batch| {
+        let (group, step) = (self.setup.group.clone(), self.outcome.step);
+        let stop = (self.setup.stop.clone(), self.interrupter.clone());
+        let stop_wanted = || stop.0.is_set() || stop.1.should_stop();
+        let evaluated = evaluate(&model.valid(), &loader, &group, stop_wanted, |batch| {
             if !is_first {
                 return Ok(());
             }
@@ -264,7 +274,12 @@ where
             self.event_valid(LearnerEvent::ProcessedItem(item))
         })?;
         self.event_valid(LearnerEvent::EndSplit(epoch))?;
-        let mut line = MetricLine::new(MetricKind::Validation, epoch, self.outcome.step, &tally);
+        let Some(tally) = evaluated else {
+            self.outcome.stopped = Some(stopped_by_user(step));
+            return Ok(None);
+        };
+        require_finite_loss("validation loss", tally.mean_loss(), epoch, step)?;
+        let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &tally);
         line.seconds = start.elapsed().as_secs_f64();
         self.log(&line)?;
         Ok(Some(tally.mean_loss()))
@@ -282,6 +297,7 @@ where
             self.event_train(LearnerEvent::EndEpoch(epoch))?;
         }
         if let Some(validation_loss) = validation_loss
+            && self.outcome.epoch == epoch
             && self
                 .outcome
                 .best
@@ -293,12 +309,15 @@ where
             });
         }
         if self.outcome.epoch == epoch {
-            self.save_checkpoint(model)?;
-        }
-        if let Some(metrics) = &mut self.setup.metrics {
-            metrics.flush()?;
+            if validation_loss.is_none() {
+                require_finite(model, epoch, self.outcome.step)?;
+            }
+            if let Some(folder) = &self.setup.checkpoints {
+                folder.save(&self.setup.state.checkpoint(model, self.progress())?)?;
+            }
         }
         if let (Some(rule), Some(best)) = (&self.setup.config.early_stopping, self.outcome.best)
+            && epoch < self.setup.config.epochs
             && epoch - best.epoch >= rule.patience
         {
             self.outcome.stopped = Some(format!(
@@ -309,82 +328,15 @@ where
         Ok(())
     }
 
-    fn save_checkpoint(&self, model: &M) -> Result<(), TrainError> {
-        let Some(folder) = &self.setup.checkpoints else {
-            return Ok(());
-        };
-        let failed = |error: burn::store::RecordError| TrainError::Checkpoint {
-            path: "(not written)".into(),
-            reason: error.to_string(),
-        };
-        let files = [
-            ("model.bpk", model.clone().into_record().into_bytes()),
-            (
-                "optimizer.bpk",
-                self.setup.optimizer.to_record().into_bytes(),
-            ),
-            (
-                "scheduler.bpk",
-                self.setup.scheduler.to_record().into_bytes(),
-            ),
-        ];
-        let files = files
-            .into_iter()
-            .map(|(name, bytes)| Ok((name.to_string(), bytes.map_err(failed)?.to_vec())))
-            .collect::<Result<_, TrainError>>()?;
-        let checkpoint = Checkpoint {
-            progress: self.progress(),
-            files,
-        };
-        folder.save(&checkpoint).map(drop)
-    }
-
     fn progress(&self) -> Progress {
+        let setup = &self.setup;
+        let samples = setup.train.sampler().samples_per_epoch();
         Progress {
-            model: self.setup.model_name.clone(),
             epoch: self.outcome.epoch,
             step: self.outcome.step,
-            seed: self.setup.config.seed,
-            batch_size: self.setup.config.batch_size,
-            samples_per_epoch: self.setup.train.sampler().samples_per_epoch(),
             best: self.outcome.best,
+            ..Progress::start(&setup.model_name, &setup.config, samples)
         }
-    }
-
-    fn restore(&mut self, model: M, checkpoint: Checkpoint) -> Result<M, TrainError> {
-        let Checkpoint {
-            progress,
-            mut files,
-        } = checkpoint;
-        let refuse = |reason: String| TrainError::Checkpoint {
-            path: format!("epoch-{:04}", progress.epoch).into(),
-            reason,
-        };
-        let here = self.progress();
-        here.fits(&progress).map_err(&refuse)?;
-        let mut take = |name: &str| {
-            files
-                .remove(name)
-                .map(Bytes::from_bytes_vec)
-                .ok_or_else(|| refuse(format!("it has no {name}")))
-        };
-        let (weights, optimizer, scheduler) = (
-            take("model.bpk")?,
-            take("optimizer.bpk")?,
-            take("scheduler.bpk")?,
-        );
-        let failed = |error: burn::store::RecordError| refuse(error.to_string());
-        let model = model
-            .try_load_record(ModuleRecord::from_bytes(weights).map_err(failed)?)
-            .map_err(failed)?;
-        let optimizer = OptimizerRecord::from_bytes(optimizer).map_err(failed)?;
-        self.setup.optimizer = self.setup.optimizer.clone().load_record(optimizer);
-        let scheduler = LrSchedulerRecord::from_bytes(scheduler).map_err(failed)?;
-        self.setup.scheduler = self.setup.scheduler.clone().load_record(scheduler);
-        self.outcome.epoch = progress.epoch;
-        self.outcome.step = progress.step;
-        self.outcome.best = progress.best;
-        Ok(model)
     }
 
     /// Random numbers (dropout) depend on seed, epoch and rank, so that a run that is resumed draws
@@ -393,6 +345,11 @@ where
         let seed = self.setup.config.seed;
         let rank = self.setup.group.rank() as u64;
         self.setup.device.seed(mix(mix(seed ^ epoch as u64) ^ rank));
+    }
+
+    fn limit_is_reached(&self) -> bool {
+        let limit = self.setup.config.steps;
+        limit.is_some_and(|limit| self.outcome.step >= limit)
     }
 
     fn is_first(&self) -> bool {
@@ -444,6 +401,44 @@ where
             Ok((output.grads, local))
         }
     }
+}
+
+fn stopped_by_user(step: usize) -> String {
+    format!("by the user after step {step}")
+}
+
+/// # Errors
+/// [`TrainError::LossNotFinite`] if the loss is infinite or not a number. It is the same on every
+/// rank, and so is the verdict.
+pub(crate) fn require_finite_loss(
+    what: &'static str,
+    loss: f64,
+    epoch: usize,
+    step: usize,
+) -> Result<(), TrainError> {
+    if loss.is_finite() {
+        return Ok(());
+    }
+    Err(TrainError::LossNotFinite {
+        what,
+        loss,
+        step,
+        epoch,
+    })
+}
+
+/// Without a validation nothing else would keep a broken model out of a checkpoint.
+fn require_finite<M: Module>(model: &M, epoch: usize, step: usize) -> Result<(), TrainError> {
+    struct Sum(f64);
+    impl ModuleVisitor for Sum {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let sum = param.base().without_autodiff().abs().mean();
+            self.0 += sum.try_into_scalar::<f64>().unwrap_or(f64::NAN);
+        }
+    }
+    let mut sum = Sum(0.0);
+    model.visit(&mut sum);
+    require_finite_loss("mean of the parameters", sum.0, epoch, step)
 }
 
 fn items(processed: u64, total: usize) -> ItemProgress {

@@ -17,7 +17,8 @@ use burn_train::{
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{DistributedLoader, DistributedSampler, SamplerConfig, Tail};
 
-use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::agreement::Agreement;
+use crate::checkpoint::CheckpointFolder;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::evaluate;
@@ -26,8 +27,9 @@ use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
 use crate::stop::StopSignal;
-use crate::strategy::{LoopOutcome, RankSetup, RankStrategy};
+use crate::strategy::{LoopOutcome, RankSetup, RankStrategy, require_finite_loss};
 use crate::tally::{Report, StepReport, Tally};
+use crate::training_state::{TrainingState, agree_on_newest};
 
 /// The batch size of an evaluation, over all ranks: no gradients, so larger than in training.
 const EVALUATION_BATCH: usize = 1_000;
@@ -42,6 +44,9 @@ pub struct TrainingData<I, B> {
     pub batcher: Arc<dyn Batcher<I, B>>,
     /// The name that goes into the report.
     pub name: String,
+    /// What tells this data from other of the same name, a hash say: ranks whose data differ are
+    /// refused. May be empty.
+    pub fingerprint: String,
     /// Where the data came from, for the report.
     pub origin: String,
 }
@@ -94,7 +99,8 @@ impl Trainer {
         self.config.seed_for_weights(&self.device);
     }
 
-    /// Trains `model` and returns it with the report, the same on every rank.
+    /// Trains `model` and returns it with the report: the same on every rank, but for the times,
+    /// which each rank measures itself.
     ///
     /// # Errors
     /// [`TrainError`] on every rank when anything fails on any of them: the first to fail says
@@ -137,19 +143,35 @@ impl Trainer {
     {
         let start = Instant::now();
         self.config.validate(self.group.world_size())?;
+        self.check_agreement(data)?;
         let autodiff = self.device.clone().autodiff();
         let (train, validation) = self.split(data)?;
-        let resume = self.agree_on_checkpoint()?;
+        let run = self.run.as_ref().filter(|_| self.is_first());
+        let checkpoints =
+            run.map(|run| CheckpointFolder::new(run.checkpoints(), self.config.keep_checkpoints));
+        if let Some(checkpoints) = &checkpoints {
+            checkpoints.clean()?;
+        }
+        let resume = self
+            .resume
+            .then(|| agree_on_newest(&self.group, checkpoints.as_ref()))
+            .transpose()?;
         let resumed_after_epoch = resume.as_ref().map(|checkpoint| checkpoint.progress.epoch);
-        let first_steps = resume
+        let first_step = resume
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.progress.step);
-        let total_steps = train.sampler().num_batches() * self.config.epochs;
-        let total_steps = self
-            .config
-            .steps
-            .map_or(total_steps, |limit| limit.min(total_steps));
-        let run = self.run.as_ref().filter(|_| self.is_first());
+        let metrics = run.map(|run| run.metrics_from(first_step)).transpose()?;
+        let rate = self.config.optimizer.learning_rate;
+        let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
+        let state = TrainingState {
+            optimizer: self.config.optimizer.init()?,
+            scheduler: self.config.schedule.init(rate, total_steps)?,
+        };
+        let learner = Learner::new(
+            model.train(),
+            state.optimizer.clone(),
+            state.scheduler.clone(),
+        );
         let setup = RankSetup {
             config: self.config.clone(),
             model_name: self.model_name.clone(),
@@ -157,22 +179,12 @@ impl Trainer {
             device: autodiff.clone(),
             train: train.clone(),
             validation: validation.clone(),
-            optimizer: self.config.optimizer.init()?,
-            scheduler: self
-                .config
-                .schedule
-                .init(self.config.optimizer.learning_rate, total_steps)?,
+            state,
             resume,
-            checkpoints: run
-                .map(|run| CheckpointFolder::new(run.checkpoints(), self.config.keep_checkpoints)),
-            metrics: run.map(|run| run.metrics(self.resume)).transpose()?,
+            checkpoints,
+            metrics,
             stop: self.stop.clone(),
         };
-        let learner = Learner::new(
-            model.train(),
-            setup.optimizer.clone(),
-            setup.scheduler.clone(),
-        );
         let (strategy, outcome) = RankStrategy::new(setup);
 
         let interrupter = Interrupter::new();
@@ -220,8 +232,10 @@ impl Trainer {
         let test = if interrupted {
             None
         } else {
-            Some(self.test(&model, data, &outcome)?)
+            self.test(&model, data, &outcome)?
         };
+        let stopped_in_test =
+            (!interrupted && test.is_none()).then(|| "by the user in the test".into());
         let report = TrainingReport {
             model: self.model_name.clone(),
             dataset: data.name.clone(),
@@ -235,10 +249,10 @@ impl Trainer {
             world_size: self.group.world_size(),
             batch_size: self.config.batch_size,
             epochs: outcome.epoch,
-            steps: outcome.step.max(first_steps),
+            steps: outcome.step,
             seconds: start.elapsed().as_secs_f64(),
             train_seconds: outcome.train_time.as_secs_f64(),
-            stopped: outcome.stopped,
+            stopped: outcome.stopped.or(stopped_in_test),
             resumed_after_epoch,
             versions: Versions::default(),
         };
@@ -251,23 +265,48 @@ impl Trainer {
         Ok((model, report))
     }
 
-    /// Evaluates `model` on the test samples, each counted once, over all ranks.
+    /// Evaluates `model` on the test samples, each counted once, over all ranks; `None` if a rank
+    /// was asked to stop first.
     ///
     /// # Errors
-    /// [`TrainError`] when a rank fails.
+    /// [`TrainError`] when a rank fails, or the ranks have different data.
     pub fn evaluate<M, I, B>(
         &self,
         model: &M,
         data: &TrainingData<I, B>,
-    ) -> Result<Tally, TrainError>
+    ) -> Result<Option<Tally>, TrainError>
     where
         M: Module + InferenceStep<Input = B>,
         <M as InferenceStep>::Output: Report,
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
+        self.about_data(data).check(&self.group)?;
         let loader = self.ordered_loader(data.test.clone(), data)?;
-        evaluate(&model.valid(), &loader, &self.group, |_| Ok(()))
+        let stop_wanted = || self.stop.is_set();
+        evaluate(
+            &model.valid(),
+            &loader,
+            &self.group,
+            stop_wanted,
+            |_| Ok(()),
+        )
+    }
+
+    fn about_data<I, B>(&self, data: &TrainingData<I, B>) -> Agreement {
+        Agreement::default()
+            .and("model", &self.model_name)
+            .and("data", &data.name)
+            .and("training samples", data.train.len())
+            .and("test samples", data.test.len())
+            .and("fingerprint of the data", &data.fingerprint)
+    }
+
+    /// Ranks with other data, another seed or another batch size would train together and learn
+    /// something that nobody asked for.
+    fn check_agreement<I, B>(&self, data: &TrainingData<I, B>) -> Result<(), TrainError> {
+        let about = self.about_data(data).and("resume", self.resume);
+        about.and_config(&self.config)?.check(&self.group)
     }
 
     fn test<M, I, B>(
@@ -275,7 +314,7 @@ impl Trainer {
         model: &M,
         data: &TrainingData<I, B>,
         outcome: &LoopOutcome,
-    ) -> Result<Tally, TrainError>
+    ) -> Result<Option<Tally>, TrainError>
     where
         M: Module + InferenceStep<Input = B>,
         <M as InferenceStep>::Output: Report,
@@ -283,15 +322,16 @@ impl Trainer {
         B: Send + 'static,
     {
         let start = Instant::now();
-        let tally = self.evaluate(model, data)?;
+        let Some(tally) = self.evaluate(model, data)? else {
+            return Ok(None);
+        };
+        require_finite_loss("test loss", tally.mean_loss(), outcome.epoch, outcome.step)?;
         if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
             let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, &tally);
             line.seconds = start.elapsed().as_secs_f64();
-            let mut metrics = run.metrics(true)?;
-            metrics.write(&line)?;
-            metrics.flush()?;
+            run.metrics()?.write(&line)?;
         }
-        Ok(tally)
+        Ok(Some(tally))
     }
 
     fn display(&self) -> Display {
@@ -312,7 +352,8 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        let (all, held_out) = (data.train.len(), self.config.validation_samples);
+        let all = data.train.len();
+        let held_out = self.config.held_out_of(all);
         if held_out >= all {
             return Err(TrainError::Config(format!(
                 "--validation-samples {held_out} leaves nothing of the {all} training samples"
@@ -359,56 +400,6 @@ impl Trainer {
             sampler,
             device,
         ))
-    }
-
-    /// Rank 0 reads and verifies the newest good checkpoint; all ranks are given its bytes, so
-    /// that it needs to lie on one machine only, or all are given its error.
-    fn agree_on_checkpoint(&self) -> Result<Option<Checkpoint>, TrainError> {
-        if !self.resume {
-            return Ok(None);
-        }
-        let found = match (&self.run, self.is_first()) {
-            (Some(run), true) => {
-                let folder = CheckpointFolder::new(run.checkpoints(), self.config.keep_checkpoints);
-                folder
-                    .load_newest()
-                    .map(|loaded| {
-                        for refused in &loaded.refused {
-                            tracing::warn!("{refused}");
-                        }
-                        tracing::info!("resuming from {}", loaded.path.display());
-                        loaded.checkpoint
-                    })
-                    .map_err(|error| error.to_string())
-            }
-            (None, true) => Err("--resume needs a run directory".to_string()),
-            (_, false) => Ok(Checkpoint::default()),
-        };
-        let lengths = found.as_ref().map(|checkpoint| {
-            let files = checkpoint
-                .files
-                .iter()
-                .map(|(name, bytes)| (name.clone(), bytes.len()));
-            (checkpoint.progress.clone(), files.collect::<Vec<_>>())
-        });
-        let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
-        let head = serde_json::to_vec(&lengths).map_err(wrong)?;
-        let body = found.map(|checkpoint| checkpoint.files.into_values().flatten().collect());
-        let head = self.group.all_gather_varied(head);
-        let body = self.group.all_gather_varied::<u8>(body.unwrap_or_default());
-        let (heads, bodies) = (head.wait()?, body.wait()?);
-        type Head = Result<(Progress, Vec<(String, usize)>), String>;
-        let (progress, lengths) = serde_json::from_slice::<Head>(&heads[0])
-            .map_err(wrong)?
-            .map_err(TrainError::Config)?;
-        let mut rest = bodies[0].as_slice();
-        let mut files = std::collections::BTreeMap::new();
-        for (name, length) in lengths {
-            let (own, others) = rest.split_at(length);
-            files.insert(name, own.to_vec());
-            rest = others;
-        }
-        Ok(Some(Checkpoint { progress, files }))
     }
 }
 

@@ -28,6 +28,7 @@ fn images(train: &ImageDataset, test: &ImageDataset, batcher: ImageBatcher) -> I
         batcher: Arc::new(batcher),
         name: "synthetic-digits".to_string(),
         origin: "generated".to_string(),
+        fingerprint: train.fingerprint(),
     }
 }
 
@@ -95,7 +96,7 @@ fn fifty_steps(optimizer: OptimizerConfig) -> TrainingConfig {
         epochs: 1,
         steps: Some(50),
         batch_size: 64,
-        validation_samples: 500,
+        validation_samples: Some(500),
         log_every: 1,
         optimizer,
         ..TrainingConfig::default()
@@ -166,7 +167,7 @@ fn batch_norm_statistics_and_dropout_survive_several_ranks() {
                 let config = TrainingConfig {
                     epochs: 3,
                     batch_size: 32,
-                    validation_samples: 1_000,
+                    validation_samples: Some(1_000),
                     schedule: everburn_train::Schedule::Cosine,
                     optimizer: OptimizerConfig {
                         learning_rate: 3e-3,
@@ -182,7 +183,7 @@ fn batch_norm_statistics_and_dropout_survive_several_ranks() {
                 let (model, report) = trainer.fit(model, &data).unwrap();
                 // The evaluation normalises by the running statistics: had they stayed those of
                 // one rank, or been forgotten, this would be chance.
-                let again = trainer.evaluate(&model, &data).unwrap();
+                let again = trainer.evaluate(&model, &data).unwrap().unwrap();
                 assert_eq!(Some(again.accuracy()), report.test_accuracy);
                 (again.accuracy(), parameters(&model))
             })
@@ -202,7 +203,7 @@ fn the_synthetic_digits_are_within_reach_of_the_small_net() {
     let test = digits.generate(Split::Test, 5_000).unwrap();
     let config = TrainingConfig {
         epochs: 2,
-        validation_samples: 1_000,
+        validation_samples: Some(1_000),
         ..TrainingConfig::default()
     };
     let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));

@@ -2,10 +2,11 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::thread;
 
+use everburn::burn::module::Module;
+use everburn::burn::prelude::Device;
 use everburn::prelude::*;
-use everburn_datasets::{ImageBatcher, ImageDataset, Split, SyntheticDigits};
+use everburn_datasets::{ImageBatcher, Split, SyntheticDigits};
 use everburn_models::mlp::{Mlp, MlpConfig};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -18,34 +19,28 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn train_on_threads(ranks: usize, samples: usize) -> Result<TrainingReport, Box<dyn Error>> {
     let digits = SyntheticDigits::new(0);
     let train = digits.generate(Split::Train, samples)?;
-    let test = digits.generate(Split::Test, 1_000)?;
-    let groups = ProcessGroup::over_threads(ranks, GroupOptions::default()).into_iter();
-    let threads = groups.map(|group| {
-        let (train, test) = (train.clone(), test.clone());
-        thread::spawn(move || train_rank(group, train, test))
-    });
-    let threads = threads.collect::<Vec<_>>().into_iter();
-    let reports = threads.map(|rank| rank.join().expect("a rank panicked"));
-    let mut reports = reports.collect::<Result<Vec<_>, _>>()?;
-    Ok(reports.swap_remove(0)) // every rank has the same
-}
-
-fn train_rank(
-    group: ProcessGroup,
-    train: ImageDataset,
-    test: ImageDataset,
-) -> Result<TrainingReport, TrainError> {
-    let trainer = Trainer::new(TrainingConfig::default(), group);
     let data = TrainingData {
+        fingerprint: train.fingerprint(),
         train: Arc::new(train),
-        test: Arc::new(test),
+        test: Arc::new(digits.generate(Split::Test, 1_000)?),
         batcher: Arc::new(ImageBatcher::unit()),
         name: "synthetic-digits".to_string(),
         origin: "generated".to_string(),
     };
-    let model = MlpConfig::new().init(&trainer.device);
-    let (_model, report) = trainer.fit(Classifier::new(model, Mlp::forward), &data)?;
-    Ok(report)
+    let devices = vec![Device::flex(); ranks];
+    let config = TrainingConfig::default();
+    config.seed_for_weights(&devices[0]);
+    let model = MlpConfig::new().init(&devices[0]);
+    let mut reports = data_parallel(&devices, GroupOptions::default(), |group, device| {
+        let model = Classifier::new(model.clone().fork(&device), Mlp::forward);
+        let trainer = Trainer {
+            device,
+            ..Trainer::new(config.clone(), group)
+        };
+        let (_trained, report) = trainer.fit(model, &data)?;
+        Ok(report)
+    })?;
+    Ok(reports.swap_remove(0)) // every rank has the same
 }
 
 #[test]
