@@ -184,6 +184,7 @@ impl<'a> Collective<'a> {
             rank: self.core.job_rank(),
             sequence,
             step,
+            waited: self.place.started.elapsed(),
             calls,
         }
     }
@@ -270,6 +271,8 @@ impl<'a> Collective<'a> {
             rank: self.core.job_rank(),
             peer: self.core.members[peer],
             operation: Call::Collective(self.signature).to_string(),
+            step: self.place.step,
+            waited: self.place.started.elapsed(),
             reason: format!("its data are {payload:?} instead of {}[{length}]", T::DTYPE),
         };
         self.core.fail_everywhere(&error, None, error.to_string());

@@ -174,6 +174,7 @@ impl Core {
                 operation,
                 sequence: place.sequence,
                 step: place.step,
+                waited: place.started.elapsed(),
             },
         }
     }

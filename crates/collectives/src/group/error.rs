@@ -41,8 +41,13 @@ pub struct RankCall {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// The ranks called different things. Every rank gets the same verdict.
-    #[error("collective {sequence} does not match: {}", describe_calls(.calls))]
+    /// The ranks called different things. Every rank gets the same verdict: the same calls, after
+    /// its own number, step and wait.
+    #[error(
+        "rank {rank} at step {step}, after {}: collective {sequence} does not match: {}; check \
+         that every rank runs the same program, configuration and data",
+        seconds(*.waited), describe_calls(.calls)
+    )]
     Mismatch {
         /// This rank.
         rank: usize,
@@ -50,12 +55,17 @@ pub enum CollectiveError {
         sequence: u64,
         /// The step.
         step: u64,
+        /// How long the operation had been waiting.
+        waited: Duration,
         /// What each rank called, in rank order.
         calls: Vec<RankCall>,
     },
     /// A message arrived that is not what its receiver asked for.
     #[error(
-        "rank {rank} called {operation} at step {step}, but the message of rank {peer} is {found}"
+        "rank {rank} waited {} for rank {peer} in {operation} (step {step}), but the message of \
+         rank {peer} is {found}; check that both ranks name the same type and tag in this send \
+         and receive, and send in the order in which they receive",
+        seconds(*.waited)
     )]
     WrongMessage {
         /// This rank.
@@ -68,6 +78,8 @@ pub enum CollectiveError {
         found: String,
         /// The step.
         step: u64,
+        /// How long the operation had been waiting.
+        waited: Duration,
     },
     /// The deadline passed.
     #[error(
@@ -112,7 +124,11 @@ pub enum CollectiveError {
         cause: String,
     },
     /// A rank gave up and told the others.
-    #[error("rank {by} aborted the group (rank {rank} was in {operation}, step {step}): {reason}")]
+    #[error(
+        "rank {by} aborted the group (rank {rank} was in {operation}, collective {sequence}, step \
+         {step}, for {}): {reason}; look at the log of rank {by} for what led to it",
+        seconds(*.waited)
+    )]
     Aborted {
         /// This rank.
         rank: usize,
@@ -126,6 +142,8 @@ pub enum CollectiveError {
         sequence: u64,
         /// The step.
         step: u64,
+        /// How long the operation had been waiting.
+        waited: Duration,
     },
     /// The group had failed before this call.
     #[error("{operation} on rank {rank}: the group failed before: {first}")]
@@ -146,17 +164,25 @@ pub enum CollectiveError {
         operation: String,
     },
     /// The arguments can never succeed. Nothing was sent and the group stays usable.
-    #[error("invalid call {operation} on rank {rank}: {reason}")]
+    #[error(
+        "invalid call {operation} on rank {rank}: {reason}; check the arguments of this call: \
+         nothing was sent"
+    )]
     Invalid {
         /// This rank.
         rank: usize,
         /// What this rank called.
         operation: String,
-        /// What is wrong, and what to do.
+        /// What is wrong.
         reason: String,
     },
     /// A peer sent what no rank of this version sends.
-    #[error("rank {peer} broke the protocol in {operation} on rank {rank}: {reason}")]
+    #[error(
+        "rank {peer} broke the protocol in {operation} on rank {rank} (step {step}, after {}): \
+         {reason}; check that every rank runs the same build of Everburn and that nothing else \
+         uses its store and ports",
+        seconds(*.waited)
+    )]
     Protocol {
         /// This rank.
         rank: usize,
@@ -164,6 +190,10 @@ pub enum CollectiveError {
         peer: usize,
         /// What this rank called.
         operation: String,
+        /// The step; 0 while the ranks connect.
+        step: u64,
+        /// How long the operation had been waiting.
+        waited: Duration,
         /// What was wrong.
         reason: String,
     },
@@ -171,7 +201,7 @@ pub enum CollectiveError {
     #[error(
         "rank {rank} of {world_size} waited {} for {} to connect: {reason}; check that every rank \
          was started with the same world size and that {local_address} can be reached from \
-         the other machines",
+         the other machines; or two processes were started as the same rank",
         seconds(*.waited), ranks(.missing)
     )]
     Incomplete {
@@ -266,38 +296,4 @@ fn seconds(duration: Duration) -> impl fmt::Display {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mismatch_lists_what_each_rank_called() {
-        let call = |rank, call: &str| RankCall {
-            rank,
-            call: Some(call.to_owned()),
-        };
-        let error = CollectiveError::Mismatch {
-            rank: 1,
-            sequence: 5,
-            step: 0,
-            calls: vec![call(0, "all_reduce(f32[10], sum)"), call(1, "barrier")],
-        };
-        assert_eq!(
-            error.to_string(),
-            "collective 5 does not match: rank 0 called all_reduce(f32[10], sum); \
-             rank 1 called barrier"
-        );
-    }
-
-    #[test]
-    fn equal_calls_are_named_together() {
-        let calls = [(0, Some("a")), (1, Some("b")), (2, Some("a")), (3, None)];
-        let calls = calls.map(|(rank, call)| RankCall {
-            rank,
-            call: call.map(str::to_owned),
-        });
-        assert_eq!(
-            describe_calls(&calls),
-            "ranks 0, 2 called a; rank 1 called b; rank 3 called nothing in time"
-        );
-    }
-}
+mod tests;

@@ -86,6 +86,7 @@ impl ProcessGroup {
                             operation: call.to_string(),
                             found,
                             step: place.step,
+                            waited: place.started.elapsed(),
                         };
                         core.fail_everywhere(&error, None, error.to_string());
                         error

@@ -193,7 +193,9 @@ fn a_work_can_be_given_up_earlier() {
 fn an_abort_reaches_everybody_with_its_reason() {
     for wire in WIRES {
         on_all_ranks(wire, 3, options(), |group| {
-            let result = if group.rank() == 1 {
+            group.set_step(34);
+            let rank = group.rank();
+            let result = if rank == 1 {
                 group.abort("loss is NaN");
                 group.barrier().wait()
             } else {
@@ -206,7 +208,10 @@ fn an_abort_reaches_everybody_with_its_reason() {
                 "{error:?}"
             );
             assert!(text.contains("rank 1 aborted the group"), "{text}");
-            assert!(text.contains("loss is NaN"), "{text}");
+            let rank = format!("rank {rank} was in barrier, collective ");
+            for part in [&*rank, "step 34, for ", "loss is NaN", "the log of rank 1"] {
+                assert!(text.contains(part), "{part} in: {text}");
+            }
         });
     }
 }

@@ -118,3 +118,14 @@ impl Meeting {
         assert!(!result.timed_out(), "a rank has not come to the meeting");
     }
 }
+
+/// Demands that `text` is what `rank` says of a mismatch: `verdict`, which is the same on all ranks,
+/// between its own number, step and wait and what to check.
+#[track_caller]
+pub fn assert_verdict(text: &str, rank: usize, verdict: &str) {
+    let rest = text.strip_prefix(&format!("rank {rank} at step 0, after "));
+    let rest = rest.and_then(|rest| rest.split_once(" s: "));
+    let expected =
+        format!("{verdict}; check that every rank runs the same program, configuration and data");
+    assert_eq!(rest.map(|(_, rest)| rest), Some(&*expected), "{text}");
+}

@@ -70,6 +70,36 @@ fn ranks_that_do_not_come_are_named() {
 }
 
 #[test]
+fn two_processes_as_the_same_rank_are_thought_of() {
+    let store = MemoryStore::new();
+    let options = GroupOptions {
+        timeout: Some(Duration::from_millis(300)),
+        ..options()
+    };
+    let errors = in_parallel(vec![0, 1, 1], |rank| {
+        error(ProcessGroup::connect(
+            rendezvous(store.clone(), rank, 3),
+            options,
+        ))
+    });
+    let mut waited_for = Vec::new();
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            text.contains("or two processes were started as the same rank"),
+            "{text}"
+        );
+        match error {
+            CollectiveError::Incomplete { missing, .. } => waited_for.push(missing),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Whichever comes second as rank 1 is taken to make the next group, and is alone there.
+    waited_for.sort();
+    assert_eq!(waited_for, [vec![0, 2], vec![2], vec![2]]);
+}
+
+#[test]
 fn a_rank_of_another_world_is_named_by_all() {
     let store = MemoryStore::new();
     let errors = in_parallel(vec![(0, 3), (1, 3), (2, 4)], |(rank, world_size)| {

@@ -6,7 +6,7 @@ use everburn_collectives::group::{
     Algorithm, CollectiveError, GroupOptions, ProcessGroup, ReduceOp, Work,
 };
 
-use crate::harness::{WIRES, error, on_all_ranks, options};
+use crate::harness::{WIRES, assert_verdict, error, on_all_ranks, options};
 
 /// Calls `call` on `size` ranks over both transports and demands `expected` on each of them.
 #[track_caller]
@@ -26,7 +26,7 @@ fn assert_mismatch<T: Debug>(
                 matches!(first, CollectiveError::Mismatch { .. }),
                 "{wire:?} {rank}: {first:?}"
             );
-            assert_eq!(first.to_string(), expected, "{wire:?} rank {rank}");
+            assert_verdict(&first.to_string(), rank, expected);
             assert!(
                 matches!(later, CollectiveError::Poisoned { .. }),
                 "{later:?}"
@@ -75,7 +75,9 @@ fn types() {
         let errors = on_all_ranks(wire, 2, options(), |group| error(work(&group)).to_string());
         let expected = "collective 0 does not match: rank 0 called all_reduce(f32[3], sum); \
                         rank 1 called all_reduce(f64[3], sum)";
-        assert_eq!(errors, [expected, expected]);
+        for (rank, text) in errors.iter().enumerate() {
+            assert_verdict(text, rank, expected);
+        }
     }
 }
 
@@ -123,7 +125,9 @@ fn orders() {
         });
         let expected = "collective 5 does not match: rank 0 called all_reduce(f32[10], sum); \
                         rank 1 called barrier";
-        assert_eq!(errors, [expected, expected]);
+        for (rank, text) in errors.iter().enumerate() {
+            assert_verdict(text, rank, expected);
+        }
     }
 }
 
@@ -156,13 +160,15 @@ fn options_that_differ() {
         .into_iter()
         .map(|mesh| ProcessGroup::over(std::sync::Arc::new(mesh), 0, options.next().unwrap()))
         .collect();
-    for text in crate::harness::in_parallel(groups, |group| {
+    let texts = crate::harness::in_parallel(groups, |group| {
         error(group.all_reduce(vec![0u8], ReduceOp::Sum).wait()).to_string()
-    }) {
-        assert_eq!(
+    });
+    for (rank, text) in texts.iter().enumerate() {
+        assert_verdict(
             text,
+            rank,
             "collective 0 does not match: rank 0 called all_reduce(u8[1], sum, flat algorithm); \
-             rank 1 called all_reduce(u8[1], sum, direct algorithm)"
+             rank 1 called all_reduce(u8[1], sum, direct algorithm)",
         );
     }
 }

@@ -95,7 +95,7 @@ fn a_message_of_another_type_is_an_error_for_all() {
         let aborted = matches!(errors[0], CollectiveError::Aborted { by: 1, .. });
         assert!(aborted, "{:?}", errors[0]);
         let text = errors[1].to_string();
-        assert!(text.contains("recv(f32, from 0, tag 4)"), "{text}");
+        assert!(text.contains("recv(f32, from 0, tag 4) (step 0)"), "{text}");
         assert!(text.contains("the message of rank 0 is f64[3]"), "{text}");
     }
 }

@@ -275,6 +275,8 @@ impl<'a> Handshake<'a> {
             rank: self.rendezvous.rank,
             peer,
             operation,
+            step: 0,
+            waited: self.started.elapsed(),
             reason,
         }
     }

@@ -1,0 +1,6 @@
+//! The server as bytes on the wire see it: PyTorch's protocol, and those who do not follow it.
+
+mod lifetime;
+mod protocol;
+mod raw;
+mod refusals;
