@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::data::dataloader::Progress as ItemProgress;
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn_train::{
@@ -19,6 +18,7 @@ use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::evaluate;
+use crate::finite::{require_finite, require_finite_loss};
 use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
 use crate::stop::StopSignal;
@@ -405,40 +405,6 @@ where
 
 fn stopped_by_user(step: usize) -> String {
     format!("by the user after step {step}")
-}
-
-/// # Errors
-/// [`TrainError::LossNotFinite`] if the loss is infinite or not a number. It is the same on every
-/// rank, and so is the verdict.
-pub(crate) fn require_finite_loss(
-    what: &'static str,
-    loss: f64,
-    epoch: usize,
-    step: usize,
-) -> Result<(), TrainError> {
-    if loss.is_finite() {
-        return Ok(());
-    }
-    Err(TrainError::LossNotFinite {
-        what,
-        loss,
-        step,
-        epoch,
-    })
-}
-
-/// Without a validation nothing else would keep a broken model out of a checkpoint.
-fn require_finite<M: Module>(model: &M, epoch: usize, step: usize) -> Result<(), TrainError> {
-    struct Sum(f64);
-    impl ModuleVisitor for Sum {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let sum = param.base().without_autodiff().abs().mean();
-            self.0 += sum.try_into_scalar::<f64>().unwrap_or(f64::NAN);
-        }
-    }
-    let mut sum = Sum(0.0);
-    model.visit(&mut sum);
-    require_finite_loss("mean of the parameters", sum.0, epoch, step)
 }
 
 fn items(processed: u64, total: usize) -> ItemProgress {

@@ -7,7 +7,6 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 use burn::data::dataset::transform::PartialDataset;
 use burn::prelude::*;
-use burn::store::{ModuleStore, SafetensorsStore};
 use burn_train::logger::InMemoryMetricLogger;
 use burn_train::metric::{Adaptor, LearningRateMetric};
 use burn_train::{
@@ -22,14 +21,16 @@ use crate::checkpoint::CheckpointFolder;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::evaluate;
+use crate::finite::require_finite_loss;
 use crate::metrics::RankMetric;
 use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
 use crate::stop::StopSignal;
-use crate::strategy::{LoopOutcome, RankSetup, RankStrategy, require_finite_loss};
+use crate::strategy::{LoopOutcome, RankSetup, RankStrategy};
 use crate::tally::{Report, StepReport, Tally};
 use crate::training_state::{TrainingState, agree_on_newest};
+use crate::weights::save_safetensors;
 
 /// The batch size of an evaluation, over all ranks: no gradients, so larger than in training.
 const EVALUATION_BATCH: usize = 1_000;
@@ -401,44 +402,4 @@ impl Trainer {
             device,
         ))
     }
-}
-
-/// Writes the parameters by path, atomically.
-fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), TrainError> {
-    let path = run.model_path();
-    let failed = |reason: String| TrainError::File {
-        action: "writing",
-        path: path.clone(),
-        reason,
-    };
-    // Without metadata: it is a hash map, and equal models would give different files.
-    let mut store = SafetensorsStore::from_bytes(None).clear_metadata();
-    store
-        .collect_from(model)
-        .map_err(|error| failed(error.to_string()))?;
-    let bytes = store
-        .get_bytes()
-        .map_err(|error| failed(error.to_string()))?;
-    crate::atomic_file::write(&path, &bytes)
-}
-
-/// The model with the parameters of a run's `model.safetensors`.
-///
-/// # Errors
-/// [`TrainError::File`] if the file is missing, damaged or of another model.
-pub fn load_safetensors<M: Module>(mut model: M, run: &RunDirectory) -> Result<M, TrainError> {
-    let path = run.model_path();
-    let failed = |reason: String| TrainError::File {
-        action: "reading",
-        path: path.clone(),
-        reason,
-    };
-    if !path.is_file() {
-        return Err(failed("there is none; has the training ended?".to_string()));
-    }
-    let mut store = SafetensorsStore::from_file(&path);
-    store
-        .apply_to(&mut model)
-        .map_err(|error| failed(error.to_string()))?;
-    Ok(model)
 }
