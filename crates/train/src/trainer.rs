@@ -202,7 +202,7 @@ impl Trainer {
                 .with_application_logger(None)
                 .renderer(self.display().renderer(&interrupter))
                 .num_epochs(self.config.epochs)
-                .label(&self.model_name)
+                .label(&format!("{} on {}", self.model_name, data.name))
                 .metrics((RankMetric::loss(), RankMetric::accuracy()))
                 .metric_train_numeric(RankMetric::samples_per_second())
                 .metric_train_numeric(RankMetric::waiting())
