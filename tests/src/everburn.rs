@@ -52,6 +52,7 @@ pub struct Everburn {
     arguments: Vec<OsString>,
     mark: String,
     output: [PathBuf; 2],
+    is_read: bool,
 }
 
 impl Everburn {
@@ -78,6 +79,7 @@ impl Everburn {
             arguments: Vec::new(),
             mark,
             output,
+            is_read: true,
         };
         this.args(arguments)
     }
@@ -117,6 +119,13 @@ impl Everburn {
         self
     }
 
+    /// Nobody reads its standard output: a pipe whose other end is closed, as after `| head -1`.
+    #[must_use]
+    pub fn read_by_nobody(mut self) -> Self {
+        self.is_read = false;
+        self
+    }
+
     /// Starts it.
     pub fn start(mut self) -> Job {
         let [stdout, stderr] = self
@@ -124,7 +133,13 @@ impl Everburn {
             .each_ref()
             .map(|path| File::create(path).expect("the test's folder can be written"));
         self.command.args(&self.arguments);
-        let child = self.command.stdout(stdout).stderr(stderr).spawn();
+        self.command.stdout(stdout).stderr(stderr);
+        if !self.is_read {
+            let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+            drop(reader);
+            self.command.stdout(writer);
+        }
+        let child = self.command.spawn();
         let child = child.expect("the binary can be started");
         Job::new(child, self.mark, self.output)
     }

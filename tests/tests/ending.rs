@@ -106,3 +106,45 @@ fn a_stopped_run_can_be_resumed() {
     assert!(report["stopped"].is_null(), "{report:#}");
     assert!(report["test_accuracy"].is_number(), "{report:#}");
 }
+
+#[test]
+fn a_diverging_run_fails_and_says_what_to_try() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(["--optimizer", "sgd", "--learning-rate", "1e30"])
+            .args(["--ranks", ranks, "--run-dir", "run"])
+            .start()
+            .wait_until_gone(ORPHAN_DEADLINE);
+        ended.failed_with(1, &["in epoch 1", "diverged", "a lower --learning-rate"]);
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+        let run = folder.path().join("run");
+        for name in ["report.json", "model.safetensors"] {
+            assert!(!run.join(name).exists(), "{name} of a failed run");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        // Each step multiplies the weights by about -2: some epochs until they leave the numbers.
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(["--optimizer", "sgd", "--learning-rate", "0.1"])
+            .args(["--weight-decay", "30", "--epochs", "100"])
+            .args(["--ranks", ranks, "--run-dir", "run"])
+            .start()
+            .wait_until_gone(ORPHAN_DEADLINE);
+        ended.failed_with(1, &["diverged", "a lower --learning-rate"]);
+        let run = Run::new(folder.path().join("run"));
+        let epochs = run.losses("validation").len();
+        assert!(epochs >= 1, "an epoch went well: {ended}");
+        for checkpoint in ["best", &epochs.to_string()] {
+            let arguments = ["eval", "run", "--checkpoint", checkpoint];
+            let ended = Everburn::new(folder.path(), arguments).run();
+            let ended = ended.succeeded();
+            assert!(ended.stdout.contains("test accuracy"), "{ended}");
+        }
+    }
+}

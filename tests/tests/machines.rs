@@ -145,3 +145,49 @@ fn a_variable_that_makes_no_sense_is_named_with_its_value() {
         rank.run().failed_with(2, &[name, &format!("`{value}`")]);
     }
 }
+
+/// Starts two machines that differ in the value of `flag`, and checks that both are told so before
+/// anything is trained.
+fn machines_differ(flag: &str, values: [&str; 2], difference: [&str; 2]) {
+    let (folder, ended, took) = on_a_free_port(|port| {
+        let address = format!("127.0.0.1:{port}");
+        let start = Instant::now();
+        let (folder, ended) = both(|folder, number| {
+            Everburn::train(folder, "mlp")
+                .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
+                .args(["--nodes", "2", "--node-rank", &number.to_string()])
+                .args(["--rendezvous", &address])
+                .args(["--timeout", &PATIENCE.as_secs().to_string()])
+                .args(["--log-every", "1", flag, values[number]])
+        });
+        (!lost_the_port(&ended[0])).then_some((folder, ended, start.elapsed()))
+    });
+    let [theirs, ours] = difference;
+    for ended in &ended {
+        ended.failed_with(1, &["rank 1 runs something else", theirs, ours]);
+        ended.failed_with(1, &["start every rank with the same configuration"]);
+        assert!(!ended.stdout.contains("epoch"), "it trained: {ended}");
+    }
+    assert!(took < PATIENCE, "only the deadline ended it: {took:?}");
+    for name in ["run", "run-node-1"] {
+        let run = Run::new(folder.path().join(name));
+        assert!(run.metrics().is_empty(), "{name}: {:?}", run.metrics());
+        assert!(!run.checkpoint(1).exists(), "{name} has a checkpoint");
+        assert!(!run.path.join("report.json").exists(), "{name} reports");
+    }
+}
+
+#[test]
+fn machines_with_different_seeds_are_told_the_seeds() {
+    let difference = ["`seed = 2` there", "`seed = 1` on rank 0"];
+    machines_differ("--seed", ["1", "2"], difference);
+}
+
+#[test]
+fn machines_with_different_data_are_told_how_much_each_has() {
+    let difference = [
+        "`training samples = 700` there",
+        "`training samples = 600` on rank 0",
+    ];
+    machines_differ("--train-samples", ["600", "700"], difference);
+}

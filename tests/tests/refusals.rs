@@ -1,6 +1,7 @@
 //! What cannot work is refused before anything is started, and the message says what to do.
 
-use everburn_tests::{Ended, Everburn};
+use everburn_tests::{Ended, Everburn, ORPHAN_DEADLINE, Run};
+use rustix::process::Signal;
 
 /// Runs a small training with more flags in a folder of its own; nothing may be left in it.
 fn refused(model: &str, flags: &[&str], code: i32, messages: &[&str]) {
@@ -187,4 +188,82 @@ fn an_evaluation_of_a_run_that_left_no_model() {
     let ended = Everburn::new(folder.path(), ["eval", "run"]).run();
     ended.failed_with(2, &["run/model.safetensors"]);
     assert!(!ended.stderr.contains("panicked"), "{ended}");
+}
+
+#[test]
+fn early_stopping_that_can_never_be_decided() {
+    let messages = ["--early-stopping must be at least 1"];
+    refused("mlp", &["--early-stopping", "0"], 2, &messages);
+    let flags = ["--early-stopping", "2", "--validation-samples", "0"];
+    let messages = ["--early-stopping", "give --validation-samples"];
+    refused("mlp", &flags, 2, &messages);
+}
+
+#[test]
+fn a_learning_rate_that_the_schedule_does_not_take() {
+    let flags = ["--schedule", "cosine", "--learning-rate", "2"];
+    refused("mlp", &flags, 2, &["--learning-rate", "at most 1"]);
+}
+
+#[test]
+fn threads_of_one_process_on_several_machines() {
+    let flags = ["--strategy", "data-parallel", "--nodes", "2"];
+    let more = ["--node-rank", "0", "--rendezvous", "127.0.0.1:1"];
+    let messages = [
+        "--strategy data-parallel is for one machine",
+        "--strategy ddp",
+    ];
+    refused("mlp", &[&flags[..], &more].concat(), 2, &messages);
+}
+
+#[test]
+fn a_run_directory_that_holds_something_else_is_left_as_it_was() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mine");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("thesis.txt"), "three years").unwrap();
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(["--run-dir", "mine", "--ranks", ranks])
+            .run();
+        let messages = ["mine", "it is not empty and holds no run", "--run-dir"];
+        ended.failed_with(2, &messages);
+        nothing_was_started(&ended);
+
+        let text = std::fs::read_to_string(path.join("thesis.txt")).unwrap();
+        assert_eq!(text, "three years");
+        let names: Vec<_> = path.read_dir().unwrap().map(Result::unwrap).collect();
+        assert_eq!(names.len(), 1, "something was added: {names:?}");
+        assert!(!folder.path().join("mine~1").exists(), "moved aside");
+    }
+}
+
+#[test]
+fn a_run_directory_that_a_running_job_uses() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["--run-dir", "run", "--ranks", ranks];
+        let first = Everburn::train_for_long(folder.path(), "mlp").args(flags);
+        let mut first = first.start();
+        let run = Run::new(folder.path().join("run"));
+        first.wait_for("an epoch", || run.epochs() >= 1);
+
+        let again = ["train", "--resume", "--run-dir", "run"];
+        for second in [
+            Everburn::train(folder.path(), "mlp").args(flags),
+            Everburn::new(folder.path(), again),
+        ] {
+            let ended = second.run();
+            ended.failed_with(2, &["run", "another run is using it", "--run-dir"]);
+            nothing_was_started(&ended);
+        }
+        assert!(!folder.path().join("run~1").exists(), "moved aside");
+
+        let epochs = run.epochs();
+        first.wait_for("two more epochs", || run.epochs() >= epochs + 2);
+        first.signal(Signal::INT);
+        let ended = first.wait_until_gone(ORPHAN_DEADLINE);
+        assert_eq!(ended.code(), 130, "{ended}");
+        assert!(run.number("epochs") >= 3.0);
+    }
 }

@@ -135,3 +135,81 @@ fn another_model_does_not_go_on_from_this_ones_checkpoint() {
     let ended = Everburn::new(folder.path(), arguments).run();
     ended.failed_with(2, &["model mlp", "mnist", "the same configuration"]);
 }
+
+#[test]
+fn another_optimizer_does_not_go_on_from_this_ones_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = train(folder.path(), "run", "1");
+    let before = (run.report(), run.text("metrics.jsonl"));
+    for ranks in ["1", "2"] {
+        let arguments = ["train", "--resume", "--run-dir", "run", "--epochs", "2"];
+        let ended = Everburn::new(folder.path(), arguments)
+            .args(["--optimizer", "sgd", "--ranks", ranks])
+            .run();
+        let messages = ["optimizer", "Adam there", "Sgd here"];
+        ended.failed_with(2, &messages);
+        ended.failed_with(2, &["resume with the same configuration"]);
+    }
+    assert_eq!((run.report(), run.text("metrics.jsonl")), before);
+    // The refusals have changed nothing that this needs.
+    resume(folder.path(), "run", "2", "1").succeeded();
+}
+
+#[test]
+fn more_epochs_do_not_fit_a_cosine_schedule_that_has_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "1", "--schedule", "cosine", "--run-dir", "run"];
+    let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
+    ended.succeeded();
+    let run = Run::new(folder.path().join("run"));
+    let before = (run.report(), run.text("metrics.jsonl"));
+    for ranks in ["1", "2"] {
+        let ended = resume(folder.path(), "run", "3", ranks);
+        ended.failed_with(2, &["steps of the schedule 8 there, 24 here"]);
+    }
+    assert_eq!((run.report(), run.text("metrics.jsonl")), before);
+}
+
+#[test]
+fn a_run_stopped_inside_an_epoch_records_no_step_twice_when_it_goes_on() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let at_once = train(folder.path(), "at-once", "3");
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(["--epochs", "3", "--steps", "12", "--run-dir", "run"])
+            .args(["--log-every", "1"])
+            .run();
+        ended.succeeded();
+        let run = Run::new(folder.path().join("run"));
+        assert_eq!(steps(&run, "step"), (1..=12).collect::<Vec<_>>());
+
+        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", "24"];
+        Everburn::new(folder.path(), arguments)
+            .args(["--ranks", ranks])
+            .run()
+            .succeeded();
+        assert_eq!(steps(&run, "step"), (1..=24).collect::<Vec<_>>());
+        for kind in ["train", "validation"] {
+            assert_eq!(steps(&run, kind), [8, 16, 24], "{kind}");
+        }
+        assert_eq!(steps(&run, "test"), [24]);
+        let report = run.report();
+        assert_eq!(report["resumed_after_epoch"], 1, "{report:#}");
+        assert_eq!(
+            (&report["epochs"], &report["steps"]),
+            (&3.into(), &24.into())
+        );
+        if ranks == "1" {
+            assert_eq!(run.losses("step"), at_once.losses("step"));
+        }
+    }
+}
+
+/// The steps after which the lines of a kind were written.
+fn steps(run: &Run, kind: &str) -> Vec<u64> {
+    let lines = run.metrics().into_iter();
+    lines
+        .filter(|line| line["kind"] == kind)
+        .map(|line| line["step"].as_u64().expect("a line has a step"))
+        .collect()
+}

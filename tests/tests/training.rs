@@ -156,3 +156,110 @@ fn a_limit_of_steps_ends_the_run_before_the_epochs_do() {
     assert_eq!(run.report()["steps"], 5);
     assert!((0.0..=1.0).contains(&run.number("test_accuracy")));
 }
+
+#[test]
+fn a_limit_of_as_many_steps_as_an_epoch_has_begins_no_second_epoch() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["--steps", "8", "--epochs", "3", "--log-every", "1"];
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(flags)
+            .args(["--ranks", ranks, "--run-dir", "run"])
+            .run()
+            .succeeded();
+        assert!(!ended.stdout.contains("epoch 2/"), "{ended}");
+        let run = Run::new(folder.path().join("run"));
+        let report = run.report();
+        assert_eq!(report["steps"], 8, "{report:#}");
+        assert_eq!(report["epochs"], 1, "{report:#}");
+        assert!(report["test_accuracy"].is_number(), "{report:#}");
+        for (kind, lines) in [("step", 8), ("train", 1), ("validation", 1), ("test", 1)] {
+            assert_eq!(run.losses(kind).len(), lines, "{kind}");
+        }
+        let later = |line: &serde_json::Value| line["epoch"] != 1;
+        assert!(!run.metrics().iter().any(later), "{:?}", run.metrics());
+        assert!(!run.checkpoint(2).exists());
+    }
+}
+
+#[test]
+fn a_checkpoint_can_be_evaluated_instead_of_the_trained_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, _) = train(folder.path(), 1);
+    let evaluate = |checkpoint: &str| {
+        let arguments = ["eval", "runs/1", "--checkpoint", checkpoint];
+        Everburn::new(folder.path(), arguments)
+    };
+    let accuracy = |checkpoint: &str| {
+        let ended = evaluate(checkpoint).args(["--json"]).run().succeeded();
+        let result: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+        assert_eq!(result["test_samples"], 1000, "{ended}");
+        result["test_accuracy"].as_f64().unwrap()
+    };
+    // The last checkpoint is the trained model, and the one before it is not.
+    assert_eq!(accuracy("2"), run.number("test_accuracy"));
+    assert_ne!(accuracy("1"), accuracy("2"));
+    let best = run.report()["best_epoch"]["epoch"].to_string();
+    assert_eq!(accuracy("best"), accuracy(&best));
+
+    for checkpoint in ["best", "1"] {
+        let ended = evaluate(checkpoint).run().succeeded();
+        let percent = format!("test accuracy {:.2} %", 100.0 * accuracy(checkpoint));
+        assert!(ended.stdout.contains(&percent), "{percent}: {ended}");
+    }
+    for ranks in ["1", "2"] {
+        let ended = evaluate("9").args(["--ranks", ranks]).run();
+        ended.failed_with(2, &["checkpoints/epoch-0009 cannot be used"]);
+    }
+    evaluate("last").run().failed_with(2, &["`last`", "best"]);
+}
+
+#[test]
+fn a_run_that_nobody_reads_goes_on_to_its_end() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["--epochs", "2", "--ranks", ranks, "--run-dir", "run"];
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(flags)
+            .read_by_nobody()
+            .run()
+            .succeeded();
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+        let run = Run::new(folder.path().join("run"));
+        let report = run.report();
+        assert_eq!(report["epochs"], 2, "{report:#}");
+        assert!(report["test_accuracy"].is_number(), "{report:#}");
+        assert!(run.path.join("model.safetensors").is_file());
+    }
+}
+
+#[test]
+fn early_stopping_ends_a_run_before_its_last_epoch() {
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        // So high that the loss jumps about: it cannot fall a hundred times in a row.
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(["--early-stopping", "1", "--epochs", "100"])
+            .args(["--learning-rate", "0.1", "--seed", "1"])
+            .args(["--ranks", ranks, "--run-dir", "run"])
+            .run()
+            .succeeded();
+        let run = Run::new(folder.path().join("run"));
+        let report = run.report();
+        let stopped = report["stopped"].as_str().unwrap_or_default();
+        assert!(stopped.starts_with("early"), "{report:#}");
+        assert!(ended.stdout.contains("stopped early"), "{ended}");
+        assert!(report["test_accuracy"].is_number(), "{report:#}");
+
+        let losses = run.losses("validation");
+        let [.., (best, lowest), (last, loss)] = losses[..] else {
+            panic!("stopped before there was anything to compare: {losses:?}");
+        };
+        assert!(loss >= lowest, "{losses:?}");
+        assert_eq!(report["best_epoch"]["epoch"], best, "{report:#}");
+        assert_eq!(report["epochs"], last, "{report:#}");
+        assert!(last < 100, "{report:#}");
+        let falls = losses[..losses.len() - 1].windows(2);
+        assert!(falls.into_iter().all(|pair| pair[1].1 < pair[0].1));
+    }
+}
