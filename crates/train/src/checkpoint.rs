@@ -310,6 +310,12 @@ impl CheckpointFolder {
             path: path.clone(),
             reason,
         };
+        if !path.is_dir() {
+            return Err(refuse(format!(
+                "it is not there; there are those of epochs {:?}",
+                self.epochs()?
+            )));
+        }
         let read = |name: &str| {
             std::fs::read(path.join(name)).map_err(|error| refuse(format!("{name}: {error}")))
         };
