@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use everburn::train::{OptimizerKind, Schedule};
-
-use crate::config::Strategy;
+use serde::{Deserialize, Serialize};
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -135,6 +134,17 @@ pub(crate) struct DataFlags {
     /// Use only the first so many test samples.
     #[arg(long, value_name = "N")]
     pub(crate) test_samples: Option<usize>,
+}
+
+/// What a rank is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Strategy {
+    /// A process of its own: distributed data parallelism.
+    #[default]
+    Ddp,
+    /// A thread of this process, with a device of its own.
+    DataParallel,
 }
 
 #[derive(Debug, Clone, Default, Args)]

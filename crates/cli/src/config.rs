@@ -8,7 +8,7 @@ use everburn_models::registry;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::arguments::{DataFlags, RankFlags, TrainArguments, TrainingFlags};
+use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
 use crate::error::CliError;
 
 /// Which data a run reads.
@@ -38,17 +38,6 @@ impl Default for DataConfig {
             test_samples: None,
         }
     }
-}
-
-/// What a rank is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Strategy {
-    /// A process of its own: distributed data parallelism.
-    #[default]
-    Ddp,
-    /// A thread of this process, with a device of its own.
-    DataParallel,
 }
 
 /// On what a run runs.

@@ -32,7 +32,7 @@ pub(crate) fn plan(config: &RanksConfig, flags: &RankFlags) -> Result<LaunchConf
         dashboard: !flags.no_dashboard,
         ..LaunchConfig::new(program, config.ranks, "")
     };
-    launch.check()?;
+    Launcher::check(&launch)?;
     Ok(launch)
 }
 

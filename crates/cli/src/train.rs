@@ -15,8 +15,8 @@ use everburn_datasets::LoadedData;
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
 
-use crate::arguments::TrainArguments;
-use crate::config::{RunConfig, Strategy};
+use crate::arguments::{Strategy, TrainArguments};
+use crate::config::RunConfig;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
 use crate::{data, devices, launching, rank};

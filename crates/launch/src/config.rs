@@ -112,16 +112,6 @@ impl LaunchConfig {
             })
     }
 
-    /// Refuses what can never work, before anything is started: what
-    /// contradicts itself, and a rendezvous address that cannot be bound now.
-    ///
-    /// # Errors
-    /// [`LaunchError`] that says what to change.
-    pub fn check(&self) -> Result<(), LaunchError> {
-        self.validate()?;
-        crate::launcher::try_to_bind(self)
-    }
-
     /// Refuses what can never work, whatever else runs on this machine.
     pub(crate) fn validate(&self) -> Result<(), LaunchError> {
         if self.ranks == 0 {

@@ -59,6 +59,20 @@ impl Launcher {
         }
     }
 
+    /// Refuses what can never work, before anything is started: what contradicts itself in
+    /// `config`, and a rendezvous address that cannot be bound now.
+    ///
+    /// # Errors
+    /// [`LaunchError`] that says what to change.
+    pub fn check(config: &LaunchConfig) -> Result<(), LaunchError> {
+        config.validate()?;
+        let (host, port) = rendezvous_or_loopback(config)?;
+        if config.node_rank == 0 {
+            drop(bind(&host, port)?);
+        }
+        Ok(())
+    }
+
     /// Hosts another store instead: `host` gets the bound listener and the job token, and returns
     /// what keeps the store alive, or why it cannot run.
     #[must_use]
@@ -209,15 +223,6 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, LaunchError> {
             _ => LaunchError::Bind { address, source },
         }
     })
-}
-
-/// Binds the store's address and lets it go again: to know before anything is started.
-pub(crate) fn try_to_bind(config: &LaunchConfig) -> Result<(), LaunchError> {
-    let (host, port) = rendezvous_or_loopback(config)?;
-    if config.node_rank == 0 {
-        drop(bind(&host, port)?);
-    }
-    Ok(())
 }
 
 fn forward_signals(events: Sender<Event>) -> io::Result<Handle> {

@@ -11,7 +11,7 @@ use everburn_distributed::DdpConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
-use crate::strategy::mix;
+use crate::seeds::mix;
 
 /// The rule by which gradients change parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

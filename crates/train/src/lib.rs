@@ -27,6 +27,7 @@ mod metrics;
 pub mod renderer;
 mod report;
 mod run_directory;
+mod seeds;
 mod stop;
 mod strategy;
 mod tally;

@@ -21,6 +21,7 @@ use crate::evaluation::evaluate;
 use crate::finite::{require_finite, require_finite_loss};
 use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
+use crate::seeds::mix;
 use crate::stop::StopSignal;
 use crate::tally::{Report, Tally};
 use crate::training_state::{self, TrainingState};
@@ -409,12 +410,4 @@ fn stopped_by_user(step: usize) -> String {
 
 fn items(processed: u64, total: usize) -> ItemProgress {
     ItemProgress::new(processed as usize, total, Some("items".to_string()))
-}
-
-/// The finaliser of SplitMix64 (Steele et al. 2014): spreads neighbouring numbers apart.
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_childs_last_words_are_shown() {
+    fn the_last_words_of_a_failing_child_are_shown() {
         let failure = shell("echo why >&2; exit 3", LONG).unwrap_err().to_string();
         assert!(failure.starts_with("the shell has failed"), "{failure}");
         assert!(
