@@ -114,7 +114,7 @@ impl CliError {
         match self {
             Self::Train(error) => error.is_secondary(),
             Self::Collective(error) => matches!(
-                error,
+                error.root_cause(),
                 CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
             ),
             _ => false,

@@ -85,8 +85,9 @@ impl TrainError {
     /// Whether this rank failed only because another one did.
     pub fn is_secondary(&self) -> bool {
         match self {
+            // A group that had failed before says so; what counts is what it failed of.
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => matches!(
-                error,
+                error.root_cause(),
                 CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
             ),
             _ => false,
