@@ -27,13 +27,10 @@
 
 pub mod group;
 pub mod rendezvous;
-#[cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "the data plane of process groups comes to stand on it"
-    )
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the data plane of process groups comes to stand on it"
 )]
 mod shared_memory;
 pub mod store;

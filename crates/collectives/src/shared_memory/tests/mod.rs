@@ -2,3 +2,5 @@
 
 #[cfg(not(loom))]
 mod rings;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod segments;
