@@ -154,7 +154,7 @@ where
             }
             let finished;
             (model, finished) = self.train_epoch(model, &ddp, epoch)?;
-            model = ddp.average_buffers(model)?;
+            model = ddp.synchronize_buffers(model)?;
             if !finished && self.outcome.stopped.is_some() {
                 break;
             }
@@ -210,7 +210,7 @@ where
             );
             let waiting = Instant::now();
             let (tally, stop) = verdict.wait()?;
-            let waited = synced.waited + waiting.elapsed();
+            let waited = synced.communication.exposed + waiting.elapsed();
             let elapsed = start.elapsed();
 
             epoch_tally += tally;
