@@ -62,3 +62,15 @@ impl CommunicationHook for Plain {
         Ok(b)
     }
 }
+
+impl std::fmt::Display for CommunicationHookConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("none")
+    }
+}
+impl std::str::FromStr for CommunicationHookConfig {
+    type Err = String;
+    fn from_str(_: &str) -> Result<Self, String> {
+        Ok(Self::None)
+    }
+}

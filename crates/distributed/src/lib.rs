@@ -60,6 +60,6 @@ pub use communication_hook::{
 };
 pub use ddp::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Ddp, DdpConfig};
 pub use error::DdpError;
-pub use loader::{DistributedLoader, EpochBatches, ShareOfBatch};
+pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
 pub use synchronization::{Communication, SyncedGradients, Synchronization};

@@ -206,6 +206,7 @@ impl Trainer {
                 .metrics((RankMetric::loss(), RankMetric::accuracy()))
                 .metric_train_numeric(RankMetric::samples_per_second())
                 .metric_train_numeric(RankMetric::waiting())
+                .metric_train_numeric(RankMetric::exposed_communication())
                 .metric_train_numeric(LearningRateMetric::new());
         let training = match resumed_after_epoch {
             Some(epoch) => training.checkpoint(epoch),
@@ -329,7 +330,7 @@ impl Trainer {
         require_finite_loss("test loss", tally.mean_loss(), outcome.epoch, outcome.step)?;
         if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
             let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, &tally);
-            line.seconds = start.elapsed().as_secs_f64();
+            line.cost.seconds = start.elapsed().as_secs_f64();
             run.metrics()?.write(&line)?;
         }
         Ok(Some(tally))
@@ -375,7 +376,8 @@ impl Trainer {
             data.batcher.clone(),
             sampler,
             self.device.clone().autodiff(),
-        );
+        )
+        .in_micro_batches(self.config.accumulate);
         let validation = (held_out > 0)
             .then(|| self.ordered_loader(part(all - held_out, all), data))
             .transpose()?;
