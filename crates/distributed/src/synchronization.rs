@@ -1,20 +1,20 @@
 //! One training step's exchange of gradients.
 
-use std::collections::HashMap;
-use std::sync::mpsc::{self, Receiver, Sender};
+mod gradients;
+mod step;
+
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::prelude::*;
-use burn::tensor::TensorData;
 
-use crate::bucket::BucketPlan;
-use crate::ddp::{Ddp, Shared};
+use self::gradients::{Read, Summed};
+use self::step::{MicroBatch, Step};
+use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_tap::{GradientSink, watch};
-use crate::host::HostBuffer;
 use crate::reducer::{Job, Outcome, Report, lock};
 
 /// What [`Synchronization::finish`] yields.
@@ -87,35 +87,6 @@ pub struct Synchronization {
     finished: bool,
 }
 
-/// What the backward pass fills.
-#[derive(Debug)]
-struct Step {
-    shared: Arc<Shared>,
-    plan: Arc<BucketPlan>,
-    buckets: Vec<Filling>,
-    /// By parameter: whether this rank has a gradient of it.
-    used: Vec<bool>,
-    /// By parameter: whether its gradient is complete.
-    complete: Vec<bool>,
-    /// The order in which gradients were completed.
-    order: Vec<usize>,
-    /// How many buckets have left.
-    launched: usize,
-    samples: usize,
-    /// The samples of the micro-batches so far.
-    watched_samples: usize,
-    reports: Sender<Report>,
-    error: Option<DdpError>,
-}
-
-/// A bucket that is being filled.
-#[derive(Debug)]
-struct Filling {
-    /// `None` once it has left.
-    buffer: Option<HostBuffer>,
-    missing: usize,
-}
-
 impl Synchronization {
     pub(crate) fn begin(ddp: &Ddp, samples: usize) -> Result<Self, DdpError> {
         let shared = ddp.shared();
@@ -124,27 +95,7 @@ impl Synchronization {
         if let Some(reducer) = shared.reducer() {
             reducer.submit(Job::Samples(samples), &sender);
         }
-        let buckets = plan.buckets().iter().zip(buffers);
-        let buckets = buckets
-            .map(|(bucket, buffer)| Filling {
-                buffer: Some(buffer),
-                missing: bucket.parameters().len(),
-            })
-            .collect();
-        let parameters = shared.parameters().len();
-        let step = Step {
-            shared: shared.clone(),
-            plan,
-            buckets,
-            used: vec![false; parameters],
-            complete: vec![false; parameters],
-            order: Vec::with_capacity(parameters),
-            launched: 0,
-            samples,
-            watched_samples: 0,
-            reports: sender,
-            error: None,
-        };
+        let step = Step::new(shared.clone(), plan, buffers, samples, sender);
         Ok(Self {
             ddp: ddp.clone(),
             step: Arc::new(Mutex::new(step)),
@@ -311,226 +262,6 @@ impl Drop for Synchronization {
     fn drop(&mut self) {
         if !self.finished {
             self.abort("the step was given up before its gradients were exchanged");
-        }
-    }
-}
-
-/// The sink of one micro-batch.
-#[derive(Debug)]
-struct MicroBatch {
-    step: Arc<Mutex<Step>>,
-    /// The micro-batch's share of this rank's samples.
-    factor: f64,
-    last: bool,
-}
-
-impl GradientSink for MicroBatch {
-    fn take(&self, index: usize, gradient: Result<TensorData, String>) {
-        lock(&self.step).take(index, gradient, self.factor, self.last);
-    }
-}
-
-impl Step {
-    /// Puts a gradient into its bucket, and sends off all buckets that are full and whose turn has
-    /// come: every rank sends them in the order of the plan, whatever order they fill in.
-    fn take(
-        &mut self,
-        number: usize,
-        gradient: Result<TensorData, String>,
-        factor: f64,
-        last: bool,
-    ) {
-        if self.error.is_some() {
-            return;
-        }
-        if let Err(error) = self.put(number, gradient, factor) {
-            self.error = Some(error);
-            return;
-        }
-        if last {
-            self.complete[number] = true;
-            self.order.push(number);
-            self.buckets[self.plan.place(number).0].missing -= 1;
-            while self.launched < self.buckets.len() && self.buckets[self.launched].missing == 0 {
-                self.launch();
-            }
-        }
-    }
-
-    fn put(
-        &mut self,
-        number: usize,
-        gradient: Result<TensorData, String>,
-        factor: f64,
-    ) -> Result<(), DdpError> {
-        let (bucket, slot) = self.plan.place(number);
-        let path = || self.shared.parameters()[number].path.clone();
-        if self.complete[number] {
-            return Err(DdpError::GradientTwice { parameter: path() });
-        }
-        let read = |reason| DdpError::Read {
-            parameter: path(),
-            reason,
-        };
-        let data = gradient.map_err(read)?;
-        let range = self.plan.buckets()[bucket].range(slot);
-        // A bucket that has left has no incomplete parameter.
-        if let Some(buffer) = &mut self.buckets[bucket].buffer {
-            let put = buffer.put(range, &data, factor, self.used[number]);
-            put.map_err(read)?;
-        }
-        self.used[number] = true;
-        Ok(())
-    }
-
-    /// Sends off the next bucket; what this rank has no gradient of is zero.
-    fn launch(&mut self) {
-        let index = self.launched;
-        self.launched += 1;
-        let bucket = &self.plan.buckets()[index];
-        let Some(mut buffer) = self.buckets[index].buffer.take() else {
-            return;
-        };
-        for (slot, number) in bucket.parameters().iter().enumerate() {
-            if !self.used[*number] {
-                // The buffer still holds an earlier step's.
-                buffer.clear(bucket.range(slot));
-            }
-        }
-        match self.shared.reducer() {
-            None => self.buckets[index].buffer = Some(buffer),
-            Some(reducer) => {
-                let slots = bucket.slots().clone();
-                let job = Job::Bucket {
-                    index,
-                    slots,
-                    buffer,
-                };
-                reducer.submit(job, &self.reports);
-            }
-        }
-    }
-
-    /// Checks what has come and sends off the rest.
-    fn close(&mut self) -> Result<(Arc<BucketPlan>, Vec<bool>, Vec<usize>), DdpError> {
-        if let Some(error) = self.error.take() {
-            return Err(error);
-        }
-        if self.watched_samples != self.samples {
-            return Err(DdpError::MicroBatches {
-                announced: self.samples,
-                found: self.watched_samples,
-            });
-        }
-        if self.samples > 0 {
-            self.shared.check_static(&self.used)?;
-        }
-        while self.launched < self.buckets.len() {
-            self.launch();
-        }
-        Ok((self.plan.clone(), self.used.clone(), self.order.clone()))
-    }
-}
-
-/// Gradients of the unwatched kind, by parameter.
-struct Read {
-    shared: Arc<Shared>,
-    gradients: GradientsParams,
-    data: Vec<(usize, Result<TensorData, String>)>,
-}
-
-impl ModuleVisitor for Read {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(number) = self.shared.numbers().get(&param.id).copied() else {
-            return;
-        };
-        // Tied weights are visited twice and have one gradient.
-        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-            let data = gradient.without_autodiff().try_into_data();
-            self.data
-                .push((number, data.map_err(|error| error.to_string())));
-        }
-    }
-}
-
-/// What all ranks agree on, still in buckets.
-struct Summed {
-    shared: Arc<Shared>,
-    plan: Arc<BucketPlan>,
-    buffers: Vec<Option<HostBuffer>>,
-    used: Vec<bool>,
-    samples: u64,
-    communication: Communication,
-    start: Instant,
-}
-
-impl Summed {
-    /// Clips, and turns buckets into the gradients of `model`.
-    fn give<M: Module>(mut self, model: &M) -> SyncedGradients {
-        // Alone there is nothing to wait for, only gradients to be moved.
-        if self.shared.reducer().is_some() {
-            self.communication.exposed = self.start.elapsed();
-        }
-        let norm = self.shared.config().max_gradient_norm.map(|max| {
-            let norm = self.norm();
-            let factor = f64::from(max) / (norm + 1e-6);
-            if factor < 1.0 {
-                for buffer in self.buffers.iter_mut().flatten() {
-                    buffer.scale(factor);
-                }
-            }
-            norm
-        });
-        let mut data = HashMap::new();
-        for (bucket, buffer) in self.plan.buckets().iter().zip(&self.buffers) {
-            let Some(buffer) = buffer else { continue };
-            for (slot, number) in bucket.parameters().iter().enumerate() {
-                if self.used[*number] {
-                    let entry = &self.shared.parameters()[*number];
-                    let values = buffer.tensor_data(bucket.range(slot), &entry.shape);
-                    data.insert(entry.id, values);
-                }
-            }
-        }
-        self.shared.return_buffers(&self.plan, self.buffers);
-        let mut give = Give {
-            given: GradientsParams::new(),
-            data,
-        };
-        model.visit(&mut give);
-        SyncedGradients {
-            gradients: give.given,
-            samples: self.samples,
-            norm,
-            communication: self.communication,
-        }
-    }
-
-    /// The norm of all gradients together, added up in the order of registration.
-    fn norm(&self) -> f64 {
-        let mut sum = 0.0;
-        for (number, used) in self.used.iter().enumerate() {
-            let (bucket, slot) = self.plan.place(number);
-            if let (true, Some(buffer)) = (*used, &self.buffers[bucket]) {
-                sum += buffer.sum_of_squares(self.plan.buckets()[bucket].range(slot));
-            }
-        }
-        sum.sqrt()
-    }
-}
-
-struct Give {
-    given: GradientsParams,
-    data: HashMap<ParamId, TensorData>,
-}
-
-impl ModuleVisitor for Give {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(data) = self.data.remove(&param.id) {
-            let device = param.lazy_device().inner();
-            let dtype = data.dtype();
-            let gradient = Tensor::<D>::from_data(data, (&device, dtype));
-            self.given.register(param.id, gradient);
         }
     }
 }
