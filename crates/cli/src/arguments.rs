@@ -8,6 +8,8 @@ use everburn::distributed::{BufferSync, CommunicationHookConfig};
 use everburn::train::{OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
+use crate::bench_ddp::BenchDdpArguments;
+
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
 #[command(name = "everburn", version)]
@@ -22,6 +24,9 @@ pub(crate) enum Command {
     Train(Box<TrainArguments>),
     /// Measure a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
+    /// One rank of `cargo xtask bench ddp`.
+    #[command(hide = true)]
+    BenchDdp(BenchDdpArguments),
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
