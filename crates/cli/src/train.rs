@@ -383,6 +383,13 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
         report.samples_per_second,
         report.seconds
     );
+    if report.gradient_bytes > 0 {
+        say!(
+            "gradients: {} bytes a step and rank; {:.1} % of the time spent waiting for them",
+            report.gradient_bytes / report.steps.max(1) as u64,
+            100.0 * report.exposed_seconds / report.train_seconds
+        );
+    }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
     }

@@ -1,7 +1,7 @@
 //! The training loop of one rank, as a burn-train strategy.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::data::dataloader::Progress as ItemProgress;
 use burn::optim::GradientsParams;
@@ -49,7 +49,8 @@ pub(crate) struct LoopOutcome {
     pub(crate) epoch: usize,
     pub(crate) step: usize,
     pub(crate) samples: u64,
-    pub(crate) train_time: Duration,
+    /// Of all training steps.
+    pub(crate) cost: StepCost,
     pub(crate) best: Option<BestEpoch>,
     pub(crate) stopped: Option<String>,
     pub(crate) error: Option<TrainError>,
@@ -221,7 +222,7 @@ where
             epoch_tally += tally;
             epoch_cost += cost;
             self.outcome.samples += tally.samples;
-            self.outcome.train_time += elapsed;
+            self.outcome.cost += cost;
             let loss = tally.mean_loss();
             require_finite_loss("training loss", loss, epoch, step)?;
             if step.is_multiple_of(self.setup.config.log_every) {
