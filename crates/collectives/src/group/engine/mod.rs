@@ -208,7 +208,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             }
         }
         // What a rank sends that called something else is for something else.
-        if self.workspace.peers[from].signature != Some(self.collective.signature()) {
+        if !self.workspace.plan.receives[from].is_open {
             return Ok(false);
         }
         let Workspace {
@@ -270,6 +270,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             self.disagree = true;
             return Ok(());
         }
+        self.workspace.plan.receives[from].is_open = true;
         if self.lists {
             return self.make_list(from, header.bytes);
         }

@@ -83,12 +83,15 @@ pub(crate) struct Queue {
     /// How many bytes of the header have been moved, and of the padding after the tasks.
     pub(crate) header: usize,
     pub(crate) padding: usize,
+    /// The header has been read, and elements follow.
+    pub(crate) is_open: bool,
 }
 
 impl Queue {
     fn reset(&mut self) {
         self.tasks.clear();
         (self.at, self.bytes, self.header, self.padding) = (0, 0, 0, 0);
+        self.is_open = false;
     }
 
     fn push(&mut self, task: TaskId, bytes: usize) {
@@ -238,6 +241,11 @@ impl Plan {
     /// How many more bytes of `task` its gates let through.
     pub(crate) fn allowed(&self, task: TaskId) -> usize {
         allowed(&self.tasks, &self.gates, task)
+    }
+
+    /// Whether elements of `task` are what comes next from `peer`.
+    pub(crate) fn is_next(&mut self, peer: usize, task: TaskId) -> bool {
+        self.receives[peer].is_open && self.receiving(peer) == Some(task)
     }
 
     /// The parts of a plan that sending to `peer` needs.

@@ -157,7 +157,8 @@ pub(super) fn receive<T: Element>(
             last,
         } => {
             let all_are_here = (first..end).all(|at| {
-                plan.receiving(plan.sources(first, end)[(at - first) as usize]) == Some(id)
+                let source = plan.sources(at, end)[0];
+                plan.is_next(source, id)
             });
             if !all_are_here {
                 return Ok(0);
