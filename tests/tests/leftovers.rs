@@ -13,20 +13,9 @@ const KILLS: usize = 20;
 /// ranks would hold.
 const TOLERATED_GROWTH: u64 = 32 << 20;
 
-/// What a run could leave behind outside its folder.
-#[derive(Debug, PartialEq, Eq)]
-struct Leftovers {
-    shared_memory_files: BTreeSet<String>,
-    namespaces: BTreeSet<String>,
-}
-
-impl Leftovers {
-    fn now() -> Self {
-        Self {
-            shared_memory_files: names("/dev/shm"),
-            namespaces: names("/run/netns"),
-        }
-    }
+/// Files of shared memory. (A segment that has no name shows in [`shared_memory`] only.)
+fn shared_memory_files() -> BTreeSet<String> {
+    names("/dev/shm")
 }
 
 fn names(folder: &str) -> BTreeSet<String> {
@@ -51,7 +40,7 @@ fn two_ranks(folder: &Path, run: &str) -> Everburn {
 
 #[test]
 fn two_hundred_runs_and_twenty_kills_leave_nothing() {
-    let before = Leftovers::now();
+    let before = shared_memory_files();
     let memory_before = shared_memory();
     for cycle in 0..CYCLES {
         let folder = tempfile::tempdir().unwrap();
@@ -76,7 +65,7 @@ fn two_hundred_runs_and_twenty_kills_leave_nothing() {
             "kill {kill}"
         );
     }
-    assert_eq!(Leftovers::now(), before);
+    assert_eq!(shared_memory_files(), before);
     let growth = shared_memory().saturating_sub(memory_before);
     assert!(
         growth < TOLERATED_GROWTH,
