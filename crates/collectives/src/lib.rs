@@ -26,12 +26,8 @@
 //! ```
 
 pub mod group;
+mod lane;
 pub mod rendezvous;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the data plane of process groups comes to stand on it"
-)]
 mod shared_memory;
 pub mod store;
 mod sync;

@@ -210,46 +210,46 @@ fn layouts_that_cannot_be_are_refused() {
     assert_eq!(Layout::new(1, 4096).unwrap().bytes(), 8192);
 }
 
-/// Two threads that sleep on doorbells while there is nothing to do.
+/// Two threads that sleep on doorbells while there is nothing to do. Threads that are joined, and
+/// all of it on the heap, so that ThreadSanitizer sees everything that orders their accesses.
 #[test]
 fn threads_stream_through_a_ring_and_sleep_on_doorbells() {
     let (segment, mut sender, mut receiver) = ring();
-    let (mine, theirs) = (segment.doorbell(0).unwrap(), segment.doorbell(1).unwrap());
+    let bells = [0, 1].map(|rank| segment.doorbell(rank).unwrap());
+    let [mine, theirs] = bells.clone();
     let total = 3_000_000usize;
     let end = Instant::now() + GENEROUS;
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let bytes: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
-            let mut sent = 0;
-            while sent < total {
-                assert!(Instant::now() < end, "sent {sent}");
-                let ticket = mine.ticket();
-                let piece = &bytes[sent..total.min(sent + 1 + sent % 3001)];
-                match sender.try_write(piece).unwrap() {
-                    0 => _ = mine.wait(ticket, GENEROUS),
-                    count => sent += count,
-                }
-                theirs.ring();
+    let writer = thread::spawn(move || {
+        let bytes: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
+        let mut sent = 0;
+        while sent < total {
+            assert!(Instant::now() < end, "sent {sent}");
+            let ticket = mine.ticket();
+            let piece = &bytes[sent..total.min(sent + 1 + sent % 3001)];
+            match sender.try_write(piece).unwrap() {
+                0 => _ = mine.wait(ticket, GENEROUS),
+                count => sent += count,
             }
-        });
-        let mut received = 0;
-        while received < total {
-            assert!(Instant::now() < end, "received {received}");
-            let ticket = theirs.ticket();
-            let view = receiver.peek(1777).unwrap();
-            for (at, &byte) in view.iter().enumerate() {
-                assert_eq!(byte, ((received + at) % 251) as u8);
-            }
-            match view.len() {
-                0 => _ = theirs.wait(ticket, GENEROUS),
-                count => {
-                    receiver.consume(count);
-                    received += count;
-                    mine.ring();
-                }
-            }
+            theirs.ring();
         }
     });
+    let [theirs, mine] = bells;
+    let mut received = 0;
+    while received < total {
+        assert!(Instant::now() < end, "received {received}");
+        let ticket = mine.ticket();
+        let view = receiver.peek(1777).unwrap();
+        assert!((received..).zip(view).all(|(at, &byte)| byte == (at % 251) as u8));
+        match view.len() {
+            0 => _ = mine.wait(ticket, GENEROUS),
+            count => {
+                receiver.consume(count);
+                received += count;
+                theirs.ring();
+            }
+        }
+    }
+    writer.join().unwrap();
 }
 
 #[test]
