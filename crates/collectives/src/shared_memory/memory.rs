@@ -23,6 +23,7 @@ pub(super) struct Memory {
 
 #[derive(Debug, Clone, Copy)]
 enum Origin {
+    #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
     Heap,
     #[cfg(target_os = "linux")]
     Mapping,
@@ -36,6 +37,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Zeroed memory of this process alone.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
     pub(super) fn on_heap(layout: &Layout) -> Self {
         let place = heap_place(layout.bytes());
         // SAFETY: a layout has at least the header, so its size is not zero.
@@ -135,6 +137,7 @@ impl Memory {
     pub(super) fn viewed(&self, _place: usize, _bytes: usize) {}
 
     /// Like [`Memory::viewed`], for a view that was written.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for reductions into the ring"))]
     pub(super) fn written(&self, _place: usize, _bytes: usize) {}
 
     /// Lets the kernel map these bytes now, so that the first collective takes no page faults.

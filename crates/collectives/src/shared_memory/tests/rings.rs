@@ -34,7 +34,7 @@ fn what_is_written_is_read_in_order_and_across_the_end() {
         assert_eq!(receiver.try_read(&mut into), Ok(3000));
         assert_eq!(into[..3000], bytes[..3000]);
     }
-    assert_eq!((sender.position(), receiver.position()), (15_000, 15_000));
+    assert_eq!(receiver.readable(), Ok(0));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_position_that_is_none_is_an_error_on_the_sender() {
         sender.try_write(&[0; 100]).unwrap();
         receiver.try_read(&mut [0; 40]).unwrap();
         sender.free().unwrap();
-        let place = segment.layout().ring(0, 1).unwrap().consumed;
+        let place = segment.layout.ring(0, 1).unwrap().consumed;
         segment
             .memory
             .position(place)
@@ -170,7 +170,7 @@ fn a_position_that_is_none_is_an_error_on_the_receiver() {
         let (segment, mut sender, mut receiver) = ring();
         sender.try_write(&[0; 100]).unwrap();
         receiver.try_read(&mut [0; 40]).unwrap();
-        let place = segment.layout().ring(0, 1).unwrap().written;
+        let place = segment.layout.ring(0, 1).unwrap().written;
         segment
             .memory
             .position(place)
@@ -239,7 +239,11 @@ fn threads_stream_through_a_ring_and_sleep_on_doorbells() {
         assert!(Instant::now() < end, "received {received}");
         let ticket = mine.ticket();
         let view = receiver.peek(1777).unwrap();
-        assert!((received..).zip(view).all(|(at, &byte)| byte == (at % 251) as u8));
+        assert!(
+            (received..)
+                .zip(view)
+                .all(|(at, &byte)| byte == (at % 251) as u8)
+        );
         match view.len() {
             0 => _ = mine.wait(ticket, GENEROUS),
             count => {
