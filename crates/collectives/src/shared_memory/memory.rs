@@ -23,7 +23,6 @@ pub(super) struct Memory {
 
 #[derive(Debug, Clone, Copy)]
 enum Origin {
-    #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
     Heap,
     #[cfg(target_os = "linux")]
     Mapping,

@@ -11,11 +11,9 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::pwrite;
 
 use super::super::{Address, Layout, Nonce, RingReceiver, RingSender, Segment, SegmentError};
+use super::GENEROUS;
 
 const NONCE: Nonce = *b"sixteen bytes ok";
-
-/// Longer than anything here takes, so that a hang fails instead of hanging the suite.
-const GENEROUS: Duration = Duration::from_secs(60);
 
 const ADDRESS: &str = "EVERBURN_SHARED_MEMORY_TEST_ADDRESS";
 
