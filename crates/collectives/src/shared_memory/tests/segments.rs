@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::pwrite;
 
+use super::super::memfd::available;
 use super::super::{Address, Layout, Nonce, RingReceiver, RingSender, Segment, SegmentError};
 use super::GENEROUS;
 
@@ -212,6 +213,39 @@ fn mapped(inodes: &[u64]) -> bool {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap()
+}
+
+/// An error that says what to do, and not the end of a process: this one's, or any other's.
+#[test]
+fn more_memory_than_there_is_is_refused() {
+    let layout = Layout::new(1023, 1 << 19).unwrap();
+    let free = available(&read("/proc/meminfo")).unwrap();
+    assert!(
+        free < layout.bytes() as u64,
+        "a machine with more than 512 GiB to spare"
+    );
+    let told = Segment::create(layout, NONCE).unwrap_err().to_string();
+    let bytes = layout.bytes();
+    let expected = format!("shared memory of {bytes} bytes could not be allocated: ");
+    assert!(told.starts_with(&expected), "{told}");
+    assert!(
+        told.contains("use fewer ranks, smaller rings, or TCP"),
+        "{told}"
+    );
+}
+
+#[test]
+fn available_memory_is_read_from_meminfo() {
+    let text = "MemTotal:       24684044 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n";
+    assert_eq!(available(text), Some(1 << 20));
+    for broken in [
+        "",
+        "MemAvailable:",
+        "MemAvailable: x kB",
+        "MemAvailable: 99999999999999999999",
+    ] {
+        assert_eq!(available(broken), None);
+    }
 }
 
 #[test]
