@@ -23,7 +23,7 @@ fn ends(segment: &Segment, from: usize, to: usize) -> (RingSender, RingReceiver)
 }
 
 /// Runs every interleaving in which no more than four times a thread is stopped where it could go
-/// on: seconds in place of minutes. `LOOM_MAX_PREEMPTIONS=1000` runs all there are; they pass.
+/// on: seconds in place of minutes. `LOOM_MAX_PREEMPTIONS=255` runs all there are; they pass.
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(4));
