@@ -5,6 +5,7 @@
 //!   parameter paths never change.
 //! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
 //! - [`DistributedLoader`] reads them.
+//! - [`synchronize_batch_norms`] lets the batch norms of a model see the samples of all ranks.
 //!
 //! A rank's training step, whole:
 //!
@@ -41,6 +42,7 @@
 //! # }
 //! ```
 
+mod batch_norm;
 mod bucket;
 mod ddp;
 mod error;
@@ -49,6 +51,7 @@ mod loader;
 mod replicas;
 mod sampler;
 
+pub use batch_norm::{RankStatistics, synchronize_batch_norms};
 pub use bucket::{BucketEntry, BucketPlan};
 pub use ddp::{Ddp, DdpConfig, SyncedGradients};
 pub use error::DdpError;
