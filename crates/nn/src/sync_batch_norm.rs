@@ -197,11 +197,9 @@ impl SyncBatchNorm {
             (&self.norm.running_var, variance),
         ];
         for (running, of_batch) in new {
-            let of_batch = Tensor::from_inner(of_batch.clone()).to_device(device);
+            let of_batch = of_batch.clone().mul_scalar(momentum);
             let old = running.value_sync().to_device(device);
-            let value = old
-                .mul_scalar(1.0 - momentum)
-                .add(of_batch.mul_scalar(momentum));
+            let value = old.mul_scalar(1.0 - momentum).add(of_batch);
             running.update(value.detach());
         }
     }
