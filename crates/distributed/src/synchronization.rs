@@ -119,7 +119,7 @@ impl Synchronization {
             factor,
             last,
         });
-        watch(model, step.shared.numbers(), &sink)
+        watch(model, step.shared.numbers(), &sink).0
     }
 
     /// Hands in the gradients of one backward pass that was not watched, of the mean loss over

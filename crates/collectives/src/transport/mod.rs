@@ -29,7 +29,7 @@ pub use tcp::TcpMesh;
 pub use threads::ThreadMesh;
 
 pub(crate) use inbox::encode_abort;
-pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting};
+pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting, STRAGGLERS};
 
 /// Point-to-point frames between the ranks of a job.
 ///

@@ -6,11 +6,7 @@ use super::header::HEADER_BYTES;
 use super::{Engine, Workspace};
 use crate::group::element::Element;
 use crate::group::error::CollectiveError;
-use crate::transport::{Interruption, Parting};
-
-/// How long the bytes that a lost peer had sent before may still be under way on another
-/// connection than the news of its loss.
-const STRAGGLERS: Duration = Duration::from_millis(100);
+use crate::transport::{Interruption, Parting, STRAGGLERS};
 
 /// How long a broken lane waits for the control plane to say why.
 const EXPLANATION: Duration = Duration::from_secs(1);
@@ -38,7 +34,7 @@ impl<T: Element> Engine<'_, '_, T> {
     pub(super) fn check(&mut self) -> Result<(), CollectiveError> {
         let core = self.collective.core;
         let place = &self.collective.place;
-        if let Some(failure) = core.mailbox.failure() {
+        if let Some(failure) = core.mailbox.settled_failure() {
             return Err(core.failed(place, &failure));
         }
         for rank in self.collective.others() {
