@@ -1,6 +1,7 @@
 //! The accuracy that the project promises, on the whole of real MNIST. It takes minutes, so it is
 //! run by name: `cargo test --release -p everburn-tests --test whole_mnist -- --ignored`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use everburn_tests::{Everburn, Run, mnist_folder};
@@ -61,4 +62,40 @@ fn on_four_ranks() {
 #[ignore = "takes minutes"]
 fn with_batch_norm_and_dropout_on_four_ranks() {
     reaches_98_percent("mnist-bn", "4");
+}
+
+/// Trains the small net on two ranks as `flags` say; the report.
+fn two_ranks(folder: &Path, data: &Path, name: &str, flags: &[&str]) -> Run {
+    Everburn::new(
+        folder,
+        ["train", "mnist", "--ranks", "2", "--run-dir", name],
+    )
+    .args(flags)
+    .env("EVERBURN_DATA_DIR", data)
+    .start()
+    .with_deadline(PATIENCE)
+    .wait()
+    .succeeded();
+    Run::new(folder.join(name))
+}
+
+#[test]
+#[ignore = "takes minutes; `cargo xtask check` runs it"]
+fn compressed_gradients_keep_the_accuracy() {
+    let Some(mnist) = mnist_folder("training with compressed gradients") else {
+        return;
+    };
+    let data = mnist.parent().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let plain = two_ranks(folder.path(), data, "plain", &[]);
+    let hooks = [("bf16", 0.51), ("fp16", 0.51), ("power-sgd:4", 0.5)];
+    for (hook, most_bytes) in hooks {
+        let flags = ["--communication-hook", hook];
+        let run = two_ranks(folder.path(), data, hook, &flags);
+        let lost = plain.number("test_accuracy") - run.number("test_accuracy");
+        let bytes = run.number("gradient_bytes") / plain.number("gradient_bytes");
+        println!("{hook}: {lost:+.4} of accuracy lost, {bytes:.3} of the bytes");
+        assert!(lost <= 0.003, "{hook} loses {lost} of accuracy");
+        assert!(bytes <= most_bytes, "{hook} sends {bytes} of the bytes");
+    }
 }

@@ -3,8 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use everburn::collectives::group::TransportKind;
+use everburn::distributed::{BufferSync, CommunicationHookConfig};
 use everburn::train::{OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
+
+use crate::bench_ddp::BenchDdpArguments;
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -20,6 +24,9 @@ pub(crate) enum Command {
     Train(Box<TrainArguments>),
     /// Measure a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
+    /// One rank of `cargo xtask bench ddp`.
+    #[command(hide = true)]
+    BenchDdp(BenchDdpArguments),
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
@@ -111,6 +118,43 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) log_every: Option<usize>,
 
+    #[command(flatten)]
+    pub(crate) gradients: GradientFlags,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Gradients")]
+pub(crate) struct GradientFlags {
+    /// Run a rank's share of a global batch in so many parts, one after the other: the same step
+    /// in less memory [default: 1].
+    #[arg(long, value_name = "PARTS")]
+    pub(crate) accumulate: Option<usize>,
+
+    /// Scale gradients down to this norm, over all parameters together [default: never].
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
+    pub(crate) max_gradient_norm: Option<f32>,
+
+    /// How gradients travel: none (as they are), fp16, bf16 or power-sgd:RANK [default: none].
+    #[arg(long, value_name = "HOOK")]
+    pub(crate) communication_hook: Option<CommunicationHookConfig>,
+
+    /// Batch norms compute their statistics over the samples of all ranks.
+    #[arg(long)]
+    pub(crate) sync_batch_norm: bool,
+
+    /// What becomes of running statistics: average (of all ranks) or broadcast (rank 0's)
+    /// [default: average].
+    #[arg(long, value_name = "HOW")]
+    pub(crate) buffers: Option<BufferSync>,
+
+    /// Every step uses the same parameters: saves telling the other ranks which.
+    #[arg(long)]
+    pub(crate) static_graph: bool,
+
+    /// Exchange gradients after the backward pass, not while it runs.
+    #[arg(long)]
+    pub(crate) no_overlap: bool,
+
     /// The largest size of a bucket of gradients, in MiB [default: 25].
     #[arg(long)]
     pub(crate) bucket_mib: Option<usize>,
@@ -194,6 +238,11 @@ pub(crate) struct RankFlags {
     /// How long a rank waits for another before it gives up, in seconds [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
+
+    /// How ranks reach each other: shm (shared memory, one machine), tcp, or auto, which takes shared
+    /// memory within a machine and TCP between machines [default: auto].
+    #[arg(long, value_name = "KIND")]
+    pub(crate) transport: Option<TransportKind>,
 
     /// Plain lines even on a terminal.
     #[arg(long)]

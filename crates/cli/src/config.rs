@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use everburn::collectives::group::TransportKind;
 use everburn::prelude::RunDirectory;
 use everburn::train::TrainingConfig;
 use everburn_models::registry;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
+use crate::arguments::{
+    DataFlags, GradientFlags, RankFlags, Strategy, TrainArguments, TrainingFlags,
+};
 use crate::error::CliError;
 
 /// Which data a run reads.
@@ -56,6 +59,9 @@ pub(crate) struct RanksConfig {
     pub(crate) threads_per_rank: Option<usize>,
     /// How long a rank waits for another, in seconds.
     pub(crate) timeout: u64,
+    /// How ranks reach each other.
+    #[serde(with = "as_text")]
+    pub(crate) transport: TransportKind,
 }
 
 impl Default for RanksConfig {
@@ -67,6 +73,7 @@ impl Default for RanksConfig {
             devices: vec!["flex".to_string()],
             threads_per_rank: None,
             timeout: 300,
+            transport: TransportKind::Auto,
         }
     }
 }
@@ -220,7 +227,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         early_stopping,
         keep_checkpoints,
         log_every,
-        bucket_mib,
+        gradients,
     } = &arguments.training;
     layer.set(&["training", "epochs"], epochs.as_ref())?;
     layer.set(&["training", "steps"], steps.as_ref())?;
@@ -247,11 +254,39 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         &["training", "optimizer", "weight_decay"],
         weight_decay.as_ref(),
     )?;
-    let bucket_bytes = bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
-    layer.set(&["training", "ddp", "bucket_bytes"], bucket_bytes.as_ref())?;
+    add_gradient_flags(&mut layer, gradients)?;
     add_data_flags(&mut layer, &arguments.data)?;
     add_rank_flags(&mut layer, &arguments.ranks)?;
     Ok(layer.table)
+}
+
+fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Result<(), CliError> {
+    let given = |flag: bool| flag.then_some(true);
+    let bucket_bytes = flags.bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
+    layer.set(&["training", "accumulate"], flags.accumulate.as_ref())?;
+    let overlap = flags.no_overlap.then_some(false);
+    layer.set(&["training", "overlap"], overlap.as_ref())?;
+    let sync_batch_norm = given(flags.sync_batch_norm);
+    layer.set(&["training", "sync_batch_norm"], sync_batch_norm.as_ref())?;
+    let mut set_ddp =
+        |key: &str, value: Option<Value>| layer.set(&["training", "ddp", key], value.as_ref());
+    let norm = flags
+        .max_gradient_norm
+        .map(|norm| Value::Float(norm.into()));
+    set_ddp("max_gradient_norm", norm)?;
+    let hook = flags
+        .communication_hook
+        .map(|hook| Value::String(hook.to_string()));
+    set_ddp("communication", hook)?;
+    let buffers = flags
+        .buffers
+        .map(|buffers| Value::String(buffers.to_string()));
+    set_ddp("buffers", buffers)?;
+    set_ddp(
+        "static_graph",
+        given(flags.static_graph).map(Value::Boolean),
+    )?;
+    layer.set(&["training", "ddp", "bucket_bytes"], bucket_bytes.as_ref())
 }
 
 fn add_data_flags(layer: &mut Layer, flags: &DataFlags) -> Result<(), CliError> {
@@ -276,6 +311,8 @@ fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> 
         flags.threads_per_rank.as_ref(),
     )?;
     layer.set(&["ranks", "nodes"], flags.nodes.as_ref())?;
+    let transport = flags.transport.map(|kind| kind.to_string());
+    layer.set(&["ranks", "transport"], transport.as_ref())?;
     layer.set(&["ranks", "timeout"], flags.timeout.as_ref())
 }
 
@@ -297,6 +334,32 @@ impl RunConfig {
             .map_err(|error| CliError::usage(error.to_string()))?;
         config.validate_ranks()?;
         Ok(config)
+    }
+}
+
+/// Values that a flag spells like the file does.
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(Error::custom)
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use everburn::collectives::group::CollectiveError;
 use everburn::collectives::rendezvous::RendezvousError;
+use everburn::distributed::DdpError;
 use everburn::train::TrainError;
 use everburn_datasets::DatasetError;
 use everburn_launch::{LaunchError, RankEnvironmentError};
@@ -50,6 +51,9 @@ pub(crate) enum CliError {
 
     #[error(transparent)]
     Train(#[from] TrainError),
+
+    #[error(transparent)]
+    Ddp(#[from] DdpError),
 
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -105,7 +109,7 @@ impl CliError {
                 error,
                 TrainError::Config(_) | TrainError::Checkpoint { .. } | TrainError::File { .. }
             ),
-            Self::Rendezvous(_) | Self::Collective(_) => false,
+            Self::Rendezvous(_) | Self::Collective(_) | Self::Ddp(_) => false,
         }
     }
 
@@ -113,7 +117,7 @@ impl CliError {
     pub(crate) fn is_secondary(&self) -> bool {
         match self {
             Self::Train(error) => error.is_secondary(),
-            Self::Collective(error) => matches!(
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => matches!(
                 error.root_cause(),
                 CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
             ),

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use everburn::burn::module::Module;
 use everburn::prelude::*;
@@ -136,7 +135,7 @@ fn evaluate(
         device: devices::of_rank(&config.ranks.devices, local_rank)?,
         ..Trainer::new(
             config.training.clone(),
-            rank::join(environment, Duration::from_secs(config.ranks.timeout))?,
+            rank::join(environment, &config.ranks)?,
         )
     };
     let visitor = Evaluate {

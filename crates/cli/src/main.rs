@@ -16,6 +16,7 @@ macro_rules! say {
 }
 
 mod arguments;
+mod bench_ddp;
 mod config;
 mod data;
 mod devices;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Train(train) if train.list => list::run(),
         Command::Train(train) => train::run(train, rank.as_ref(), &log),
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
+        Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
     };
     match result {
         Ok(code) => code,

@@ -7,6 +7,7 @@ use everburn::collectives::group::{GroupOptions, ProcessGroup};
 use everburn::collectives::rendezvous::{RendezvousRequest, rendezvous};
 use everburn_launch::{EXIT_PEER_LOST, FailureKind, RankEnvironment};
 
+use crate::config::RanksConfig;
 use crate::error::{CliError, EXIT_FAILURE, EXIT_USAGE};
 
 /// What a launcher has told this process, or `None` if a user started it. From then on the process
@@ -24,14 +25,14 @@ pub(crate) fn from_environment() -> Result<Option<RankEnvironment>, CliError> {
 /// Meets the other ranks; without a launcher there are none.
 pub(crate) fn join(
     environment: Option<&RankEnvironment>,
-    timeout: Duration,
+    config: &RanksConfig,
 ) -> Result<ProcessGroup, CliError> {
-    let options = group_options(timeout);
+    let options = group_options(config);
     let Some(environment) = environment else {
         return Ok(ProcessGroup::alone(options));
     };
     let request = RendezvousRequest {
-        timeout: Some(timeout),
+        timeout: options.timeout,
         job_token: environment.job_token.clone(),
         ..RendezvousRequest::default()
     };
@@ -39,10 +40,11 @@ pub(crate) fn join(
     Ok(ProcessGroup::connect(meeting, options)?)
 }
 
-/// How the ranks of a job wait for each other.
-pub(crate) fn group_options(timeout: Duration) -> GroupOptions {
+/// How the ranks of a job reach each other and wait.
+pub(crate) fn group_options(config: &RanksConfig) -> GroupOptions {
     GroupOptions {
-        timeout: Some(timeout),
+        timeout: Some(Duration::from_secs(config.timeout)),
+        transport: config.transport,
         ..GroupOptions::default()
     }
 }

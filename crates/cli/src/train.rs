@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
@@ -227,7 +226,7 @@ fn train_as_rank(
     };
     let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
     let device = devices::of_rank(&config.ranks.devices, environment.local_rank)?;
-    let group = rank::join(Some(environment), Duration::from_secs(config.ranks.timeout))?;
+    let group = rank::join(Some(environment), &config.ranks)?;
     let rank = TrainOneRank {
         trainer: job.trainer(group, device, run),
         job: &job,
@@ -335,10 +334,9 @@ impl ModelVisitor for TrainOnThreads<'_> {
         let model = init(&self.devices[0]);
         let weights = model.clone().into_record();
         let model = model.load_record(weights);
-        let timeout = Duration::from_secs(self.job.config.ranks.timeout);
         data_parallel(
             &self.devices,
-            rank::group_options(timeout),
+            rank::group_options(&self.job.config.ranks),
             |group, device| {
                 let run = (group.rank() == 0).then(|| self.run.clone());
                 let model = Classifier::new(model.clone().fork(&device), forward);
@@ -385,6 +383,13 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
         report.samples_per_second,
         report.seconds
     );
+    if report.gradient_bytes > 0 {
+        say!(
+            "gradients: {} bytes a step and rank; {:.1} % of the time spent waiting for them",
+            report.gradient_bytes / report.steps.max(1) as u64,
+            100.0 * report.exposed_seconds / report.train_seconds
+        );
+    }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
     }

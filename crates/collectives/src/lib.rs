@@ -26,7 +26,9 @@
 //! ```
 
 pub mod group;
+mod lane;
 pub mod rendezvous;
+mod shared_memory;
 pub mod store;
 mod sync;
 pub mod transport;

@@ -100,22 +100,16 @@ impl StatisticsGroup for RankStatistics {
     }
 
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-        let sum = self.own.all_reduce(values.to_vec(), ReduceOp::Sum).wait();
-        match sum {
-            Ok(sum) => {
-                values.copy_from_slice(&sum);
-                Ok(())
-            }
-            Err(error) => {
-                let reason = format!("in a module's forward or backward pass: {error}");
-                if is_known_to_the_parent(&error) {
-                    tracing::debug!("{reason}");
-                } else {
-                    self.abort(&reason);
-                }
-                Err(SyncError::Exchange { reason })
-            }
+        let Err(error) = self.own.all_reduce_in_place(values, ReduceOp::Sum) else {
+            return Ok(());
+        };
+        let reason = format!("in a module's forward or backward pass: {error}");
+        if is_known_to_the_parent(&error) {
+            tracing::debug!("{reason}");
+        } else {
+            self.abort(&reason);
         }
+        Err(SyncError::Exchange { reason })
     }
 
     fn abort(&self, reason: &str) {

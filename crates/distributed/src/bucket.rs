@@ -1,9 +1,14 @@
 //! Gradients travel in buckets, not one by one (Li et al. 2020, "PyTorch Distributed", section 3.2).
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use burn::module::ParamId;
 use burn::tensor::DType;
 
-/// A parameter's place in a bucket.
+use crate::communication_hook::ParameterSlot;
+
+/// A parameter whose gradient is exchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketEntry {
     /// The parameter's path in the model, `fc1.weight` say.
@@ -23,64 +28,168 @@ impl BucketEntry {
     }
 }
 
-/// Which gradients travel together.
+/// How large buckets may become, in bytes.
 ///
-/// Buckets follow the reverse order of registration, which is about the order in which the backward
-/// pass finishes gradients; all gradients of a bucket have one type of element.
+/// ```
+/// use everburn_distributed::BucketLimits;
+///
+/// let limits = BucketLimits { first: 1 << 20, others: 25 << 20 };
+/// assert!(limits.first < limits.others);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketLimits {
+    /// The first bucket: a small one lets communication begin early.
+    pub first: usize,
+    /// All others.
+    pub others: usize,
+}
+
+/// Gradients that travel together: one type of element, one message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bucket {
+    /// The parameters' numbers in order of registration.
+    parameters: Vec<usize>,
+    slots: Arc<[ParameterSlot]>,
+    dtype: DType,
+    length: usize,
+}
+
+impl Bucket {
+    /// The parameters' numbers in order of registration, as they lie in the bucket.
+    pub fn parameters(&self) -> &[usize] {
+        &self.parameters
+    }
+
+    /// The parameters' places, in the order of [`Bucket::parameters`].
+    pub fn slots(&self) -> &Arc<[ParameterSlot]> {
+        &self.slots
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements the bucket has.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no elements, which is so for parameters without any.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The elements of the slot `slot`.
+    pub(crate) fn range(&self, slot: usize) -> Range<usize> {
+        let start = self.slots[slot].offset;
+        let next = self.slots.get(slot + 1);
+        start..next.map_or(self.length, |next| next.offset)
+    }
+}
+
+/// Which gradients travel together, and in which order.
+///
+/// At first buckets follow the reverse order of registration, which is about the order in which the
+/// backward pass finishes gradients; after the first step, the order in which it really did. All
+/// gradients of a bucket have one type of element.
 ///
 /// ```
 /// use burn::module::ParamId;
 /// use burn::tensor::DType;
-/// use everburn_distributed::{BucketEntry, BucketPlan};
+/// use everburn_distributed::{BucketEntry, BucketLimits, BucketPlan};
 ///
-/// let entry = |path: &str, length: usize| BucketEntry {
+/// let parameter = |path: &str, length: usize| BucketEntry {
 ///     path: path.to_string(),
 ///     id: ParamId::new(),
 ///     shape: vec![length],
 ///     dtype: DType::F32,
 /// };
-/// let plan = BucketPlan::new(vec![entry("a", 10), entry("b", 10), entry("c", 25)], 100);
-/// let paths = |bucket: &[BucketEntry]| bucket.iter().map(|e| e.path.clone()).collect::<Vec<_>>();
-/// let buckets = plan.buckets().map(paths).collect::<Vec<_>>();
-/// assert_eq!(buckets, [vec!["c"], vec!["b", "a"]]);
+/// let parameters = [parameter("a", 10), parameter("b", 10), parameter("c", 25)];
+/// let limits = BucketLimits { first: 100, others: 100 };
+/// let plan = BucketPlan::in_reverse(&parameters, limits);
+/// let numbers: Vec<_> = plan.buckets().iter().map(|bucket| bucket.parameters()).collect();
+/// assert_eq!(numbers, [vec![2], vec![1, 0]]);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketPlan {
-    buckets: Vec<Vec<BucketEntry>>,
+    buckets: Vec<Bucket>,
+    /// By parameter: its bucket, and its slot there.
+    places: Vec<(usize, usize)>,
 }
 
 impl BucketPlan {
-    /// Packs parameters, given in order of registration, into buckets of at most `max_bytes`; a
-    /// larger parameter gets a bucket of its own.
-    pub fn new(parameters: Vec<BucketEntry>, max_bytes: usize) -> Self {
-        let mut buckets: Vec<Vec<BucketEntry>> = Vec::new();
+    /// Buckets in the reverse order of registration.
+    pub fn in_reverse(parameters: &[BucketEntry], limits: BucketLimits) -> Self {
+        let order: Vec<usize> = (0..parameters.len()).rev().collect();
+        Self::in_order(parameters, &order, limits)
+    }
+
+    /// Buckets in the order `order` of the parameters' numbers; those that it does not name come
+    /// last, in reverse order of registration. A parameter larger than a bucket gets one of its own.
+    pub fn in_order(parameters: &[BucketEntry], order: &[usize], limits: BucketLimits) -> Self {
+        let mut named = vec![false; parameters.len()];
+        let mut groups: Vec<Vec<usize>> = Vec::new();
         let mut bytes_in_last = 0;
-        for entry in parameters.into_iter().rev() {
+        let rest = (0..parameters.len()).rev();
+        for number in order.iter().copied().chain(rest) {
+            if number >= parameters.len() || std::mem::replace(&mut named[number], true) {
+                continue;
+            }
+            let entry = &parameters[number];
             let bytes = entry.num_elements() * entry.dtype.size();
-            match buckets.last_mut() {
+            let limit = if groups.len() == 1 {
+                limits.first
+            } else {
+                limits.others
+            };
+            match groups.last_mut() {
                 Some(last)
-                    if bytes_in_last + bytes <= max_bytes && last[0].dtype == entry.dtype =>
+                    if bytes_in_last + bytes <= limit
+                        && parameters[last[0]].dtype == entry.dtype =>
                 {
-                    last.push(entry);
+                    last.push(number);
                     bytes_in_last += bytes;
                 }
                 _ => {
-                    buckets.push(vec![entry]);
+                    groups.push(vec![number]);
                     bytes_in_last = bytes;
                 }
             }
         }
-        Self { buckets }
+        let mut places = vec![(0, 0); parameters.len()];
+        let mut buckets = Vec::with_capacity(groups.len());
+        for numbers in groups {
+            let mut slots = Vec::with_capacity(numbers.len());
+            let mut offset = 0;
+            for (slot, number) in numbers.iter().enumerate() {
+                let entry = &parameters[*number];
+                places[*number] = (buckets.len(), slot);
+                slots.push(ParameterSlot {
+                    path: entry.path.clone(),
+                    shape: entry.shape.clone(),
+                    offset,
+                });
+                offset += entry.num_elements();
+            }
+            buckets.push(Bucket {
+                dtype: parameters[numbers[0]].dtype,
+                parameters: numbers,
+                slots: slots.into(),
+                length: offset,
+            });
+        }
+        Self { buckets, places }
     }
 
     /// The buckets, in the order in which they are reduced.
-    pub fn buckets(&self) -> impl ExactSizeIterator<Item = &[BucketEntry]> {
-        self.buckets.iter().map(Vec::as_slice)
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
     }
 
-    /// All parameters, in the order in which they lie in the buckets.
-    pub fn entries(&self) -> impl Iterator<Item = &BucketEntry> {
-        self.buckets.iter().flatten()
+    /// The bucket of the parameter with this number, and its slot there.
+    pub(crate) fn place(&self, parameter: usize) -> (usize, usize) {
+        self.places[parameter]
     }
 }
 
@@ -88,43 +197,63 @@ impl BucketPlan {
 mod tests {
     use super::*;
 
-    fn entry(length: usize, dtype: DType) -> BucketEntry {
-        BucketEntry {
+    fn parameters(lengths: &[(usize, DType)]) -> Vec<BucketEntry> {
+        let entry = |(length, dtype): &(usize, DType)| BucketEntry {
             path: format!("p{length}"),
             id: ParamId::new(),
-            shape: vec![length],
-            dtype,
-        }
+            shape: vec![*length],
+            dtype: *dtype,
+        };
+        lengths.iter().map(entry).collect()
     }
 
-    fn lengths(plan: &BucketPlan) -> Vec<Vec<usize>> {
+    fn numbers(plan: &BucketPlan) -> Vec<Vec<usize>> {
         plan.buckets()
-            .map(|b| b.iter().map(BucketEntry::num_elements).collect())
+            .iter()
+            .map(|b| b.parameters.clone())
             .collect()
+    }
+
+    const fn limits(first: usize, others: usize) -> BucketLimits {
+        BucketLimits { first, others }
     }
 
     #[test]
     fn a_bucket_is_never_larger_than_asked_for_unless_one_parameter_is() {
-        let entries = [1, 2, 3, 100, 4].map(|n| entry(n, DType::F32));
-        let plan = BucketPlan::new(entries.to_vec(), 20);
-        assert_eq!(lengths(&plan), [vec![4], vec![100], vec![3, 2], vec![1]]);
+        let entries = parameters(&[1, 2, 3, 100, 4].map(|n| (n, DType::F32)));
+        let plan = BucketPlan::in_reverse(&entries, limits(20, 20));
+        assert_eq!(numbers(&plan), [vec![4], vec![3], vec![2, 1], vec![0]]);
+        assert_eq!(plan.place(1), (2, 1));
+        assert_eq!(plan.buckets()[2].range(1), 3..5);
+    }
+
+    #[test]
+    fn the_first_bucket_has_a_limit_of_its_own() {
+        let entries = parameters(&[1; 6].map(|n| (n, DType::F32)));
+        let plan = BucketPlan::in_reverse(&entries, limits(4, 12));
+        assert_eq!(numbers(&plan), [vec![5], vec![4, 3, 2], vec![1, 0]]);
     }
 
     #[test]
     fn types_do_not_mix() {
-        let entries = vec![
-            entry(1, DType::F32),
-            entry(2, DType::F16),
-            entry(3, DType::F16),
-        ];
-        assert_eq!(
-            lengths(&BucketPlan::new(entries, 1 << 20)),
-            [vec![3, 2], vec![1]]
-        );
+        let entries = parameters(&[(1, DType::F32), (2, DType::F16), (3, DType::F16)]);
+        let plan = BucketPlan::in_reverse(&entries, limits(1 << 20, 1 << 20));
+        assert_eq!(numbers(&plan), [vec![2, 1], vec![0]]);
+    }
+
+    #[test]
+    fn an_order_that_is_incomplete_or_absurd_still_places_everything_once() {
+        let entries = parameters(&[1; 5].map(|n| (n, DType::F32)));
+        let plan = BucketPlan::in_order(&entries, &[3, 1, 3, 99], limits(8, 8));
+        assert_eq!(numbers(&plan), [vec![3, 1], vec![4, 2], vec![0]]);
     }
 
     #[test]
     fn no_parameters_make_no_bucket() {
-        assert_eq!(BucketPlan::new(Vec::new(), 10).buckets().len(), 0);
+        assert!(
+            BucketPlan::in_reverse(&[], limits(10, 10))
+                .buckets()
+                .is_empty()
+        );
     }
 }

@@ -1,59 +1,141 @@
 //! Distributed data parallelism: one replica of the model a rank.
 
-use std::time::Duration;
+use std::collections::{HashMap, HashSet};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::prelude::*;
 use burn::tensor::TensorData;
-use everburn_collectives::group::{ProcessGroup, ReduceOp};
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
-use crate::bucket::{BucketEntry, BucketPlan};
+use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
+use crate::communication_hook::CommunicationHookConfig;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
+use crate::initial_state::{broadcast_state, check_equal_structure};
+use crate::reducer::{Reducer, lock};
 use crate::replicas::{self, TensorDescription, TensorKind};
+use crate::synchronization::{Communication, SyncedGradients, Synchronization};
 
 /// The size of a bucket unless another is given: 25 MiB, as in PyTorch.
 pub const DEFAULT_BUCKET_BYTES: usize = 25 * 1024 * 1024;
 
-/// How gradients are synchronised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The size of the first bucket unless another is given: 1 MiB, as in PyTorch.
+pub const DEFAULT_FIRST_BUCKET_BYTES: usize = 1024 * 1024;
+
+/// What is done with running statistics (batch norm's, say), which replicas compute from different
+/// samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BufferSync {
+    /// Every rank gets the mean of all ranks' ones.
+    #[default]
+    Average,
+    /// Every rank gets rank 0's, as in PyTorch.
+    Broadcast,
+}
+
+impl FromStr for BufferSync {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "average" => Ok(Self::Average),
+            "broadcast" => Ok(Self::Broadcast),
+            _ => Err(format!("`{text}` is neither `average` nor `broadcast`")),
+        }
+    }
+}
+
+impl std::fmt::Display for BufferSync {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Average => "average",
+            Self::Broadcast => "broadcast",
+        })
+    }
+}
+
+/// How gradients are synchronised; the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct DdpConfig {
     /// The largest size of a bucket of gradients, in bytes.
     pub bucket_bytes: usize,
+    /// The largest size of the bucket that leaves first, in bytes.
+    pub first_bucket_bytes: usize,
+    /// Every step uses the same parameters on every rank. Saves the exchange of which parameters
+    /// were used; a step that uses others is refused.
+    pub static_graph: bool,
+    /// Gradients whose norm, over all parameters together, is larger are scaled down to it
+    /// (Pascanu et al. 2013, algorithm 1).
+    pub max_gradient_norm: Option<f32>,
+    /// How buckets travel.
+    pub communication: CommunicationHookConfig,
+    /// What becomes of running statistics.
+    pub buffers: BufferSync,
 }
 
 impl Default for DdpConfig {
     fn default() -> Self {
         Self {
             bucket_bytes: DEFAULT_BUCKET_BYTES,
+            first_bucket_bytes: DEFAULT_FIRST_BUCKET_BYTES,
+            static_graph: false,
+            max_gradient_norm: None,
+            communication: CommunicationHookConfig::default(),
+            buffers: BufferSync::default(),
         }
     }
 }
 
-/// What [`Ddp::sync_gradients`] yields.
-#[derive(Debug)]
-pub struct SyncedGradients {
-    /// The mean gradient over the samples of all ranks: equal to the bit on every rank. A parameter
-    /// that no rank used has no gradient.
-    pub gradients: GradientsParams,
-    /// How many samples all ranks together had.
-    pub samples: u64,
-    /// How long this rank waited for the exchange.
-    pub waited: Duration,
+impl DdpConfig {
+    /// The sizes of buckets.
+    pub fn bucket_limits(&self) -> BucketLimits {
+        BucketLimits {
+            first: self.first_bucket_bytes.min(self.bucket_bytes),
+            others: self.bucket_bytes,
+        }
+    }
 }
 
 /// Keeps the replicas of a model equal, one a rank.
 ///
-/// It stands beside the model and does not wrap it. Accumulating gradients over several
-/// micro-batches is simply not calling [`Ddp::sync_gradients`] until the last of them.
+/// It stands beside the model and does not wrap it, so parameter paths never change.
+///
+/// - [`Ddp::begin`] starts a step whose gradients travel while the backward pass goes on.
+/// - [`Ddp::sync_gradients`] exchanges gradients after the backward pass.
 ///
 /// See the [crate's example](crate).
 #[derive(Debug, Clone)]
 pub struct Ddp {
+    shared: Arc<Shared>,
+}
+
+/// What a [`Ddp`] shares with its steps.
+#[derive(Debug)]
+pub(crate) struct Shared {
     group: ProcessGroup,
-    plan: BucketPlan,
+    config: DdpConfig,
+    /// In order of registration.
+    parameters: Vec<BucketEntry>,
+    numbers: HashMap<ParamId, usize>,
+    /// `None` for a rank that is alone.
+    reducer: Option<Reducer>,
+    plan: Mutex<Plan>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    buckets: Arc<BucketPlan>,
+    /// Those of the last step, to be filled again.
+    buffers: Option<Vec<HostBuffer>>,
+    /// The buckets follow an order that a backward pass has shown.
+    ordered: bool,
+    /// In a static model, the parameters in use.
+    used: Option<Vec<bool>>,
 }
 
 impl Ddp {
@@ -62,6 +144,7 @@ impl Ddp {
     ///
     /// # Errors
     /// [`DdpError::DifferentModels`], on every rank, if the ranks have built different models;
+    /// [`DdpError::UnsupportedType`] if a parameter's type cannot be averaged;
     /// [`DdpError::Collective`] if the exchange fails.
     pub fn new<M: Module>(
         model: M,
@@ -72,8 +155,8 @@ impl Ddp {
         check_equal_structure(&group, &tensors)?;
         let model = broadcast_state(model, &group, config.bucket_bytes)?;
         // A parameter that a model holds twice (tied weights) has one gradient.
-        let mut known = std::collections::HashSet::new();
-        let trainable = tensors
+        let mut known = HashSet::new();
+        let parameters: Vec<_> = tensors
             .into_iter()
             .filter(|tensor| tensor.kind == TensorKind::Trainable && known.insert(tensor.id))
             .map(|tensor| BucketEntry {
@@ -83,9 +166,39 @@ impl Ddp {
                 dtype: tensor.dtype,
             })
             .collect();
-        let ddp = Self {
+        for entry in &parameters {
+            if HostBuffer::zeroed(entry.dtype, 0).is_none() {
+                return Err(DdpError::UnsupportedType {
+                    parameter: entry.path.clone(),
+                    dtype: format!("{:?}", entry.dtype),
+                });
+            }
+        }
+        let ranks: Vec<usize> = (0..group.world_size()).collect();
+        let reducer = match ranks.len() {
+            1 => None,
+            // A group of its own, because its thread's collectives run beside all others.
+            _ => match group.subgroup(&ranks)? {
+                Some(own) => Some(Reducer::start(own, config.communication.build())?),
+                None => None,
+            },
+        };
+        let numbers = parameters.iter().enumerate();
+        let shared = Shared {
+            numbers: numbers.map(|(number, entry)| (entry.id, number)).collect(),
+            plan: Mutex::new(Plan {
+                buckets: Arc::new(BucketPlan::in_reverse(&parameters, config.bucket_limits())),
+                buffers: None,
+                ordered: reducer.is_none(),
+                used: None,
+            }),
             group,
-            plan: BucketPlan::new(trainable, config.bucket_bytes),
+            config,
+            parameters,
+            reducer,
+        };
+        let ddp = Self {
+            shared: Arc::new(shared),
         };
         ddp.verify_replicas(&model)?;
         Ok((ddp, model))
@@ -93,15 +206,33 @@ impl Ddp {
 
     /// The process group over which the replicas are kept equal.
     pub fn group(&self) -> &ProcessGroup {
-        &self.group
+        &self.shared.group
     }
 
-    /// Which gradients travel together.
-    pub fn plan(&self) -> &BucketPlan {
-        &self.plan
+    /// The parameters whose gradients are exchanged, in order of registration.
+    pub fn parameters(&self) -> &[BucketEntry] {
+        &self.shared.parameters
     }
 
-    /// Averages gradients over the samples of all ranks.
+    /// Which gradients travel together, at present.
+    pub fn plan(&self) -> Arc<BucketPlan> {
+        lock(&self.shared.plan).buckets.clone()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Begins a step in which this rank has `samples` samples: see [`Synchronization`]. Every rank
+    /// begins it, those without samples too.
+    ///
+    /// # Errors
+    /// [`DdpError::UnsupportedType`] if a parameter cannot be averaged.
+    pub fn begin(&self, samples: usize) -> Result<Synchronization, DdpError> {
+        Synchronization::begin(self, samples)
+    }
+
+    /// Averages gradients over the samples of all ranks, after the backward pass.
     ///
     /// `gradients` are those of this rank's *mean* loss over its `samples`; the result is the
     /// gradient of the mean loss over all samples of all ranks, whatever their shares. A rank
@@ -109,91 +240,74 @@ impl Ddp {
     /// some ranks only counts as zero on the others.
     ///
     /// # Errors
-    /// [`DdpError::NoSamples`] if no rank had one; [`DdpError::Collective`] if the exchange fails.
+    /// As [`Synchronization::finish`].
     pub fn sync_gradients<M: Module>(
         &self,
         model: &M,
         gradients: GradientsParams,
         samples: usize,
     ) -> Result<SyncedGradients, DdpError> {
-        if self.group.world_size() == 1 && samples > 0 {
+        let nothing_to_do = self.shared.reducer.is_none()
+            && samples > 0
+            && self.shared.config.max_gradient_norm.is_none();
+        if nothing_to_do {
             return Ok(SyncedGradients {
                 gradients,
                 samples: samples as u64,
-                waited: Duration::ZERO,
+                norm: None,
+                communication: Communication::default(),
             });
         }
-        let mut local = Taken::from(model, gradients)?;
-
-        // The ledger tells how many samples there are and who used which parameter. It travels
-        // while the buckets are being packed.
-        let mut ledger = vec![samples as f64];
-        ledger.extend(self.plan.entries().map(|entry| f64::from(local.has(entry))));
-        let ledger = self.group.all_reduce(ledger, ReduceOp::Sum);
-        let mut buckets = Vec::with_capacity(self.plan.buckets().len());
-        for bucket in self.plan.buckets() {
-            buckets.push(pack(bucket, &mut local)?);
-        }
-
-        let mut waited = Duration::ZERO;
-        let start = std::time::Instant::now();
-        let ledger = ledger.wait()?;
-        waited += start.elapsed();
-        let total = ledger[0];
-        if total == 0.0 {
-            return Err(DdpError::NoSamples);
-        }
-
-        // Scaled before the sum, so that half-precision gradients cannot overflow in it. A rank
-        // that has all the samples multiplies by exactly one.
-        let share = samples as f64 / total;
-        let pending = buckets
-            .into_iter()
-            .map(|mut bucket| {
-                if share != 1.0 {
-                    bucket.scale(share);
-                }
-                bucket.all_reduce(&self.group)
-            })
-            .collect::<Vec<_>>();
-
-        let mut used = ledger[1..].iter().map(|count| *count > 0.0);
-        let mut synced = Taken::default();
-        for (bucket, work) in self.plan.buckets().zip(pending) {
-            let start = std::time::Instant::now();
-            let sum = work.wait()?;
-            waited += start.elapsed();
-            let mut offset = 0;
-            for entry in bucket {
-                if used.next() == Some(true) {
-                    synced.insert(entry, sum.tensor_data(offset, &entry.shape));
-                }
-                offset += entry.num_elements();
-            }
-        }
-        Ok(SyncedGradients {
-            gradients: synced.into_gradients(model),
-            samples: total as u64,
-            waited,
-        })
+        let step = self.begin(samples)?;
+        step.hand_in(model, gradients, samples);
+        step.finish(model)
     }
 
-    /// Averages running statistics (batch norm's, say) over the ranks, in f64.
+    /// Makes running statistics (batch norm's, say) equal on all ranks, as
+    /// [`DdpConfig::buffers`] says; done before validation and before a checkpoint.
     ///
-    /// Replicas see different samples, so their statistics drift apart; this is done before
-    /// validation and before a checkpoint. Ranks count alike: their shares of a batch differ by one
-    /// sample at the most. Frozen parameters, equal on all ranks, keep their bits.
+    /// # Errors
+    /// [`DdpError::Collective`] if the exchange fails.
+    pub fn synchronize_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
+        match self.shared.config.buffers {
+            BufferSync::Average => self.average_buffers(model),
+            BufferSync::Broadcast => self.broadcast_buffers(model),
+        }
+    }
+
+    /// Averages running statistics over the ranks, in f64.
+    ///
+    /// Ranks count alike: their shares of a batch differ by one sample at the most. Frozen
+    /// parameters, equal on all ranks, keep their bits.
     ///
     /// # Errors
     /// [`DdpError::Collective`] if the exchange fails.
     pub fn average_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
-        if self.group.world_size() == 1 {
+        self.exchange_buffers(model, |buffers| {
+            self.group().all_reduce_in_place(buffers, ReduceOp::Mean)
+        })
+    }
+
+    /// Gives every rank the running statistics of rank 0.
+    ///
+    /// # Errors
+    /// [`DdpError::Collective`] if the exchange fails.
+    pub fn broadcast_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
+        self.exchange_buffers(model, |buffers| self.group().broadcast_in_place(buffers, 0))
+    }
+
+    fn exchange_buffers<M: Module>(
+        &self,
+        model: M,
+        exchange: impl FnOnce(&mut [f64]) -> Result<(), CollectiveError>,
+    ) -> Result<M, DdpError> {
+        if self.shared.reducer.is_none() {
             replicas::flush_running_statistics(&model);
             return Ok(model);
         }
         let state = replicas::read(&model)?;
         let is_buffer = |tensor: &TensorDescription| tensor.kind == TensorKind::FixedFloat;
-        let flat = state
+        let mut flat = state
             .iter()
             .filter(|(tensor, _)| is_buffer(tensor))
             .flat_map(|(_, data)| data.iter::<f64>())
@@ -201,8 +315,8 @@ impl Ddp {
         if flat.is_empty() {
             return Ok(model);
         }
-        let mean = self.group.all_reduce(flat, ReduceOp::Mean).wait()?;
-        let mut rest = mean.as_slice();
+        exchange(&mut flat)?;
+        let mut rest = flat.as_slice();
         let values = state
             .into_iter()
             .map(|(tensor, data)| {
@@ -223,7 +337,7 @@ impl Ddp {
     /// [`DdpError::Diverged`], on every rank, naming the first rank and parameter that differ from
     /// rank 0's; [`DdpError::Collective`] if the exchange fails.
     pub fn verify_replicas<M: Module>(&self, model: &M) -> Result<(), DdpError> {
-        if self.group.world_size() == 1 {
+        if self.shared.reducer.is_none() {
             return Ok(());
         }
         let state = replicas::read(model)?;
@@ -231,7 +345,7 @@ impl Ddp {
             .iter()
             .flat_map(|(_, data)| replicas::fingerprint(data))
             .collect::<Vec<u8>>();
-        let all = self.group.all_gather(hashes).wait()?;
+        let all = self.group().all_gather(hashes).wait()?;
         for (rank, theirs) in all.iter().enumerate() {
             let different = all[0]
                 .chunks(32)
@@ -248,163 +362,100 @@ impl Ddp {
     }
 }
 
-/// All ranks exchange what they have built, and all reach the same verdict.
-fn check_equal_structure(
-    group: &ProcessGroup,
-    tensors: &[TensorDescription],
-) -> Result<(), DdpError> {
-    if group.world_size() == 1 {
-        return Ok(());
+impl Shared {
+    pub(crate) fn parameters(&self) -> &[BucketEntry] {
+        &self.parameters
     }
-    let text = tensors.iter().map(|t| format!("{t}\n")).collect::<String>();
-    let all = group.all_gather_varied(text.into_bytes()).wait()?;
-    let all = all
-        .iter()
-        .map(|bytes| String::from_utf8_lossy(bytes))
-        .collect::<Vec<_>>();
-    for (rank, theirs) in all.iter().enumerate() {
-        if *theirs == all[0] {
-            continue;
-        }
-        let (mut ours, mut theirs) = (all[0].lines(), theirs.lines());
-        let mut position = 0;
-        loop {
-            let pair = (ours.next(), theirs.next());
-            if pair.0 != pair.1 || pair.0.is_none() {
-                let name = |line: Option<&str>| line.unwrap_or("missing").to_string();
-                return Err(DdpError::DifferentModels {
-                    rank,
-                    position,
-                    ours: name(pair.0),
-                    theirs: name(pair.1),
-                });
-            }
-            position += 1;
-        }
-    }
-    Ok(())
-}
 
-/// Rank 0's tensors replace everybody's, a bucket's worth of bytes at a time.
-fn broadcast_state<M: Module>(
-    model: M,
-    group: &ProcessGroup,
-    bucket_bytes: usize,
-) -> Result<M, DdpError> {
-    if group.world_size() == 1 {
-        return Ok(model);
+    /// The number of each parameter.
+    pub(crate) fn numbers(&self) -> &HashMap<ParamId, usize> {
+        &self.numbers
     }
-    let state = replicas::read(&model)?;
-    let mut works = Vec::new();
-    let mut chunk = Vec::new();
-    for (index, (_, data)) in state.iter().enumerate() {
-        chunk.extend_from_slice(data.as_bytes());
-        if chunk.len() >= bucket_bytes || index + 1 == state.len() {
-            works.push(group.broadcast(std::mem::take(&mut chunk), 0));
-        }
-    }
-    let mut bytes = Vec::new();
-    for work in works {
-        bytes.extend(work.wait()?);
-    }
-    let mut rest = bytes.as_slice();
-    let values = state
-        .into_iter()
-        .map(|(_, data)| {
-            let (own, others) = rest.split_at(data.as_bytes().len());
-            rest = others;
-            TensorData::from_bytes_vec(own.to_vec(), data.shape().clone(), data.dtype())
-        })
-        .collect();
-    Ok(replicas::replace(model, values))
-}
 
-/// Gradients by parameter, in host memory.
-#[derive(Default)]
-struct Taken {
-    values: std::collections::HashMap<burn::module::ParamId, TensorData>,
-}
+    pub(crate) fn config(&self) -> &DdpConfig {
+        &self.config
+    }
 
-impl Taken {
-    fn from<M: Module>(model: &M, gradients: GradientsParams) -> Result<Self, DdpError> {
-        struct Take {
-            gradients: GradientsParams,
-            taken: Taken,
-            error: Option<String>,
+    pub(crate) fn reducer(&self) -> Option<&Reducer> {
+        self.reducer.as_ref()
+    }
+
+    pub(crate) fn is_first(&self) -> bool {
+        self.group.rank() == 0
+    }
+
+    /// The plan, and a buffer for each of its buckets; what they hold means nothing.
+    pub(crate) fn take_plan(&self) -> Result<(Arc<BucketPlan>, Vec<HostBuffer>), DdpError> {
+        let mut plan = lock(&self.plan);
+        if let Some(buffers) = plan.buffers.take() {
+            return Ok((plan.buckets.clone(), buffers));
         }
-        impl ModuleVisitor for Take {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                    match gradient.without_autodiff().try_into_data() {
-                        Ok(data) => drop(self.taken.values.insert(param.id, data)),
-                        Err(error) => self.error = Some(error.to_string()),
-                    }
-                }
-            }
+        let buffers = plan.buckets.buckets().iter().map(|bucket| {
+            let unsupported = || DdpError::UnsupportedType {
+                parameter: bucket.slots()[0].path.clone(),
+                dtype: format!("{:?}", bucket.dtype()),
+            };
+            HostBuffer::zeroed(bucket.dtype(), bucket.len()).ok_or_else(unsupported)
+        });
+        let buffers = buffers.collect::<Result<_, _>>()?;
+        Ok((plan.buckets.clone(), buffers))
+    }
+
+    /// Keeps the buffers of a step for the next one, if its plan is still the same.
+    pub(crate) fn return_buffers(&self, of: &Arc<BucketPlan>, buffers: Vec<Option<HostBuffer>>) {
+        let mut plan = lock(&self.plan);
+        if Arc::ptr_eq(&plan.buckets, of) {
+            plan.buffers = buffers.into_iter().collect();
         }
-        let mut visitor = Take {
-            gradients,
-            taken: Self::default(),
-            error: None,
-        };
-        model.visit(&mut visitor);
-        match visitor.error {
-            Some(reason) => Err(DdpError::Read {
-                parameter: "a gradient".to_string(),
-                reason,
+    }
+
+    /// Whether no backward pass has shown yet in which order gradients are finished.
+    pub(crate) fn wants_order(&self) -> bool {
+        !lock(&self.plan).ordered
+    }
+
+    /// Packs the buckets anew, once: gradients that are finished together travel together.
+    pub(crate) fn rebuild(&self, order: &[usize]) {
+        let mut plan = lock(&self.plan);
+        let limits = self.config.bucket_limits();
+        plan.buckets = Arc::new(BucketPlan::in_order(&self.parameters, order, limits));
+        plan.buffers = None;
+        plan.ordered = true;
+    }
+
+    /// Whether the ranks need not tell each other which parameters they used.
+    pub(crate) fn knows_used(&self) -> bool {
+        lock(&self.plan).used.is_some()
+    }
+
+    /// Refuses a step of a static model that used other parameters than the steps before.
+    pub(crate) fn check_static(&self, used: &[bool]) -> Result<(), DdpError> {
+        match &lock(&self.plan).used {
+            Some(known) => self.compare_used(known, used),
+            None => Ok(()),
+        }
+    }
+
+    /// The parameters used by some rank: in a static model, what the first step has shown.
+    pub(crate) fn remember_used(&self, used: Vec<bool>, exchanged: bool) -> Vec<bool> {
+        let mut plan = lock(&self.plan);
+        if exchanged && self.config.static_graph {
+            plan.used = Some(used.clone());
+        }
+        match (&plan.used, exchanged) {
+            (Some(known), false) => known.clone(),
+            _ => used,
+        }
+    }
+
+    fn compare_used(&self, known: &[bool], used: &[bool]) -> Result<(), DdpError> {
+        let mut pairs = known.iter().zip(used);
+        match pairs.position(|(known, used)| known != used) {
+            None => Ok(()),
+            Some(number) => Err(DdpError::StaticGraph {
+                parameter: self.parameters[number].path.clone(),
+                used: used[number],
             }),
-            None => Ok(visitor.taken),
         }
     }
-
-    fn has(&self, entry: &BucketEntry) -> bool {
-        self.values.contains_key(&entry.id)
-    }
-
-    fn insert(&mut self, entry: &BucketEntry, data: TensorData) {
-        self.values.insert(entry.id, data);
-    }
-
-    fn into_gradients<M: Module>(self, model: &M) -> GradientsParams {
-        struct Give {
-            given: GradientsParams,
-            taken: Taken,
-        }
-        impl ModuleVisitor for Give {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if let Some(data) = self.taken.values.remove(&param.id) {
-                    let device = param.lazy_device().inner();
-                    let dtype = data.dtype();
-                    let gradient = Tensor::<D>::from_data(data, (&device, dtype));
-                    self.given.register(param.id, gradient);
-                }
-            }
-        }
-        let mut visitor = Give {
-            given: GradientsParams::new(),
-            taken: self,
-        };
-        model.visit(&mut visitor);
-        visitor.given
-    }
-}
-
-fn pack(bucket: &[BucketEntry], gradients: &mut Taken) -> Result<HostBuffer, DdpError> {
-    let elements = bucket.iter().map(BucketEntry::num_elements).sum();
-    let unsupported = |entry: &BucketEntry| DdpError::UnsupportedType {
-        parameter: entry.path.clone(),
-        dtype: format!("{:?}", entry.dtype),
-    };
-    let mut buffer = HostBuffer::with_capacity(bucket[0].dtype, elements)
-        .ok_or_else(|| unsupported(&bucket[0]))?;
-    for entry in bucket {
-        match gradients.values.remove(&entry.id) {
-            None => buffer.extend_with_zeros(entry.num_elements()),
-            Some(data) => buffer.extend(&data).map_err(|reason| DdpError::Read {
-                parameter: entry.path.clone(),
-                reason,
-            })?,
-        }
-    }
-    Ok(buffer)
 }

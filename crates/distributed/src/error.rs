@@ -55,6 +55,41 @@ pub enum DdpError {
         /// The type of its elements.
         dtype: String,
     },
+    /// A parameter got a gradient after its gradient was complete.
+    #[error(
+        "`{parameter}` got a second gradient in one pass; call `backward` once for each model that \
+         `watch` gives, and say `last` with the last one only"
+    )]
+    GradientTwice {
+        /// The path of the parameter.
+        parameter: String,
+    },
+    /// The micro-batches of a step are not what was announced.
+    #[error(
+        "the step was begun with {announced} samples on this rank, but its micro-batches had \
+         {found}; hand `begin` the sum of what `watch` is told"
+    )]
+    MicroBatches {
+        /// What [`crate::Ddp::begin`] was told.
+        announced: usize,
+        /// What the micro-batches had.
+        found: usize,
+    },
+    /// A static model used other parameters than before.
+    #[error(
+        "`{parameter}` was {}, unlike in the first step; `static_graph` is for models that use the \
+         same parameters in every step on every rank: switch it off",
+        if *.used { "used" } else { "not used" }
+    )]
+    StaticGraph {
+        /// The path of the first parameter that differs.
+        parameter: String,
+        /// Whether it was used in this step.
+        used: bool,
+    },
+    /// The thread that exchanges gradients is in trouble.
+    #[error("the gradient reducer failed: {0}")]
+    Reducer(String),
     /// No rank had a sample in this step.
     #[error("no rank had a sample in this step: there is no gradient to average")]
     NoSamples,

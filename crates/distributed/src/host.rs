@@ -1,9 +1,12 @@
 //! Flat buffers in host memory, on their way between tensors and the process group.
 
+use std::ops::Range;
+
 use burn::tensor::{DType, TensorData, bf16, f16};
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp, Work};
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 
 /// Numbers of one type, flat.
+#[derive(Debug)]
 pub(crate) enum HostBuffer {
     F32(Vec<f32>),
     F64(Vec<f64>),
@@ -11,97 +14,174 @@ pub(crate) enum HostBuffer {
     BF16(Vec<bf16>),
 }
 
-/// An all-reduce under way.
-pub(crate) enum PendingBuffer {
-    F32(Work<Vec<f32>>),
-    F64(Work<Vec<f64>>),
-    F16(Work<Vec<f16>>),
-    BF16(Work<Vec<bf16>>),
+/// Runs the same code on the `Vec` of each type.
+macro_rules! each_type {
+    ($buffer:expr, $values:ident => $body:expr) => {
+        match $buffer {
+            Self::F32($values) => $body,
+            Self::F64($values) => $body,
+            Self::F16($values) => $body,
+            Self::BF16($values) => $body,
+        }
+    };
 }
 
+/// The arithmetic of gradients; the half types compute in f32.
+trait Gradient: Copy {
+    fn times(self, factor: f64) -> Self;
+    fn plus(self, other: Self, factor: f64) -> Self;
+}
+
+impl Gradient for f32 {
+    fn times(self, factor: f64) -> Self {
+        self * factor as Self
+    }
+    fn plus(self, other: Self, factor: f64) -> Self {
+        self + other * factor as Self
+    }
+}
+
+impl Gradient for f64 {
+    fn times(self, factor: f64) -> Self {
+        self * factor
+    }
+    fn plus(self, other: Self, factor: f64) -> Self {
+        self + other * factor
+    }
+}
+
+macro_rules! half_gradient {
+    ($($type:ty),*) => {$(
+        impl Gradient for $type {
+            fn times(self, factor: f64) -> Self {
+                Self::from_f32(self.to_f32() * factor as f32)
+            }
+            fn plus(self, other: Self, factor: f64) -> Self {
+                Self::from_f32(self.to_f32() + other.to_f32() * factor as f32)
+            }
+        }
+    )*};
+}
+
+half_gradient!(f16, bf16);
+
 impl HostBuffer {
-    /// An empty buffer, or `None` for a type that cannot be averaged.
-    pub(crate) fn with_capacity(dtype: DType, capacity: usize) -> Option<Self> {
+    /// A buffer of zeros, or `None` for a type that cannot be averaged.
+    pub(crate) fn zeroed(dtype: DType, length: usize) -> Option<Self> {
         match dtype {
-            DType::F32 | DType::Flex32 => Some(Self::F32(Vec::with_capacity(capacity))),
-            DType::F64 => Some(Self::F64(Vec::with_capacity(capacity))),
-            DType::F16 => Some(Self::F16(Vec::with_capacity(capacity))),
-            DType::BF16 => Some(Self::BF16(Vec::with_capacity(capacity))),
+            DType::F32 | DType::Flex32 => Some(Self::F32(vec![0.0; length])),
+            DType::F64 => Some(Self::F64(vec![0.0; length])),
+            DType::F16 => Some(Self::F16(vec![f16::ZERO; length])),
+            DType::BF16 => Some(Self::BF16(vec![bf16::ZERO; length])),
             _ => None,
         }
     }
 
-    /// Appends the elements of `data`; fails if they have another type.
-    pub(crate) fn extend(&mut self, data: &TensorData) -> Result<(), String> {
-        let wrong = |error| format!("{error:?}");
-        match self {
-            Self::F32(values) => values.extend_from_slice(data.as_slice().map_err(wrong)?),
-            Self::F64(values) => values.extend_from_slice(data.as_slice().map_err(wrong)?),
-            Self::F16(values) => values.extend_from_slice(data.as_slice().map_err(wrong)?),
-            Self::BF16(values) => values.extend_from_slice(data.as_slice().map_err(wrong)?),
-        }
-        Ok(())
+    /// Writes `factor` times `data` to `range`, or adds it to what is there; fails if `data` has
+    /// another type or length.
+    pub(crate) fn put(
+        &mut self,
+        range: Range<usize>,
+        data: &TensorData,
+        factor: f64,
+        add: bool,
+    ) -> Result<(), String> {
+        each_type!(self, values => {
+            let new = data.as_slice().map_err(|error| format!("{error:?}"))?;
+            put(&mut values[range], new, factor, add)
+        })
     }
 
-    /// Appends `count` zeros.
-    pub(crate) fn extend_with_zeros(&mut self, count: usize) {
+    /// Sets `range` to zero.
+    pub(crate) fn clear(&mut self, range: Range<usize>) {
         match self {
-            Self::F32(values) => values.resize(values.len() + count, 0.0),
-            Self::F64(values) => values.resize(values.len() + count, 0.0),
-            Self::F16(values) => values.resize(values.len() + count, f16::ZERO),
-            Self::BF16(values) => values.resize(values.len() + count, bf16::ZERO),
+            Self::F32(values) => values[range].fill(0.0),
+            Self::F64(values) => values[range].fill(0.0),
+            Self::F16(values) => values[range].fill(f16::ZERO),
+            Self::BF16(values) => values[range].fill(bf16::ZERO),
         }
     }
 
-    /// Multiplies every element by `factor`, in f32 for the half types.
+    /// Multiplies every element by `factor`.
     pub(crate) fn scale(&mut self, factor: f64) {
-        let narrow = factor as f32;
-        match self {
-            Self::F32(values) => values.iter_mut().for_each(|v| *v *= narrow),
-            Self::F64(values) => values.iter_mut().for_each(|v| *v *= factor),
-            Self::F16(values) => {
-                values
-                    .iter_mut()
-                    .for_each(|v| *v = f16::from_f32(v.to_f32() * narrow));
-            }
-            Self::BF16(values) => {
-                values
-                    .iter_mut()
-                    .for_each(|v| *v = bf16::from_f32(v.to_f32() * narrow));
-            }
+        if factor != 1.0 {
+            each_type!(self, values => values.iter_mut().for_each(|v| *v = v.times(factor)));
         }
     }
 
-    /// Starts to add up the buffers of all ranks.
-    pub(crate) fn all_reduce(self, group: &ProcessGroup) -> PendingBuffer {
-        let op = ReduceOp::Sum;
+    /// Adds up the buffers of all ranks; the bytes of this rank's.
+    pub(crate) fn all_reduce(&mut self, group: &ProcessGroup) -> Result<u64, CollectiveError> {
+        each_type!(self, values => {
+            group.all_reduce_in_place(values, ReduceOp::Sum)?;
+            Ok(size_of_val(values.as_slice()) as u64)
+        })
+    }
+
+    /// The elements, if they are f32.
+    pub(crate) fn as_f32(&mut self) -> Option<&mut [f32]> {
         match self {
-            Self::F32(values) => PendingBuffer::F32(group.all_reduce(values, op)),
-            Self::F64(values) => PendingBuffer::F64(group.all_reduce(values, op)),
-            Self::F16(values) => PendingBuffer::F16(group.all_reduce(values, op)),
-            Self::BF16(values) => PendingBuffer::BF16(group.all_reduce(values, op)),
+            Self::F32(values) => Some(values),
+            _ => None,
         }
     }
 
-    /// A copy of `shape`'s number of elements from `start` on.
-    pub(crate) fn tensor_data(&self, start: usize, shape: &[usize]) -> TensorData {
-        let end = start + shape.iter().product::<usize>();
+    /// The sum of squares of `range`, in f64.
+    pub(crate) fn sum_of_squares(&self, range: Range<usize>) -> f64 {
         match self {
-            Self::F32(values) => TensorData::new(values[start..end].to_vec(), shape),
-            Self::F64(values) => TensorData::new(values[start..end].to_vec(), shape),
-            Self::F16(values) => TensorData::new(values[start..end].to_vec(), shape),
-            Self::BF16(values) => TensorData::new(values[start..end].to_vec(), shape),
+            Self::F32(values) => values[range].iter().map(|v| f64::from(*v).powi(2)).sum(),
+            Self::F64(values) => values[range].iter().map(|v| v.powi(2)).sum(),
+            Self::F16(values) => values[range].iter().map(|v| v.to_f64().powi(2)).sum(),
+            Self::BF16(values) => values[range].iter().map(|v| v.to_f64().powi(2)).sum(),
         }
+    }
+
+    /// A copy of `range` as a tensor of `shape`.
+    pub(crate) fn tensor_data(&self, range: Range<usize>, shape: &[usize]) -> TensorData {
+        each_type!(self, values => TensorData::new(values[range].to_vec(), shape))
     }
 }
 
-impl PendingBuffer {
-    pub(crate) fn wait(self) -> Result<HostBuffer, CollectiveError> {
-        match self {
-            Self::F32(work) => work.wait().map(HostBuffer::F32),
-            Self::F64(work) => work.wait().map(HostBuffer::F64),
-            Self::F16(work) => work.wait().map(HostBuffer::F16),
-            Self::BF16(work) => work.wait().map(HostBuffer::BF16),
+fn put<T: Gradient>(place: &mut [T], new: &[T], factor: f64, add: bool) -> Result<(), String> {
+    if place.len() != new.len() {
+        return Err(format!(
+            "it has {} elements instead of {}",
+            new.len(),
+            place.len()
+        ));
+    }
+    let pairs = place.iter_mut().zip(new);
+    match (add, factor == 1.0) {
+        (true, _) => pairs.for_each(|(place, new)| *place = place.plus(*new, factor)),
+        (false, true) => place.copy_from_slice(new),
+        (false, false) => pairs.for_each(|(place, new)| *place = new.times(factor)),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_written_added_and_scaled_in_every_type() {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let mut buffer = HostBuffer::zeroed(dtype, 3).unwrap();
+            let data = TensorData::from([1.0f32, -2.0]).convert_dtype(dtype);
+            buffer.put(1..3, &data, 0.5, false).unwrap();
+            buffer.put(1..3, &data, 2.0, true).unwrap();
+            buffer.scale(2.0);
+            let values = buffer
+                .tensor_data(0..3, &[3])
+                .iter::<f64>()
+                .collect::<Vec<_>>();
+            assert_eq!(values, [0.0, 5.0, -10.0]);
+            assert_eq!(buffer.sum_of_squares(1..3), 125.0);
+            buffer.clear(2..3);
+            assert_eq!(buffer.sum_of_squares(0..3), 25.0);
+            let wrong = TensorData::from([1i32, 2]);
+            assert!(buffer.put(1..3, &wrong, 1.0, false).is_err());
+            assert!(buffer.put(0..3, &data, 1.0, false).is_err());
         }
+        assert!(HostBuffer::zeroed(DType::I32, 1).is_none());
     }
 }

@@ -44,16 +44,25 @@
 
 mod batch_norm;
 mod bucket;
+mod communication_hook;
 mod ddp;
 mod error;
+mod gradient_tap;
 mod host;
+mod initial_state;
 mod loader;
+mod reducer;
 mod replicas;
 mod sampler;
+mod synchronization;
 
 pub use batch_norm::{RankStatistics, synchronize_batch_norms};
-pub use bucket::{BucketEntry, BucketPlan};
-pub use ddp::{Ddp, DdpConfig, SyncedGradients};
+pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
+pub use communication_hook::{
+    CommunicationHook, CommunicationHookConfig, GradientBucket, ParameterSlot,
+};
+pub use ddp::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Ddp, DdpConfig};
 pub use error::DdpError;
-pub use loader::{DistributedLoader, EpochBatches, ShareOfBatch};
+pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
+pub use synchronization::{Communication, SyncedGradients, Synchronization};

@@ -9,14 +9,23 @@ use burn::data::dataset::transform::PartialDataset;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
 
-use crate::sampler::{DistributedSampler, SamplerConfig};
+use crate::sampler::{DistributedSampler, SamplerConfig, share_of};
+
+/// Samples that go through the model together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MicroBatch<B> {
+    /// What the batcher made of them.
+    pub batch: B,
+    /// How many there are.
+    pub samples: usize,
+}
 
 /// A rank's share of one global batch.
 #[derive(Debug, Clone)]
 pub struct ShareOfBatch<B> {
-    /// The share, or `None` where no sample of the batch fell to this rank: it then joins the step
-    /// with weight zero.
-    pub batch: Option<B>,
+    /// The share, in one part or as many as [`DistributedLoader::in_micro_batches`] says; empty
+    /// where no sample of the batch fell to this rank: it then joins the step with weight zero.
+    pub micro_batches: Vec<MicroBatch<B>>,
     /// How many samples the share has.
     pub samples: usize,
     /// How many samples the global batch has, over all ranks.
@@ -45,14 +54,16 @@ pub struct ShareOfBatch<B> {
 /// let sampler = DistributedSampler::new(config, 1, 2).unwrap();
 /// let dataset = Arc::new(InMemDataset::new(vec![1, 2, 3, 4, 5]));
 /// let loader = DistributedLoader::new(dataset, Arc::new(Sum), sampler, Device::flex());
-/// let shares = loader.epoch(1).map(|share| share.unwrap().batch).collect::<Vec<_>>();
-/// assert_eq!(shares, [Some(3 + 4), None]);
+/// let shares = loader.epoch(1).map(|share| share.unwrap().micro_batches).collect::<Vec<_>>();
+/// assert_eq!(shares[0][0].batch, 3 + 4);
+/// assert!(shares[1].is_empty());
 /// ```
 pub struct DistributedLoader<I, B> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, B>>,
     sampler: DistributedSampler,
     device: Device,
+    micro_batches: usize,
     /// Only for [`DataLoader::iter`], which is not told the epoch.
     iterations: Arc<AtomicUsize>,
 }
@@ -64,6 +75,7 @@ impl<I, B> Clone for DistributedLoader<I, B> {
             batcher: self.batcher.clone(),
             sampler: self.sampler.clone(),
             device: self.device.clone(),
+            micro_batches: self.micro_batches,
             iterations: self.iterations.clone(),
         }
     }
@@ -90,7 +102,18 @@ impl<I, B> DistributedLoader<I, B> {
             batcher,
             sampler,
             device,
+            micro_batches: 1,
             iterations: Arc::new(AtomicUsize::new(0)),
+        }
+    }
+
+    /// The same loader with each share cut into `count` micro-batches, as even as can be, or as
+    /// many as the share has samples.
+    #[must_use]
+    pub fn in_micro_batches(self, count: usize) -> Self {
+        Self {
+            micro_batches: count.max(1),
+            ..self
         }
     }
 
@@ -120,17 +143,20 @@ impl<I, B> Iterator for EpochBatches<'_, I, B> {
     fn next(&mut self) -> Option<Self::Item> {
         let (indices, global_samples) = self.batches.next()?;
         let samples = indices.len();
-        Some(
-            self.loader
-                .dataset
-                .get_many(indices)
-                .map(|items| ShareOfBatch {
-                    batch: (samples > 0)
-                        .then(|| self.loader.batcher.batch(items, &self.loader.device)),
-                    samples,
-                    global_samples,
-                }),
-        )
+        let parts = self.loader.micro_batches.min(samples);
+        let read = |part| {
+            let indices = indices[share_of(samples, part, parts)].to_vec();
+            let samples = indices.len();
+            let items = self.loader.dataset.get_many(indices)?;
+            let batch = self.loader.batcher.batch(items, &self.loader.device);
+            Ok(MicroBatch { batch, samples })
+        };
+        let micro_batches = (0..parts).map(read).collect::<Result<_, _>>();
+        Some(micro_batches.map(|micro_batches| ShareOfBatch {
+            micro_batches,
+            samples,
+            global_samples,
+        }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -150,6 +176,7 @@ where
         let epoch = self.iterations.fetch_add(1, Ordering::Relaxed) + 1;
         Box::new(PlainBatches {
             shares: self.epoch(epoch),
+            rest: Vec::new().into_iter(),
             processed: 0,
             total: self.num_items(),
         })
@@ -183,6 +210,7 @@ where
 
 struct PlainBatches<'a, I, B> {
     shares: EpochBatches<'a, I, B>,
+    rest: std::vec::IntoIter<MicroBatch<B>>,
     processed: usize,
     total: usize,
 }
@@ -192,14 +220,13 @@ impl<I, B> Iterator for PlainBatches<'_, I, B> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
+            if let Some(MicroBatch { batch, samples }) = self.rest.next() {
+                self.processed += samples;
+                return Some(Ok(batch));
+            }
             match self.shares.next()? {
                 Err(error) => return Some(Err(error)),
-                Ok(share) => {
-                    self.processed += share.samples;
-                    if let Some(batch) = share.batch {
-                        return Some(Ok(batch));
-                    }
-                }
+                Ok(share) => self.rest = share.micro_batches.into_iter(),
             }
         }
     }

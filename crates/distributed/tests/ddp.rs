@@ -1,84 +1,15 @@
 //! Data parallelism equals one device on the same global batch, whatever the shares.
 
+mod models;
+
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-/// Two layers, of which the second is used by some ranks only.
-#[derive(Module, Debug)]
-struct Branchy {
-    always: Linear,
-    sometimes: Linear,
-    never: Param<Tensor<1>>,
-}
-
-impl Branchy {
-    fn new(device: &Device) -> Self {
-        Self {
-            always: LinearConfig::new(4, 3).init(device),
-            sometimes: LinearConfig::new(3, 3).init(device),
-            never: Param::from_tensor(Tensor::ones([5], device)),
-        }
-    }
-
-    /// The sum of squares of each row's output: `[B, 4] -> [B]`.
-    fn loss(&self, rows: Tensor<2>, take_branch: bool) -> Tensor<1> {
-        let hidden = self.always.forward(rows);
-        let output = if take_branch {
-            self.sometimes.forward(hidden)
-        } else {
-            hidden
-        };
-        output.powf_scalar(2.0).sum_dim(1).squeeze_dim(1)
-    }
-}
-
-fn rows(count: usize, device: &Device) -> Tensor<2> {
-    let numbers = (0..count * 4)
-        .map(|i| ((i * 37 % 19) as f32 - 9.0) / 7.0)
-        .collect::<Vec<_>>();
-    Tensor::from_data(TensorData::new(numbers, [count, 4]), device)
-}
-
-fn on_ranks<T: Send + 'static>(
-    world_size: usize,
-    work: impl Fn(ProcessGroup) -> T + Send + Sync + Clone + 'static,
-) -> Vec<T> {
-    let ranks = ProcessGroup::over_threads(world_size, GroupOptions::default())
-        .into_iter()
-        .map(|group| {
-            let work = work.clone();
-            std::thread::spawn(move || work(group))
-        })
-        .collect::<Vec<_>>();
-    ranks
-        .into_iter()
-        .map(|rank| rank.join().expect("a rank panicked"))
-        .collect()
-}
-
-fn gradient<const D: usize>(
-    gradients: &GradientsParams,
-    param: &Param<Tensor<D>>,
-) -> Option<Vec<f32>> {
-    gradients
-        .get::<D>(param.id)
-        .map(|g| g.into_data().try_into_vec::<f32>().unwrap())
-}
-
-fn assert_close(left: &[f32], right: &[f32]) {
-    assert_eq!(left.len(), right.len());
-    for (a, b) in left.iter().zip(right) {
-        assert!(
-            (a - b).abs() <= 1e-5 * a.abs().max(b.abs()).max(1.0),
-            "{a} and {b}"
-        );
-    }
-}
+use models::{Branchy, assert_close, gradient, on_ranks, rows};
 
 #[test]
 fn uneven_shares_give_the_gradient_of_the_global_mean() {
@@ -146,7 +77,16 @@ fn small_buckets_change_nothing() {
         on_ranks(2, move |group| {
             let device = Device::flex().autodiff();
             let model = Linear::from_fixed(&device);
-            let (ddp, mut model) = Ddp::new(model, group, DdpConfig { bucket_bytes }).unwrap();
+            let (ddp, mut model) = Ddp::new(
+                model,
+                group,
+                DdpConfig {
+                    bucket_bytes,
+                    first_bucket_bytes: bucket_bytes,
+                    ..Default::default()
+                },
+            )
+            .unwrap();
             let mut optimizer = SgdConfig::new().init();
             for _ in 0..3 {
                 let mine = rows(4, &device).slice([share_of(4, ddp.group().rank(), 2)]);

@@ -158,6 +158,13 @@ pub struct TrainingConfig {
     pub steps: Option<usize>,
     /// How many samples all ranks together read a step.
     pub batch_size: usize,
+    /// In how many parts, one after the other, a rank runs its share of a global batch: the same
+    /// step in less memory.
+    pub accumulate: usize,
+    /// Gradients travel while the backward pass still runs.
+    pub overlap: bool,
+    /// Batch norms that can, compute their statistics over all ranks' samples.
+    pub sync_batch_norm: bool,
     /// The seed of initial weights, shuffling and dropout.
     pub seed: u64,
     /// How many samples at the end of the training set are held out to validate on; if absent, a
@@ -185,6 +192,9 @@ impl Default for TrainingConfig {
             epochs: 3,
             steps: None,
             batch_size: 64,
+            accumulate: 1,
+            overlap: true,
+            sync_batch_norm: false,
             seed: 42,
             validation_samples: None,
             keep_checkpoints: 2,
@@ -233,6 +243,17 @@ impl TrainingConfig {
                 self.batch_size
             ));
         }
+        if self.accumulate == 0 {
+            return refuse("--accumulate must be at least 1".to_string());
+        }
+        if self.ddp.bucket_bytes == 0 {
+            return refuse("--bucket-mib must be at least 1".to_string());
+        }
+        if let Some(norm) = self.ddp.max_gradient_norm
+            && !(norm.is_finite() && norm > 0.0)
+        {
+            return refuse("--max-gradient-norm must be a positive number".to_string());
+        }
         if self.log_every == 0 {
             return refuse("--log-every must be at least 1".to_string());
         }
@@ -271,6 +292,8 @@ mod tests {
         };
         assert!(refused(|c| c.epochs = 0).contains("--epochs"));
         assert!(refused(|c| c.batch_size = 3).contains("4 ranks"));
+        assert!(refused(|c| c.accumulate = 0).contains("--accumulate"));
+        assert!(refused(|c| c.ddp.max_gradient_norm = Some(0.0)).contains("--max-gradient-norm"));
         assert!(refused(|c| c.optimizer.learning_rate = -1.0).contains("learning rate"));
         assert!(refused(|c| c.optimizer.momentum = 0.9).contains("sgd"));
         assert!(refused(|c| c.early_stopping = Some(EarlyStopping { patience: 0 })).contains("1"));

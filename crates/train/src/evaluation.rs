@@ -25,13 +25,11 @@ where
     let mut total = Tally::default();
     for share in loader.epoch(0) {
         let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
-        let local = match share.batch {
-            None => Tally::default(),
-            Some(batch) => {
-                let local = InferenceStep::step(model, batch).local();
-                local.map_err(|error| TrainError::Device(error.to_string()))?
-            }
-        };
+        let mut local = Tally::default();
+        for part in share.micro_batches {
+            let part = InferenceStep::step(model, part.batch).local();
+            local += part.map_err(|error| TrainError::Device(error.to_string()))?;
+        }
         let (batch, stop) = local.all_reduce(stop_wanted(), group).wait()?;
         if stop {
             return Ok(None);

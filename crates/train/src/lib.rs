@@ -43,7 +43,7 @@ pub use metrics::RankMetric;
 pub use report::{BestEpoch, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
 pub use stop::StopSignal;
-pub use tally::{Report, StepReport, Tally};
+pub use tally::{Report, StepCost, StepReport, Tally};
 pub use trainer::{Trainer, TrainingData};
 pub use training_state::with_parameters;
 pub use weights::load_safetensors;

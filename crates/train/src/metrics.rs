@@ -9,7 +9,7 @@ use burn_train::metric::{
     SerializedEntry,
 };
 
-use crate::tally::StepReport;
+use crate::tally::{StepCost, StepReport};
 
 /// Which number of a [`StepReport`] a [`RankMetric`] shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,7 @@ enum Quantity {
     Accuracy,
     SamplesPerSecond,
     Waiting,
+    ExposedCommunication,
 }
 
 /// A number of the [`StepReport`], averaged over an epoch and weighted by samples.
@@ -64,18 +65,23 @@ impl RankMetric {
         Self::new(Quantity::Waiting, "Waiting for ranks")
     }
 
+    /// How long a step waits for gradients that the backward pass did not hide, in milliseconds.
+    pub fn exposed_communication() -> Self {
+        Self::new(Quantity::ExposedCommunication, "Exposed communication")
+    }
+
     fn unit(&self) -> Option<&'static str> {
         match self.quantity {
             Quantity::Loss | Quantity::SamplesPerSecond => None,
             Quantity::Accuracy => Some("%"),
-            Quantity::Waiting => Some("ms"),
+            Quantity::Waiting | Quantity::ExposedCommunication => Some("ms"),
         }
     }
 
     fn format(&self) -> FormatOptions {
         let options = FormatOptions::new(self.name.clone()).precision(match self.quantity {
             Quantity::Loss => 4,
-            Quantity::Accuracy | Quantity::Waiting => 2,
+            Quantity::Accuracy | Quantity::Waiting | Quantity::ExposedCommunication => 2,
             Quantity::SamplesPerSecond => 0,
         });
         match self.unit() {
@@ -109,17 +115,19 @@ impl Metric for RankMetric {
         _metadata: &MetricMetadata,
     ) -> Result<SerializedEntry, TensorReadError> {
         let tally = report.tally()?;
-        let (seconds, waited) = match report {
-            StepReport::OfAllRanks {
-                seconds, waited, ..
-            } => (*seconds, *waited),
-            StepReport::Local { .. } => (f64::NAN, 0.0),
+        let cost = match report {
+            StepReport::OfAllRanks { cost, .. } => *cost,
+            StepReport::Local { .. } => StepCost {
+                seconds: f64::NAN,
+                ..StepCost::default()
+            },
         };
         let value = match self.quantity {
             Quantity::Loss => tally.mean_loss(),
             Quantity::Accuracy => 100.0 * tally.accuracy(),
-            Quantity::SamplesPerSecond => tally.samples as f64 / seconds,
-            Quantity::Waiting => 1e3 * waited,
+            Quantity::SamplesPerSecond => tally.samples as f64 / cost.seconds,
+            Quantity::Waiting => 1e3 * cost.waited,
+            Quantity::ExposedCommunication => 1e3 * cost.exposed,
         };
         self.state.update(value, tally.samples as usize);
         Ok(self.state.compute_update(self.format()))

@@ -57,6 +57,12 @@ pub struct TrainingReport {
     pub seconds: f64,
     /// Seconds spent on training steps.
     pub train_seconds: f64,
+    /// Seconds for which rank 0 waited for gradients that the backward pass did not hide.
+    #[serde(default)]
+    pub exposed_seconds: f64,
+    /// How many bytes of gradients rank 0 handed to the exchange, after compression.
+    #[serde(default)]
+    pub gradient_bytes: u64,
     /// Why the run ended before its last epoch, if it did.
     pub stopped: Option<String>,
     /// The epoch after which the run was resumed, if it was.

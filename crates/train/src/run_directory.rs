@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::atomic_file;
 use crate::error::TrainError;
 use crate::report::TrainingReport;
-use crate::tally::Tally;
+use crate::tally::{StepCost, Tally};
 
 /// The folder of one run.
 ///
@@ -290,13 +290,15 @@ pub struct MetricLine {
     pub accuracy: f64,
     /// How many samples this is about.
     pub samples: u64,
-    /// How long it took, in seconds.
-    pub seconds: f64,
-    /// How long rank 0 waited in it for other ranks, in seconds.
-    pub waited: f64,
+    /// What it cost rank 0.
+    #[serde(flatten)]
+    pub cost: StepCost,
     /// The learning rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
+    /// The norm of all gradients together, before they were clipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_norm: Option<f64>,
 }
 
 impl MetricLine {
@@ -308,9 +310,9 @@ impl MetricLine {
             loss: tally.mean_loss(),
             accuracy: tally.accuracy(),
             samples: tally.samples,
-            seconds: 0.0,
-            waited: 0.0,
+            cost: StepCost::default(),
             learning_rate: None,
+            gradient_norm: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The training loop of one rank, as a burn-train strategy.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::data::dataloader::Progress as ItemProgress;
 use burn::optim::GradientsParams;
@@ -12,7 +12,7 @@ use burn_train::{
     TrainingComponents, TrainingItem, ValidLoader,
 };
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Ddp, DistributedLoader, ShareOfBatch};
+use everburn_distributed::{Ddp, DistributedLoader, ShareOfBatch, SyncedGradients};
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::config::TrainingConfig;
@@ -23,7 +23,7 @@ use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
 use crate::seeds::mix;
 use crate::stop::StopSignal;
-use crate::tally::{Report, Tally};
+use crate::tally::{Report, StepCost, Tally};
 use crate::training_state::{self, TrainingState};
 
 /// What a rank's loop needs besides the model.
@@ -49,7 +49,8 @@ pub(crate) struct LoopOutcome {
     pub(crate) epoch: usize,
     pub(crate) step: usize,
     pub(crate) samples: u64,
-    pub(crate) train_time: Duration,
+    /// Of all training steps.
+    pub(crate) cost: StepCost,
     pub(crate) best: Option<BestEpoch>,
     pub(crate) stopped: Option<String>,
     pub(crate) error: Option<TrainError>,
@@ -154,7 +155,7 @@ where
             }
             let finished;
             (model, finished) = self.train_epoch(model, &ddp, epoch)?;
-            model = ddp.average_buffers(model)?;
+            model = ddp.synchronize_buffers(model)?;
             if !finished && self.outcome.stopped.is_some() {
                 break;
             }
@@ -185,7 +186,7 @@ where
             total_items,
         })?;
         let mut epoch_tally = Tally::default();
-        let (mut epoch_time, mut epoch_waited) = (Duration::ZERO, Duration::ZERO);
+        let mut epoch_cost = StepCost::default();
         let loader = self.setup.train.clone();
         let mut shares = loader.epoch(epoch);
         let mut finished = true;
@@ -197,9 +198,7 @@ where
             let step = self.outcome.step;
             self.setup.group.set_step(step as u64);
 
-            let samples = share.samples;
-            let (gradients, local) = forward_and_backward(&model, share)?;
-            let synced = ddp.sync_gradients(&model, gradients, samples)?;
+            let (synced, local) = self.forward_and_backward(&model, share, ddp)?;
             let stop_wanted = self.stop_wanted();
             let verdict = local.all_reduce(stop_wanted, &self.setup.group);
             let rate = self.setup.state.scheduler.step();
@@ -210,26 +209,32 @@ where
             );
             let waiting = Instant::now();
             let (tally, stop) = verdict.wait()?;
-            let waited = synced.waited + waiting.elapsed();
             let elapsed = start.elapsed();
+            let communication = synced.communication;
+            let cost = StepCost {
+                seconds: elapsed.as_secs_f64(),
+                waited: (communication.exposed + waiting.elapsed()).as_secs_f64(),
+                exposed: communication.exposed.as_secs_f64(),
+                communication: communication.busy.as_secs_f64(),
+                gradient_bytes: communication.bytes,
+            };
 
             epoch_tally += tally;
-            epoch_time += elapsed;
-            epoch_waited += waited;
+            epoch_cost += cost;
             self.outcome.samples += tally.samples;
-            self.outcome.train_time += elapsed;
+            self.outcome.cost += cost;
             let loss = tally.mean_loss();
             require_finite_loss("training loss", loss, epoch, step)?;
-            let (seconds, waited) = (elapsed.as_secs_f64(), waited.as_secs_f64());
             if step.is_multiple_of(self.setup.config.log_every) {
                 let mut line = MetricLine::new(MetricKind::Step, epoch, step, &tally);
-                (line.seconds, line.waited) = (seconds, waited);
+                line.cost = cost;
                 line.learning_rate = Some(rate.base());
+                line.gradient_norm = synced.norm;
                 self.log(&line)?;
             }
             if self.is_first() {
                 let progress = items(epoch_tally.samples, total_items);
-                let report = Report::of_all_ranks(tally, seconds, waited);
+                let report = Report::of_all_ranks(tally, cost);
                 let item = TrainingItem::new(report, progress, Some(step), Some(rate));
                 self.event_train(LearnerEvent::ProcessedItem(item))?;
             }
@@ -244,9 +249,43 @@ where
         }
         self.event_train(LearnerEvent::EndSplit(epoch))?;
         let mut line = MetricLine::new(MetricKind::Train, epoch, self.outcome.step, &epoch_tally);
-        (line.seconds, line.waited) = (epoch_time.as_secs_f64(), epoch_waited.as_secs_f64());
+        line.cost = epoch_cost;
         self.log(&line)?;
         Ok((model, finished))
+    }
+
+    /// The mean gradients over all ranks, and this rank's sums.
+    fn forward_and_backward(
+        &self,
+        model: &M,
+        share: ShareOfBatch<B>,
+        ddp: &Ddp,
+    ) -> Result<(SyncedGradients, Tally), TrainError> {
+        let mut local = Tally::default();
+        let mut tally = |item: &<M as TrainStep>::Output| -> Result<(), TrainError> {
+            let part = item.local();
+            local += part.map_err(|error| TrainError::Device(error.to_string()))?;
+            Ok(())
+        };
+        let parts = share.micro_batches.len();
+        let overlap = self.setup.config.overlap && self.setup.group.world_size() > 1;
+        if parts > 1 || overlap {
+            let step = ddp.begin(share.samples)?;
+            for (index, part) in share.micro_batches.into_iter().enumerate() {
+                let last = overlap && index + 1 == parts;
+                let watched = step.watch(model, part.samples, last);
+                tally(&TrainStep::step(&watched, part.batch).item)?;
+            }
+            return Ok((step.finish(model)?, local));
+        }
+        let mut gradients = GradientsParams::new();
+        for part in share.micro_batches {
+            let output = TrainStep::step(model, part.batch);
+            tally(&output.item)?;
+            gradients = output.grads;
+        }
+        let synced = ddp.sync_gradients(model, gradients, share.samples)?;
+        Ok((synced, local))
     }
 
     fn validate(&mut self, model: &M, epoch: usize) -> Result<Option<f64>, TrainError> {
@@ -269,7 +308,7 @@ where
             }
             processed += batch.samples;
             iteration += 1;
-            let report = Report::of_all_ranks(batch, 0.0, 0.0);
+            let report = Report::of_all_ranks(batch, StepCost::default());
             let progress = items(processed, total_items);
             let item = TrainingItem::new(report, progress, Some(iteration), None);
             self.event_valid(LearnerEvent::ProcessedItem(item))
@@ -281,7 +320,7 @@ where
         };
         require_finite_loss("validation loss", tally.mean_loss(), epoch, step)?;
         let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &tally);
-        line.seconds = start.elapsed().as_secs_f64();
+        line.cost.seconds = start.elapsed().as_secs_f64();
         self.log(&line)?;
         Ok(Some(tally.mean_loss()))
     }
@@ -382,25 +421,6 @@ where
     ) -> Result<(), TrainError> {
         let result = self.events.process_valid(event);
         result.map_err(|error| TrainError::BurnTrain(error.to_string()))
-    }
-}
-
-fn forward_and_backward<M, B>(
-    model: &M,
-    share: ShareOfBatch<B>,
-) -> Result<(GradientsParams, Tally), TrainError>
-where
-    M: TrainStep<Input = B>,
-    M::Output: Report,
-{
-    match share.batch {
-        None => Ok((GradientsParams::new(), Tally::default())),
-        Some(batch) => {
-            let output = TrainStep::step(model, batch);
-            let local = output.item.local();
-            let local = local.map_err(|error| TrainError::Device(error.to_string()))?;
-            Ok((output.grads, local))
-        }
     }
 }
 

@@ -104,11 +104,54 @@ pub enum StepReport {
     OfAllRanks {
         /// The sums.
         tally: Tally,
-        /// How long the step took, in seconds.
-        seconds: f64,
-        /// How long the step waited for other ranks, in seconds.
-        waited: f64,
+        /// What they cost.
+        cost: StepCost,
     },
+}
+
+/// What a training step cost a rank.
+///
+/// ```
+/// use everburn_train::StepCost;
+///
+/// let cost = StepCost { seconds: 0.5, exposed: 0.1, ..StepCost::default() };
+/// assert_eq!((cost + cost).exposed, 0.2);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepCost {
+    /// How long the step took, in seconds.
+    pub seconds: f64,
+    /// How long the rank stood still for other ranks, in seconds: for gradients and for the verdict
+    /// on the step.
+    pub waited: f64,
+    /// The part of `waited` that is the exchange of gradients which the backward pass did not hide,
+    /// in seconds.
+    pub exposed: f64,
+    /// How long gradients were being exchanged, hidden or not, in seconds.
+    pub communication: f64,
+    /// How many bytes of gradients the rank handed to the exchange, after compression.
+    pub gradient_bytes: u64,
+}
+
+impl std::ops::Add for StepCost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            seconds: self.seconds + other.seconds,
+            waited: self.waited + other.waited,
+            exposed: self.exposed + other.exposed,
+            communication: self.communication + other.communication,
+            gradient_bytes: self.gradient_bytes + other.gradient_bytes,
+        }
+    }
+}
+
+impl std::ops::AddAssign for StepCost {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
 }
 
 impl StepReport {
@@ -141,7 +184,7 @@ pub trait Report: ItemLazy + 'static {
     fn local(&self) -> Result<Tally, TensorReadError>;
 
     /// The output that stands for the samples of all ranks.
-    fn of_all_ranks(tally: Tally, seconds: f64, waited: f64) -> Self;
+    fn of_all_ranks(tally: Tally, cost: StepCost) -> Self;
 }
 
 impl Report for StepReport {
@@ -149,12 +192,8 @@ impl Report for StepReport {
         self.tally()
     }
 
-    fn of_all_ranks(tally: Tally, seconds: f64, waited: f64) -> Self {
-        Self::OfAllRanks {
-            tally,
-            seconds,
-            waited,
-        }
+    fn of_all_ranks(tally: Tally, cost: StepCost) -> Self {
+        Self::OfAllRanks { tally, cost }
     }
 }
 

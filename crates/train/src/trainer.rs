@@ -206,6 +206,7 @@ impl Trainer {
                 .metrics((RankMetric::loss(), RankMetric::accuracy()))
                 .metric_train_numeric(RankMetric::samples_per_second())
                 .metric_train_numeric(RankMetric::waiting())
+                .metric_train_numeric(RankMetric::exposed_communication())
                 .metric_train_numeric(LearningRateMetric::new());
         let training = match resumed_after_epoch {
             Some(epoch) => training.checkpoint(epoch),
@@ -246,13 +247,15 @@ impl Trainer {
             test_samples: test.map_or(0, |tally| tally.samples),
             best_epoch: outcome.best,
             samples_per_second: outcome.samples as f64
-                / outcome.train_time.as_secs_f64().max(f64::MIN_POSITIVE),
+                / outcome.cost.seconds.max(f64::MIN_POSITIVE),
             world_size: self.group.world_size(),
             batch_size: self.config.batch_size,
             epochs: outcome.epoch,
             steps: outcome.step,
             seconds: start.elapsed().as_secs_f64(),
-            train_seconds: outcome.train_time.as_secs_f64(),
+            train_seconds: outcome.cost.seconds,
+            exposed_seconds: outcome.cost.exposed,
+            gradient_bytes: outcome.cost.gradient_bytes,
             stopped: outcome.stopped.or(stopped_in_test),
             resumed_after_epoch,
             versions: Versions::default(),
@@ -329,7 +332,7 @@ impl Trainer {
         require_finite_loss("test loss", tally.mean_loss(), outcome.epoch, outcome.step)?;
         if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
             let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, &tally);
-            line.seconds = start.elapsed().as_secs_f64();
+            line.cost.seconds = start.elapsed().as_secs_f64();
             run.metrics()?.write(&line)?;
         }
         Ok(Some(tally))
@@ -375,7 +378,8 @@ impl Trainer {
             data.batcher.clone(),
             sampler,
             self.device.clone().autodiff(),
-        );
+        )
+        .in_micro_batches(self.config.accumulate);
         let validation = (held_out > 0)
             .then(|| self.ordered_loader(part(all - held_out, all), data))
             .transpose()?;

@@ -85,12 +85,21 @@ fn train_mnist(model: &Mnist, world_size: usize, config: &TrainingConfig) -> (Ve
         assert_eq!(replica, &replicas[0], "replicas are equal to the bit");
     }
     let lines = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
-    let losses = lines
+    let steps: Vec<_> = lines
         .lines()
         .map(|line| serde_json::from_str::<MetricLine>(line).unwrap())
         .filter(|line| line.kind == MetricKind::Step)
-        .map(|line| line.loss)
         .collect();
+    for MetricLine { cost, .. } in &steps {
+        assert!(
+            cost.exposed <= cost.waited && cost.waited <= cost.seconds,
+            "{cost:?}"
+        );
+        let alone = world_size == 1;
+        assert_eq!(cost.gradient_bytes == 0, alone, "{cost:?}");
+        assert_eq!(cost.communication == 0.0, alone, "{cost:?}");
+    }
+    let losses = steps.iter().map(|line| line.loss).collect();
     (losses, replicas[0].clone())
 }
 
@@ -147,6 +156,38 @@ fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
         assert!(
             weight <= 1e-5,
             "parameters of {world_size} ranks differ by {weight:e}"
+        );
+    }
+}
+
+#[test]
+fn micro_batches_and_exchange_after_the_backward_pass_change_nothing() {
+    let config = fifty_steps(OptimizerConfig {
+        kind: OptimizerKind::Sgd,
+        learning_rate: 0.01,
+        ..OptimizerConfig::default()
+    });
+    let config = TrainingConfig {
+        steps: Some(10),
+        ..config
+    };
+    let model = initial_weights();
+    let (losses, weights) = train_mnist(&model, 2, &config);
+    let after = TrainingConfig {
+        overlap: false,
+        ..config.clone()
+    };
+    assert_eq!(train_mnist(&model, 2, &after), (losses.clone(), weights));
+    for (world_size, accumulate) in [(1, 4), (2, 3), (3, 7)] {
+        let config = TrainingConfig {
+            accumulate,
+            ..config.clone()
+        };
+        let (others, _) = train_mnist(&model, world_size, &config);
+        let loss = largest_relative_difference(&losses, &others);
+        assert!(
+            loss <= 1e-5,
+            "{world_size} ranks, {accumulate} parts: {loss:e}"
         );
     }
 }

@@ -19,14 +19,17 @@ mod collective;
 mod communication;
 mod core;
 mod element;
+mod engine;
 mod error;
 mod exchange;
 mod operations;
 mod options;
+mod pattern;
 mod point_to_point;
 mod reduce;
 mod signature;
 mod subgroup;
+mod tuning;
 mod work;
 
 use std::fmt;
@@ -37,14 +40,17 @@ use std::time::{Duration, Instant};
 pub use self::algorithm::Algorithm;
 pub use self::element::{DType, Element};
 pub use self::error::{CollectiveError, RankCall};
-pub use self::options::{DEFAULT_TIMEOUT, GroupOptions};
+pub use self::options::{DEFAULT_TIMEOUT, GroupOptions, ReductionOrder, TransportKind};
 pub use self::reduce::ReduceOp;
 pub use self::signature::{Operation, Signature};
+pub use self::tuning::Tuning;
 pub use self::work::Work;
 
+pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 use self::core::Core;
 pub(crate) use self::signature::SIGNATURE_BYTES;
+pub(crate) use self::tuning::Path;
 use crate::rendezvous::Rendezvous;
 use crate::transport::{TcpMesh, ThreadMesh, Transport};
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::payload::Payload;
 use crate::group::{CollectiveError, Signature};
@@ -22,6 +22,15 @@ pub(crate) struct Failure {
     pub(crate) first: Option<Arc<CollectiveError>>,
     /// This rank has destroyed the group.
     pub(crate) destroyed: bool,
+}
+
+/// How a rank went.
+#[derive(Debug, Clone)]
+pub(crate) struct Parting {
+    /// It said so before; all that it had begun was finished or had failed.
+    pub(crate) in_order: bool,
+    /// In words.
+    pub(crate) cause: String,
 }
 
 /// Why waiting ended without what was waited for.
@@ -48,6 +57,10 @@ pub(crate) type Receiver = Box<dyn FnOnce(Result<Payload, Interruption>) + Send>
 /// Whom to call when a message has been written.
 pub(crate) type Watcher = Box<dyn FnOnce(Result<(), Interruption>) + Send>;
 
+/// How long bytes that a rank sent before its failure may still be under way on another connection
+/// than the news of it.
+pub(crate) const STRAGGLERS: Duration = Duration::from_millis(100);
+
 /// Where one collective's parts of one phase are found: sequence number and phase.
 pub(crate) type PartKey = (u64, u8);
 
@@ -59,8 +72,9 @@ struct State {
     watchers: HashMap<u64, (usize, Watcher)>,
     next_watcher: u64,
     failure: Option<Failure>,
+    failed_at: Option<Instant>,
     /// Ranks that will send nothing more, and why.
-    gone: HashMap<usize, String>,
+    gone: HashMap<usize, Parting>,
     /// The mailboxes of sub-groups, which fail with this one.
     children: Vec<Weak<Mailbox>>,
 }
@@ -137,10 +151,10 @@ impl Mailbox {
             }
             let missing = |peer: &&usize| !state.parts.contains_key(&(key, **peer));
             for peer in outstanding.iter().filter(missing) {
-                if let Some(cause) = state.gone.get(peer) {
+                if let Some(parting) = state.gone.get(peer) {
                     return Err(Interruption::Gone {
                         peer: *peer,
-                        cause: cause.clone(),
+                        cause: parting.cause.clone(),
                     });
                 }
             }
@@ -218,6 +232,17 @@ impl Mailbox {
         lock(&self.state).failure.clone()
     }
 
+    /// The failure of the group, if it makes waiting pointless: this rank's own at once, another's
+    /// after [`STRAGGLERS`]. What that rank sent before may still be under way on another
+    /// connection than the news, and is often the very thing that tells this rank the reason too.
+    pub(crate) fn settled_failure(&self) -> Option<Failure> {
+        let state = lock(&self.state);
+        let failure = state.failure.as_ref()?;
+        let fresh = state.failed_at.is_some_and(|at| at.elapsed() < STRAGGLERS);
+        let own = failure.first.is_some() || failure.destroyed;
+        (own || !fresh).then(|| failure.clone())
+    }
+
     /// Marks the group as failed, ends all waiting and fails the sub-groups too; `false` if it
     /// had failed before (the first cause stays).
     pub(crate) fn fail(&self, failure: &Failure) -> bool {
@@ -226,6 +251,7 @@ impl Mailbox {
             return false;
         }
         state.failure = Some(failure.clone());
+        state.failed_at = Some(Instant::now());
         let receivers = mem::take(&mut state.receivers);
         let watchers = mem::take(&mut state.watchers);
         let children = mem::take(&mut state.children);
@@ -249,12 +275,12 @@ impl Mailbox {
     ///
     /// Watchers of messages to `peer` are left to the transport: a peer may well answer and leave
     /// before this rank's writer has come to report the message that it answered.
-    pub(crate) fn mark_gone(&self, peer: usize, cause: &str) {
+    pub(crate) fn mark_gone(&self, peer: usize, parting: &Parting) {
         let mut state = lock(&self.state);
         if state.gone.contains_key(&peer) {
             return;
         }
-        state.gone.insert(peer, cause.to_owned());
+        state.gone.insert(peer, parting.clone());
         let keys: Vec<_> = state
             .receivers
             .keys()
@@ -271,9 +297,14 @@ impl Mailbox {
         for receiver in receivers {
             receiver(Err(Interruption::Gone {
                 peer,
-                cause: cause.to_owned(),
+                cause: parting.cause.clone(),
             }));
         }
+    }
+
+    /// How `peer` went, if it is gone.
+    pub(crate) fn parting(&self, peer: usize) -> Option<Parting> {
+        lock(&self.state).gone.get(&peer).cloned()
     }
 
     /// Waits until every rank of `peers` is gone; those that are not when `deadline` passes.
@@ -315,6 +346,6 @@ fn interruption(state: &State, peer: usize) -> Option<Interruption> {
     if let Some(failure) = &state.failure {
         return Some(Interruption::Failed(failure.clone()));
     }
-    let cause = state.gone.get(&peer)?.clone();
+    let cause = state.gone.get(&peer)?.cause.clone();
     Some(Interruption::Gone { peer, cause })
 }

@@ -1,0 +1,213 @@
+//! The thread that exchanges gradients while the backward pass goes on.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+
+use crate::communication_hook::{CommunicationHook, GradientBucket, ParameterSlot};
+use crate::error::DdpError;
+use crate::host::HostBuffer;
+
+/// How much longer than the group a waiter has patience: the group's own error tells more.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is exchanged. All ranks submit the same jobs in the same order.
+pub(crate) enum Job {
+    /// How many samples this rank has in the step: the first job of each step.
+    Samples(usize),
+    /// A bucket of this rank's mean gradients.
+    Bucket {
+        index: usize,
+        slots: Arc<[ParameterSlot]>,
+        buffer: HostBuffer,
+    },
+    /// Which parameters this rank used.
+    Used(Vec<u8>),
+    /// Rank 0's order of parameters; empty if it has none to offer.
+    Order(Vec<i32>),
+}
+
+/// What came of a job.
+pub(crate) enum Outcome {
+    /// How many samples all ranks have.
+    Samples(u64),
+    /// The mean gradients over the samples of all ranks.
+    Bucket { index: usize, buffer: HostBuffer },
+    /// Which parameters some rank used.
+    Used(Vec<u8>),
+    /// Rank 0's order.
+    Order(Vec<i32>),
+}
+
+/// An outcome and what it cost.
+pub(crate) struct Report {
+    pub(crate) outcome: Result<Outcome, CollectiveError>,
+    /// How long the exchange took on this thread.
+    pub(crate) busy: Duration,
+    /// How many bytes this rank handed to collectives.
+    pub(crate) bytes: u64,
+}
+
+struct Assignment {
+    job: Job,
+    report_to: Sender<Report>,
+}
+
+/// A thread that works off jobs in the order in which they are submitted, over a process group of
+/// its own.
+pub(crate) struct Reducer {
+    group: ProcessGroup,
+    jobs: Mutex<Option<Sender<Assignment>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reducer")
+            .field("group", &self.group)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reducer {
+    /// Starts the thread. Nobody else may use `group`.
+    pub(crate) fn start(
+        group: ProcessGroup,
+        hook: Box<dyn CommunicationHook>,
+    ) -> Result<Self, DdpError> {
+        let (jobs, inbox) = mpsc::channel();
+        let worker = Worker {
+            group: group.clone(),
+            hook,
+            share: 0.0,
+        };
+        let thread = thread::Builder::new()
+            .name("everburn-reducer".to_string())
+            .spawn(move || worker.run(&inbox))
+            .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
+        Ok(Self {
+            group,
+            jobs: Mutex::new(Some(jobs)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Queues a job; if the thread is gone, the channel of reports closes, which its reader sees.
+    pub(crate) fn submit(&self, job: Job, report_to: &Sender<Report>) {
+        let report_to = report_to.clone();
+        if let Some(jobs) = lock(&self.jobs).as_ref() {
+            drop(jobs.send(Assignment { job, report_to }));
+        }
+    }
+
+    /// The next report; waits as long as exchanges are finished within the group's timeout.
+    pub(crate) fn next_report(&self, reports: &Receiver<Report>) -> Result<Report, DdpError> {
+        let patience = self.group.timeout() + PATIENCE;
+        reports.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                self.group.abort("the gradient exchange came to no end");
+                DdpError::Reducer(format!(
+                    "nothing came from it for {patience:.0?}, longer than an operation may take"
+                ))
+            }
+            RecvTimeoutError::Disconnected => {
+                DdpError::Reducer("it has ended, as it does after a panic; see the log".to_string())
+            }
+        })
+    }
+
+    /// Tells the other ranks that this one does not go on with the step.
+    pub(crate) fn abort(&self, reason: &str) {
+        self.group.abort(reason);
+    }
+}
+
+impl Drop for Reducer {
+    fn drop(&mut self) {
+        drop(lock(&self.jobs).take());
+        if let Some(thread) = lock(&self.thread).take() {
+            // A panic has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    group: ProcessGroup,
+    hook: Box<dyn CommunicationHook>,
+    /// This rank's share of the step's samples.
+    share: f64,
+}
+
+impl Worker {
+    fn run(mut self, inbox: &Receiver<Assignment>) {
+        while let Ok(Assignment { job, report_to }) = inbox.recv() {
+            let start = Instant::now();
+            let (outcome, bytes) = match self.work(job) {
+                Ok((outcome, bytes)) => (Ok(outcome), bytes),
+                Err(error) => (Err(error), 0),
+            };
+            let busy = start.elapsed();
+            // The step may have been given up; the other ranks count on the exchange all the same.
+            drop(report_to.send(Report {
+                outcome,
+                busy,
+                bytes,
+            }));
+        }
+    }
+
+    fn work(&mut self, job: Job) -> Result<(Outcome, u64), CollectiveError> {
+        match job {
+            Job::Samples(samples) => {
+                let mut total = [samples as u64 as i64];
+                self.group.all_reduce_in_place(&mut total, ReduceOp::Sum)?;
+                let total = total[0] as u64;
+                self.share = samples as f64 / total.max(1) as f64;
+                Ok((Outcome::Samples(total), 8))
+            }
+            Job::Bucket {
+                index,
+                slots,
+                mut buffer,
+            } => {
+                // Before the sum, so that half-precision gradients cannot overflow in it. A rank
+                // that has all the samples multiplies by exactly one.
+                buffer.scale(self.share);
+                let bytes = match buffer.as_f32() {
+                    Some(values) => {
+                        let slots = &slots;
+                        let bucket = GradientBucket {
+                            index,
+                            slots,
+                            values,
+                        };
+                        self.hook.reduce(bucket, &self.group)?
+                    }
+                    None => buffer.all_reduce(&self.group)?,
+                };
+                Ok((Outcome::Bucket { index, buffer }, bytes))
+            }
+            Job::Used(mut used) => {
+                self.group.all_reduce_in_place(&mut used, ReduceOp::Max)?;
+                let bytes = used.len() as u64;
+                Ok((Outcome::Used(used), bytes))
+            }
+            Job::Order(order) => {
+                // Rank 0 alone may have had samples, so the lengths may differ.
+                let mut orders = self.group.all_gather_varied(order).wait()?;
+                Ok((Outcome::Order(orders.swap_remove(0)), 0))
+            }
+        }
+    }
+}
+
+/// A poisoned lock means that its owner panicked; what it guards here is written in one go.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
