@@ -73,8 +73,15 @@ fn state<M: Module>(model: &M) -> Vec<f32> {
     collect.0
 }
 
+/// When gradients leave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Exchange {
+    AfterBackward,
+    DuringBackward,
+}
+
 /// A few steps with `samples` samples each, dealt to the ranks of `group`.
-fn train(model: Net, group: ProcessGroup, samples: usize) -> Vec<f32> {
+fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) -> Vec<f32> {
     let device = Device::flex().autodiff();
     let (rank, world_size) = (group.rank(), group.world_size());
     let (ddp, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
@@ -83,20 +90,17 @@ fn train(model: Net, group: ProcessGroup, samples: usize) -> Vec<f32> {
     for step in 0..4 {
         let share = share_of(samples, rank, world_size);
         let count = share.len();
-        let gradients = if share.is_empty() {
+        let sync = ddp.begin(count).unwrap();
+        if share.is_empty() {
             let stand_in = Tensor::zeros([1, 1, 8, 8], &device);
-            drop(
-                without_samples(model.clone())
-                    .losses(stand_in)
-                    .mean()
-                    .backward(),
-            );
-            GradientsParams::new()
+            let loss = without_samples(model.clone()).losses(stand_in).mean();
+            drop(loss.backward());
         } else {
             let mine = images(samples, step, &device).slice([share]);
-            GradientsParams::from_grads(model.losses(mine).mean().backward(), &model)
-        };
-        let synced = ddp.sync_gradients(&model, gradients, count).unwrap();
+            let watched = sync.watch(&model, count, exchange == Exchange::DuringBackward);
+            drop(watched.losses(mine).mean().backward());
+        }
+        let synced = sync.finish(&model).unwrap();
         model = optimizer.step(0.05, model, synced.gradients);
         // Running statistics too: they are equal without having been averaged.
         ddp.verify_replicas(&model).unwrap();
@@ -133,10 +137,13 @@ fn training_with_any_shares_equals_one_device() {
             separate(&initial),
             ProcessGroup::alone(GroupOptions::default()),
             samples,
+            Exchange::AfterBackward,
         );
-        for world_size in [2, 3, 4] {
+        let both = [Exchange::AfterBackward, Exchange::DuringBackward];
+        for (world_size, exchange) in [2, 3, 4].into_iter().flat_map(|n| both.map(|e| (n, e))) {
             let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-            for trained in threads(groups, |group| train(separate(&initial), group, samples)) {
+            let work = |group| train(separate(&initial), group, samples, exchange);
+            for trained in threads(groups, work) {
                 for (index, (a, b)) in trained.iter().zip(&expected).enumerate() {
                     let scale = a.abs().max(b.abs()).max(1.0);
                     assert!(

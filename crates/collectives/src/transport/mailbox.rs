@@ -232,14 +232,15 @@ impl Mailbox {
         lock(&self.state).failure.clone()
     }
 
-    /// The failure of the group, if it makes waiting pointless: this rank's own at once, another's
-    /// after [`STRAGGLERS`]. What that rank sent before may still be under way on another
-    /// connection than the news, and is often the very thing that tells this rank the reason too.
-    pub(crate) fn settled_failure(&self) -> Option<Failure> {
+    /// The failure of the group, if it makes waiting pointless: one of `rank`, which is this rank,
+    /// at once (its abort is one too), another's after [`STRAGGLERS`]. What that rank sent before
+    /// may still be under way on another connection than the news, and is often the very thing that
+    /// tells this rank the reason too.
+    pub(crate) fn settled_failure(&self, rank: usize) -> Option<Failure> {
         let state = lock(&self.state);
         let failure = state.failure.as_ref()?;
         let fresh = state.failed_at.is_some_and(|at| at.elapsed() < STRAGGLERS);
-        let own = failure.first.is_some() || failure.destroyed;
+        let own = failure.first.is_some() || failure.destroyed || failure.by == rank;
         (own || !fresh).then(|| failure.clone())
     }
 

@@ -34,7 +34,7 @@ impl<T: Element> Engine<'_, '_, T> {
     pub(super) fn check(&mut self) -> Result<(), CollectiveError> {
         let core = self.collective.core;
         let place = &self.collective.place;
-        if let Some(failure) = core.mailbox.settled_failure() {
+        if let Some(failure) = core.mailbox.settled_failure(core.job_rank()) {
             return Err(core.failed(place, &failure));
         }
         for rank in self.collective.others() {
@@ -44,6 +44,10 @@ impl<T: Element> Engine<'_, '_, T> {
             }
             let parting = core.mailbox.parting(job_rank);
             if let Some(cause) = self.loss_of(rank, parting) {
+                // A rank that told why before it left is not merely lost.
+                if let Some(failure) = core.mailbox.failure() {
+                    return Err(core.failed(place, &failure));
+                }
                 let peer = job_rank;
                 return Err(core.interrupted(place, Interruption::Gone { peer, cause }));
             }
