@@ -21,11 +21,13 @@ enum Change {
     Attach(Arc<dyn StatisticsGroup>),
     LeaveSamplesOut,
     Detach,
+    /// Nothing: counts those that are attached.
+    Count,
 }
 
 struct Conversion {
     change: Change,
-    /// How many layers have been changed: the number of the next.
+    /// How many layers have been attached, or found to be: the number of the next.
     layers: u32,
     /// Whether a `SyncBatchNorm` is being walked through.
     inside: bool,
@@ -46,10 +48,10 @@ pub fn synchronize_batch_norms<M: Module>(
     model: M,
     group: Arc<dyn StatisticsGroup>,
 ) -> Result<M, SyncError> {
-    let (model, plain) = convert(model, Change::Attach(group));
-    match plain {
+    let converted = convert(model, Change::Attach(group));
+    match converted.plain {
         Some(path) => Err(SyncError::PlainBatchNorm { path }),
-        None => Ok(model),
+        None => Ok(converted.model),
     }
 }
 
@@ -65,7 +67,7 @@ pub fn synchronize_batch_norms<M: Module>(
 /// ```
 #[must_use]
 pub fn isolate_batch_norms<M: Module>(model: M) -> M {
-    convert(model, Change::Detach).0
+    convert(model, Change::Detach).model
 }
 
 /// The model with which a rank that has no samples takes part in a step of the others.
@@ -88,11 +90,30 @@ pub fn isolate_batch_norms<M: Module>(model: M) -> M {
 /// This works where a batch of zero rows does not: Burn's operations are not made for those.
 #[must_use]
 pub fn without_samples<M: Module>(model: M) -> M {
-    convert(model, Change::LeaveSamplesOut).0
+    convert(model, Change::LeaveSamplesOut).model
 }
 
-/// The module, and the path of the first batch norm of Burn's own type.
-fn convert<M: Module>(model: M, change: Change) -> (M, Option<String>) {
+/// Whether a training step of `model` exchanges statistics with other ranks, so that a rank without
+/// samples must take part: see [`without_samples`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::{SyncBatchNormConfig, spans_ranks};
+///
+/// assert!(!spans_ranks(&SyncBatchNormConfig::new(3).init(&Device::flex())));
+/// ```
+pub fn spans_ranks<M: Module>(model: &M) -> bool {
+    convert(model.clone(), Change::Count).layers > 0
+}
+
+struct Converted<M> {
+    model: M,
+    layers: u32,
+    /// The path of the first batch norm of Burn's own type.
+    plain: Option<String>,
+}
+
+fn convert<M: Module>(model: M, change: Change) -> Converted<M> {
     /// Takes back what was there before, whatever happens.
     struct Restore(Option<Conversion>);
     impl Drop for Restore {
@@ -108,7 +129,12 @@ fn convert<M: Module>(model: M, change: Change) -> (M, Option<String>) {
     let _restore = Restore(CONVERSION.replace(Some(conversion)));
     let mut search = PlainSearch::default();
     let model = model.map(&mut search);
-    (model, search.found)
+    let layers = |conversion: &Option<Conversion>| conversion.as_ref().map_or(0, |c| c.layers);
+    Converted {
+        model,
+        layers: CONVERSION.with_borrow(layers),
+        plain: search.found,
+    }
 }
 
 /// What a layer's membership becomes while it is being mapped.
@@ -121,12 +147,19 @@ pub(crate) fn converted(membership: Option<Membership>) -> Option<Membership> {
 
 impl Conversion {
     fn apply(&mut self, membership: Option<Membership>) -> Option<Membership> {
-        let layer = self.layers;
-        self.layers += 1;
         match &self.change {
-            Change::Attach(group) => Some(Membership::new(Arc::clone(group), layer)),
+            Change::Attach(group) => {
+                let layer = self.layers;
+                self.layers += 1;
+                Some(Membership::new(Arc::clone(group), layer))
+            }
             Change::LeaveSamplesOut => membership.map(Membership::without_samples),
             Change::Detach => None,
+            Change::Count => {
+                let spans = |membership: &Membership| membership.group.world_size() > 1;
+                self.layers += u32::from(membership.as_ref().is_some_and(spans));
+                membership
+            }
         }
     }
 }

@@ -62,6 +62,6 @@ mod statistics;
 mod sync_batch_norm;
 
 pub use all_reduce::all_reduce_sum;
-pub use conversion::{isolate_batch_norms, synchronize_batch_norms, without_samples};
+pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

@@ -268,6 +268,7 @@ where
             Ok(())
         };
         let parts = share.micro_batches.len();
+        let missing = share.rounds - parts;
         let overlap = self.setup.config.overlap && self.setup.group.world_size() > 1;
         if parts > 1 || overlap {
             let step = ddp.begin(share.samples)?;
@@ -276,6 +277,7 @@ where
                 let watched = step.watch(model, part.samples, last);
                 tally(&TrainStep::step(&watched, part.batch).item)?;
             }
+            self.take_part_without_samples(model, missing)?;
             return Ok((step.finish(model)?, local));
         }
         let mut gradients = GradientsParams::new();
@@ -284,8 +286,24 @@ where
             tally(&output.item)?;
             gradients = output.grads;
         }
+        self.take_part_without_samples(model, missing)?;
         let synced = ddp.sync_gradients(model, gradients, share.samples)?;
         Ok((synced, local))
+    }
+
+    /// Answers the other ranks' layers that compute over all ranks, for as many micro-batches as
+    /// they have more than this rank.
+    fn take_part_without_samples(&self, model: &M, rounds: usize) -> Result<(), TrainError> {
+        if rounds == 0 || !everburn_nn::spans_ranks(model) {
+            return Ok(());
+        }
+        for _ in 0..rounds {
+            let stand_in = self.setup.train.stand_in();
+            let stand_in = stand_in.map_err(|error| TrainError::Data(error.to_string()))?;
+            let model = everburn_nn::without_samples(model.clone());
+            drop(TrainStep::step(&model, stand_in));
+        }
+        Ok(())
     }
 
     fn validate(&mut self, model: &M, epoch: usize) -> Result<Option<f64>, TrainError> {

@@ -7,7 +7,7 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_nn::{
     LossReduction, StatisticsGroup, SyncBatchNorm, SyncBatchNormConfig, SyncError,
-    isolate_batch_norms, synchronize_batch_norms,
+    isolate_batch_norms, spans_ranks, synchronize_batch_norms,
 };
 
 use crate::numbers::{tensor, values};
@@ -61,7 +61,9 @@ fn conversion_reaches_every_norm_and_copies_keep_it() {
     let device = Device::flex().autodiff();
     let model = Nested::<SyncBatchNorm>::new(&device);
     assert_eq!(model.world_sizes(), [1; 6]);
+    assert!(!spans_ranks(&model));
     let model = synchronize_batch_norms(model, group(3)).unwrap();
+    assert!(spans_ranks(&model));
     assert_eq!(model.world_sizes(), [3; 6]);
     assert_eq!(model.valid().world_sizes(), [3; 6]);
     assert_eq!(model.valid().train().world_sizes(), [3; 6]);
