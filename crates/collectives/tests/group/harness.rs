@@ -5,9 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use everburn_collectives::group::{
-    CollectiveError, GroupOptions, ProcessGroup, TransportKind,
-};
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::SharedStore;
 
