@@ -154,6 +154,10 @@ impl SocketLane {
     }
 
     pub(super) fn buffered(&self) -> usize {
+        // Nothing more can be read ahead before what is there has been taken.
+        if self.end == AHEAD && self.start < self.end {
+            return AHEAD;
+        }
         self.end - self.start
     }
 

@@ -55,7 +55,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// What carries the frames, for reports: `tcp` or `threads`.
     fn name(&self) -> &'static str;
 
-    /// Where this rank runs: what decides how its data get to the others.
+    /// Where this rank runs: what decides how its data get to the others. A transport between
+    /// machines says here at which address the others reach this rank.
     fn surroundings(&self) -> Surroundings {
         Surroundings::of_this_process()
     }

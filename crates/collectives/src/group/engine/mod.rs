@@ -363,6 +363,10 @@ fn wants_more(plan: &mut Plan, peer: usize, buffered: usize, block: usize) -> bo
     if queue.header < HEADER_BYTES {
         return true;
     }
+    if !queue.is_open {
+        // It called something else, and what follows is for that.
+        return false;
+    }
     match plan.receiving(peer) {
         Some(task) => {
             let allowed = plan.allowed(task);
