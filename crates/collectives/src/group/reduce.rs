@@ -183,3 +183,6 @@ pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod bandwidth;
