@@ -54,13 +54,14 @@ impl InstructionSet {
     /// All that this machine has.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
-        let mut all = vec![Self::Baseline];
-        #[cfg(target_arch = "x86_64")]
-        {
-            all.extend(V3::try_new().map(Self::Avx2));
-            all.extend(V4::try_new().map(Self::Avx512));
-        }
-        all
+        let all = [
+            Some(Self::Baseline),
+            #[cfg(target_arch = "x86_64")]
+            V3::try_new().map(Self::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            V4::try_new().map(Self::Avx512),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Runs `kernel` as it is compiled for this instruction set.
