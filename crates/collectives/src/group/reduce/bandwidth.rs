@@ -26,10 +26,10 @@ fn rate(bytes: usize, mut call: impl FnMut()) -> f64 {
 #[allow(clippy::print_stderr, reason = "a measurement is printed")]
 fn measure<T: Element>(op: ReduceOp, bytes: usize) {
     let length = bytes / size_of::<T>();
-    let one: T = T::narrow(T::Accumulator::default());
-    let lists: Vec<Vec<T>> = (0..4).map(|_| vec![one; length]).collect();
+    let zero: T = T::narrow(T::Accumulator::default());
+    let lists: Vec<Vec<T>> = (0..4).map(|_| vec![zero; length]).collect();
     let all: Vec<&[T]> = lists.iter().map(Vec::as_slice).collect();
-    let mut result = vec![one; length];
+    let mut result = vec![zero; length];
     let name = format!("{op} of {:4} x {bytes}", T::DTYPE);
     let copy = rate(2 * bytes, || {
         black_box(&mut result).copy_from_slice(black_box(all[0]));
