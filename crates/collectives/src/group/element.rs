@@ -5,7 +5,7 @@ use std::fmt;
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::arithmetic::{Accumulator, half_bits};
+use super::arithmetic::{Accumulator, ConvertF16, conversion};
 
 /// The type of the numbers in a message, as it travels on the wire.
 ///
@@ -117,6 +117,11 @@ pub trait Element: sealed::Sealed + Pod + Send + Sync + PartialEq + fmt::Debug {
     #[doc(hidden)]
     type Accumulator: Accumulator;
 
+    /// Whether [`Element::widen`] and [`Element::narrow`] vectorise where they are inlined into a
+    /// loop. Otherwise a loop is to convert a block at a time.
+    #[doc(hidden)]
+    const CONVERTS_INLINE: bool;
+
     /// The same number as an accumulator.
     #[doc(hidden)]
     fn widen(self) -> Self::Accumulator;
@@ -124,6 +129,24 @@ pub trait Element: sealed::Sealed + Pod + Send + Sync + PartialEq + fmt::Debug {
     /// The number nearest to an accumulator; of two, the one with an even mantissa.
     #[doc(hidden)]
     fn narrow(accumulator: Self::Accumulator) -> Self;
+
+    /// As [`Element::widen`], a whole block; the slices have the same length.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn widen_block<S: ConvertF16>(_set: S, from: &[Self], to: &mut [Self::Accumulator]) {
+        for (from, to) in from.iter().zip(to) {
+            *to = from.widen();
+        }
+    }
+
+    /// As [`Element::narrow`], a whole block; the slices have the same length.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn narrow_block<S: ConvertF16>(_set: S, from: &[Self::Accumulator], to: &mut [Self]) {
+        for (from, to) in from.iter().zip(to) {
+            *to = Self::narrow(*from);
+        }
+    }
 }
 
 macro_rules! plain_element {
@@ -132,6 +155,7 @@ macro_rules! plain_element {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Accumulator = Self;
+            const CONVERTS_INLINE: bool = true;
             #[inline(always)]
             fn widen(self) -> Self {
                 self
@@ -144,31 +168,46 @@ macro_rules! plain_element {
     )*};
 }
 
-// Not by the conversions of `half`: those look for an instruction at each call, or convert number
-// by number, and neither vectorises.
-macro_rules! half_element {
-    ($($type:ty => $dtype:expr, $widen:path, $narrow:path);*) => {$(
-        impl sealed::Sealed for $type {}
-        impl Element for $type {
-            const DTYPE: DType = $dtype;
-            type Accumulator = f32;
-            #[inline(always)]
-            fn widen(self) -> f32 {
-                $widen(self.to_bits())
-            }
-            #[inline(always)]
-            fn narrow(accumulator: f32) -> Self {
-                Self::from_bits($narrow(accumulator))
-            }
-        }
-    )*};
+plain_element!(f32 => DType::F32, f64 => DType::F64, i32 => DType::I32, i64 => DType::I64, u8 => DType::U8);
+
+impl sealed::Sealed for bf16 {}
+impl Element for bf16 {
+    const DTYPE: DType = DType::Bf16;
+    type Accumulator = f32;
+    const CONVERTS_INLINE: bool = true;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        conversion::widen_bf16(self.to_bits())
+    }
+    #[inline(always)]
+    fn narrow(accumulator: f32) -> Self {
+        Self::from_bits(conversion::narrow_bf16(accumulator))
+    }
 }
 
-plain_element!(f32 => DType::F32, f64 => DType::F64, i32 => DType::I32, i64 => DType::I64, u8 => DType::U8);
-half_element!(
-    f16 => DType::F16, half_bits::widen_f16, half_bits::narrow_f16;
-    bf16 => DType::Bf16, half_bits::widen_bf16, half_bits::narrow_bf16
-);
+impl sealed::Sealed for f16 {}
+impl Element for f16 {
+    const DTYPE: DType = DType::F16;
+    type Accumulator = f32;
+    // The instruction for it exists, but no loop over single numbers becomes that instruction.
+    const CONVERTS_INLINE: bool = false;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline(always)]
+    fn narrow(accumulator: f32) -> Self {
+        Self::from_f32(accumulator)
+    }
+    #[inline(always)]
+    fn widen_block<S: ConvertF16>(set: S, from: &[Self], to: &mut [f32]) {
+        set.widen(from, to);
+    }
+    #[inline(always)]
+    fn narrow_block<S: ConvertF16>(set: S, from: &[f32], to: &mut [Self]) {
+        set.narrow(from, to);
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -11,11 +11,13 @@
 #[cfg(target_arch = "x86_64")]
 use pulp::x86::{V3, V4};
 
+use super::conversion::{Baseline, ConvertF16};
+
 /// A loop that is to be compiled for several instruction sets.
 pub(crate) trait Kernel {
     /// Runs the loop. To be `inline(always)`, and all that it calls too: what is not inlined is
     /// compiled for the baseline.
-    fn run(self);
+    fn run<S: ConvertF16>(self, set: S);
 }
 
 /// An instruction set for which the loops are compiled and which this machine has.
@@ -52,37 +54,38 @@ impl InstructionSet {
     /// All that this machine has.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
-        let mut all = vec![Self::Baseline];
-        #[cfg(target_arch = "x86_64")]
-        {
-            all.extend(V3::try_new().map(Self::Avx2));
-            all.extend(V4::try_new().map(Self::Avx512));
-        }
-        all
+        let all = [
+            Some(Self::Baseline),
+            #[cfg(target_arch = "x86_64")]
+            V3::try_new().map(Self::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            V4::try_new().map(Self::Avx512),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Runs `kernel` as it is compiled for this instruction set.
     pub(crate) fn run(self, kernel: impl Kernel) {
         match self {
-            Self::Baseline => kernel.run(),
+            Self::Baseline => kernel.run(Baseline),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(avx2) => avx2.vectorize(Inlined(kernel)),
+            Self::Avx2(avx2) => avx2.vectorize(Inlined(kernel, avx2)),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(avx512) => avx512.vectorize(Inlined(kernel)),
+            Self::Avx512(avx512) => avx512.vectorize(Inlined(kernel, avx512)),
         }
     }
 }
 
 /// A kernel in the form that `pulp` calls.
 #[cfg(target_arch = "x86_64")]
-struct Inlined<K>(K);
+struct Inlined<K, S>(K, S);
 
 #[cfg(target_arch = "x86_64")]
-impl<K: Kernel> pulp::NullaryFnOnce for Inlined<K> {
+impl<K: Kernel, S: ConvertF16> pulp::NullaryFnOnce for Inlined<K, S> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        self.0.run();
+        self.0.run(self.1);
     }
 }

@@ -4,13 +4,19 @@
 //! makes vector instructions of whichever instruction set they are compiled for
 //! ([`super::instruction_set`]).
 
+use std::cmp::Ordering;
+
 use super::super::element::Element;
 use super::accumulator::Combination;
+use super::conversion::ConvertF16;
 use super::instruction_set::Kernel;
 
-/// How many elements are worked on at a time where they do not fit into registers: 8 KiB of `f64`,
+/// How many elements are worked on at a time where they do not fit into registers: 4 KiB of `f64`,
 /// which stay in the L1 cache while every rank's contribution passes through them.
-const BLOCK: usize = 1024;
+const BLOCK: usize = 512;
+
+/// Up to how many contributions are combined in one loop, in registers alone.
+const IN_REGISTERS: usize = 4;
 
 /// Combines all contributions, in rank order, into `result`.
 pub(crate) struct Reduce<'a, T, C> {
@@ -21,25 +27,25 @@ pub(crate) struct Reduce<'a, T, C> {
 
 impl<T: Element, C: Combination<T::Accumulator>> Kernel for Reduce<'_, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run<S: ConvertF16>(self, set: S) {
         let Self {
             combination,
             contributions,
             result,
         } = self;
-        // Up to four contributions pass through registers alone.
-        if contributions.len() <= 4 {
-            return reduce_block(
-                combination,
-                contributions.len(),
-                |r| contributions[r],
-                result,
-            );
+        let ranks = contributions.len();
+        if T::CONVERTS_INLINE && ranks <= IN_REGISTERS {
+            return reduce_in_registers(combination, ranks, |rank| contributions[rank], result);
         }
+        if ranks == 0 {
+            return;
+        }
+        let mut scratch = Scratch::new();
         for (block, result) in result.chunks_mut(BLOCK).enumerate() {
             let range = block * BLOCK..block * BLOCK + result.len();
             let contribution = |rank: usize| &contributions[rank][range.clone()];
-            reduce_block(combination, contributions.len(), contribution, result);
+            scratch.sum_up(set, combination, ranks, contribution);
+            scratch.finish(set, combination, result);
         }
     }
 }
@@ -55,26 +61,47 @@ pub(crate) struct ReduceInPlace<'a, T, C> {
 
 impl<T: Element, C: Combination<T::Accumulator>> Kernel for ReduceInPlace<'_, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run<S: ConvertF16>(self, set: S) {
         let Self {
             combination,
             own,
             own_rank,
             others,
         } = self;
-        let mut copy = [T::zeroed(); BLOCK];
-        for (block, own) in own.chunks_mut(BLOCK).enumerate() {
-            let range = block * BLOCK..block * BLOCK + own.len();
-            let copy = &mut copy[..own.len()];
-            copy.copy_from_slice(own);
-            let copy: &[T] = copy;
-            let contribution = |rank: usize| match rank.cmp(&own_rank) {
-                std::cmp::Ordering::Less => &others[rank][range.clone()],
-                std::cmp::Ordering::Equal => copy,
-                std::cmp::Ordering::Greater => &others[rank - 1][range.clone()],
-            };
-            reduce_block(combination, others.len() + 1, contribution, own);
+        let ranks = others.len() + 1;
+        if T::CONVERTS_INLINE && ranks <= IN_REGISTERS {
+            // What is read and what is written must be apart; a block's copy stays in the cache.
+            let mut copy = [T::zeroed(); BLOCK];
+            for (block, own) in own.chunks_mut(BLOCK).enumerate() {
+                let start = block * BLOCK;
+                let copy = &mut copy[..own.len()];
+                copy.copy_from_slice(own);
+                let contribution = with_own(copy, own_rank, others, start);
+                reduce_in_registers(combination, ranks, contribution, own);
+            }
+            return;
         }
+        let mut scratch = Scratch::new();
+        for (block, own) in own.chunks_mut(BLOCK).enumerate() {
+            let contribution = with_own(own, own_rank, others, block * BLOCK);
+            scratch.sum_up(set, combination, ranks, contribution);
+            scratch.finish(set, combination, own);
+        }
+    }
+}
+
+/// The contributions by rank to the block that begins at `start`, of which one is `own`.
+#[inline(always)]
+fn with_own<'a, T>(
+    own: &'a [T],
+    own_rank: usize,
+    others: &'a [&'a [T]],
+    start: usize,
+) -> impl Fn(usize) -> &'a [T] {
+    move |rank| match rank.cmp(&own_rank) {
+        Ordering::Less => &others[rank][start..start + own.len()],
+        Ordering::Equal => own,
+        Ordering::Greater => &others[rank - 1][start..start + own.len()],
     }
 }
 
@@ -87,15 +114,24 @@ pub(crate) struct Accumulate<'a, T, C> {
 
 impl<T: Element, C: Combination<T::Accumulator>> Kernel for Accumulate<'_, T, C> {
     #[inline(always)]
-    fn run(self) {
+    fn run<S: ConvertF16>(self, set: S) {
         let Self {
             combination,
             into,
             from,
         } = self;
-        for (into, from) in into.iter_mut().zip(from) {
-            let all = combination.combine(into.widen(), from.widen());
-            *into = T::narrow(combination.finish(all));
+        if T::CONVERTS_INLINE {
+            for (into, from) in into.iter_mut().zip(from) {
+                let all = combination.combine(into.widen(), from.widen());
+                *into = T::narrow(combination.finish(all));
+            }
+            return;
+        }
+        let mut scratch = Scratch::new();
+        for (into, from) in into.chunks_mut(BLOCK).zip(from.chunks(BLOCK)) {
+            let contribution = |rank| if rank == 0 { &*into } else { from };
+            scratch.sum_up(set, combination, 2, contribution);
+            scratch.finish(set, combination, into);
         }
     }
 }
@@ -108,17 +144,86 @@ pub(crate) struct Finish<'a, T, C> {
 
 impl<T: Element, C: Combination<T::Accumulator>> Kernel for Finish<'_, T, C> {
     #[inline(always)]
-    fn run(self) {
-        for value in self.values {
-            *value = T::narrow(self.combination.finish(value.widen()));
+    fn run<S: ConvertF16>(self, set: S) {
+        let Self {
+            combination,
+            values,
+        } = self;
+        if T::CONVERTS_INLINE {
+            for value in values {
+                *value = T::narrow(combination.finish(value.widen()));
+            }
+            return;
+        }
+        let mut scratch = Scratch::new();
+        for values in values.chunks_mut(BLOCK) {
+            scratch.sum_up(set, combination, 1, |_| &*values);
+            scratch.finish(set, combination, values);
         }
     }
 }
 
-/// Combines the contributions of `ranks` ranks, in rank order. Of more than four ranks, `result`
-/// may be at most [`BLOCK`] elements.
+/// One block of accumulators, and room to convert another one.
+struct Scratch<T: Element> {
+    sums: [T::Accumulator; BLOCK],
+    widened: [T::Accumulator; BLOCK],
+}
+
+impl<T: Element> Scratch<T> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            sums: [T::Accumulator::default(); BLOCK],
+            widened: [T::Accumulator::default(); BLOCK],
+        }
+    }
+
+    /// Combines the contributions, of one length, of `ranks` ranks in rank order; at least one.
+    #[inline(always)]
+    fn sum_up<'a, S: ConvertF16, C: Combination<T::Accumulator>>(
+        &mut self,
+        set: S,
+        combination: C,
+        ranks: usize,
+        contribution: impl Fn(usize) -> &'a [T],
+    ) {
+        let first = contribution(0);
+        T::widen_block(set, first, &mut self.sums[..first.len()]);
+        for contribution in (1..ranks).map(contribution) {
+            let sums = &mut self.sums[..contribution.len()];
+            if T::CONVERTS_INLINE {
+                for (sum, value) in sums.iter_mut().zip(contribution) {
+                    *sum = combination.combine(*sum, value.widen());
+                }
+            } else {
+                let widened = &mut self.widened[..contribution.len()];
+                T::widen_block(set, contribution, widened);
+                for (sum, value) in sums.iter_mut().zip(&*widened) {
+                    *sum = combination.combine(*sum, *value);
+                }
+            }
+        }
+    }
+
+    /// Makes the result of what was combined.
+    #[inline(always)]
+    fn finish<S: ConvertF16, C: Combination<T::Accumulator>>(
+        &mut self,
+        set: S,
+        combination: C,
+        result: &mut [T],
+    ) {
+        let sums = &mut self.sums[..result.len()];
+        for sum in &mut *sums {
+            *sum = combination.finish(*sum);
+        }
+        T::narrow_block(set, sums, result);
+    }
+}
+
+/// Combines the contributions of at most [`IN_REGISTERS`] ranks, in rank order.
 #[inline(always)]
-fn reduce_block<'a, T: Element, C: Combination<T::Accumulator>>(
+fn reduce_in_registers<'a, T: Element, C: Combination<T::Accumulator>>(
     combination: C,
     ranks: usize,
     contribution: impl Fn(usize) -> &'a [T],
@@ -145,27 +250,12 @@ fn reduce_block<'a, T: Element, C: Combination<T::Accumulator>>(
                 *result = last(join(join(a.widen(), b.widen()), c.widen()));
             }
         }
-        4 => {
+        IN_REGISTERS => {
             let inputs = of(0).iter().zip(of(1)).zip(of(2)).zip(of(3));
             for (result, (((a, b), c), d)) in result.iter_mut().zip(inputs) {
                 *result = last(join(join(join(a.widen(), b.widen()), c.widen()), d.widen()));
             }
         }
-        _ => {
-            let mut sums = [T::Accumulator::default(); BLOCK];
-            let sums = &mut sums[..length];
-            let inputs = of(0).iter().zip(of(1)).zip(of(2));
-            for (sum, ((a, b), c)) in sums.iter_mut().zip(inputs) {
-                *sum = join(join(a.widen(), b.widen()), c.widen());
-            }
-            for rank in 3..ranks - 1 {
-                for (sum, value) in sums.iter_mut().zip(of(rank)) {
-                    *sum = join(*sum, value.widen());
-                }
-            }
-            for ((result, sum), value) in result.iter_mut().zip(&*sums).zip(of(ranks - 1)) {
-                *result = last(join(*sum, value.widen()));
-            }
-        }
+        _ => unreachable!("more contributions than registers were asked for"),
     }
 }

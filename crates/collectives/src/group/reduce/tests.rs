@@ -392,3 +392,12 @@ fn integers_wrap_and_have_no_mean() {
     assert!(!ReduceOp::Mean.supports::<i64>());
     assert!(ReduceOp::Mean.supports::<bf16>());
 }
+
+#[test]
+fn of_no_contributions_nothing_is_made() {
+    for value in [f16::ONE, f16::NAN] {
+        let mut result = [value];
+        reduce_in_rank_order(ReduceOp::Sum, &[], &mut result);
+        assert_eq!(result[0].to_bits(), value.to_bits());
+    }
+}
