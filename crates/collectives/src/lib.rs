@@ -29,10 +29,6 @@
 pub mod group;
 mod lane;
 pub mod rendezvous;
-#[allow(
-    dead_code,
-    reason = "its tests and models use more of it than lanes do"
-)]
 mod shared_memory;
 pub mod store;
 mod sync;

@@ -87,7 +87,7 @@ pub(crate) enum SegmentError {
 }
 
 /// The other side of a ring has written nonsense.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the ring from rank {from} to rank {to} in shared memory is broken: its position `{position}` \
      is {found} and must be between {lowest} and {highest}; the other rank's memory is damaged or \
