@@ -30,7 +30,7 @@ impl Collective<'_> {
                 let parts = self.open(|_| Payload::part_of(&values, 0..length))?;
                 self.reduce_parts(&values, &parts, op)
             }
-            Algorithm::Direct => {
+            _ => {
                 let reduced = self.reduce_own_chunk(&values, op)?;
                 for peer in self.others() {
                     self.send(
@@ -76,7 +76,7 @@ impl Collective<'_> {
                     Ok(unshare(values))
                 }
             }
-            Algorithm::Direct => {
+            _ => {
                 let reduced = self.reduce_own_chunk(&values, op)?;
                 if !is_root {
                     self.send(
@@ -130,7 +130,7 @@ impl Collective<'_> {
                 }
                 self.take_list(root, parts.swap_remove(root), Some(length))
             }
-            Algorithm::Direct => {
+            _ => {
                 let parts = self.open(|peer| {
                     let range = if is_root {
                         chunk(length, peer, self.size())

@@ -27,6 +27,7 @@ mod point_to_point;
 mod reduce;
 mod signature;
 mod subgroup;
+mod tuning;
 mod work;
 
 use std::fmt;
@@ -37,9 +38,10 @@ use std::time::{Duration, Instant};
 pub use self::algorithm::Algorithm;
 pub use self::element::{DType, Element};
 pub use self::error::{CollectiveError, RankCall};
-pub use self::options::{DEFAULT_TIMEOUT, GroupOptions};
+pub use self::options::{DEFAULT_TIMEOUT, GroupOptions, ReductionOrder, TransportKind};
 pub use self::reduce::ReduceOp;
 pub use self::signature::{Operation, Signature};
+pub use self::tuning::Tuning;
 pub use self::work::Work;
 
 use self::communication::Shared;

@@ -7,6 +7,7 @@ use super::element::Element;
 use super::error::CollectiveError;
 use super::reduce::ReduceOp;
 use super::signature::{Call, Operation, Signature};
+use super::tuning::Path;
 use super::work::{Partner, Work};
 
 /// The collectives. Each returns at once; its [`Work`] gives the result.
@@ -31,6 +32,39 @@ impl ProcessGroup {
         self.issue(signature, check, move |collective| {
             collective.all_reduce(values, op, algorithm)
         })
+    }
+
+    /// Reduces `values` element by element over all ranks in place, on the caller's own thread;
+    /// every rank gets the same bits.
+    ///
+    /// Comes in the same order as all other collectives of the group: those that were issued
+    /// before on this rank are finished first.
+    ///
+    /// # Errors
+    /// Those of [`Work::wait`]. What `values` hold after an error is not specified.
+    pub fn all_reduce_in_place<T: Element>(
+        &self,
+        values: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let result = self.all_reduce(values.to_vec(), op).wait()?;
+        values.copy_from_slice(&result);
+        Ok(())
+    }
+
+    /// Gives every rank the `values` of `root` in place, on the caller's own thread. The lengths
+    /// must be equal. As [`ProcessGroup::all_reduce_in_place`] in all else.
+    ///
+    /// # Errors
+    /// Those of [`Work::wait`]. What `values` hold after an error is not specified.
+    pub fn broadcast_in_place<T: Element>(
+        &self,
+        values: &mut [T],
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        let result = self.broadcast(values.to_vec(), root).wait()?;
+        values.copy_from_slice(&result);
+        Ok(())
     }
 
     /// Gives every rank the `values` of `root`. All ranks hand in as many elements as the root
@@ -212,7 +246,13 @@ impl ProcessGroup {
     }
 
     fn algorithm_for<T: Element>(&self, values: &[T]) -> Algorithm {
-        self.core().options.algorithm_for(size_of_val(values))
+        let options = &self.core().options;
+        let algorithm = options.algorithm.unwrap_or_else(|| {
+            options
+                .tuning
+                .choose(Path::Tcp, self.world_size(), size_of_val(values))
+        });
+        algorithm.simplified()
     }
 
     pub(super) fn check_rank(&self, rank: usize) -> Result<(), String> {

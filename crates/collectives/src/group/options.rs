@@ -1,19 +1,95 @@
 //! How a group behaves.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::algorithm::Algorithm;
+use super::tuning::Tuning;
 
 /// The deadline of operations where neither the options nor a rendezvous gives one.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What carries the data of collectives between two ranks.
+///
+/// ```
+/// use everburn_collectives::group::TransportKind;
+///
+/// assert_eq!("shm".parse(), Ok(TransportKind::SharedMemory));
+/// assert_eq!(TransportKind::Auto.to_string(), "auto");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// Shared memory between the ranks of one machine, TCP between machines. Where shared memory
+    /// cannot be had, TCP, with a warning that says why.
+    #[default]
+    Auto,
+    /// Shared memory; an error where two ranks cannot share any.
+    SharedMemory,
+    /// TCP between all ranks.
+    Tcp,
+}
+
+impl TransportKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::SharedMemory, Self::Tcp];
+
+    /// The name, as [`TransportKind::from_str`] reads it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::SharedMemory => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for TransportKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| format!("there is no transport `{text}`; choose auto, shm or tcp"))
+    }
+}
+
+/// In which order reductions combine the ranks' contributions. All ranks hold the same bits
+/// either way.
+///
+/// ```
+/// use everburn_collectives::group::{GroupOptions, ReductionOrder};
+///
+/// // The same bits over any transport, and with any tuning.
+/// let options = GroupOptions { order: ReductionOrder::Rank, ..GroupOptions::default() };
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ReductionOrder {
+    /// Whichever the fastest algorithm has.
+    #[default]
+    Free,
+    /// In rank order: only [`Algorithm::Flat`] and [`Algorithm::Direct`] are chosen.
+    Rank,
+}
 
 /// How a group behaves; the same on all its ranks.
 ///
 /// ```
 /// use std::time::Duration;
-/// use everburn_collectives::group::GroupOptions;
+/// use everburn_collectives::group::{GroupOptions, TransportKind};
 ///
-/// let options = GroupOptions { timeout: Some(Duration::from_secs(60)), ..Default::default() };
+/// let options = GroupOptions {
+///     timeout: Some(Duration::from_secs(60)),
+///     transport: TransportKind::Tcp,
+///     ..Default::default()
+/// };
 /// assert_eq!(options.max_message_bytes, 4 << 30);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,33 +100,40 @@ pub struct GroupOptions {
     /// The longest message between two ranks, in bytes. A longer one is refused by its sender; a
     /// peer that sends one all the same is cut off.
     pub max_message_bytes: u64,
-    /// Messages of up to this many bytes are exchanged [`Algorithm::Flat`], larger ones
-    /// [`Algorithm::Direct`].
-    pub small_message_bytes: usize,
-    /// One algorithm for all messages, for measurements and tests; `None` chooses by size.
+    /// What carries the data of collectives.
+    pub transport: TransportKind,
+    /// In which order reductions combine.
+    pub order: ReductionOrder,
+    /// One algorithm for all messages, for measurements and tests; `None` takes it from `tuning`.
     pub algorithm: Option<Algorithm>,
+    /// Which algorithm for which messages.
+    pub tuning: Tuning,
 }
 
 impl Default for GroupOptions {
-    /// No timeout of its own, 4 GiB a message, small up to 32 KiB.
+    /// No timeout of its own, 4 GiB a message, and whatever is fastest.
     fn default() -> Self {
         Self {
             timeout: None,
             max_message_bytes: 4 << 30,
-            small_message_bytes: 32 << 10,
+            transport: TransportKind::Auto,
+            order: ReductionOrder::Free,
             algorithm: None,
+            tuning: Tuning::MEASURED,
         }
     }
 }
 
-impl GroupOptions {
-    /// The algorithm for a message of `bytes` bytes.
-    #[must_use]
-    pub fn algorithm_for(&self, bytes: usize) -> Algorithm {
-        match self.algorithm {
-            Some(algorithm) => algorithm,
-            None if bytes <= self.small_message_bytes => Algorithm::Flat,
-            None => Algorithm::Direct,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_are_read_back() {
+        for kind in TransportKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
         }
+        let error = "udp".parse::<TransportKind>().unwrap_err();
+        assert!(error.contains("choose auto, shm or tcp"), "{error}");
     }
 }
