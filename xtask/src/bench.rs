@@ -1,17 +1,28 @@
 //! `cargo xtask bench`: what is claimed about speed, measured in one run beside its peer.
 
+mod chart;
+mod collectives;
 mod everburn;
+mod gloo;
+mod job;
 mod machine;
+mod network;
 mod process;
 mod pytorch;
+mod quantity;
 mod statistics;
 mod table;
+mod team;
 mod train;
 mod train_options;
 mod train_rows;
 
 use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
+
+use tempfile::TempDir;
 
 /// The exit code for a command line that cannot work, as `clap` has it.
 const BAD_COMMAND_LINE: u8 = 2;
@@ -27,11 +38,18 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 1] = [Bench {
-    name: "train",
-    about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
-    run: train::run,
-}];
+const BENCHES: [Bench; 2] = [
+    Bench {
+        name: "train",
+        about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
+        run: train::run,
+    },
+    Bench {
+        name: "collectives",
+        about: "time and GB/s of collectives by size, ranks and transport; --against gloo",
+        run: collectives::run,
+    },
+];
 
 /// What the arguments after `bench` ask for.
 enum Asked<'a> {
@@ -93,6 +111,19 @@ fn listing() -> String {
     )
 }
 
+/// Removed when the value goes, also on an interrupt.
+fn temporary_folder() -> Result<TempDir, process::Failure> {
+    tempfile::Builder::new()
+        .prefix("everburn-bench-")
+        .tempdir()
+        .map_err(|error| process::Failure::new(format!("no temporary folder: {error}")))
+}
+
+fn write_file(file: &Path, text: &str) -> Result<(), process::Failure> {
+    fs::write(file, text)
+        .map_err(|error| process::Failure::new(format!("cannot write {}: {error}", file.display())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,11 +147,11 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_named_and_the_known_ones_are_listed() {
-        let words = words("collectives --ranks 2");
+        let words = words("lunch --ranks 2");
         let Asked::Unknown(name) = asked_for(&words) else {
-            panic!("collectives is known")
+            panic!("lunch is known")
         };
-        assert_eq!(name, "collectives");
+        assert_eq!(name, "lunch");
         assert!(listing().contains("\n  train "), "{}", listing());
     }
 }

@@ -71,12 +71,12 @@ fn call(
     match operation {
         Operation::AllReduce => {
             let start = Instant::now();
-            *values = group.all_reduce(std::mem::take(values), sum).wait()?;
+            group.all_reduce_in_place(values, sum)?;
             Ok(microseconds(start))
         }
         Operation::Broadcast => {
             let start = Instant::now();
-            *values = group.broadcast(std::mem::take(values), 0).wait()?;
+            group.broadcast_in_place(values, 0)?;
             Ok(microseconds(start))
         }
         Operation::Reduce => {

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use clap::Args;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::group::{Algorithm, GroupOptions, ProcessGroup, TransportKind};
 use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
 use everburn_launch::RankEnvironment;
 use serde::Deserialize;
@@ -16,12 +16,12 @@ use crate::{Failure, collective, link, memory};
 #[derive(Debug, Args)]
 pub(crate) struct RankOptions {
     /// auto, shm or tcp
-    #[arg(long, default_value = "auto")]
-    transport: String,
+    #[arg(long, default_value_t)]
+    transport: TransportKind,
 
     /// One algorithm for all messages [default: chosen by size and ranks]
     #[arg(long)]
-    algorithm: Option<String>,
+    algorithm: Option<Algorithm>,
 }
 
 /// What the benchmark wants measured now; the same line goes to every rank.
@@ -46,7 +46,11 @@ enum Order {
 /// Carries out the orders on standard input until it ends.
 pub(crate) fn run(options: &RankOptions) -> Result<(), Failure> {
     RankEnvironment::from_env()?.guard_against_orphaning()?;
-    let group_options = group_options(options)?;
+    let group_options = GroupOptions {
+        transport: options.transport,
+        algorithm: options.algorithm,
+        ..GroupOptions::default()
+    };
     let joined = rendezvous("env://", RendezvousRequest::default())?;
     let address = joined.local_address;
     let group = ProcessGroup::connect(joined, group_options)?;
@@ -75,20 +79,6 @@ pub(crate) fn run(options: &RankOptions) -> Result<(), Failure> {
     }
     group.destroy()?;
     Ok(())
-}
-
-fn group_options(options: &RankOptions) -> Result<GroupOptions, Failure> {
-    let _ = &options.transport;
-    let algorithm = match options.algorithm.as_deref() {
-        None => None,
-        Some("flat") => Some(everburn_collectives::group::Algorithm::Flat),
-        Some("direct") => Some(everburn_collectives::group::Algorithm::Direct),
-        Some(other) => return Err(format!("there is no algorithm `{other}`").into()),
-    };
-    Ok(GroupOptions {
-        algorithm,
-        ..GroupOptions::default()
-    })
 }
 
 #[cfg(test)]
