@@ -26,6 +26,7 @@
 //! ```
 
 pub mod group;
+mod lane;
 pub mod rendezvous;
 pub mod store;
 mod sync;

@@ -1,13 +1,16 @@
-//! One collective, as the communication thread runs it: the opening, in which all ranks compare
-//! what they called, and the exchange of later phases.
+//! One collective, as whoever runs it sees it; and the exchange of frames by which the group's
+//! first collective establishes the lanes.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::algorithm::Algorithm;
 use super::core::{Core, Place};
 use super::element::Element;
+use super::engine::Pace;
 use super::error::{CollectiveError, RankCall};
 use super::signature::{Call, Signature};
+use super::tuning::Path;
 use crate::transport::{FrameKind, Interruption, Payload};
 
 /// The phase of the opening frames.
@@ -19,11 +22,12 @@ pub(crate) struct Collective<'a> {
     pub(crate) place: Place,
     signature: Signature,
     deadline: Instant,
+    pace: Pace,
 }
 
 impl<'a> Collective<'a> {
     /// Begins a collective; its deadline counts from now.
-    pub(crate) fn new(core: &'a Arc<Core>, place: Place, signature: Signature) -> Self {
+    pub(crate) fn new(core: &'a Arc<Core>, place: Place, signature: Signature, pace: Pace) -> Self {
         let started = Instant::now();
         let place = Place { started, ..place };
         Self {
@@ -31,6 +35,7 @@ impl<'a> Collective<'a> {
             place,
             signature,
             deadline: started + core.timeout(),
+            pace,
         }
     }
 
@@ -42,6 +47,34 @@ impl<'a> Collective<'a> {
     /// This rank's number in the group.
     pub(crate) fn rank(&self) -> usize {
         self.core.rank
+    }
+
+    /// What this rank called.
+    pub(crate) const fn signature(&self) -> Signature {
+        self.signature
+    }
+
+    /// Who runs it.
+    pub(crate) const fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// Chooses the algorithm for `bytes` bytes, and names it in the signature where there is a
+    /// choice.
+    pub(crate) fn choose(&mut self, path: Path, bytes: usize) -> Algorithm {
+        let options = &self.core.options;
+        let given = options.algorithm;
+        let chosen = given.unwrap_or_else(|| options.tuning.choose(path, self.size(), bytes));
+        let chosen = options.restrict(self.signature.operation, chosen);
+        if self.signature.operation.has_algorithms() {
+            self.signature.algorithm = Some(chosen);
+        }
+        chosen
+    }
+
+    /// When this rank gives up.
+    pub(crate) const fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// The other ranks of the group, beginning after this one.
@@ -91,10 +124,7 @@ impl<'a> Collective<'a> {
             .iter()
             .any(|signature| *signature != Some(self.signature))
         {
-            let error = self.mismatch(self.calls(&signatures));
-            // The others hold the same signatures and need not be told.
-            self.core.fail_here(&error);
-            return Err(error);
+            return Err(self.mismatch(&signatures, false));
         }
         Ok(payloads)
     }
@@ -123,8 +153,18 @@ impl<'a> Collective<'a> {
                 .core
                 .interrupted(&self.place, Interruption::Deadline { missing });
         }
-        let error = self.mismatch(self.calls(&signatures));
-        self.core.fail_everywhere(&error, None, error.to_string());
+        self.mismatch(&signatures, true)
+    }
+
+    /// The error when ranks called different things, by group rank. Unless it is `late` (some have
+    /// not called at all), the others hold the same signatures and need not be told.
+    pub(crate) fn mismatch(&self, signatures: &[Option<Signature>], late: bool) -> CollectiveError {
+        let error = self.disagreement(self.calls(signatures));
+        if late {
+            self.core.fail_everywhere(&error, None, error.to_string());
+        } else {
+            self.core.fail_here(&error);
+        }
         error
     }
 
@@ -148,37 +188,62 @@ impl<'a> Collective<'a> {
             .collect()
     }
 
-    /// Demands that all ranks sent the same elements in the opening, and names the call of each
+    /// Demands that all ranks gave the same list, `lists` by group rank, and names the call of each
     /// otherwise.
-    pub(crate) fn demand_same<T: Element>(
-        &self,
-        own: &[T],
-        payloads: &[Payload],
-    ) -> Result<(), CollectiveError> {
-        let given = |rank: usize| {
-            if rank == self.rank() {
-                Some(own)
-            } else {
-                payloads[rank].as_slice::<T>()
-            }
-        };
-        if (0..self.size()).all(|rank| given(rank) == Some(own)) {
+    pub(crate) fn demand_same<T: Element>(&self, lists: &[Vec<T>]) -> Result<(), CollectiveError> {
+        if lists.iter().all(|list| *list == lists[0]) {
             return Ok(());
         }
         let name = self.signature.operation.name();
-        let calls = (0..self.size()).map(|rank| {
-            let call = given(rank).map(|values| format!("{name}({values:?})"));
-            RankCall {
-                rank: self.core.members[rank],
-                call,
-            }
-        });
-        let error = self.mismatch(calls.collect());
+        let calls = lists
+            .iter()
+            .zip(&self.core.members)
+            .map(|(list, rank)| RankCall {
+                rank: *rank,
+                call: Some(format!("{name}({list:?})")),
+            });
+        let error = self.disagreement(calls.collect());
         self.core.fail_here(&error);
         Err(error)
     }
 
-    fn mismatch(&self, calls: Vec<RankCall>) -> CollectiveError {
+    /// The error when `peer`, a group rank, sent what no rank sends; the others are told.
+    pub(crate) fn protocol(&self, peer: usize, reason: String) -> CollectiveError {
+        let error = CollectiveError::Protocol {
+            rank: self.core.job_rank(),
+            peer: self.core.members[peer],
+            operation: Call::Collective(self.signature).to_string(),
+            step: self.place.step,
+            waited: self.place.started.elapsed(),
+            reason,
+        };
+        self.core.fail_everywhere(&error, None, error.to_string());
+        error
+    }
+
+    /// The error when the ranks cannot exchange data as they were told to; all ranks find it.
+    pub(crate) fn no_path(&self, reason: String) -> CollectiveError {
+        let error = CollectiveError::NoPath {
+            rank: self.core.job_rank(),
+            operation: Call::Collective(self.signature).to_string(),
+            reason,
+        };
+        self.core.fail_here(&error);
+        error
+    }
+
+    /// The error when the operating system refused what lanes need; the others are told.
+    pub(crate) fn system(&self, action: &str, error: &dyn ToString) -> CollectiveError {
+        let error = CollectiveError::System {
+            rank: self.core.job_rank(),
+            action: action.to_owned(),
+            reason: error.to_string(),
+        };
+        self.core.fail_everywhere(&error, None, error.to_string());
+        error
+    }
+
+    fn disagreement(&self, calls: Vec<RankCall>) -> CollectiveError {
         let Place { sequence, step, .. } = self.place;
         CollectiveError::Mismatch {
             rank: self.core.job_rank(),
@@ -229,53 +294,5 @@ impl<'a> Collective<'a> {
             take(peer, part.payload)?;
         }
         Ok(())
-    }
-
-    /// The elements of a payload of the group rank `peer`, which must be `length`.
-    pub(crate) fn elements<'p, T: Element>(
-        &self,
-        peer: usize,
-        payload: &'p Payload,
-        length: usize,
-    ) -> Result<&'p [T], CollectiveError> {
-        match payload.as_slice::<T>() {
-            Some(values) if values.len() == length => Ok(values),
-            _ => Err(self.wrong_payload::<T>(peer, payload, Some(length))),
-        }
-    }
-
-    /// The payload of the group rank `peer` as a `Vec`, of `length` elements if that is known.
-    pub(crate) fn take_list<T: Element>(
-        &self,
-        peer: usize,
-        payload: Payload,
-        length: Option<usize>,
-    ) -> Result<Vec<T>, CollectiveError> {
-        let found = payload.as_slice::<T>().map(<[T]>::len);
-        if found.is_none() || length.is_some_and(|length| found != Some(length)) {
-            return Err(self.wrong_payload::<T>(peer, &payload, length));
-        }
-        // The type has just been looked at.
-        Ok(payload.into_vec().unwrap_or_default())
-    }
-
-    /// The error for data that do not fit the signature they came with.
-    fn wrong_payload<T: Element>(
-        &self,
-        peer: usize,
-        payload: &Payload,
-        length: Option<usize>,
-    ) -> CollectiveError {
-        let length = length.map_or_else(String::new, |length| length.to_string());
-        let error = CollectiveError::Protocol {
-            rank: self.core.job_rank(),
-            peer: self.core.members[peer],
-            operation: Call::Collective(self.signature).to_string(),
-            step: self.place.step,
-            waited: self.place.started.elapsed(),
-            reason: format!("its data are {payload:?} instead of {}[{length}]", T::DTYPE),
-        };
-        self.core.fail_everywhere(&error, None, error.to_string());
-        error
     }
 }

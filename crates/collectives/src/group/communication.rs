@@ -87,8 +87,19 @@ impl Shared {
         result
     }
 
-    /// Starts the communication thread, at the group's first collective: groups that only send
-    /// and receive have none.
+    /// Gives a call of this thread's own the next number; an error if the group is closed.
+    pub(crate) fn take_number(&self, call: Call) -> Result<Place, CollectiveError> {
+        let queue = lock(&self.queue);
+        let place = self.core.place(call);
+        if queue.closed {
+            return Err(self.core.destroyed(&place));
+        }
+        self.core.issued.fetch_add(1, Ordering::AcqRel);
+        Ok(place)
+    }
+
+    /// Starts the communication thread, at the group's first [`super::Work`] of a collective:
+    /// groups that only send, receive and work in place have none.
     fn start(&self) -> Result<CommunicationThread, CollectiveError> {
         let (jobs, queued) = mpsc::channel::<Job>();
         let ended = Arc::new(Ended::default());
@@ -105,6 +116,10 @@ impl Shared {
                     job(None);
                     leave.0.count_finished();
                 }
+                // A caller of another handle may be at work in place.
+                let core = &leave.0;
+                let issued = core.issued.load(Ordering::Acquire);
+                core.wait_for_turn(issued, Instant::now() + core.timeout());
                 drop(leave);
             })
             .map_err(|error| CollectiveError::System {
@@ -135,8 +150,11 @@ impl Shared {
             ended,
         }) = thread
         else {
+            // A caller of another handle may be at work.
+            let issued = self.core.issued.load(Ordering::Acquire);
+            let finished = self.core.wait_for_turn(issued, deadline);
             self.core.leave();
-            return true;
+            return finished;
         };
         drop(jobs);
         let mut has_ended = lock(&ended.ended);

@@ -2,16 +2,21 @@
 //! group fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::GroupOptions;
+use super::engine::Workspace;
 use super::error::CollectiveError;
 use super::signature::Call;
-use crate::sync::lock;
+use crate::lane::Lanes;
+use crate::sync::{lock, wait_until};
 use crate::transport::{
     Failure, Frame, FrameKind, Header, Interruption, Mailbox, Payload, Transport, encode_abort,
 };
+
+/// How often a collective that waits for its turn looks whether the group has failed.
+const TURN_TICK: Duration = Duration::from_millis(100);
 
 /// One call of this rank: what it was, and where in the run.
 #[derive(Debug, Clone, Copy)]
@@ -37,12 +42,23 @@ pub(crate) struct Core {
     /// How many collectives this rank has issued.
     pub(crate) issued: AtomicU64,
     progress: Mutex<Progress>,
+    turn: Condvar,
+    /// The lanes, and what collectives need beside them. Locked by whoever's turn it is.
+    pub(crate) data: Mutex<DataPlane>,
+}
+
+/// What carries the data of collectives.
+#[derive(Default)]
+pub(crate) struct DataPlane {
+    /// Established by the group's first collective.
+    pub(crate) lanes: Option<Lanes>,
+    pub(crate) workspace: Workspace,
 }
 
 #[derive(Default)]
 struct Progress {
     finished: u64,
-    /// The job ranks that the communication thread is waiting for.
+    /// The job ranks that the collective under way is waiting for.
     waiting_for: Vec<usize>,
 }
 
@@ -57,7 +73,7 @@ impl Core {
         step: Arc<AtomicU64>,
     ) -> Self {
         let issued = AtomicU64::new(0);
-        let progress = Mutex::default();
+        let (progress, turn, data) = Default::default();
         Self {
             transport,
             mailbox,
@@ -68,6 +84,8 @@ impl Core {
             step,
             issued,
             progress,
+            turn,
+            data,
         }
     }
 
@@ -106,7 +124,21 @@ impl Core {
         }
     }
 
-    /// How many collectives the communication thread has finished.
+    /// Waits for the turn of the collective `place`: for those before it, each of which has a
+    /// deadline of its own.
+    pub(crate) fn take_turn(&self, place: &Place) -> Result<(), CollectiveError> {
+        loop {
+            let come = self.wait_for_turn(place.sequence, Instant::now() + TURN_TICK);
+            if let Some(failure) = self.mailbox.failure() {
+                return Err(self.failed(place, &failure));
+            }
+            if come {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How many collectives are finished.
     pub(crate) fn finished(&self) -> u64 {
         lock(&self.progress).finished
     }
@@ -115,7 +147,7 @@ impl Core {
         lock(&self.progress).waiting_for.clone()
     }
 
-    /// Notes whom the communication thread waits for, for the report of a waiter whose own
+    /// Notes whom the collective under way waits for, for the report of a waiter whose own
     /// patience ends first.
     pub(crate) fn set_waiting_for(&self, ranks: &[usize]) {
         let mut progress = lock(&self.progress);
@@ -127,6 +159,22 @@ impl Core {
         let mut progress = lock(&self.progress);
         progress.finished += 1;
         progress.waiting_for.clear();
+        drop(progress);
+        self.turn.notify_all();
+    }
+
+    /// Waits until the collectives before `sequence` are finished or `deadline` has passed;
+    /// whether they are. Each of them has a deadline of its own.
+    pub(crate) fn wait_for_turn(&self, sequence: u64, deadline: Instant) -> bool {
+        let mut progress = lock(&self.progress);
+        while progress.finished < sequence {
+            let (locked, late) = wait_until(&self.turn, progress, deadline);
+            progress = locked;
+            if late {
+                return progress.finished >= sequence;
+            }
+        }
+        true
     }
 
     /// The error of an operation whose waiting was interrupted; fails the group and tells the
@@ -274,6 +322,14 @@ impl Core {
         let told = self.mailbox.failure();
         let told = told.filter(|failure| failure.first.is_none() && !failure.destroyed);
         self.mailbox.fail(&failure);
+        // Whoever still waits on a lane sees its end. A collective that is under way on another
+        // thread ends at the failure just noted, and the lanes with the group.
+        let lanes = self
+            .data
+            .try_lock()
+            .ok()
+            .and_then(|mut data| data.lanes.take());
+        drop(lanes);
         for peer in self.others() {
             if let Some(failure) = &told {
                 self.send(peer, 0, FrameKind::Abort, encode_abort(failure));

@@ -233,6 +233,16 @@ pub enum CollectiveError {
         /// The other rank's world size.
         theirs: usize,
     },
+    /// The data of two ranks cannot get from one to the other in the way that was asked for.
+    #[error("rank {rank} cannot exchange data with the others in {operation}: {reason}")]
+    NoPath {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        operation: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The operating system refused a socket or a thread.
     #[error("rank {rank} cannot {action}: {reason}")]
     System {

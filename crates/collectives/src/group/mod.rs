@@ -19,10 +19,12 @@ mod collective;
 mod communication;
 mod core;
 mod element;
+mod engine;
 mod error;
 mod exchange;
 mod operations;
 mod options;
+mod pattern;
 mod point_to_point;
 mod reduce;
 mod signature;
@@ -44,9 +46,11 @@ pub use self::signature::{Operation, Signature};
 pub use self::tuning::Tuning;
 pub use self::work::Work;
 
+pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 use self::core::Core;
 pub(crate) use self::signature::SIGNATURE_BYTES;
+pub(crate) use self::tuning::Path;
 use crate::rendezvous::Rendezvous;
 use crate::transport::{TcpMesh, ThreadMesh, Transport};
 

@@ -1,13 +1,13 @@
 //! The collectives, as their callers see them.
 
 use super::ProcessGroup;
-use super::algorithm::Algorithm;
 use super::collective::Collective;
+use super::core::Core;
 use super::element::Element;
+use super::engine::Pace;
 use super::error::CollectiveError;
 use super::reduce::ReduceOp;
 use super::signature::{Call, Operation, Signature};
-use super::tuning::Path;
 use super::work::{Partner, Work};
 
 /// The collectives. Each returns at once; its [`Work`] gives the result.
@@ -19,41 +19,68 @@ impl ProcessGroup {
     /// Reduces `values` element by element over all ranks; every rank gets the same bits.
     ///
     /// The lengths must be equal on all ranks. See [`ReduceOp`] for the arithmetic.
-    pub fn all_reduce<T: Element>(&self, values: Vec<T>, op: ReduceOp) -> Work<Vec<T>> {
-        let algorithm = self.algorithm_for(&values);
-        let signature = Signature::new(Operation::AllReduce)
-            .of::<T>()
-            .length(values.len())
-            .op(op)
-            .algorithm(algorithm);
-        let check = self
-            .check_op::<T>(op)
-            .and(self.check_size::<T>(values.len()));
+    pub fn all_reduce<T: Element>(&self, mut values: Vec<T>, op: ReduceOp) -> Work<Vec<T>> {
+        let (signature, check) = self.all_reduce_call(&values, op);
         self.issue(signature, check, move |collective| {
-            collective.all_reduce(values, op, algorithm)
+            collective.all_reduce(&mut values, op)?;
+            Ok(values)
         })
     }
 
-    /// Reduces `values` element by element over all ranks in place, on the caller's own thread;
-    /// every rank gets the same bits.
+    /// As [`ProcessGroup::all_reduce`], in place and on the caller's own thread: no allocation
+    /// and, for small messages, no switch between threads.
     ///
     /// Comes in the same order as all other collectives of the group: those that were issued
     /// before on this rank are finished first.
     ///
     /// # Errors
     /// Those of [`Work::wait`]. What `values` hold after an error is not specified.
+    ///
+    /// ```
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+    ///
+    /// let group = ProcessGroup::alone(GroupOptions::default());
+    /// let mut values = [1.0f32, 2.0];
+    /// group.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
+    /// assert_eq!(values, [1.0, 2.0]);
+    /// # Ok::<(), everburn_collectives::group::CollectiveError>(())
+    /// ```
     pub fn all_reduce_in_place<T: Element>(
         &self,
         values: &mut [T],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let result = self.all_reduce(values.to_vec(), op).wait()?;
-        values.copy_from_slice(&result);
-        Ok(())
+        let (signature, check) = self.all_reduce_call(values, op);
+        self.run_here(signature, check, |collective| {
+            collective.all_reduce(values, op)
+        })
     }
 
-    /// Gives every rank the `values` of `root` in place, on the caller's own thread. The lengths
-    /// must be equal. As [`ProcessGroup::all_reduce_in_place`] in all else.
+    fn all_reduce_call<T: Element>(
+        &self,
+        values: &[T],
+        op: ReduceOp,
+    ) -> (Signature, Result<(), String>) {
+        let signature = Signature::new(Operation::AllReduce)
+            .of::<T>()
+            .length(values.len())
+            .op(op)
+            .under(&self.core().options);
+        let check = self.check_op::<T>(op);
+        (signature, check.and(self.check_size::<T>(values.len())))
+    }
+
+    /// Gives every rank the `values` of `root`. All ranks hand in as many elements as the root
+    /// has; those of the others are not looked at.
+    pub fn broadcast<T: Element>(&self, mut values: Vec<T>, root: usize) -> Work<Vec<T>> {
+        let (signature, check) = self.broadcast_call(&values, root);
+        self.issue(signature, check, move |collective| {
+            collective.broadcast(&mut values, root)?;
+            Ok(values)
+        })
+    }
+
+    /// As [`ProcessGroup::broadcast`], in place and on the caller's own thread.
     ///
     /// # Errors
     /// Those of [`Work::wait`]. What `values` hold after an error is not specified.
@@ -62,44 +89,41 @@ impl ProcessGroup {
         values: &mut [T],
         root: usize,
     ) -> Result<(), CollectiveError> {
-        let result = self.broadcast(values.to_vec(), root).wait()?;
-        values.copy_from_slice(&result);
-        Ok(())
+        let (signature, check) = self.broadcast_call(values, root);
+        self.run_here(signature, check, |collective| {
+            collective.broadcast(values, root)
+        })
     }
 
-    /// Gives every rank the `values` of `root`. All ranks hand in as many elements as the root
-    /// has; those of the others are not looked at.
-    pub fn broadcast<T: Element>(&self, values: Vec<T>, root: usize) -> Work<Vec<T>> {
-        let algorithm = self.algorithm_for(&values);
+    fn broadcast_call<T: Element>(
+        &self,
+        values: &[T],
+        root: usize,
+    ) -> (Signature, Result<(), String>) {
         let signature = Signature::new(Operation::Broadcast)
             .of::<T>()
             .length(values.len())
             .root(root)
-            .algorithm(algorithm);
-        let check = self
-            .check_rank(root)
-            .and(self.check_size::<T>(values.len()));
-        self.issue(signature, check, move |collective| {
-            collective.broadcast(values, root, algorithm)
-        })
+            .under(&self.core().options);
+        let check = self.check_rank(root);
+        (signature, check.and(self.check_size::<T>(values.len())))
     }
 
     /// As [`ProcessGroup::all_reduce`], but only `root` gets the result; the others get their own
     /// `values` back.
     pub fn reduce<T: Element>(&self, values: Vec<T>, op: ReduceOp, root: usize) -> Work<Vec<T>> {
-        let algorithm = self.algorithm_for(&values);
         let signature = Signature::new(Operation::Reduce)
             .of::<T>()
             .length(values.len())
             .op(op)
             .root(root)
-            .algorithm(algorithm);
+            .under(&self.core().options);
         let check = self
             .check_op::<T>(op)
             .and(self.check_rank(root))
             .and(self.check_size::<T>(values.len()));
         self.issue(signature, check, move |collective| {
-            collective.reduce(values, op, root, algorithm)
+            collective.reduce(values, op, root)
         })
     }
 
@@ -110,7 +134,7 @@ impl ProcessGroup {
             .of::<T>()
             .length(length);
         self.issue(signature, self.check_size::<T>(length), move |collective| {
-            collective.all_gather(values, Some(length))
+            collective.gather(values, None)
         })
     }
 
@@ -120,7 +144,7 @@ impl ProcessGroup {
         self.issue(
             signature,
             self.check_size::<T>(values.len()),
-            move |collective| collective.all_gather(values, None),
+            move |collective| collective.gather_varied(values),
         )
     }
 
@@ -134,8 +158,10 @@ impl ProcessGroup {
         let check = self
             .check_rank(root)
             .and(self.check_size::<T>(values.len()));
+        let is_root = self.rank() == root;
         self.issue(signature, check, move |collective| {
-            collective.gather(values, root)
+            let lists = collective.gather(values, Some(root))?;
+            Ok(is_root.then_some(lists))
         })
     }
 
@@ -152,7 +178,8 @@ impl ProcessGroup {
                 (Some(_), false) => Err(format!("only the root, rank {root}, hands in lists")),
             });
         self.issue(signature, check, move |collective| {
-            collective.scatter(lists, root)
+            let mut lists = collective.all_to_all(lists.unwrap_or_default())?;
+            Ok(lists.swap_remove(root))
         })
     }
 
@@ -191,11 +218,8 @@ impl ProcessGroup {
 
     /// Is done when every rank has called it.
     pub fn barrier(&self) -> Work<()> {
-        self.issue(Signature::new(Operation::Barrier), Ok(()), |collective| {
-            collective
-                .open(|_| crate::transport::Payload::empty())
-                .map(drop)
-        })
+        let signature = Signature::new(Operation::Barrier);
+        self.issue(signature, Ok(()), |collective| collective.barrier())
     }
 
     /// Queues a collective for the communication thread, unless `check` has found why it can
@@ -204,7 +228,7 @@ impl ProcessGroup {
         &self,
         signature: Signature,
         check: Result<(), String>,
-        run: impl FnOnce(&Collective<'_>) -> Result<R, CollectiveError> + Send + 'static,
+        run: impl FnOnce(&mut Collective<'_>) -> Result<R, CollectiveError> + Send + 'static,
     ) -> Work<R> {
         let call = Call::Collective(signature);
         if let Err(reason) = check {
@@ -214,18 +238,31 @@ impl ProcessGroup {
             let (work, completion) = Work::new(&self.shared, place, Partner::Everyone);
             let core = self.core().clone();
             let job = move |refused: Option<CollectiveError>| {
-                let failure = core
-                    .mailbox
-                    .failure()
-                    .map(|failure| core.failed(&place, &failure));
-                let result = match refused.or(failure) {
-                    Some(error) => Err(error),
-                    None => run(&Collective::new(&core, place, signature)),
-                };
+                let refused = refused.map_or_else(|| core.take_turn(&place), Err);
+                let pace = Pace::Background;
+                let result =
+                    refused.and_then(|()| run(&mut Collective::new(&core, place, signature, pace)));
                 completion.complete(result);
             };
             (Box::new(job), work)
         })
+    }
+
+    /// Runs a collective on this thread when its turn has come, unless `check` has found why it
+    /// can never succeed.
+    fn run_here<R>(
+        &self,
+        signature: Signature,
+        check: Result<(), String>,
+        run: impl FnOnce(&mut Collective<'_>) -> Result<R, CollectiveError>,
+    ) -> Result<R, CollectiveError> {
+        let call = Call::Collective(signature);
+        check.map_err(|reason| self.invalid(call, reason))?;
+        let core = self.core();
+        let place = self.shared.take_number(call)?;
+        let _turn = EndOfTurn(core);
+        core.take_turn(&place)?;
+        run(&mut Collective::new(core, place, signature, Pace::Caller))
     }
 
     /// A call whose arguments can never succeed: nothing is sent, no number is taken.
@@ -243,16 +280,6 @@ impl ProcessGroup {
             operation,
             reason,
         }
-    }
-
-    fn algorithm_for<T: Element>(&self, values: &[T]) -> Algorithm {
-        let options = &self.core().options;
-        let algorithm = options.algorithm.unwrap_or_else(|| {
-            options
-                .tuning
-                .choose(Path::Tcp, self.world_size(), size_of_val(values))
-        });
-        algorithm.simplified()
     }
 
     pub(super) fn check_rank(&self, rank: usize) -> Result<(), String> {
@@ -293,5 +320,14 @@ impl ProcessGroup {
             "{op} does not exist for {}; sum and divide, or convert first",
             T::DTYPE
         ))
+    }
+}
+
+/// Lets the next collective begin, whichever way this one ends.
+struct EndOfTurn<'a>(&'a Core);
+
+impl Drop for EndOfTurn<'_> {
+    fn drop(&mut self) {
+        self.0.count_finished();
     }
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::algorithm::Algorithm;
+use super::signature::Operation;
 use super::tuning::Tuning;
 
 /// The deadline of operations where neither the options nor a rendezvous gives one.
@@ -121,6 +122,17 @@ impl Default for GroupOptions {
             algorithm: None,
             tuning: Tuning::MEASURED,
         }
+    }
+}
+
+impl GroupOptions {
+    /// What stands for `algorithm` in `operation` and under the order that is asked for.
+    pub(crate) fn restrict(&self, operation: Operation, algorithm: Algorithm) -> Algorithm {
+        let restricted = operation != Operation::AllReduce || self.order == ReductionOrder::Rank;
+        if restricted {
+            return algorithm.simplified();
+        }
+        algorithm
     }
 }
 

@@ -103,6 +103,38 @@ pub(crate) fn reduce_in_rank_order<T: Element>(
     }
 }
 
+/// Combines `from` into `into`, which holds the left operands. Without the last step of a mean.
+pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+    let left = into.to_vec();
+    reduce_in_rank_order(without_division(op), &[&left, from], into);
+}
+
+/// Combines `from` into `into`, which holds the right operands. Without the last step of a mean.
+pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+    let right = into.to_vec();
+    reduce_in_rank_order(without_division(op), &[from, &right], into);
+}
+
+/// Divides sums by the number of ranks: the last step of a mean.
+pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
+    let mut wide = [T::Accumulator::default(); BLOCK];
+    for block in values.chunks_mut(BLOCK) {
+        let wide = &mut wide[..block.len()];
+        T::widen(block, wide);
+        for value in wide.iter_mut() {
+            *value = value.divide(ranks);
+        }
+        T::narrow(wide, block);
+    }
+}
+
+fn without_division(op: ReduceOp) -> ReduceOp {
+    match op {
+        ReduceOp::Mean => ReduceOp::Sum,
+        op => op,
+    }
+}
+
 /// The loop of all reductions, one block at a time: `combine` is inlined into a loop over two
 /// slices of equal length, which the compiler vectorises.
 fn fold<T: Element>(

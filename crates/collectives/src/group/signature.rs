@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::algorithm::Algorithm;
 use super::element::{DType, Element};
+use super::options::GroupOptions;
 use super::reduce::ReduceOp;
 
 /// The collectives.
@@ -55,6 +56,11 @@ impl Operation {
         Self::Barrier,
         Self::Subgroup,
     ];
+
+    /// Whether there is a choice of algorithms.
+    pub(crate) const fn has_algorithms(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Broadcast | Self::Reduce)
+    }
 
     /// The name of the method.
     #[must_use]
@@ -147,8 +153,11 @@ impl Signature {
         self
     }
 
-    pub(crate) const fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = Some(algorithm);
+    /// Names the algorithm where one is asked for. Else it is chosen when the collective's turn
+    /// has come, and the way between the ranks is known.
+    pub(crate) fn under(mut self, options: &GroupOptions) -> Self {
+        let given = options.algorithm;
+        self.algorithm = given.map(|given| options.restrict(self.operation, given));
         self
     }
 
@@ -261,7 +270,11 @@ mod tests {
         for operation in Operation::ALL {
             let plain = Signature::new(operation);
             let full = plain.of::<f32>().length(3).op(ReduceOp::Max).root(2);
-            for signature in [plain, full, full.algorithm(Algorithm::Direct)] {
+            let options = GroupOptions {
+                algorithm: Some(Algorithm::Direct),
+                ..GroupOptions::default()
+            };
+            for signature in [plain, full, full.under(&options)] {
                 assert_eq!(Signature::decode(&signature.encode()), Ok(signature));
             }
         }

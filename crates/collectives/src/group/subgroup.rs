@@ -7,7 +7,6 @@ use super::communication::Shared;
 use super::core::Core;
 use super::error::CollectiveError;
 use super::signature::{Call, Operation, Signature};
-use crate::transport::Payload;
 
 impl ProcessGroup {
     /// Makes a group of `ranks` (of this group): every rank of this group calls it with the same
@@ -26,8 +25,8 @@ impl ProcessGroup {
         let signature = Signature::new(Operation::Subgroup);
         let list: Vec<i64> = ranks.iter().map(|rank| *rank as i64).collect();
         let work = self.issue(signature, self.check_members(ranks), move |collective| {
-            let payloads = collective.open(|_| Payload::from_vec(list.clone()))?;
-            collective.demand_same(&list, &payloads)
+            let lists = collective.gather_varied(list)?;
+            collective.demand_same(&lists)
         });
         let sequence = work.sequence();
         work.wait()?;

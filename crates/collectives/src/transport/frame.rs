@@ -9,6 +9,9 @@ pub(crate) const HEADER_BYTES: usize = 64;
 /// The first bytes of each header: a stream that has slipped is found at once.
 const MAGIC: [u8; 4] = *b"EVF1";
 
+/// The longest payload of a frame that is not a message, where messages are shorter.
+const MAX_CONTROL_BYTES: u64 = 64 << 10;
+
 /// What a frame is for.
 ///
 /// ```
@@ -182,9 +185,13 @@ impl WireHeader {
             4 => FrameKind::Goodbye,
             other => return Err(format!("a frame of the unknown kind {other}")),
         };
-        if payload_bytes > max_message_bytes {
+        let limit = match kind {
+            FrameKind::Message { .. } => max_message_bytes,
+            _ => max_message_bytes.max(MAX_CONTROL_BYTES),
+        };
+        if payload_bytes > limit {
             return Err(format!(
-                "a frame of {payload_bytes} bytes, more than the {max_message_bytes} allowed \
+                "a frame of {payload_bytes} bytes, more than the {limit} allowed \
                  (option `max_message_bytes`)"
             ));
         }
@@ -255,7 +262,7 @@ mod tests {
 
     #[test]
     fn absurd_headers_are_refused() {
-        let good = header(FrameKind::Leave);
+        let good = header(FrameKind::Message { tag: 0 });
         let error = WireHeader::decode(&good.encode(), 9).unwrap_err();
         assert!(error.contains("more than the 9 allowed"), "{error}");
         let odd = WireHeader {

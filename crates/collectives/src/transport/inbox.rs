@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use super::frame::{FrameKind, Header};
-use super::mailbox::{Failure, Mailbox, Part};
+use super::mailbox::{Failure, Mailbox, Part, Parting};
 use super::payload::Payload;
 use crate::sync::lock;
 
@@ -35,7 +35,7 @@ struct State {
     mailboxes: HashMap<u64, Arc<Mailbox>>,
     /// Groups that this rank has destroyed; frames that are still under way to them are dropped.
     closed: HashSet<u64>,
-    gone: HashMap<usize, String>,
+    gone: HashMap<usize, Parting>,
 }
 
 impl fmt::Debug for Inbox {
@@ -61,7 +61,7 @@ impl Inbox {
     /// What is wrong with the frame; the transport then closes the connection to that peer.
     pub fn deliver(&self, from: usize, header: &Header, payload: Payload) -> Result<(), String> {
         if header.kind == FrameKind::Goodbye {
-            self.lost(from, "it ended its process groups in good order");
+            self.part(from, true, "it ended its process groups in good order");
             return Ok(());
         }
         // A frame may come before this rank has made the group: a peer that returned from
@@ -81,7 +81,13 @@ impl Inbox {
             FrameKind::Abort => {
                 mailbox.fail(&decode_abort(&payload)?);
             }
-            FrameKind::Leave => mailbox.mark_gone(from, "it had destroyed the group"),
+            FrameKind::Leave => mailbox.mark_gone(
+                from,
+                &Parting {
+                    in_order: true,
+                    cause: "it had destroyed the group".to_owned(),
+                },
+            ),
             FrameKind::Goodbye => {}
         }
         Ok(())
@@ -89,22 +95,31 @@ impl Inbox {
 
     /// Notes that `peer` will send nothing more to any group; the first cause stays.
     pub fn lost(&self, peer: usize, cause: &str) {
+        self.part(peer, false, cause);
+    }
+
+    fn part(&self, peer: usize, in_order: bool, cause: &str) {
         let mut state = lock(&self.state);
         if state.gone.contains_key(&peer) {
             return;
         }
-        state.gone.insert(peer, cause.to_owned());
+        let parting = Parting {
+            in_order,
+            cause: cause.to_owned(),
+        };
+        state.gone.insert(peer, parting.clone());
         let mailboxes: Vec<_> = state.mailboxes.values().cloned().collect();
         drop(state);
         for mailbox in mailboxes {
-            mailbox.mark_gone(peer, cause);
+            mailbox.mark_gone(peer, &parting);
         }
     }
 
     /// Whether `peer` is gone, and why.
     #[must_use]
     pub fn gone(&self, peer: usize) -> Option<String> {
-        lock(&self.state).gone.get(&peer).cloned()
+        let state = lock(&self.state);
+        state.gone.get(&peer).map(|parting| parting.cause.clone())
     }
 
     /// The mailbox of `group`, made if there is none; `None` once this rank has closed the group.
@@ -117,8 +132,8 @@ impl Inbox {
             return Some(mailbox.clone());
         }
         let mailbox = Arc::new(Mailbox::default());
-        for (peer, cause) in &state.gone {
-            mailbox.mark_gone(*peer, cause);
+        for (peer, parting) in &state.gone {
+            mailbox.mark_gone(*peer, parting);
         }
         state.mailboxes.insert(group, mailbox.clone());
         Some(mailbox)

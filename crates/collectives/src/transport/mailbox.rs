@@ -24,6 +24,15 @@ pub(crate) struct Failure {
     pub(crate) destroyed: bool,
 }
 
+/// How a rank went.
+#[derive(Debug, Clone)]
+pub(crate) struct Parting {
+    /// It said so before; all that it had begun was finished or had failed.
+    pub(crate) in_order: bool,
+    /// In words.
+    pub(crate) cause: String,
+}
+
 /// Why waiting ended without what was waited for.
 #[derive(Debug, Clone)]
 pub(crate) enum Interruption {
@@ -60,7 +69,7 @@ struct State {
     next_watcher: u64,
     failure: Option<Failure>,
     /// Ranks that will send nothing more, and why.
-    gone: HashMap<usize, String>,
+    gone: HashMap<usize, Parting>,
     /// The mailboxes of sub-groups, which fail with this one.
     children: Vec<Weak<Mailbox>>,
 }
@@ -137,10 +146,10 @@ impl Mailbox {
             }
             let missing = |peer: &&usize| !state.parts.contains_key(&(key, **peer));
             for peer in outstanding.iter().filter(missing) {
-                if let Some(cause) = state.gone.get(peer) {
+                if let Some(parting) = state.gone.get(peer) {
                     return Err(Interruption::Gone {
                         peer: *peer,
-                        cause: cause.clone(),
+                        cause: parting.cause.clone(),
                     });
                 }
             }
@@ -249,12 +258,12 @@ impl Mailbox {
     ///
     /// Watchers of messages to `peer` are left to the transport: a peer may well answer and leave
     /// before this rank's writer has come to report the message that it answered.
-    pub(crate) fn mark_gone(&self, peer: usize, cause: &str) {
+    pub(crate) fn mark_gone(&self, peer: usize, parting: &Parting) {
         let mut state = lock(&self.state);
         if state.gone.contains_key(&peer) {
             return;
         }
-        state.gone.insert(peer, cause.to_owned());
+        state.gone.insert(peer, parting.clone());
         let keys: Vec<_> = state
             .receivers
             .keys()
@@ -271,9 +280,14 @@ impl Mailbox {
         for receiver in receivers {
             receiver(Err(Interruption::Gone {
                 peer,
-                cause: cause.to_owned(),
+                cause: parting.cause.clone(),
             }));
         }
+    }
+
+    /// How `peer` went, if it is gone.
+    pub(crate) fn parting(&self, peer: usize) -> Option<Parting> {
+        lock(&self.state).gone.get(&peer).cloned()
     }
 
     /// Waits until every rank of `peers` is gone; those that are not when `deadline` passes.
@@ -315,6 +329,6 @@ fn interruption(state: &State, peer: usize) -> Option<Interruption> {
     if let Some(failure) = &state.failure {
         return Some(Interruption::Failed(failure.clone()));
     }
-    let cause = state.gone.get(&peer)?.clone();
+    let cause = state.gone.get(&peer)?.cause.clone();
     Some(Interruption::Gone { peer, cause })
 }

@@ -13,6 +13,7 @@ mod frame;
 mod inbox;
 mod mailbox;
 mod payload;
+mod surroundings;
 mod tcp;
 mod threads;
 
@@ -23,11 +24,12 @@ use std::time::Instant;
 pub use frame::{Frame, FrameKind, Header, WrittenHook};
 pub use inbox::Inbox;
 pub use payload::Payload;
+pub use surroundings::Surroundings;
 pub use tcp::TcpMesh;
 pub use threads::ThreadMesh;
 
 pub(crate) use inbox::encode_abort;
-pub(crate) use mailbox::{Failure, Interruption, Mailbox};
+pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting};
 
 /// Point-to-point frames between the ranks of a job.
 ///
@@ -48,6 +50,11 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// What carries the frames, for reports: `tcp` or `threads`.
     fn name(&self) -> &'static str;
+
+    /// Where this rank runs: what decides how its data get to the others.
+    fn surroundings(&self) -> Surroundings {
+        Surroundings::of_this_process()
+    }
 
     /// Where received frames and the news of lost peers go.
     fn inbox(&self) -> &Arc<Inbox>;

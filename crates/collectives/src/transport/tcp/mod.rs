@@ -14,6 +14,7 @@ use self::link::Link;
 use super::Transport;
 use super::frame::Frame;
 use super::inbox::Inbox;
+use super::surroundings::Surroundings;
 use crate::group::CollectiveError;
 use crate::rendezvous::Rendezvous;
 
@@ -41,6 +42,7 @@ const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 pub struct TcpMesh {
     rank: usize,
     inbox: Arc<Inbox>,
+    surroundings: Surroundings,
     /// By rank; `None` for this one.
     links: Vec<Option<Link>>,
 }
@@ -62,10 +64,15 @@ impl TcpMesh {
     ) -> Result<Self, CollectiveError> {
         let rank = rendezvous.rank;
         let inbox = Inbox::new();
+        let surroundings = Surroundings {
+            address: rendezvous.local_address,
+            ..Surroundings::of_this_process()
+        };
         if rendezvous.world_size <= 1 {
             return Ok(Self {
                 rank,
                 inbox,
+                surroundings,
                 links: vec![None],
             });
         }
@@ -79,7 +86,12 @@ impl TcpMesh {
                 reason: error.to_string(),
             })?);
         }
-        Ok(Self { rank, inbox, links })
+        Ok(Self {
+            rank,
+            inbox,
+            surroundings,
+            links,
+        })
     }
 
     fn links(&self) -> impl Iterator<Item = &Link> {
@@ -107,6 +119,10 @@ impl Transport for TcpMesh {
 
     fn name(&self) -> &'static str {
         "tcp"
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        self.surroundings.clone()
     }
 
     fn inbox(&self) -> &Arc<Inbox> {

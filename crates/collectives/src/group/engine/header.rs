@@ -1,0 +1,70 @@
+//! What every rank tells every other one at the beginning of each collective.
+
+use crate::group::signature::{SIGNATURE_BYTES, Signature};
+
+/// The size of a header, in bytes.
+pub(crate) const HEADER_BYTES: usize = 64;
+
+/// The first bytes of each header: a lane that has slipped is found at once.
+const MAGIC: [u8; 4] = *b"EVL1";
+
+/// The beginning of a rank's part in a collective, on each of its lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LaneHeader {
+    /// The number of the collective in its group.
+    pub(crate) sequence: u64,
+    /// How many bytes of elements follow on this lane.
+    pub(crate) bytes: u64,
+    /// What the sender called.
+    pub(crate) signature: Signature,
+}
+
+impl LaneHeader {
+    /// Layout, little-endian: magic 4, zero 4, sequence 8, bytes 8, signature 20, zero 20.
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[24..24 + SIGNATURE_BYTES].copy_from_slice(&self.signature.encode());
+        bytes
+    }
+
+    /// The header of `bytes`, or what is wrong with them.
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, String> {
+        if bytes[0..4] != MAGIC {
+            return Err("it sent a header that does not begin with the magic bytes".to_owned());
+        }
+        let number = |at: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(number)
+        };
+        let mut signature = [0; SIGNATURE_BYTES];
+        signature.copy_from_slice(&bytes[24..24 + SIGNATURE_BYTES]);
+        Ok(Self {
+            sequence: number(8),
+            bytes: number(16),
+            signature: Signature::decode(&signature)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::Operation;
+
+    #[test]
+    fn a_header_survives_the_lane() {
+        let header = LaneHeader {
+            sequence: 7,
+            bytes: u64::MAX,
+            signature: Signature::new(Operation::Barrier),
+        };
+        assert_eq!(LaneHeader::decode(&header.encode()), Ok(header));
+        let mut bad = header.encode();
+        bad[0] = 0;
+        assert!(LaneHeader::decode(&bad).is_err());
+    }
+}

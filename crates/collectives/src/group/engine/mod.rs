@@ -1,0 +1,358 @@
+//! Running one collective over the lanes: all transfers at once, until all are done.
+//!
+//! Whoever runs it (the communication thread or the caller itself) goes over all lanes, moves what
+//! can be moved, and waits only when nothing can: first spinning, then yielding, then asleep. While
+//! it waits it looks for the failure of the group, for lost peers and for its deadline.
+
+mod header;
+mod patience;
+mod task;
+mod transfer;
+mod trouble;
+
+use std::time::Instant;
+
+pub(crate) use self::patience::Pace;
+pub(crate) use self::task::{ALIGNMENT, Plan, Space, TaskId};
+pub(crate) use self::transfer::Buffers;
+
+use self::header::{HEADER_BYTES, LaneHeader};
+use self::patience::{Patience, Turn};
+use self::transfer::BLOCK;
+use super::collective::Collective;
+use super::element::Element;
+use super::error::CollectiveError;
+use super::reduce::ReduceOp;
+use super::signature::Signature;
+use crate::lane::{Interest, Lanes};
+
+/// What this rank knows of another during one collective.
+#[derive(Debug, Default)]
+struct Peer {
+    /// This rank's header for it.
+    header_out: Header,
+    header_in: Header,
+    /// What it called.
+    signature: Option<Signature>,
+    sent: bool,
+    received: bool,
+    /// Nothing more can be read from its lane: since when, and why.
+    broken: Option<(Instant, String)>,
+    /// Nothing more can be written to its lane.
+    refused: Option<(Instant, String)>,
+    /// When the control plane was found to hold it for gone.
+    gone: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Header([u8; HEADER_BYTES]);
+
+impl Default for Header {
+    fn default() -> Self {
+        Self([0; HEADER_BYTES])
+    }
+}
+
+/// What collectives of one group need, kept from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    pub(crate) plan: Plan,
+    peers: Vec<Peer>,
+    scratch: Vec<u64>,
+}
+
+/// A collective under way.
+pub(crate) struct Engine<'a, 'b, T> {
+    collective: &'a Collective<'a>,
+    lanes: &'a mut Lanes,
+    workspace: &'a mut Workspace,
+    buffers: Buffers<'b, T>,
+    op: ReduceOp,
+    /// How many elements come is known from the headers only.
+    lists: bool,
+    /// How many directions of lanes are not done.
+    open: usize,
+    /// A rank called something else.
+    disagree: bool,
+}
+
+impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
+    pub(crate) fn new(
+        collective: &'a Collective<'a>,
+        lanes: &'a mut Lanes,
+        workspace: &'a mut Workspace,
+        buffers: Buffers<'b, T>,
+        op: ReduceOp,
+    ) -> Self {
+        Self {
+            collective,
+            lanes,
+            workspace,
+            buffers,
+            op,
+            lists: false,
+            open: 0,
+            disagree: false,
+        }
+    }
+
+    /// Receives a list of any length from each rank into its output.
+    pub(crate) fn with_lists(mut self) -> Self {
+        self.lists = true;
+        self
+    }
+
+    /// Does what the plan says.
+    pub(crate) fn run(mut self, pace: Pace) -> Result<(), CollectiveError> {
+        self.begin();
+        let mut patience = Patience::new(pace, self.lanes.are_crowded());
+        loop {
+            let ticket = self.lanes.ticket();
+            if self.pass()? {
+                patience.renew();
+            }
+            if self.open == 0 && !self.disagree {
+                return Ok(());
+            }
+            if self.disagree && self.all_headers_moved() {
+                return Err(self.mismatch());
+            }
+            match patience.turn() {
+                Turn::Again => {}
+                Turn::Yield => std::thread::yield_now(),
+                Turn::Sleep => {
+                    self.sleep(ticket);
+                    self.check()?;
+                }
+            }
+        }
+    }
+
+    /// Prepares headers and memory; `plan` holds the tasks already.
+    fn begin(&mut self) {
+        let (rank, size) = (self.collective.rank(), self.collective.size());
+        let Workspace {
+            plan,
+            peers,
+            scratch,
+        } = &mut *self.workspace;
+        peers.clear();
+        peers.resize_with(size, Peer::default);
+        for (to, peer) in peers.iter_mut().enumerate() {
+            let header = LaneHeader {
+                sequence: self.collective.place.sequence,
+                bytes: plan.sends[to].bytes as u64,
+                signature: self.collective.signature(),
+            };
+            peer.header_out = Header(header.encode());
+            (peer.sent, peer.received) = (to == rank, to == rank);
+        }
+        peers[rank].signature = Some(self.collective.signature());
+        self.open = 2 * (size - 1);
+        let block = BLOCK.min(size_of_val(self.buffers.values));
+        let words = block.div_ceil(size_of::<u64>());
+        if scratch.len() < words {
+            scratch.resize(words, 0);
+        }
+    }
+
+    /// Goes over all lanes once; whether anything was moved.
+    fn pass(&mut self) -> Result<bool, CollectiveError> {
+        let mut moved = false;
+        for peer in self.collective.others() {
+            let Peer {
+                sent,
+                received,
+                refused,
+                broken,
+                ..
+            } = &self.workspace.peers[peer];
+            let (send, receive) = (!sent && refused.is_none(), !received && broken.is_none());
+            if send {
+                moved |= self.send_to(peer);
+            }
+            if receive {
+                moved |= self.receive_from(peer)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn send_to(&mut self, to: usize) -> bool {
+        let Workspace { plan, peers, .. } = &mut *self.workspace;
+        let Some(lane) = self.lanes.lane(to) else {
+            return false;
+        };
+        let peer = &mut peers[to];
+        match transfer::send(lane, plan, &self.buffers, to, &peer.header_out.0) {
+            Ok(bytes) => {
+                let (tasks, _, queue) = plan.sending(to);
+                if bytes > 0 && queue.is_done(tasks) {
+                    peer.sent = true;
+                    self.open -= 1;
+                }
+                bytes > 0
+            }
+            Err(error) => {
+                peer.refused = Some((Instant::now(), error.cause));
+                false
+            }
+        }
+    }
+
+    fn receive_from(&mut self, from: usize) -> Result<bool, CollectiveError> {
+        if self.workspace.plan.receives[from].header < HEADER_BYTES {
+            let bytes = self.receive_header(from)?;
+            if self.workspace.plan.receives[from].header < HEADER_BYTES {
+                return Ok(bytes > 0);
+            }
+        }
+        // What a rank sends that called something else is for something else.
+        if !self.workspace.plan.receives[from].is_open {
+            return Ok(false);
+        }
+        let Workspace {
+            plan,
+            peers,
+            scratch,
+        } = &mut *self.workspace;
+        let both = (self.collective.rank(), from);
+        let lanes = self.lanes.all();
+        match transfer::receive(lanes, plan, &mut self.buffers, scratch, both, self.op) {
+            Ok(bytes) => {
+                if plan.receives[from].is_done(&plan.tasks) {
+                    peers[from].received = true;
+                    self.open -= 1;
+                    return Ok(true);
+                }
+                Ok(bytes > 0)
+            }
+            Err((peer, error)) => {
+                peers[peer].broken = Some((Instant::now(), error.cause));
+                Ok(false)
+            }
+        }
+    }
+
+    /// Receives what there is of a header, and looks at it when it is complete.
+    fn receive_header(&mut self, from: usize) -> Result<usize, CollectiveError> {
+        let Workspace { plan, peers, .. } = &mut *self.workspace;
+        let queue = &mut plan.receives[from];
+        let peer = &mut peers[from];
+        let Some(lane) = self.lanes.lane(from) else {
+            return Ok(0);
+        };
+        match lane.try_recv(&mut peer.header_in.0[queue.header..]) {
+            Ok(bytes) => {
+                queue.header += bytes;
+                if queue.header == HEADER_BYTES {
+                    self.read_header(from)?;
+                }
+                Ok(bytes)
+            }
+            Err(error) => {
+                peer.broken = Some((Instant::now(), error.cause));
+                Ok(0)
+            }
+        }
+    }
+
+    fn read_header(&mut self, from: usize) -> Result<(), CollectiveError> {
+        let header = LaneHeader::decode(&self.workspace.peers[from].header_in.0);
+        let header = header.map_err(|reason| self.collective.protocol(from, reason))?;
+        let ours = self.collective.place.sequence;
+        if header.sequence != ours {
+            let reason = format!("it is at collective {}, not {ours}", header.sequence);
+            return Err(self.collective.protocol(from, reason));
+        }
+        self.workspace.peers[from].signature = Some(header.signature);
+        if header.signature != self.collective.signature() {
+            self.disagree = true;
+            return Ok(());
+        }
+        self.workspace.plan.receives[from].is_open = true;
+        if self.lists {
+            return self.make_list(from, header.bytes);
+        }
+        let expected = self.workspace.plan.receives[from].bytes as u64;
+        if header.bytes != expected {
+            let found = header.bytes;
+            let reason = format!("it announced {found} bytes instead of {expected}");
+            return Err(self.collective.protocol(from, reason));
+        }
+        Ok(())
+    }
+
+    /// Makes room for the list of `bytes` bytes that `from` announced. Its memory is asked for as
+    /// zeroed pages, which the system provides as they are written: a length that is never sent
+    /// costs nothing.
+    fn make_list(&mut self, from: usize, bytes: u64) -> Result<(), CollectiveError> {
+        let limit = self.collective.core.options.max_message_bytes;
+        let refused = |reason: String| Err(self.collective.protocol(from, reason));
+        if bytes > limit {
+            return refused(format!(
+                "it announced {bytes} bytes, more than the {limit} allowed (option \
+                 `max_message_bytes`)"
+            ));
+        }
+        if !bytes.is_multiple_of(size_of::<T>() as u64) {
+            let dtype = T::DTYPE;
+            return refused(format!(
+                "it announced {bytes} bytes, not a whole number of {dtype}"
+            ));
+        }
+        let length = bytes as usize / size_of::<T>();
+        let Ok(list) = bytemuck::allocation::try_zeroed_vec(length) else {
+            return refused(format!(
+                "it announced {bytes} bytes, more than there is memory"
+            ));
+        };
+        self.buffers.outputs[from] = list;
+        let plan = &mut self.workspace.plan;
+        plan.copy(from, Space::Output(from), 0..length);
+        Ok(())
+    }
+
+    /// Sleeps until something has changed on a lane, for a short while at most.
+    fn sleep(&mut self, ticket: u32) {
+        let Workspace { plan, peers, .. } = &mut *self.workspace;
+        let mut interests = Vec::with_capacity(peers.len());
+        for (rank, peer) in peers.iter().enumerate() {
+            let buffered = self.lanes.lane(rank).map_or(0, |lane| lane.buffered());
+            let mut interest = Interest::default();
+            let (reads, writes) = (peer.broken.is_none(), peer.refused.is_none());
+            interest.read = reads && !peer.received && wants_more(plan, rank, buffered);
+            interest.write = writes && !peer.sent && has_more(plan, rank);
+            interests.push(interest);
+        }
+        self.lanes.wait(ticket, &interests);
+    }
+}
+
+/// Whether bytes of `peer` would help: not those of a task that is held back by others while a
+/// block of it is here already.
+fn wants_more(plan: &mut Plan, peer: usize, buffered: usize) -> bool {
+    let queue = &plan.receives[peer];
+    if queue.header < HEADER_BYTES {
+        return true;
+    }
+    match plan.receiving(peer) {
+        Some(task) => {
+            let allowed = plan.allowed(task);
+            allowed > 0 && buffered < allowed.min(BLOCK)
+        }
+        None => true,
+    }
+}
+
+/// Whether there are bytes that the lane to `peer` did not take.
+fn has_more(plan: &mut Plan, peer: usize) -> bool {
+    let (tasks, _, queue) = plan.sending(peer);
+    if queue.header < HEADER_BYTES {
+        return true;
+    }
+    match queue.head(tasks) {
+        Some(task) => plan.allowed(task) > 0,
+        None => true,
+    }
+}

@@ -1,0 +1,335 @@
+//! Moving the bytes of one lane as far as they go now.
+
+use std::ops::Range;
+
+use super::header::HEADER_BYTES;
+use super::task::{Action, Plan, Space, Task, TaskId, allowed};
+use crate::group::element::Element;
+use crate::group::reduce::{
+    ReduceOp, accumulate, accumulate_before, finish_mean, reduce_in_rank_order,
+};
+use crate::lane::{Lane, LaneError};
+
+/// The most bytes that one step moves. It stays in the L1 cache, so what has just been reduced is
+/// sent on from there; and a peer can begin to read while the rest is being written.
+pub(super) const BLOCK: usize = 32 << 10;
+
+/// The most pieces that are handed to a lane at once: header, two tasks and padding are usual.
+const PIECES: usize = 8;
+
+const ZEROS: [u8; 64] = [0; 64];
+
+/// The memory that a collective works on.
+pub(crate) struct Buffers<'b, T> {
+    /// [`Space::Values`].
+    pub(crate) values: &'b mut [T],
+    /// [`Space::Input`], by rank.
+    pub(crate) inputs: &'b [Vec<T>],
+    /// [`Space::Output`], by rank.
+    pub(crate) outputs: &'b mut [Vec<T>],
+}
+
+impl<T: Element> Buffers<'_, T> {
+    fn bytes(&self, space: Space, range: Range<usize>) -> &[u8] {
+        let values: &[T] = match space {
+            Space::Values => self.values,
+            Space::Input(rank) => &self.inputs[rank],
+            Space::Output(rank) => &self.outputs[rank],
+        };
+        &bytemuck::cast_slice(values)[range]
+    }
+
+    fn bytes_mut(&mut self, space: Space, range: Range<usize>) -> &mut [u8] {
+        let values: &mut [T] = match space {
+            Space::Output(rank) => &mut self.outputs[rank],
+            // Inputs are only ever sent.
+            Space::Values | Space::Input(_) => self.values,
+        };
+        &mut bytemuck::cast_slice_mut(values)[range]
+    }
+}
+
+/// Sends to `peer` what its lane takes of header, tasks and padding, in one burst; how much.
+pub(super) fn send<T: Element>(
+    lane: &mut Lane,
+    plan: &mut Plan,
+    buffers: &Buffers<'_, T>,
+    peer: usize,
+    header: &[u8; HEADER_BYTES],
+) -> Result<usize, LaneError> {
+    let (tasks, gates, queue) = plan.sending(peer);
+    queue.head(tasks);
+    let mut pieces = [&[][..]; PIECES];
+    let mut used = 0;
+    let mut room = BLOCK;
+    let mut all_tasks = true;
+    if queue.header < HEADER_BYTES {
+        pieces[0] = &header[queue.header..];
+        used = 1;
+    }
+    for id in queue.waiting(tasks) {
+        let task = &tasks[id as usize];
+        let length = allowed(tasks, gates, id).min(room);
+        let whole = length == task.length - task.done;
+        if length > 0 && used < PIECES - 1 {
+            let start = task.start + task.done;
+            pieces[used] = buffers.bytes(task.space, start..start + length);
+            used += 1;
+            room -= length;
+        } else {
+            all_tasks = false;
+            break;
+        }
+        if !whole {
+            all_tasks = false;
+            break;
+        }
+    }
+    if all_tasks && queue.padding_left() > 0 {
+        pieces[used] = &ZEROS[..queue.padding_left()];
+        used += 1;
+    }
+    if used == 0 {
+        return Ok(0);
+    }
+    let sent = lane.try_send(&pieces[..used])?;
+    let mut left = sent;
+    let mut take = |most: usize| {
+        let taken = left.min(most);
+        left -= taken;
+        taken
+    };
+    queue.header += take(HEADER_BYTES - queue.header);
+    while let Some(id) = queue.head(tasks) {
+        let task = &mut tasks[id as usize];
+        let taken = take(task.length - task.done);
+        if taken == 0 {
+            break;
+        }
+        task.done += taken;
+    }
+    queue.padding += take(queue.padding_left());
+    Ok(sent)
+}
+
+/// Receives from `peer` what there is for the task at the head of its queue; how much.
+pub(super) fn receive<T: Element>(
+    lanes: &mut [Option<Lane>],
+    plan: &mut Plan,
+    buffers: &mut Buffers<'_, T>,
+    scratch: &mut [u64],
+    (rank, peer): (usize, usize),
+    op: ReduceOp,
+) -> Result<usize, (usize, LaneError)> {
+    let Some(id) = plan.receiving(peer) else {
+        return padding(lanes, plan, peer).map_err(|error| (peer, error));
+    };
+    let length = plan.allowed(id).min(BLOCK);
+    let task = plan.tasks[id as usize];
+    if length == 0 {
+        return Ok(0);
+    }
+    let start = task.start + task.done;
+    let moved = match task.action {
+        Action::Send => 0,
+        Action::Copy => {
+            let into = buffers.bytes_mut(task.space, start..start + length);
+            lane(lanes, peer)
+                .try_recv(into)
+                .map_err(|error| (peer, error))?
+        }
+        Action::Combine { own_first, last } => {
+            let divide_by = (last && op == ReduceOp::Mean).then_some(lanes.len());
+            combine(
+                lane(lanes, peer),
+                buffers,
+                scratch,
+                start..start + length,
+                (op, own_first, divide_by),
+            )
+            .map_err(|error| (peer, error))?
+        }
+        Action::Reduce {
+            target,
+            offset,
+            first,
+            end,
+            last,
+        } => {
+            let all_are_here = (first..end).all(|at| {
+                let source = plan.sources(at, end)[0];
+                plan.is_next(source, id)
+            });
+            if !all_are_here {
+                return Ok(0);
+            }
+            let reduction = Reduction {
+                task,
+                id,
+                target,
+                offset,
+                op: match op {
+                    ReduceOp::Mean if !last => ReduceOp::Sum,
+                    op => op,
+                },
+                sources: plan.sources(first, end),
+                rank,
+                length,
+            };
+            reduction.run(lanes, buffers, scratch)?
+        }
+    };
+    plan.tasks[id as usize].done += moved;
+    Ok(moved)
+}
+
+/// The lane to a peer. There is one to every rank but this one, which is nobody's peer.
+fn lane(lanes: &mut [Option<Lane>], peer: usize) -> &mut Lane {
+    lanes[peer].as_mut().expect("a lane to every other rank")
+}
+
+fn padding(lanes: &mut [Option<Lane>], plan: &mut Plan, peer: usize) -> Result<usize, LaneError> {
+    let queue = &mut plan.receives[peer];
+    let left = queue.padding_left();
+    if left == 0 {
+        return Ok(0);
+    }
+    let taken = lane(lanes, peer).try_recv(&mut [0; 64][..left])?;
+    queue.padding += taken;
+    Ok(taken)
+}
+
+/// Combines the bytes `range` of the values with what a lane has.
+fn combine<T: Element>(
+    lane: &mut Lane,
+    buffers: &mut Buffers<'_, T>,
+    scratch: &mut [u64],
+    range: Range<usize>,
+    (op, own_first, divide_by): (ReduceOp, bool, Option<usize>),
+) -> Result<usize, LaneError> {
+    let received = elements::<T>(lane.peek(range.len())?)?;
+    let bytes = size_of_val(received);
+    let own = buffers.bytes_mut(Space::Values, range.start..range.start + bytes);
+    let own: &mut [T] = bytemuck::cast_slice_mut(own);
+    if own_first {
+        accumulate(op, own, received);
+    } else {
+        // Not with the operands of the same loop exchanged: of two NaN the processor keeps one by
+        // its place, and the peer, for whom these are its own values, must get the same.
+        let left = &mut bytemuck::cast_slice_mut::<u64, T>(scratch)[..received.len()];
+        left.copy_from_slice(received);
+        accumulate(op, left, own);
+        own.copy_from_slice(left);
+    }
+    if let Some(ranks) = divide_by {
+        finish_mean(own, ranks);
+    }
+    lane.consume(bytes);
+    Ok(bytes)
+}
+
+/// The whole elements of a view. Messages begin aligned, and only whole elements are consumed.
+fn elements<T: Element>(view: &[u8]) -> Result<&[T], LaneError> {
+    let whole = view.len() - view.len() % size_of::<T>();
+    bytemuck::try_cast_slice(&view[..whole])
+        .map_err(|_| LaneError::new("it sent elements that are not aligned"))
+}
+
+/// One step of a reduction over several lanes.
+struct Reduction<'p> {
+    task: Task,
+    id: TaskId,
+    target: Space,
+    offset: usize,
+    op: ReduceOp,
+    sources: &'p [usize],
+    rank: usize,
+    length: usize,
+}
+
+impl Reduction<'_> {
+    fn run<T: Element>(
+        &self,
+        lanes: &mut [Option<Lane>],
+        buffers: &mut Buffers<'_, T>,
+        scratch: &mut [u64],
+    ) -> Result<usize, (usize, LaneError)> {
+        let mut length = self.length;
+        for source in self.sources {
+            let view = lane(lanes, *source).peek(length);
+            let view = view.map_err(|error| (*source, error))?;
+            length = length.min(view.len() - view.len() % size_of::<T>());
+            if length == 0 {
+                return Ok(0);
+            }
+        }
+        let start = self.task.start + self.task.done;
+        let range = start / size_of::<T>()..(start + length) / size_of::<T>();
+        // Half types are rounded once over all ranks, so their mean is not divided afterwards.
+        let in_steps = self.op != ReduceOp::Mean || size_of::<T>() == size_of::<T::Accumulator>();
+        match (self.sources, self.target) {
+            (&[peer], Space::Values) if in_steps => {
+                let view = lane(lanes, peer).peek(length);
+                let received = view.and_then(elements).map_err(|error| (peer, error))?;
+                let own = &mut buffers.values[range];
+                if self.rank < peer {
+                    accumulate(self.op, own, &received[..own.len()]);
+                } else {
+                    accumulate_before(self.op, own, &received[..own.len()]);
+                }
+                if self.op == ReduceOp::Mean {
+                    finish_mean(own, 2);
+                }
+            }
+            _ => self.combine_all(lanes, buffers, scratch, range, length)?,
+        }
+        for source in self.sources {
+            lane(lanes, *source).consume(length);
+        }
+        Ok(length)
+    }
+
+    fn combine_all<T: Element>(
+        &self,
+        lanes: &mut [Option<Lane>],
+        buffers: &mut Buffers<'_, T>,
+        scratch: &mut [u64],
+        range: Range<usize>,
+        length: usize,
+    ) -> Result<(), (usize, LaneError)> {
+        let Buffers {
+            values, outputs, ..
+        } = buffers;
+        let in_target = |range: &Range<usize>| {
+            let shift = self.offset / size_of::<T>();
+            range.start - shift..range.end - shift
+        };
+        let (own, result): (&[T], &mut [T]) = match self.target {
+            Space::Output(rank) => {
+                let result = &mut outputs[rank][in_target(&range)];
+                (&values[range], result)
+            }
+            Space::Values | Space::Input(_) => {
+                // In place: the loop below must not read what it writes.
+                let own = &mut bytemuck::cast_slice_mut::<u64, T>(scratch)[..range.len()];
+                own.copy_from_slice(&values[range.clone()]);
+                (own, &mut values[range])
+            }
+        };
+        let mut contributions = Vec::with_capacity(self.sources.len() + 1);
+        for (peer, lane) in lanes.iter_mut().enumerate() {
+            if peer == self.rank {
+                contributions.push(own);
+            } else if self.sources.contains(&peer)
+                && let Some(lane) = lane
+            {
+                let view = lane.peek(length).and_then(elements);
+                let view: &[T] = view.map_err(|error| (peer, error))?;
+                contributions.push(&view[..own.len()]);
+            }
+        }
+        debug_assert_eq!(contributions.len(), self.sources.len() + 1, "{}", self.id);
+        reduce_in_rank_order(self.op, &contributions, result);
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! How the ranks of a group come to their lanes, at its first collective.
+//!
+//! Over frames, in rounds in which each rank tells all others: where it runs; the memory that it
+//! offers to those of its machine; whether it could open that memory; at which address it takes
+//! connections. All ranks know all answers, so all come to the same lanes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::connect::{Door, KEY_BYTES};
+use super::wake::Wake;
+use super::{Lane, Lanes, SocketLane};
+use crate::group::{Collective, CollectiveError, TransportKind};
+use crate::transport::{Payload, Surroundings};
+
+/// The rounds after the opening.
+const DOORS: u8 = 3;
+
+/// What a rank says in the opening.
+#[derive(Debug, Serialize, Deserialize)]
+struct Endpoint {
+    transport: String,
+    surroundings: Surroundings,
+}
+
+/// Where a rank takes connections.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Address {
+    pub(super) address: SocketAddr,
+    pub(super) key: [u8; KEY_BYTES],
+}
+
+/// Makes the lanes of this rank, in the first collective of its group.
+pub(crate) fn establish(collective: &Collective<'_>) -> Result<Lanes, CollectiveError> {
+    let establishment = Establishment::open(collective)?;
+    establishment.lanes()
+}
+
+/// A group on the way to its lanes.
+struct Establishment<'a> {
+    collective: &'a Collective<'a>,
+    kind: TransportKind,
+    /// By group rank.
+    surroundings: Vec<Surroundings>,
+    /// The lowest rank on the machine of each rank.
+    hosts: Vec<usize>,
+}
+
+impl<'a> Establishment<'a> {
+    /// The first round: all ranks compare what they called, and learn where they run.
+    fn open(collective: &'a Collective<'a>) -> Result<Self, CollectiveError> {
+        let core = collective.core;
+        let kind = core.options.transport;
+        let own = Endpoint {
+            transport: kind.to_string(),
+            surroundings: core.transport.surroundings(),
+        };
+        let own_bytes = encode(&own);
+        let payloads = collective.open(|_| Payload::from_vec(own_bytes.clone()))?;
+        let endpoints: Vec<Endpoint> = decode_all(collective, &own, &own_bytes, payloads)?;
+        if let Some(peer) = endpoints
+            .iter()
+            .position(|other| other.transport != own.transport)
+        {
+            let theirs = &endpoints[peer].transport;
+            return Err(collective.no_path(format!(
+                "rank {} was given the transport {theirs}, this rank {kind}; give all ranks the \
+                 same",
+                core.members[peer]
+            )));
+        }
+        let surroundings: Vec<Surroundings> = endpoints
+            .into_iter()
+            .map(|endpoint| endpoint.surroundings)
+            .collect();
+        let host_of = |rank: &Surroundings| {
+            let first = surroundings
+                .iter()
+                .position(|other| other.host == rank.host);
+            first.unwrap_or_default()
+        };
+        let hosts = surroundings.iter().map(host_of).collect();
+        Ok(Self {
+            collective,
+            kind,
+            surroundings,
+            hosts,
+        })
+    }
+
+    fn lanes(self) -> Result<Lanes, CollectiveError> {
+        let size = self.collective.size();
+        let mut by_rank: Vec<Option<Lane>> = (0..size).map(|_| None).collect();
+        self.connect(&mut by_rank)?;
+        let own = self.hosts[self.collective.rank()];
+        let neighbours = self.hosts.iter().filter(|host| **host == own).count();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Lanes {
+            by_rank,
+            crowded: neighbours > cores,
+            hosts: self.hosts,
+            wake: Wake {},
+        })
+    }
+
+    /// Connects the pairs of ranks that share no memory.
+    fn connect(&self, by_rank: &mut [Option<Lane>]) -> Result<(), CollectiveError> {
+        let rank = self.collective.rank();
+        let door = Door::open(self.collective, self.surroundings[rank].address)?;
+        let addresses: Vec<Address> = all_gather(self.collective, DOORS, door.address())?;
+        let strangers: Vec<usize> = (0..by_rank.len())
+            .filter(|peer| *peer != rank && by_rank[*peer].is_none())
+            .collect();
+        for (peer, streams) in door.connect(self.collective, &addresses, &strangers)? {
+            by_rank[peer] = Some(Lane::Socket(SocketLane::new(streams)));
+        }
+        Ok(())
+    }
+}
+
+/// Tells all other ranks `own` and learns what each of them says, by group rank.
+fn all_gather<T: Serialize + DeserializeOwned>(
+    collective: &Collective<'_>,
+    round: u8,
+    own: &T,
+) -> Result<Vec<T>, CollectiveError> {
+    let bytes = Arc::new(encode(own));
+    for peer in collective.others() {
+        collective.send(peer, round, Payload::part_of(&bytes, 0..bytes.len()));
+    }
+    let mut payloads = vec![Payload::empty(); collective.size()];
+    collective.receive(round, collective.others(), |peer, payload| {
+        payloads[peer] = payload;
+        Ok(())
+    })?;
+    decode_all(collective, own, &bytes, payloads)
+}
+
+fn decode_all<T: DeserializeOwned>(
+    collective: &Collective<'_>,
+    _own: &T,
+    own_bytes: &[u8],
+    payloads: Vec<Payload>,
+) -> Result<Vec<T>, CollectiveError> {
+    let decode = |(peer, payload): (usize, Payload)| {
+        let bytes = if peer == collective.rank() {
+            Some(own_bytes)
+        } else {
+            payload.as_slice::<u8>()
+        };
+        serde_json::from_slice(bytes.unwrap_or_default()).map_err(|error| {
+            collective.protocol(
+                peer,
+                format!("what it said of its lanes is unreadable: {error}"),
+            )
+        })
+    };
+    payloads.into_iter().enumerate().map(decode).collect()
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain numbers and strings")
+}
