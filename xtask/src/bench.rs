@@ -2,6 +2,7 @@
 
 mod chart;
 mod collectives;
+mod ddp;
 mod everburn;
 mod gloo;
 mod job;
@@ -38,7 +39,7 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 2] = [
+const BENCHES: [Bench; 3] = [
     Bench {
         name: "train",
         about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
@@ -48,6 +49,11 @@ const BENCHES: [Bench; 2] = [
         name: "collectives",
         about: "time and GB/s of collectives by size, ranks and transport; --against gloo",
         run: collectives::run,
+    },
+    Bench {
+        name: "ddp",
+        about: "a step's compute and exchange, one after the other and overlapped; --link 1gbit",
+        run: ddp::run,
     },
 ];
 
@@ -117,6 +123,18 @@ fn temporary_folder() -> Result<TempDir, process::Failure> {
         .prefix("everburn-bench-")
         .tempdir()
         .map_err(|error| process::Failure::new(format!("no temporary folder: {error}")))
+}
+
+/// Refuses a file that cannot be written: known now, not after an hour of measuring.
+fn check_place(file: &Path) -> Result<(), process::Failure> {
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        let what = format!("{}: not a place for a file", file.display());
+        return Err(process::Failure::Usage(what));
+    }
+    Ok(())
 }
 
 fn write_file(file: &Path, text: &str) -> Result<(), process::Failure> {

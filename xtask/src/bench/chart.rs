@@ -86,9 +86,9 @@ pub(super) fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> String {
         let column = width / per_row(width) as f64;
         let x = 24.0 + column * (index % per_row(width)) as f64;
         let y = TOP + HEIGHT + BOTTOM + LEGEND_LINE * (index / per_row(width)) as f64 + 8.0;
-        let style = style(&names, name);
+        let (stroke, dashes) = style(&names, name);
         line(format_args!(
-            r#"<path d="M{x} {y}h32" fill="none" {style}/><text x="{}" y="{}">{}</text>"#,
+            r#"<path d="M{x} {y}h32" fill="none" {stroke}{dashes}/><text x="{}" y="{}">{}</text>"#,
             x + 40.0,
             y + 4.0,
             escaped(name)
@@ -114,16 +114,20 @@ fn legend_names(panels: &[Panel]) -> Vec<(String, bool)> {
     names
 }
 
+/// A stroke, and whether it is dashed.
+type Style = (String, &'static str);
+
 /// A name has the same looks in every panel.
-fn style(names: &[(String, bool)], name: &str) -> String {
+fn style(names: &[(String, bool)], name: &str) -> Style {
     let is_peer = names.iter().any(|(other, peer)| other == name && *peer);
     if is_peer {
-        return format!(r#"stroke="{PEERS_COLOUR}" stroke-width="2" stroke-dasharray="6 4""#);
+        let stroke = format!(r#"stroke="{PEERS_COLOUR}" stroke-width="2""#);
+        return (stroke, r#" stroke-dasharray="6 4""#);
     }
     let ours = names.iter().filter(|(_, peer)| !peer);
     let at = ours.map(|(other, _)| other).position(|other| other == name);
     let colour = COLOURS[at.unwrap_or_default() % COLOURS.len()];
-    format!(r#"stroke="{colour}" stroke-width="2.5""#)
+    (format!(r#"stroke="{colour}" stroke-width="2.5""#), "")
 }
 
 /// What bytes and GB/s are on the drawing.
@@ -232,7 +236,7 @@ impl Axes {
     fn draw_curve(
         &self,
         curve: &Curve,
-        style: &str,
+        (stroke, dashes): &Style,
         line: &mut impl FnMut(std::fmt::Arguments<'_>),
     ) {
         let points: Vec<_> = curve
@@ -242,12 +246,12 @@ impl Axes {
             .collect();
         let path = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}"));
         line(format_args!(
-            r#"<polyline points="{}" fill="none" {style}/>"#,
+            r#"<polyline points="{}" fill="none" {stroke}{dashes}/>"#,
             path.collect::<Vec<_>>().join(" ")
         ));
         for ((x, y), (bytes, rate)) in points.iter().zip(&curve.points) {
             line(format_args!(
-                r##"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="#ffffff" {style} stroke-dasharray="none"><title>{}: {} bytes, {rate:.3} GB/s</title></circle>"##,
+                r##"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="#ffffff" {stroke}><title>{}: {} bytes, {rate:.3} GB/s</title></circle>"##,
                 escaped(&curve.name),
                 Bytes(*bytes)
             ));
@@ -286,11 +290,25 @@ mod tests {
         }
     }
 
+    fn last_word(text: &str) -> &str {
+        text.rsplit([' ', '"']).next().unwrap_or(text)
+    }
+
     /// Names of elements that are opened and not closed, in order.
     fn unclosed(text: &str) -> Vec<&str> {
         let mut open = Vec::new();
         for tag in text.split('<').skip(1) {
             let (tag, _) = tag.split_once('>').unwrap();
+            let mut attributes: Vec<_> = tag.split("=\"").map(last_word).collect();
+            attributes.pop();
+            let all = attributes.len();
+            attributes.sort_unstable();
+            attributes.dedup();
+            assert_eq!(
+                attributes.len(),
+                all,
+                "an attribute stands twice in <{tag}>"
+            );
             let name = tag
                 .trim_start_matches('/')
                 .split_whitespace()

@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-#[allow(unused_imports)]
-pub(super) use self::options::check_place;
 use self::options::{CollectivesOptions, GLOOS_OPERATION, Peer, Task, Way};
-pub(super) use self::rows::to_csv;
-use self::rows::{Ground, Measured, Row, Times, gigabytes_per_second, rows, table, to_json};
+use self::rows::{
+    Ground, Measured, Row, Times, gigabytes_per_second, rows, table, to_csv, to_json,
+};
 use super::chart::{Curve, Panel, svg};
 use super::gloo::{Gloo, times_of};
 use super::job::{Job, Place};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use crate::bench::check_place;
 use crate::bench::network::LinkOptions;
 use crate::bench::process::Failure;
 use crate::bench::quantity::Bytes;
@@ -206,18 +207,6 @@ impl CollectivesOptions {
         }
         self.files().try_for_each(check_place)
     }
-}
-
-/// Known now, not after an hour of measuring.
-pub(in crate::bench) fn check_place(file: &Path) -> Result<(), Failure> {
-    let folder = file
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
-        let what = format!("{}: not a place for a file", file.display());
-        return Err(Failure::Usage(what));
-    }
-    Ok(())
 }
 
 fn given_or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {

@@ -56,6 +56,13 @@ impl Times {
         self.0.iter().filter_map(median).collect()
     }
 
+    /// Of all calls: what a call takes in the long run, where a rank that is late finds that the
+    /// others' bytes have come and its next call waits the longer.
+    fn mean(&self) -> Option<f64> {
+        let all = || self.0.iter().flatten();
+        Some(all().sum::<f64>() / all().count() as f64).filter(|mean| mean.is_finite())
+    }
+
     /// `None` where nothing was measured.
     pub(super) fn summary(&self) -> Option<Summary> {
         let of_rounds = Spread::of(&self.medians())?;
@@ -217,8 +224,8 @@ pub(super) fn to_json(all: &[Measured], delay_us: Option<f64>, machine: &Value) 
             way,
             task,
             ours,
+            gloo,
             ground,
-            ..
         } = row.measured;
         let giga = |rate: Option<f64>| rate.map(|rate| rate / 1e9);
         json!({
@@ -233,9 +240,11 @@ pub(super) fn to_json(all: &[Measured], delay_us: Option<f64>, machine: &Value) 
             "p10_us": row.ours.p10,
             "p90_us": row.ours.p90,
             "algbw_gbps": row.algorithm_bandwidth(),
+            "mean_us": ours.mean(),
             "gloo_p50_us": row.gloo.map(|gloo| gloo.p50),
             "gloo_p10_us": row.gloo.map(|gloo| gloo.p10),
             "gloo_p90_us": row.gloo.map(|gloo| gloo.p90),
+            "gloo_mean_us": gloo.mean(),
             "gloo_algbw_gbps":
                 row.gloo.map(|gloo| gigabytes_per_second(task.bytes.0, gloo.p50)),
             "ratio": row.ratio,
@@ -271,7 +280,7 @@ const FIRST_COLUMNS: [&str; 11] = [
 ];
 
 /// The rows of [`to_json`] as comma-separated values, without the machine.
-pub(in crate::bench) fn to_csv(rows: &Value) -> String {
+pub(super) fn to_csv(rows: &Value) -> String {
     let rows = rows.as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(Value::Object(first)) = rows.first() else {
         return String::new();

@@ -92,6 +92,7 @@ fn a_row_of_json_has_what_was_asked_for() {
     assert_eq!(row["transport"], "shm");
     assert_eq!(row["p50_us"], 235.0);
     assert_eq!(row["gloo_p50_us"], 1125.0);
+    assert_eq!(row["mean_us"], 245.0);
     assert_eq!(row["rounds"], 2);
     assert_eq!(row["repeats"], 3);
     assert_eq!(row["memcpy_each_gbps"], 10.0);
@@ -103,6 +104,7 @@ fn a_row_of_json_has_what_was_asked_for() {
         "{ratio}"
     );
     assert_eq!(rows[1]["gloo_p50_us"], Value::Null);
+    assert_eq!(rows[1]["gloo_mean_us"], Value::Null);
     assert_eq!(rows[1]["steady"], false);
 }
 
