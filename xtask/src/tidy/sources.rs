@@ -18,8 +18,13 @@ const DRAWERS: [&str; 7] = [
     "utils", "util", "common", "misc", "helpers", "helper", "base",
 ];
 
-/// Files that may hold unsafe code, each with a reason in review. None so far.
-const UNSAFE_ALLOWED: [&str; 0] = [];
+/// Files that may hold unsafe code, each with a reason in review: memory shared between processes
+/// is not Rust's to check.
+const UNSAFE_ALLOWED: [&str; 3] = [
+    "crates/collectives/src/shared_memory/memory.rs",
+    "crates/collectives/src/shared_memory/memory_modelled.rs",
+    "crates/collectives/src/shared_memory/ring.rs",
+];
 
 /// Put together here, so that this file does not break the rule that it states.
 const UNSAFE: [&str; 5] = [

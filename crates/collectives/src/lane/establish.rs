@@ -11,12 +11,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::connect::{Door, KEY_BYTES};
+use super::memory::{Offer, Table};
 use super::wake::Wake;
 use super::{Lane, Lanes, SocketLane};
 use crate::group::{Collective, CollectiveError, TransportKind};
+use crate::shared_memory::Doorbell;
 use crate::transport::{Payload, Surroundings};
 
 /// The rounds after the opening.
+const OFFERS: u8 = 1;
+const VERDICTS: u8 = 2;
 const DOORS: u8 = 3;
 
 /// What a rank says in the opening.
@@ -24,6 +28,13 @@ const DOORS: u8 = 3;
 struct Endpoint {
     transport: String,
     surroundings: Surroundings,
+}
+
+/// Whether a rank could make its end of the shared memory.
+#[derive(Debug, Serialize, Deserialize)]
+struct Verdict {
+    /// Why not.
+    reason: Option<String>,
 }
 
 /// Where a rank takes connections.
@@ -47,6 +58,8 @@ struct Establishment<'a> {
     surroundings: Vec<Surroundings>,
     /// The lowest rank on the machine of each rank.
     hosts: Vec<usize>,
+    /// The hosts whose ranks share memory.
+    shared: Vec<usize>,
 }
 
 impl<'a> Establishment<'a> {
@@ -88,13 +101,18 @@ impl<'a> Establishment<'a> {
             kind,
             surroundings,
             hosts,
+            shared: Vec::new(),
         })
     }
 
-    fn lanes(self) -> Result<Lanes, CollectiveError> {
+    fn lanes(mut self) -> Result<Lanes, CollectiveError> {
         let size = self.collective.size();
         let mut by_rank: Vec<Option<Lane>> = (0..size).map(|_| None).collect();
-        self.connect(&mut by_rank)?;
+        let bell = self.share(&mut by_rank)?;
+        let one_host = self.hosts.iter().all(|host| *host == self.hosts[0]);
+        if !one_host || self.shared.is_empty() {
+            self.connect(&mut by_rank)?;
+        }
         let own = self.hosts[self.collective.rank()];
         let neighbours = self.hosts.iter().filter(|host| **host == own).count();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -102,8 +120,79 @@ impl<'a> Establishment<'a> {
             by_rank,
             crowded: neighbours > cores,
             hosts: self.hosts,
-            wake: Wake {},
+            wake: Wake::new(bell),
         })
+    }
+
+    /// Makes lanes through shared memory to the ranks of this machine; the place where this rank
+    /// sleeps on them.
+    fn share(&mut self, by_rank: &mut [Option<Lane>]) -> Result<Option<Doorbell>, CollectiveError> {
+        let collective = self.collective;
+        let rank = collective.rank();
+        let is_lonely =
+            |host: &usize| self.hosts.iter().filter(|other| *other == host).count() == 1;
+        if self.kind == TransportKind::SharedMemory
+            && let Some(other) = self.hosts.iter().position(|host| *host != self.hosts[0])
+        {
+            let (first, other) = (collective.core.members[0], collective.core.members[other]);
+            return Err(collective.no_path(format!(
+                "ranks {first} and {other} are on different machines (or in different network \
+                 namespaces) and share no memory; use --transport auto or tcp"
+            )));
+        }
+        if self.kind == TransportKind::Tcp || self.hosts.iter().all(is_lonely) {
+            return Ok(None);
+        }
+        let own_host = self.hosts[rank];
+        let mates: Vec<usize> = (0..by_rank.len())
+            .filter(|other| self.hosts[*other] == own_host)
+            .collect();
+        let mut table = Table::new(mates, rank);
+        let offer = table.offer(self.surroundings[rank].process);
+        let offers: Vec<Offer> = all_gather(collective, OFFERS, &offer)?;
+        let result = table.join(&offers[own_host]);
+        let verdict = Verdict {
+            reason: result.as_ref().err().cloned(),
+        };
+        let verdicts: Vec<Verdict> = all_gather(collective, VERDICTS, &verdict)?;
+        table.close();
+        let refused = |host: usize| {
+            let of_host = (0..verdicts.len()).filter(|rank| self.hosts[*rank] == host);
+            let mut reasons =
+                of_host.filter_map(|rank| Some((rank, verdicts[rank].reason.as_ref()?)));
+            reasons.next()
+        };
+        if self.kind == TransportKind::SharedMemory
+            && let Some((rank, reason)) = self.hosts.iter().find_map(|host| refused(*host))
+        {
+            let rank = collective.core.members[rank];
+            return Err(collective.no_path(format!(
+                "rank {rank} cannot share memory: {reason}; use --transport auto or tcp"
+            )));
+        }
+        self.shared = self
+            .hosts
+            .iter()
+            .copied()
+            .filter(|host| refused(*host).is_none())
+            .collect();
+        if let Some((refusing, reason)) = refused(own_host) {
+            let refusing = collective.core.members[refusing];
+            tracing::warn!(
+                rank = collective.core.job_rank(),
+                refusing,
+                reason,
+                "the ranks of this machine share no memory and use TCP instead"
+            );
+            return Ok(None);
+        }
+        let Ok(found) = result else {
+            return Ok(None);
+        };
+        for (peer, lane) in found.lanes {
+            by_rank[peer] = Some(Lane::Memory(lane));
+        }
+        Ok(found.bell)
     }
 
     /// Connects the pairs of ranks that share no memory.

@@ -10,15 +10,18 @@
 
 mod connect;
 mod establish;
+mod memory;
 mod socket;
 mod wake;
 
 use std::time::Duration;
 
 pub(crate) use self::establish::establish;
-pub(crate) use self::socket::SocketLane;
+use self::memory::RingLane;
+use self::socket::SocketLane;
 use self::wake::Wake;
 use crate::group::Path;
+use crate::shared_memory::Ticket;
 
 /// The longest sleep on lanes: after it the group's failure, lost peers and the deadline are
 /// looked for.
@@ -40,6 +43,7 @@ impl LaneError {
 
 /// A stream of bytes to and from one peer.
 pub(crate) enum Lane {
+    Memory(RingLane),
     Socket(SocketLane),
 }
 
@@ -47,6 +51,7 @@ impl Lane {
     /// Takes as many bytes of `pieces`, one after the other, as there is room for now.
     pub(crate) fn try_send(&mut self, pieces: &[&[u8]]) -> Result<usize, LaneError> {
         match self {
+            Self::Memory(lane) => lane.try_send(pieces),
             Self::Socket(lane) => lane.try_send(pieces),
         }
     }
@@ -54,6 +59,7 @@ impl Lane {
     /// Copies what has arrived, at most `into.len()`.
     pub(crate) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, LaneError> {
         match self {
+            Self::Memory(lane) => lane.try_recv(into),
             Self::Socket(lane) => lane.try_recv(into),
         }
     }
@@ -61,6 +67,7 @@ impl Lane {
     /// A view of what has arrived, of at most `most` bytes, without taking it.
     pub(crate) fn peek(&mut self, most: usize) -> Result<&[u8], LaneError> {
         match self {
+            Self::Memory(lane) => lane.peek(most),
             Self::Socket(lane) => lane.peek(most),
         }
     }
@@ -68,6 +75,7 @@ impl Lane {
     /// Takes `bytes` of what [`Lane::peek`] has shown.
     pub(crate) fn consume(&mut self, bytes: usize) {
         match self {
+            Self::Memory(lane) => lane.consume(bytes),
             Self::Socket(lane) => lane.consume(bytes),
         }
     }
@@ -75,6 +83,7 @@ impl Lane {
     /// How many bytes [`Lane::peek`] has read ahead into memory of its own.
     pub(crate) fn buffered(&self) -> usize {
         match self {
+            Self::Memory(_) => 0,
             Self::Socket(lane) => lane.buffered(),
         }
     }
@@ -107,8 +116,8 @@ impl Lanes {
     }
 
     /// Whether the lane to `rank` is shared memory, in which nothing is under way.
-    pub(crate) fn is_memory(&self, _rank: usize) -> bool {
-        false
+    pub(crate) fn is_memory(&self, rank: usize) -> bool {
+        matches!(self.by_rank[rank], Some(Lane::Memory(_)))
     }
 
     /// The lowest rank on the machine of each rank.
@@ -137,14 +146,14 @@ impl Lanes {
         self.crowded
     }
 
-    /// To be had before looking at the lanes, for [`Lanes::wait`].
-    pub(crate) fn ticket(&self) -> u32 {
+    /// To be had before looking at the lanes for the last time, for [`Lanes::wait`].
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
         self.wake.ticket()
     }
 
     /// Sleeps until a lane has something of interest that it did not have when the ticket was
     /// given out, for [`TICK`] at most.
-    pub(crate) fn wait(&self, ticket: u32, interests: &[Interest]) {
+    pub(crate) fn wait(&self, ticket: Option<Ticket>, interests: &[Interest]) {
         self.wake.wait(ticket, &self.by_rank, interests, TICK);
     }
 }

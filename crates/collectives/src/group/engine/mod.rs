@@ -25,6 +25,7 @@ use super::error::CollectiveError;
 use super::reduce::ReduceOp;
 use super::signature::Signature;
 use crate::lane::{Interest, Lanes};
+use crate::shared_memory::Ticket;
 
 /// What this rank knows of another during one collective.
 #[derive(Debug, Default)]
@@ -107,7 +108,6 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         self.begin();
         let mut patience = Patience::new(pace, self.lanes.are_crowded());
         loop {
-            let ticket = self.lanes.ticket();
             if self.pass()? {
                 patience.renew();
             }
@@ -121,8 +121,13 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
                 Turn::Again => {}
                 Turn::Yield => std::thread::yield_now(),
                 Turn::Sleep => {
-                    self.sleep(ticket);
-                    self.check()?;
+                    let ticket = self.lanes.ticket();
+                    if self.pass()? {
+                        patience.renew();
+                    } else {
+                        self.sleep(ticket);
+                        self.check()?;
+                    }
                 }
             }
         }
@@ -314,7 +319,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
     }
 
     /// Sleeps until something has changed on a lane, for a short while at most.
-    fn sleep(&mut self, ticket: u32) {
+    fn sleep(&mut self, ticket: Option<Ticket>) {
         let Workspace { plan, peers, .. } = &mut *self.workspace;
         let mut interests = Vec::with_capacity(peers.len());
         for (rank, peer) in peers.iter().enumerate() {

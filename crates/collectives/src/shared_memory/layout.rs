@@ -1,0 +1,189 @@
+//! Where everything lies in a segment, and the header that says so.
+//!
+//! ```text
+//! 0                 header, one page: magic, version, ranks, capacity, bytes, nonce
+//! PAGE              doorbells, one LINE for each rank
+//! ..                control of each ring, three LINEs: written, consumed, claims
+//! a multiple of     data of each ring, `capacity` bytes
+//! PAGE
+//! ```
+//!
+//! Rings are numbered by sender, then receiver; a rank has no ring to itself.
+
+use super::SegmentError;
+use super::segment::Nonce;
+
+/// What data are aligned to; a multiple of every element's size and of the cache line, and the
+/// page of most machines (larger pages only cost the kernel a split).
+pub(super) const PAGE: usize = 4096;
+
+/// Two cache lines: processors fetch lines in pairs, and what two cores write must not share one.
+pub(super) const LINE: usize = 128;
+
+/// Bytes at the start of the header page that mean something.
+pub(super) const HEADER_BYTES: usize = 48;
+
+const MAGIC: [u8; 8] = *b"everburn";
+
+/// Changes with the place or the meaning of anything in a segment.
+const VERSION: u32 = 1;
+
+/// More ranks than any machine has; bounds the arithmetic below.
+const MAX_RANKS: u64 = 1024;
+
+/// Models are checked by trying every interleaving, which allows for a few bytes only.
+const MIN_CAPACITY: u64 = if cfg!(loom) { 4 } else { PAGE as u64 };
+
+/// Far above any useful ring; bounds the arithmetic below.
+const MAX_CAPACITY: u64 = 1 << 30;
+
+/// More than machines have, and still a number that the kernel takes as a file's length.
+const MAX_BYTES: u64 = 1 << 40;
+
+/// The number of ranks and the size of their rings, checked, and all places that follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    ranks: usize,
+    capacity: usize,
+    data_start: usize,
+    bytes: usize,
+}
+
+/// The places of one ring, in bytes from the start of the segment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RingPlace {
+    pub(super) written: usize,
+    pub(super) consumed: usize,
+    pub(super) sender_claim: usize,
+    pub(super) receiver_claim: usize,
+    pub(super) data: usize,
+}
+
+impl Layout {
+    /// Rings of `capacity` bytes, a power of two of at least a page, between each two of `ranks`
+    /// ranks.
+    ///
+    /// # Errors
+    /// [`SegmentError::Layout`] for other numbers, or if they make more memory than there can be.
+    pub(crate) fn new(ranks: usize, capacity: usize) -> Result<Self, SegmentError> {
+        Self::checked(ranks as u64, capacity as u64)
+    }
+
+    fn checked(ranks: u64, capacity: u64) -> Result<Self, SegmentError> {
+        let refuse = |limit| SegmentError::Layout {
+            ranks,
+            capacity,
+            limit,
+        };
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            return Err(refuse("the ranks must be 1 to 1024"));
+        }
+        if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+            return Err(refuse(
+                "the size of a ring must be a power of two from 4096 to 1073741824",
+            ));
+        }
+        let rings = ranks * (ranks - 1);
+        let control = PAGE as u64 + ranks * LINE as u64 + rings * 3 * LINE as u64;
+        let data_start = control.next_multiple_of(PAGE as u64);
+        let bytes = (data_start + rings * capacity).next_multiple_of(PAGE as u64);
+        if bytes > MAX_BYTES {
+            return Err(refuse("together they are larger than 1 TiB"));
+        }
+        let number = |value: u64| {
+            usize::try_from(value).map_err(|_| refuse("they are larger than the address space"))
+        };
+        Ok(Self {
+            ranks: number(ranks)?,
+            capacity: number(capacity)?,
+            data_start: number(data_start)?,
+            bytes: number(bytes)?,
+        })
+    }
+
+    /// Ranks of this machine.
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Bytes of each ring.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes of all, a multiple of the page.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where data begin; before it are only the header and words that are used atomically.
+    pub(super) fn data_start(&self) -> usize {
+        self.data_start
+    }
+
+    /// The place of the doorbell of `rank`.
+    pub(super) fn doorbell(&self, rank: usize) -> Option<usize> {
+        (rank < self.ranks).then_some(PAGE + rank * LINE)
+    }
+
+    /// The places of the ring that leads from one rank to another.
+    pub(super) fn ring(&self, from: usize, to: usize) -> Option<RingPlace> {
+        if from >= self.ranks || to >= self.ranks || from == to {
+            return None;
+        }
+        let index = from * (self.ranks - 1) + to - usize::from(to > from);
+        let written = PAGE + self.ranks * LINE + index * 3 * LINE;
+        let claims = written + 2 * LINE;
+        Some(RingPlace {
+            written,
+            consumed: written + LINE,
+            sender_claim: claims,
+            receiver_claim: claims + size_of::<u32>(),
+            data: self.data_start + index * self.capacity,
+        })
+    }
+
+    /// What stands at the start of a segment.
+    pub(super) fn header(&self, nonce: &Nonce) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        header[12..16].copy_from_slice(&(self.ranks as u32).to_le_bytes());
+        header[16..24].copy_from_slice(&(self.capacity as u64).to_le_bytes());
+        header[24..32].copy_from_slice(&(self.bytes as u64).to_le_bytes());
+        header[32..].copy_from_slice(nonce);
+        header
+    }
+
+    /// The layout that a header describes; else what is wrong with it.
+    pub(super) fn from_header(header: &[u8; HEADER_BYTES], nonce: &Nonce) -> Result<Self, String> {
+        if header[..8] != MAGIC {
+            return Err("it does not begin as one".to_owned());
+        }
+        let version = u32::from_le_bytes(array(header, 8));
+        if version != VERSION {
+            return Err(format!("it has version {version} and not {VERSION}"));
+        }
+        if header[32..] != *nonce {
+            return Err("it belongs to another job or group (its nonce differs)".to_owned());
+        }
+        let ranks = u32::from_le_bytes(array(header, 12));
+        let capacity = u64::from_le_bytes(array(header, 16));
+        let bytes = u64::from_le_bytes(array(header, 24));
+        let layout =
+            Self::checked(u64::from(ranks), capacity).map_err(|error| error.to_string())?;
+        if layout.bytes as u64 != bytes {
+            return Err(format!(
+                "its header says {bytes} bytes, its numbers make {}",
+                layout.bytes
+            ));
+        }
+        Ok(layout)
+    }
+}
+
+fn array<const N: usize>(header: &[u8; HEADER_BYTES], start: usize) -> [u8; N] {
+    let mut value = [0; N];
+    value.copy_from_slice(&header[start..start + N]);
+    value
+}

@@ -1,0 +1,4 @@
+//! The segment, its rings and its doorbells.
+
+#[cfg(not(loom))]
+mod rings;

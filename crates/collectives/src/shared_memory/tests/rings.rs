@@ -1,0 +1,350 @@
+//! What the two ends of a ring see of each other.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::super::{Layout, RingError, RingReceiver, RingSender, Segment, SegmentError};
+
+const CAPACITY: usize = 4096;
+
+/// Longer than anything here takes, so that a hang fails instead of hanging the suite.
+const GENEROUS: Duration = Duration::from_secs(60);
+
+fn ring() -> (Segment, RingSender, RingReceiver) {
+    let segment = Segment::on_heap(Layout::new(2, CAPACITY).unwrap());
+    let sender = segment.sender(0, 1).unwrap();
+    let receiver = segment.receiver(0, 1).unwrap();
+    (segment, sender, receiver)
+}
+
+#[test]
+fn what_is_written_is_read_in_order_and_across_the_end() {
+    let (_segment, mut sender, mut receiver) = ring();
+    let bytes: Vec<u8> = (0..CAPACITY).map(|at| (at * 7) as u8).collect();
+    let mut into = vec![0; CAPACITY];
+    for round in 0..5 {
+        assert_eq!(sender.try_write(&bytes[..3000]), Ok(3000), "round {round}");
+        assert_eq!(receiver.readable(), Ok(3000));
+        assert_eq!(sender.free(), Ok(CAPACITY - 3000));
+        into.fill(0);
+        assert_eq!(receiver.try_read(&mut into), Ok(3000));
+        assert_eq!(into[..3000], bytes[..3000]);
+    }
+    assert_eq!((sender.position(), receiver.position()), (15_000, 15_000));
+}
+
+#[test]
+fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
+    let (_segment, mut sender, mut receiver) = ring();
+    assert_eq!(receiver.try_read(&mut [0; 8]), Ok(0));
+    assert!(receiver.peek(8).unwrap().is_empty());
+    assert_eq!(sender.try_write(&[1; CAPACITY + 9]), Ok(CAPACITY));
+    assert_eq!(sender.try_write(&[2; 1]), Ok(0));
+    assert!(sender.reserve(1).unwrap().is_empty());
+    assert_eq!(sender.try_write(&[]), Ok(0));
+}
+
+#[test]
+fn parts_are_sent_as_one() {
+    let (_segment, mut sender, mut receiver) = ring();
+    assert_eq!(sender.try_write_parts(&[b"header", b"", b"body"]), Ok(10));
+    assert_eq!(receiver.peek(CAPACITY).unwrap(), b"headerbody");
+    receiver.consume(6);
+    assert_eq!(receiver.peek(2).unwrap(), b"bo");
+    let large = vec![b'x'; CAPACITY];
+    assert_eq!(sender.try_write_parts(&[&large[..4000], &large]), Ok(4092));
+}
+
+#[test]
+fn what_is_reserved_is_sent_by_commit_and_ends_with_the_ring() {
+    let (_segment, mut sender, mut receiver) = ring();
+    sender.try_write(&[0; 4000]).unwrap();
+    receiver.try_read(&mut [0; 4000]).unwrap();
+    let room = sender.reserve(200).unwrap();
+    assert_eq!(room.len(), 96, "up to the end of the ring");
+    room[..64].fill(7);
+    assert_eq!(receiver.readable(), Ok(0), "not sent yet");
+    sender.commit(64);
+    assert_eq!(receiver.peek(200).unwrap(), [7; 64]);
+    receiver.consume(64);
+    sender.reserve(32).unwrap().fill(8);
+    sender.commit(32);
+    assert_eq!(
+        sender.reserve(10_000).unwrap().len(),
+        4064,
+        "from the start"
+    );
+    assert_eq!(receiver.peek(200).unwrap(), [8; 32]);
+}
+
+#[test]
+#[should_panic(expected = "9 bytes committed, 8 reserved")]
+fn more_than_was_reserved_cannot_be_committed() {
+    let (_segment, mut sender, _receiver) = ring();
+    sender.reserve(8).unwrap();
+    sender.commit(9);
+}
+
+#[test]
+#[should_panic(expected = "2 bytes consumed, 1 seen")]
+fn more_than_was_seen_cannot_be_consumed() {
+    let (_segment, mut sender, mut receiver) = ring();
+    sender.try_write(&[1]).unwrap();
+    receiver.peek(8).unwrap();
+    receiver.consume(2);
+}
+
+#[test]
+fn an_end_is_given_once() {
+    let (segment, _sender, _receiver) = ring();
+    let again = segment.sender(0, 1).unwrap_err();
+    assert!(matches!(again, SegmentError::Taken { .. }));
+    assert_eq!(
+        again.to_string(),
+        "the sender of the ring from rank 0 to rank 1 in shared memory is taken: two ranks of this \
+         machine claim the same number"
+    );
+    assert!(segment.receiver(0, 1).is_err());
+    assert!(segment.sender(1, 0).is_ok(), "another ring");
+    for (from, to) in [(0, 0), (0, 2), (2, 0)] {
+        let none = segment.sender(from, to).unwrap_err();
+        assert!(matches!(none, SegmentError::NoSuchRing { .. }), "{none}");
+    }
+    assert!(segment.doorbell(2).is_none());
+}
+
+#[test]
+fn rings_do_not_overlap() {
+    let ranks = 4;
+    let segment = Segment::on_heap(Layout::new(ranks, CAPACITY).unwrap());
+    let pairs: Vec<_> = (0..ranks * ranks)
+        .map(|pair| (pair / ranks, pair % ranks))
+        .filter(|(from, to)| from != to)
+        .collect();
+    for (index, &(from, to)) in pairs.iter().enumerate() {
+        let mut sender = segment.sender(from, to).unwrap();
+        let bytes = vec![index as u8 + 1; CAPACITY];
+        assert_eq!(sender.try_write(&bytes), Ok(CAPACITY));
+    }
+    for (index, &(from, to)) in pairs.iter().enumerate() {
+        let receiver = segment.receiver(from, to).unwrap();
+        assert_eq!(
+            receiver.peek(CAPACITY).unwrap(),
+            vec![index as u8 + 1; CAPACITY]
+        );
+    }
+}
+
+#[test]
+fn a_position_that_is_none_is_an_error_on_the_sender() {
+    for (found, lowest) in [(101, 40), (u64::MAX, 40), (39, 40), (0, 40)] {
+        let (segment, mut sender, mut receiver) = ring();
+        sender.try_write(&[0; 100]).unwrap();
+        receiver.try_read(&mut [0; 40]).unwrap();
+        sender.free().unwrap();
+        let place = segment.layout().ring(0, 1).unwrap().consumed;
+        segment
+            .memory
+            .position(place)
+            .store(found, Ordering::Release);
+        let error = RingError {
+            from: 0,
+            to: 1,
+            position: "consumed",
+            found,
+            lowest,
+            highest: 100,
+        };
+        assert_eq!(sender.free(), Err(error.clone()));
+        assert_eq!(sender.try_write(&[0; CAPACITY]), Err(error));
+    }
+}
+
+#[test]
+fn a_position_that_is_none_is_an_error_on_the_receiver() {
+    for found in [40 + CAPACITY as u64 + 1, u64::MAX, 99] {
+        let (segment, mut sender, mut receiver) = ring();
+        sender.try_write(&[0; 100]).unwrap();
+        receiver.try_read(&mut [0; 40]).unwrap();
+        let place = segment.layout().ring(0, 1).unwrap().written;
+        segment
+            .memory
+            .position(place)
+            .store(found, Ordering::Release);
+        let error = receiver.readable().unwrap_err();
+        assert_eq!((error.found, error.position), (found, "written"));
+        assert_eq!(receiver.try_read(&mut [0; 100]), Err(error.clone()));
+        assert_eq!(receiver.peek(100).err(), Some(error.clone()));
+        let told = error.to_string();
+        let expected = format!(
+            "the ring from rank 0 to rank 1 in shared memory is broken: its position `written` is \
+             {found} and must be between 100 and {}",
+            40 + CAPACITY
+        );
+        assert!(told.starts_with(&expected), "{told}");
+    }
+}
+
+#[test]
+fn layouts_that_cannot_be_are_refused() {
+    let limits = [
+        (0, 4096, "the ranks must be 1 to 1024"),
+        (1025, 4096, "the ranks must be 1 to 1024"),
+        (2, 2048, "the size of a ring must be a power of two"),
+        (2, 5000, "the size of a ring must be a power of two"),
+        (2, 1 << 31, "the size of a ring must be a power of two"),
+        (1024, 1 << 30, "together they are larger than 1 TiB"),
+    ];
+    for (ranks, capacity, limit) in limits {
+        let error = Layout::new(ranks, capacity).unwrap_err().to_string();
+        let start = format!("there is no shared memory for {ranks} ranks with rings of {capacity}");
+        assert!(
+            error.starts_with(&start) && error.contains(limit),
+            "{error}"
+        );
+    }
+    assert_eq!(Layout::new(1, 4096).unwrap().bytes(), 8192);
+}
+
+/// Two threads that sleep on doorbells while there is nothing to do.
+#[test]
+fn threads_stream_through_a_ring_and_sleep_on_doorbells() {
+    let (segment, mut sender, mut receiver) = ring();
+    let (mine, theirs) = (segment.doorbell(0).unwrap(), segment.doorbell(1).unwrap());
+    let total = 3_000_000usize;
+    let end = Instant::now() + GENEROUS;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let bytes: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
+            let mut sent = 0;
+            while sent < total {
+                assert!(Instant::now() < end, "sent {sent}");
+                let ticket = mine.ticket();
+                let piece = &bytes[sent..total.min(sent + 1 + sent % 3001)];
+                match sender.try_write(piece).unwrap() {
+                    0 => _ = mine.wait(ticket, GENEROUS),
+                    count => sent += count,
+                }
+                theirs.ring();
+            }
+        });
+        let mut received = 0;
+        while received < total {
+            assert!(Instant::now() < end, "received {received}");
+            let ticket = theirs.ticket();
+            let view = receiver.peek(1777).unwrap();
+            for (at, &byte) in view.iter().enumerate() {
+                assert_eq!(byte, ((received + at) % 251) as u8);
+            }
+            match view.len() {
+                0 => _ = theirs.wait(ticket, GENEROUS),
+                count => {
+                    receiver.consume(count);
+                    received += count;
+                    mine.ring();
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_wait_without_a_ring_ends_when_its_time_is_up() {
+    let (segment, _sender, _receiver) = ring();
+    let doorbell = segment.doorbell(0).unwrap();
+    let ticket = doorbell.ticket();
+    assert!(!doorbell.wait(ticket, Duration::from_millis(1)));
+    assert!(!doorbell.wait(ticket, Duration::ZERO));
+    doorbell.ring();
+    assert!(doorbell.wait(ticket, Duration::MAX), "rung before the wait");
+    let ticket = doorbell.ticket();
+    assert!(!doorbell.wait(ticket, Duration::ZERO), "not rung since");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize),
+    WriteParts(usize, usize),
+    Reserve(usize, usize),
+    Read(usize),
+    Peek(usize, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = || prop_oneof![0..70usize, 0..5000usize];
+    let step = prop_oneof![
+        size().prop_map(Step::Write),
+        (size(), size()).prop_map(|(a, b)| Step::WriteParts(a, b)),
+        (size(), size()).prop_map(|(a, b)| Step::Reserve(a, b)),
+        size().prop_map(Step::Read),
+        (size(), size()).prop_map(|(a, b)| Step::Peek(a, b)),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// Bytes of which no two stretches are alike.
+struct Source(u32);
+
+impl Source {
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut next = || {
+            self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (self.0 >> 24) as u8
+        };
+        (0..count).map(|_| next()).collect()
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_ring_is_a_queue(steps in steps()) {
+        let (_segment, mut sender, mut receiver) = ring();
+        let mut queue = VecDeque::new();
+        let mut source = Source(1);
+        for step in steps {
+            match step {
+                Step::Write(size) => {
+                    let bytes = source.take(size);
+                    let count = sender.try_write(&bytes).unwrap();
+                    prop_assert_eq!(count, size.min(CAPACITY - queue.len()));
+                    queue.extend(&bytes[..count]);
+                }
+                Step::WriteParts(first, second) => {
+                    let parts = [source.take(first), source.take(second)];
+                    let count = sender.try_write_parts(&[&parts[0], &parts[1]]).unwrap();
+                    prop_assert_eq!(count, (first + second).min(CAPACITY - queue.len()));
+                    queue.extend(&parts.concat()[..count]);
+                }
+                Step::Reserve(at_most, used) => {
+                    let room = sender.reserve(at_most).unwrap();
+                    prop_assert_eq!(room.is_empty(), at_most == 0 || queue.len() == CAPACITY);
+                    let bytes = source.take(used.min(room.len()));
+                    room[..bytes.len()].copy_from_slice(&bytes);
+                    sender.commit(bytes.len());
+                    queue.extend(&bytes);
+                }
+                Step::Read(size) => {
+                    let mut into = vec![0; size];
+                    let count = receiver.try_read(&mut into).unwrap();
+                    prop_assert_eq!(count, size.min(queue.len()));
+                    let expected: Vec<u8> = queue.drain(..count).collect();
+                    prop_assert_eq!(&into[..count], &expected[..]);
+                }
+                Step::Peek(at_most, used) => {
+                    let view = receiver.peek(at_most).unwrap();
+                    prop_assert_eq!(view.is_empty(), at_most == 0 || queue.is_empty());
+                    prop_assert!(queue.iter().zip(view).all(|(a, b)| a == b));
+                    let used = used.min(view.len());
+                    receiver.consume(used);
+                    queue.drain(..used);
+                }
+            }
+            prop_assert_eq!(receiver.readable(), Ok(queue.len()));
+            prop_assert_eq!(sender.free(), Ok(CAPACITY - queue.len()));
+        }
+    }
+}
