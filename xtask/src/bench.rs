@@ -125,13 +125,13 @@ fn temporary_folder() -> Result<TempDir, process::Failure> {
         .map_err(|error| process::Failure::new(format!("no temporary folder: {error}")))
 }
 
-/// Refuses a file that cannot be written: known now, not after an hour of measuring.
-fn check_place(file: &Path) -> Result<(), process::Failure> {
+/// Refuses what `flag` names if it cannot be written: known now, not after an hour of measuring.
+fn check_place(flag: &str, file: &Path) -> Result<(), process::Failure> {
     let folder = file
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
-        let what = format!("{}: not a place for a file", file.display());
+        let what = format!("{flag} {}: not a place for a file", file.display());
         return Err(process::Failure::Usage(what));
     }
     Ok(())

@@ -189,7 +189,9 @@ impl TrainOptions {
                 "--batch-size {batch} with --ranks {most}: each rank needs a sample of every batch"
             ));
         }
-        self.json.as_deref().map_or(Ok(()), check_place)
+        self.json
+            .as_deref()
+            .map_or(Ok(()), |file| check_place("--json", file))
     }
 }
 

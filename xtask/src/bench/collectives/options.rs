@@ -1,7 +1,7 @@
 //! The command line of `bench collectives`, and the cases that it asks for.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -181,12 +181,6 @@ impl CollectivesOptions {
         tasks
     }
 
-    /// The files that are to be written.
-    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        let files = [&self.json, &self.csv, &self.plot];
-        files.into_iter().flatten().map(PathBuf::as_path)
-    }
-
     /// What is wrong with the options, before anything runs.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let wrong = |what: String| Err(Failure::Usage(what));
@@ -205,7 +199,17 @@ impl CollectivesOptions {
                  the links would not be used; take --transport tcp"
             ));
         }
-        self.files().try_for_each(check_place)
+        let files = [
+            ("--json", &self.json),
+            ("--csv", &self.csv),
+            ("--plot", &self.plot),
+        ];
+        let named = files
+            .into_iter()
+            .filter_map(|(flag, file)| Some((flag, file.as_ref()?)));
+        named
+            .into_iter()
+            .try_for_each(|(flag, file)| check_place(flag, file))
     }
 }
 
@@ -278,7 +282,7 @@ mod tests {
         assert!(wrong("--ranks 1").contains("--ranks 1"));
         assert!(wrong("--rounds 0").contains("--rounds"));
         assert!(wrong("--link 1gbit --transport shm").contains("--transport tcp"));
-        assert!(wrong("--plot /does/not/exist/a.svg").contains("a.svg"));
+        assert!(wrong("--plot /does/not/exist/a.svg").contains("--plot /does/not/exist/a.svg"));
         assert!(options("--json a.json --link 1gbit").check().is_ok());
         let refused = |line: &str| {
             let words = std::iter::once("x").chain(line.split_whitespace());

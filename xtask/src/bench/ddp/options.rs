@@ -113,7 +113,9 @@ impl DdpOptions {
                 self.transport()
             ));
         }
-        self.json.as_deref().map_or(Ok(()), check_place)
+        self.json
+            .as_deref()
+            .map_or(Ok(()), |file| check_place("--json", file))
     }
 }
 
