@@ -28,14 +28,6 @@
 pub mod group;
 mod lane;
 pub mod rendezvous;
-#[cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "the data plane of process groups comes to stand on it"
-    )
-)]
 mod shared_memory;
 pub mod store;
 mod sync;

@@ -127,7 +127,7 @@ pub trait Element: sealed::Sealed + Pod + Send + Sync + PartialEq + fmt::Debug {
 
 /// The arithmetic of reductions.
 #[doc(hidden)]
-pub trait Accumulator: Copy + Default + Send + Sync + 'static {
+pub trait Accumulator: Pod + Default + Send + Sync {
     /// Whether a mean exists in this type.
     const FRACTIONAL: bool;
     /// `self + other`; integers wrap.

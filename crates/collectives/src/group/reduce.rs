@@ -105,14 +105,12 @@ pub(crate) fn reduce_in_rank_order<T: Element>(
 
 /// Combines `from` into `into`, which holds the left operands. Without the last step of a mean.
 pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
-    let left = into.to_vec();
-    reduce_in_rank_order(without_division(op), &[&left, from], into);
+    pair(op, into, from, |own, other, combine| combine(own, other));
 }
 
 /// Combines `from` into `into`, which holds the right operands. Without the last step of a mean.
 pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
-    let right = into.to_vec();
-    reduce_in_rank_order(without_division(op), &[from, &right], into);
+    pair(op, into, from, |own, other, combine| combine(other, own));
 }
 
 /// Divides sums by the number of ranks: the last step of a mean.
@@ -128,10 +126,49 @@ pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
     }
 }
 
-fn without_division(op: ReduceOp) -> ReduceOp {
+fn pair<T: Element>(
+    op: ReduceOp,
+    into: &mut [T],
+    from: &[T],
+    order: impl Fn(
+        T::Accumulator,
+        T::Accumulator,
+        fn(T::Accumulator, T::Accumulator) -> T::Accumulator,
+    ) -> T::Accumulator,
+) {
     match op {
-        ReduceOp::Mean => ReduceOp::Sum,
-        op => op,
+        ReduceOp::Sum | ReduceOp::Mean => {
+            pair_with(into, from, |a, b| order(a, b, Accumulator::add))
+        }
+        ReduceOp::Min => pair_with(into, from, |a, b| order(a, b, Accumulator::least)),
+        ReduceOp::Max => pair_with(into, from, |a, b| order(a, b, Accumulator::greatest)),
+        ReduceOp::Product => pair_with(into, from, |a, b| order(a, b, Accumulator::multiply)),
+    }
+}
+
+fn pair_with<T: Element>(
+    into: &mut [T],
+    from: &[T],
+    combine: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator,
+) {
+    if size_of::<T>() == size_of::<T::Accumulator>() {
+        let into: &mut [T::Accumulator] = bytemuck::cast_slice_mut(into);
+        let from: &[T::Accumulator] = bytemuck::cast_slice(from);
+        for (a, b) in into.iter_mut().zip(from) {
+            *a = combine(*a, *b);
+        }
+        return;
+    }
+    let mut left = [T::Accumulator::default(); BLOCK];
+    let mut right = [T::Accumulator::default(); BLOCK];
+    for (into, from) in into.chunks_mut(BLOCK).zip(from.chunks(BLOCK)) {
+        let (left, right) = (&mut left[..into.len()], &mut right[..into.len()]);
+        T::widen(into, left);
+        T::widen(from, right);
+        for (a, b) in left.iter_mut().zip(right.iter()) {
+            *a = combine(*a, *b);
+        }
+        T::narrow(left, into);
     }
 }
 

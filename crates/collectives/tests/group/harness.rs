@@ -1,11 +1,11 @@
-//! Runs ranks as threads over either transport.
+//! Runs ranks as threads over either transport: of frames and of the data of collectives.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::SharedStore;
 
@@ -13,7 +13,9 @@ use crate::memory_store::MemoryStore;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
+    /// Frames between threads, collectives through shared memory.
     Threads,
+    /// Frames and collectives over TCP.
     Tcp,
 }
 
@@ -47,6 +49,13 @@ pub fn on_all_ranks<R: Send>(
     options: GroupOptions,
     body: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
+    let options = GroupOptions {
+        transport: match wire {
+            Wire::Threads => TransportKind::SharedMemory,
+            Wire::Tcp => TransportKind::Tcp,
+        },
+        ..options
+    };
     let makers: Vec<Box<dyn FnOnce() -> ProcessGroup + Send>> = match wire {
         Wire::Threads => ProcessGroup::over_threads(size, options)
             .into_iter()
