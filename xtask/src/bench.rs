@@ -8,6 +8,7 @@ mod gloo;
 mod job;
 mod machine;
 mod network;
+mod owner;
 mod process;
 mod pytorch;
 mod quantity;
@@ -24,6 +25,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tempfile::TempDir;
+
+use self::owner::Owner;
 
 /// The exit code for a command line that cannot work, as `clap` has it.
 const BAD_COMMAND_LINE: u8 = 2;
@@ -117,12 +120,27 @@ fn listing() -> String {
     )
 }
 
-/// Removed when the value goes, also on an interrupt.
+/// Removed when the value goes, also on an interrupt. What killed runs have left goes now.
 fn temporary_folder() -> Result<TempDir, process::Failure> {
+    let parent = std::env::temp_dir();
+    remove_leftovers(&parent);
     tempfile::Builder::new()
-        .prefix("everburn-bench-")
-        .tempdir()
+        .prefix(&Owner::this_process()?.name(""))
+        .tempdir_in(parent)
         .map_err(|error| process::Failure::new(format!("no temporary folder: {error}")))
+}
+
+/// Removes folders of benchmarks that are no more.
+fn remove_leftovers(parent: &Path) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(Owner::of_name);
+        if owner.is_some_and(|owner| !owner.lives()) {
+            // Another user's, or just being removed by another run: no harm is done.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Refuses what `flag` names if it cannot be written: known now, not after an hour of measuring.
@@ -148,6 +166,22 @@ mod tests {
 
     fn words(line: &str) -> Vec<OsString> {
         line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn folders_of_killed_runs_go() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let folder = parent.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("stderr"), "").unwrap();
+            folder
+        };
+        let ours = make(&Owner::this_process().unwrap().name("x"));
+        let foreign = make("everburn-bench-of-mine");
+        let left = make("everburn-bench-4294967295-1-x");
+        remove_leftovers(parent.path());
+        assert!(ours.exists() && foreign.exists() && !left.exists());
     }
 
     #[test]

@@ -7,36 +7,41 @@ use everburn_collectives::group::ProcessGroup;
 
 use crate::Failure;
 
-/// Copies that count. The fastest is taken: it bounds what can be reached, and a copy that was
-/// disturbed would set the bound too low.
-const COPIES: usize = 7;
+/// Windows of copies; the fastest is taken. What is measured is to bound what can be reached, and a
+/// window that was disturbed would set the bound too low.
+const WINDOWS: usize = 5;
 
-/// Bytes copied a second, of a copy of `bytes` bytes by this rank; by all ranks at the same time,
+/// About how many bytes are copied in a window: some scheduling slices long, so that where ranks
+/// share cores no window has a core to itself.
+const WINDOW_BYTES: usize = 256 << 20;
+
+/// Fewer copies of a large message are noise, more of a small one tell nothing new.
+const COPIES: std::ops::RangeInclusive<usize> = 3..=1000;
+
+/// Bytes copied a second, of copies of `bytes` bytes by this rank; by all ranks at the same time,
 /// or by rank 0 while the others wait for their next order. `None` where this rank copies nothing.
-///
-/// With everyone, the time of a rank is that of all its copies: where ranks share cores, a single
-/// copy may have had a core to itself.
 pub(crate) fn measure(
     group: &ProcessGroup,
     bytes: usize,
     everyone: bool,
 ) -> Result<Option<f64>, Failure> {
-    if !everyone {
-        return Ok((group.rank() == 0).then(|| {
-            let seconds = copies(bytes);
-            bytes as f64 / seconds.iter().copied().fold(f64::INFINITY, f64::min)
-        }));
+    if !everyone && group.rank() > 0 {
+        return Ok(None);
     }
-    // Pages are there before anyone starts.
     let mut memory = Memory::new(bytes);
-    group.barrier().wait()?;
-    let seconds: f64 = (0..COPIES).map(|_| memory.copy()).sum();
-    Ok(Some(bytes as f64 * COPIES as f64 / seconds))
-}
-
-fn copies(bytes: usize) -> Vec<f64> {
-    let mut memory = Memory::new(bytes);
-    (0..COPIES).map(|_| memory.copy()).collect()
+    let copies = (WINDOW_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
+    let mut fastest = f64::INFINITY;
+    for _ in 0..WINDOWS {
+        if everyone {
+            group.barrier().wait()?;
+        }
+        let start = Instant::now();
+        for _ in 0..copies {
+            memory.copy();
+        }
+        fastest = fastest.min(start.elapsed().as_secs_f64());
+    }
+    Ok(Some((bytes * copies) as f64 / fastest))
 }
 
 struct Memory {
@@ -45,6 +50,7 @@ struct Memory {
 }
 
 impl Memory {
+    /// Pages that are there before anything is timed.
     fn new(bytes: usize) -> Self {
         let mut memory = Self {
             from: vec![1; bytes],
@@ -54,11 +60,8 @@ impl Memory {
         memory
     }
 
-    /// The seconds of one copy.
-    fn copy(&mut self) -> f64 {
-        let start = Instant::now();
+    fn copy(&mut self) {
         black_box(&mut self.to).copy_from_slice(black_box(&self.from));
-        start.elapsed().as_secs_f64()
     }
 }
 

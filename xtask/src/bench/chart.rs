@@ -103,7 +103,7 @@ fn per_row(width: f64) -> usize {
     ((width / 220.0) as usize).max(1)
 }
 
-/// Each name once, in order of appearance, and whether it is the peer's.
+/// Each name once, in order of appearance and the peer's last, and whether it is the peer's.
 fn legend_names(panels: &[Panel]) -> Vec<(String, bool)> {
     let mut names: Vec<(String, bool)> = Vec::new();
     for curve in panels.iter().flat_map(|panel| &panel.curves) {
@@ -111,6 +111,7 @@ fn legend_names(panels: &[Panel]) -> Vec<(String, bool)> {
             names.push((curve.name.clone(), curve.peer));
         }
     }
+    names.sort_by_key(|(_, peer)| *peer);
     names
 }
 

@@ -22,15 +22,11 @@ use super::machine::{Machine, ProcessorTime};
 use super::network::Network;
 use super::process::{Children, Failure};
 use super::pytorch::Pytorch;
-use super::statistics::Spread;
 use super::{temporary_folder, write_file};
 use crate::binary;
 
 /// Calls before those that count, on both sides.
 const WARM_UP: usize = 3;
-
-/// What is copied to learn how fast memory is: no cache holds it.
-const COPIED_BYTES: usize = 100 << 20;
 
 /// How long a plain stream takes over a link, about.
 const STREAM_SECONDS: f64 = 1.0;
@@ -92,8 +88,6 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
 #[derive(Default)]
 struct Found {
     measured: Vec<Measured>,
-    /// What the ranks stood on, by number of ranks.
-    grounds: Vec<(usize, Ground)>,
     network: Option<String>,
     delay: Option<Duration>,
 }
@@ -129,12 +123,10 @@ impl Sweep<'_> {
             Some(pytorch) => Some(Gloo::start(place, pytorch)?),
             None => None,
         };
-        let mut ground = match &network {
+        let ground = match &network {
             Some(network) => self.streams(&mut jobs[0], network)?,
             None => Ground::default(),
         };
-        let mut copies = Copies::default();
-        let from = found.measured.len();
         for task in self.options.tasks() {
             let first = found.measured.len();
             found.measured.extend(ways.iter().map(|way| Measured {
@@ -148,18 +140,10 @@ impl Sweep<'_> {
             for _ in 0..self.options.rounds {
                 self.add_round(&task, measured, &mut jobs, gloo.as_mut())?;
             }
-            if network.is_none() {
-                copies.measure(&mut jobs[0], self.options.patience())?;
-            }
             for line in measured {
                 eprintln!("{}", progress(line));
             }
         }
-        (ground.memcpy_alone, ground.memcpy_each) = copies.medians();
-        for line in &mut found.measured[from..] {
-            line.ground = ground;
-        }
-        found.grounds.push((ranks, ground));
         if let Some(network) = &network {
             found.network = Some(network.describe());
             found.delay = network.delay();
@@ -211,11 +195,24 @@ impl Sweep<'_> {
             "warm_up": WARM_UP,
             "repeats": repeats,
         });
-        for (line, job) in measured.iter_mut().zip(jobs) {
+        for (line, job) in measured.iter_mut().zip(jobs.iter_mut()) {
             let answers = job.ranks.ask(&order, patience)?;
             line.ours.0.push(times_of("ours", &answers, repeats)?);
         }
+        if !self.options.over_links() {
+            let alone = self.memcpy(&mut jobs[0], bytes, false)?;
+            let each = self.memcpy(&mut jobs[0], bytes, true)?;
+            for line in measured {
+                line.ground.add_copies(alone, each);
+            }
+        }
         Ok(())
+    }
+
+    /// Bytes copied a second, in pieces as large as the message: what fits into a cache is faster.
+    fn memcpy(&self, job: &mut Job<'_>, bytes: u64, everyone: bool) -> Result<f64, Failure> {
+        let order = json!({ "order": "memcpy", "bytes": bytes, "everyone": everyone });
+        slowest(&job.ranks.ask(&order, self.options.patience())?)
     }
 
     /// What plain TCP makes of the links.
@@ -239,28 +236,6 @@ impl Sweep<'_> {
 fn repeats(bytes: u64) -> usize {
     let elements = (bytes / 4).max(1);
     usize::try_from(40_000_000 / elements).map_or(5, |repeats| repeats.clamp(5, 2000))
-}
-
-/// Rates of copies, one an order.
-#[derive(Default)]
-struct Copies {
-    alone: Vec<f64>,
-    each: Vec<f64>,
-}
-
-impl Copies {
-    fn measure(&mut self, job: &mut Job<'_>, patience: Duration) -> Result<(), Failure> {
-        for (everyone, rates) in [(false, &mut self.alone), (true, &mut self.each)] {
-            let order = json!({ "order": "memcpy", "bytes": COPIED_BYTES, "everyone": everyone });
-            rates.push(slowest(&job.ranks.ask(&order, patience)?)?);
-        }
-        Ok(())
-    }
-
-    fn medians(&self) -> (Option<f64>, Option<f64>) {
-        let median = |rates: &[f64]| Spread::of(rates).map(|spread| spread.median);
-        (median(&self.alone), median(&self.each))
-    }
 }
 
 /// The lowest rate that a rank has told: the others wait for it.
@@ -320,10 +295,16 @@ fn notes(found: &Found, options: &CollectivesOptions, peer: Option<&str>) -> Str
     }
     notes.extend(found.network.clone());
     let giga = |rate: f64| format!("{:.3} GB/s", rate / 1e9);
-    for (ranks, ground) in &found.grounds {
+    for Measured {
+        way, task, ground, ..
+    } in largest_of_each_world(&found.measured)
+    {
+        let ranks = way.ranks;
         if let (Some(alone), Some(each)) = (ground.memcpy_alone, ground.memcpy_each) {
             notes.push(format!(
-                "memory:  memcpy of 100 MiB: {} by one rank, {} by each of {ranks} at once",
+                "memory:  memcpy of {}: {} by one rank, {} by each of {ranks} at once, in the best \
+                 round",
+                task.bytes,
                 giga(alone),
                 giga(each)
             ));
@@ -352,6 +333,22 @@ fn notes(found: &Found, options: &CollectivesOptions, peer: Option<&str>) -> Str
         }
     });
     notes.join("\n")
+}
+
+/// The line of the largest message, for each number of ranks.
+fn largest_of_each_world(all: &[Measured]) -> Vec<&Measured> {
+    let mut largest: Vec<&Measured> = Vec::new();
+    for line in all {
+        let same = largest
+            .iter_mut()
+            .find(|other| other.way.ranks == line.way.ranks);
+        match same {
+            Some(other) if other.task.bytes >= line.task.bytes => {}
+            Some(other) => *other = line,
+            None => largest.push(line),
+        }
+    }
+    largest
 }
 
 fn write_results(

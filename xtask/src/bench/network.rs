@@ -10,8 +10,9 @@
 //! the sending side.
 //!
 //! The bridge has a namespace of its own, so that nothing is left once all namespaces are gone, and
-//! no firewall of the machine sees the frames. Names carry this process's number and start time:
-//! what a killed run has left is known by that, and removed by the next.
+//! no firewall of the machine sees the frames. They go with their value; when this process is killed,
+//! a [`Janitor`] that waits for its end deletes them; and when that is killed too, the next run does:
+//! names carry the process's number and start time.
 
 mod commands;
 
@@ -22,7 +23,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use self::commands::{Netns, Owner, ip, tc};
+use self::commands::{Janitor, Netns, ip, tc};
+use super::owner::Owner;
 use super::process::Failure;
 use super::quantity::{Rate, parse_delay};
 
@@ -62,6 +64,8 @@ pub(super) struct Network {
     switch: Netns,
     rate: Rate,
     delay: Delay,
+    // Dropped last, when nothing is left to do for it.
+    _janitor: Janitor,
 }
 
 /// What has become of the wanted delay.
@@ -93,6 +97,7 @@ impl Network {
         }
         commands::remove_leftovers(Path::new(commands::FOLDER))?;
         let owner = Owner::this_process()?;
+        let janitor = Janitor::hire(&owner.name(""))?;
         let switch = Netns::add(owner.name("switch"))?;
         ip(&[
             "-n",
@@ -109,6 +114,7 @@ impl Network {
             switch,
             rate,
             delay: Delay::None,
+            _janitor: janitor,
         };
         for rank in 0..ranks {
             let netns = Netns::add(owner.name(&rank.to_string()))?;

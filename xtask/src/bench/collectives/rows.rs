@@ -28,7 +28,7 @@ pub(super) struct Times(pub(super) Vec<Vec<f64>>);
 /// Rates of what the ranks stand on, in bytes a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Ground {
-    /// Of a rank that copies memory alone.
+    /// Of a rank that copies pieces as large as the message, alone.
     pub(super) memcpy_alone: Option<f64>,
     /// Of each rank while all copy.
     pub(super) memcpy_each: Option<f64>,
@@ -48,6 +48,16 @@ pub(super) struct Summary {
     pub(super) p90: f64,
     /// Whether the rounds agree.
     pub(super) steady: bool,
+}
+
+impl Ground {
+    /// The fastest counts: it bounds what can be reached, and others disturb some rounds.
+    pub(super) fn add_copies(&mut self, alone: f64, each: f64) {
+        let faster =
+            |known: Option<f64>, rate: f64| Some(known.map_or(rate, |known| known.max(rate)));
+        self.memcpy_alone = faster(self.memcpy_alone, alone);
+        self.memcpy_each = faster(self.memcpy_each, each);
+    }
 }
 
 impl Times {

@@ -69,20 +69,19 @@ fn progress_names_the_line_and_its_peer() {
 #[test]
 fn the_notes_name_what_bounds_an_exchange() {
     let options = CollectivesOptions::parse_or_exit(&[]);
-    let ground = Ground {
-        memcpy_alone: Some(12e9),
-        memcpy_each: Some(9.5e9),
-        ..Ground::default()
-    };
+    let mut large = measured(2, "shm", 1 << 20);
+    large.ground.add_copies(11e9, 9.5e9);
+    large.ground.add_copies(12e9, 8e9);
     let found = Found {
-        grounds: vec![(2, ground)],
+        measured: vec![measured(2, "shm", 1 << 10), large.clone(), large],
         ..Found::default()
     };
     let alone = notes(&found, &options, None);
     assert!(
-        alone.contains("12.000 GB/s by one rank, 9.500 GB/s by each of 2 at once"),
+        alone.contains("memcpy of 1M: 12.000 GB/s by one rank, 9.500 GB/s by each of 2 at once"),
         "{alone}"
     );
+    assert_eq!(alone.matches("memcpy of").count(), 1, "{alone}");
     assert!(!alone.contains("peer:"), "{alone}");
     let beside = notes(&found, &options, Some("gloo of pytorch 2"));
     assert!(beside.contains("peer:    gloo of pytorch 2"), "{beside}");

@@ -1,58 +1,18 @@
-//! `ip` and `tc`, and namespaces that know whose they are.
+//! `ip` and `tc`, namespaces that go with their value, and who deletes them when nobody else can.
 
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::process::Failure;
+use crate::bench::owner::Owner;
+use crate::bench::process::Failure;
 
 /// Where `ip netns` keeps the names.
 pub(super) const FOLDER: &str = "/run/netns";
-
-/// The beginning of all names: `everburn-bench-PID-START-WHAT`.
-const PREFIX: &str = "everburn-bench-";
-
-/// The process that namespaces belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owner {
-    pid: u32,
-    /// In the kernel's ticks since it started. Process numbers come again, both together do not.
-    start: u64,
-}
-
-impl Owner {
-    pub(super) fn this_process() -> Result<Self, Failure> {
-        Self::of(std::process::id())
-            .ok_or_else(|| Failure::new("/proc does not tell when this process has started"))
-    }
-
-    fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold anything; the start is the twentieth word after it.
-        let (_, after_name) = stat.rsplit_once(')')?;
-        let start = after_name.split_whitespace().nth(19)?.parse().ok()?;
-        Some(Self { pid, start })
-    }
-
-    pub(super) fn name(self, what: &str) -> String {
-        format!("{PREFIX}{}-{}-{what}", self.pid, self.start)
-    }
-
-    /// Whose namespace `name` is, if it is a benchmark's.
-    pub(super) fn of_name(name: &str) -> Option<Self> {
-        let mut parts = name.strip_prefix(PREFIX)?.split('-');
-        let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        parts.next().map(|_| Self { pid, start })
-    }
-
-    pub(super) fn lives(self) -> bool {
-        Self::of(self.pid) == Some(self)
-    }
-}
 
 /// A network namespace; it is deleted with this value, and what runs in it is ended.
 #[derive(Debug)]
@@ -76,6 +36,41 @@ impl Drop for Netns {
         if let Err(error) = delete(&self.name) {
             eprintln!("{error}; the next run will try again");
         }
+    }
+}
+
+/// A process that waits for our end, also by SIGKILL, and then deletes our namespaces.
+#[derive(Debug)]
+pub(super) struct Janitor {
+    process: Child,
+}
+
+impl Janitor {
+    /// Waits from now on. `names` is what the names of our namespaces begin with.
+    pub(super) fn hire(names: &str) -> Result<Self, Failure> {
+        // The input ends when the last process goes that holds its other end: we alone do.
+        let script = "cat >/dev/null; for name in \"$1\"/\"$2\"*; do \
+                      [ -e \"$name\" ] && ip netns delete \"${name##*/}\"; done; exit 0";
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script, "janitor", FOLDER, names])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A Ctrl-C is not meant for it.
+            .process_group(0);
+        let process = command.spawn();
+        let process =
+            process.map_err(|error| Failure::new(format!("`sh` cannot be started: {error}")))?;
+        Ok(Self { process })
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        // It has nothing left to do but to end; how it does tells nothing.
+        let _ = self.process.wait();
     }
 }
 

@@ -27,24 +27,6 @@ fn ours(ranks: &[Netns]) -> Vec<String> {
 }
 
 #[test]
-fn names_tell_whose_they_are() {
-    let owner = Owner::this_process().unwrap();
-    assert!(owner.lives());
-    assert_eq!(Owner::of_name(&owner.name("switch")), Some(owner));
-    for foreign in [
-        "everburn-bench-1",
-        "everburn-bench-x-1-0",
-        "web",
-        "everburn-probe-1-2-3",
-    ] {
-        assert_eq!(Owner::of_name(foreign), None, "{foreign}");
-    }
-    // The same process number, another process.
-    let name = format!("everburn-bench-{}-1-0", std::process::id());
-    assert!(!Owner::of_name(&name).unwrap().lives());
-}
-
-#[test]
 fn a_burst_is_short_but_never_less_than_some_frames() {
     assert_eq!(burst("1gbit".parse().unwrap()), 125_000);
     assert_eq!(burst("1mbit".parse().unwrap()), LEAST_BURST);
@@ -94,4 +76,20 @@ fn namespaces_are_joined_and_go_with_their_network() {
         "{:?}",
         names()
     );
+}
+
+#[test]
+fn a_janitor_deletes_what_nobody_else_has() {
+    if !may_make_namespaces() {
+        return;
+    }
+    // Names that no other test looks for.
+    let prefix = format!("everburn-janitor-{}-", std::process::id());
+    let janitor = Janitor::hire(&prefix).unwrap();
+    let netns = Netns::add(format!("{prefix}0")).unwrap();
+    let name = netns.name().to_owned();
+    std::mem::forget(netns);
+    assert!(names().contains(&name));
+    drop(janitor);
+    assert!(!names().contains(&name));
 }
