@@ -81,7 +81,7 @@ fn the_notes_name_what_bounds_an_exchange() {
         alone.contains("memcpy of 1M: 12.000 GB/s by one rank, 9.500 GB/s by each of 2 at once"),
         "{alone}"
     );
-    assert_eq!(alone.matches("memcpy of").count(), 1, "{alone}");
+    assert_eq!(alone.matches("memory:").count(), 1, "{alone}");
     assert!(!alone.contains("peer:"), "{alone}");
     let beside = notes(&found, &options, Some("gloo of pytorch 2"));
     assert!(beside.contains("peer:    gloo of pytorch 2"), "{beside}");
