@@ -3,8 +3,9 @@
 use std::fmt;
 
 use bytemuck::Pod;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+use super::arithmetic::{Accumulator, half_bits};
 
 /// The type of the numbers in a message, as it travels on the wire.
 ///
@@ -116,92 +117,14 @@ pub trait Element: sealed::Sealed + Pod + Send + Sync + PartialEq + fmt::Debug {
     #[doc(hidden)]
     type Accumulator: Accumulator;
 
-    /// Converts `from` to accumulators; the slices have the same length.
+    /// The same number as an accumulator.
     #[doc(hidden)]
-    fn widen(from: &[Self], to: &mut [Self::Accumulator]);
+    fn widen(self) -> Self::Accumulator;
 
-    /// Converts accumulators back, rounding once; the slices have the same length.
+    /// The number nearest to an accumulator; of two, the one with an even mantissa.
     #[doc(hidden)]
-    fn narrow(from: &[Self::Accumulator], to: &mut [Self]);
+    fn narrow(accumulator: Self::Accumulator) -> Self;
 }
-
-/// The arithmetic of reductions.
-#[doc(hidden)]
-pub trait Accumulator: Pod + Default + Send + Sync {
-    /// Whether a mean exists in this type.
-    const FRACTIONAL: bool;
-    /// `self + other`; integers wrap.
-    fn add(self, other: Self) -> Self;
-    /// `self * other`; integers wrap.
-    fn multiply(self, other: Self) -> Self;
-    /// The lesser; NaN if one of them is NaN.
-    fn least(self, other: Self) -> Self;
-    /// The greater; NaN if one of them is NaN.
-    fn greatest(self, other: Self) -> Self;
-    /// `self / ranks`; integers are returned unchanged (their mean is refused before).
-    fn divide(self, ranks: usize) -> Self;
-}
-
-macro_rules! float_accumulator {
-    ($($type:ty),*) => {$(
-        impl Accumulator for $type {
-            const FRACTIONAL: bool = true;
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self + other
-            }
-            #[inline(always)]
-            fn multiply(self, other: Self) -> Self {
-                self * other
-            }
-            // `self.is_nan()` first: a comparison with NaN is false, so a NaN on the right falls
-            // through to `other`, and one on the left needs to be kept by name.
-            #[inline(always)]
-            fn least(self, other: Self) -> Self {
-                if self.is_nan() || self < other { self } else { other }
-            }
-            #[inline(always)]
-            fn greatest(self, other: Self) -> Self {
-                if self.is_nan() || self > other { self } else { other }
-            }
-            #[inline(always)]
-            fn divide(self, ranks: usize) -> Self {
-                self / ranks as $type
-            }
-        }
-    )*};
-}
-
-macro_rules! integer_accumulator {
-    ($($type:ty),*) => {$(
-        impl Accumulator for $type {
-            const FRACTIONAL: bool = false;
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self.wrapping_add(other)
-            }
-            #[inline(always)]
-            fn multiply(self, other: Self) -> Self {
-                self.wrapping_mul(other)
-            }
-            #[inline(always)]
-            fn least(self, other: Self) -> Self {
-                self.min(other)
-            }
-            #[inline(always)]
-            fn greatest(self, other: Self) -> Self {
-                self.max(other)
-            }
-            #[inline(always)]
-            fn divide(self, _ranks: usize) -> Self {
-                self
-            }
-        }
-    )*};
-}
-
-float_accumulator!(f32, f64);
-integer_accumulator!(i32, i64, u8);
 
 macro_rules! plain_element {
     ($($type:ty => $dtype:expr),*) => {$(
@@ -209,34 +132,43 @@ macro_rules! plain_element {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Accumulator = Self;
-            fn widen(from: &[Self], to: &mut [Self]) {
-                to.copy_from_slice(from);
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
             }
-            fn narrow(from: &[Self], to: &mut [Self]) {
-                to.copy_from_slice(from);
+            #[inline(always)]
+            fn narrow(accumulator: Self) -> Self {
+                accumulator
             }
         }
     )*};
 }
 
+// Not by the conversions of `half`: those look for an instruction at each call, or convert number
+// by number, and neither vectorises.
 macro_rules! half_element {
-    ($($type:ty => $dtype:expr),*) => {$(
+    ($($type:ty => $dtype:expr, $widen:path, $narrow:path);*) => {$(
         impl sealed::Sealed for $type {}
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Accumulator = f32;
-            fn widen(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                $widen(self.to_bits())
             }
-            fn narrow(from: &[f32], to: &mut [Self]) {
-                to.convert_from_f32_slice(from);
+            #[inline(always)]
+            fn narrow(accumulator: f32) -> Self {
+                Self::from_bits($narrow(accumulator))
             }
         }
     )*};
 }
 
 plain_element!(f32 => DType::F32, f64 => DType::F64, i32 => DType::I32, i64 => DType::I64, u8 => DType::U8);
-half_element!(f16 => DType::F16, bf16 => DType::Bf16);
+half_element!(
+    f16 => DType::F16, half_bits::widen_f16, half_bits::narrow_f16;
+    bf16 => DType::Bf16, half_bits::widen_bf16, half_bits::narrow_bf16
+);
 
 #[cfg(test)]
 mod tests {

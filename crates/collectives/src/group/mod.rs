@@ -15,6 +15,7 @@
 //! that has failed (make a new one).
 
 mod algorithm;
+mod arithmetic;
 mod collective;
 mod communication;
 mod core;

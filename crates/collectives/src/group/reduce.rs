@@ -2,12 +2,17 @@
 //!
 //! Every element of a result is combined strictly in rank order: `((x0 + x1) + x2) + ...`. Which
 //! rank computes it, over which transport and by which algorithm plays no part, so all ranks hold
-//! the same bits. (Where the result is NaN, all ranks hold the same NaN, but which of several NaN
-//! payloads survives an addition is the processor's choice.)
+//! the same bits, and so does a run on another machine. A sum, product or mean that is NaN is
+//! always the quiet NaN without sign and payload; a least or greatest is the NaN of the lowest
+//! rank that contributed one.
 
 use std::fmt;
 
-use super::element::{Accumulator, Element};
+use super::arithmetic::{
+    Accumulate, Accumulator, Finish, Greatest, Least, Mean, Product, Reduce, ReduceInPlace, Sum,
+    Swapped, run,
+};
+use super::element::Element;
 
 /// How the ranks' contributions become one.
 ///
@@ -74,133 +79,95 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// How many accumulators are worked on at a time: 8 KiB of `f64`, which stays in the L1 cache
-/// while every rank's contribution passes through it.
-const BLOCK: usize = 1024;
+/// Runs a kernel with the combination that belongs to an operation; what a mean needs is given.
+macro_rules! run_combining {
+    ($op:expr, mean: $mean:expr, $kernel:ident { $($field:ident),* }) => {
+        match $op {
+            ReduceOp::Sum => run($kernel { combination: Sum, $($field),* }),
+            ReduceOp::Mean => run($kernel { combination: $mean, $($field),* }),
+            ReduceOp::Min => run($kernel { combination: Least, $($field),* }),
+            ReduceOp::Max => run($kernel { combination: Greatest, $($field),* }),
+            ReduceOp::Product => run($kernel { combination: Product, $($field),* }),
+        }
+    };
+}
 
-/// Combines `contributions`, given in rank order, into `result`, which may be one of nobody's
-/// inputs. Contributions of another length than `result` would be a bug of the caller; the
-/// surplus is ignored.
+/// Combines `contributions`, given in rank order, into `result`. Contributions of another length
+/// than `result` would be a bug of the caller; the surplus is ignored.
 pub(crate) fn reduce_in_rank_order<T: Element>(
     op: ReduceOp,
     contributions: &[&[T]],
     result: &mut [T],
 ) {
-    match op {
-        ReduceOp::Sum => fold(contributions, result, Accumulator::add, |x| x),
-        ReduceOp::Mean => {
-            let ranks = contributions.len();
-            fold(
-                contributions,
-                result,
-                Accumulator::add,
-                |x: T::Accumulator| x.divide(ranks),
-            );
-        }
-        ReduceOp::Min => fold(contributions, result, Accumulator::least, |x| x),
-        ReduceOp::Max => fold(contributions, result, Accumulator::greatest, |x| x),
-        ReduceOp::Product => fold(contributions, result, Accumulator::multiply, |x| x),
-    }
+    let ranks = contributions.len();
+    run_combining!(op, mean: Mean { ranks }, Reduce { contributions, result });
 }
 
-/// Combines `from` into `into`, which holds the left operands. Without the last step of a mean.
-pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
-    pair(op, into, from, |own, other, combine| combine(own, other));
-}
-
-/// Combines `from` into `into`, which holds the right operands. Without the last step of a mean.
-pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
-    pair(op, into, from, |own, other, combine| combine(other, own));
-}
-
-/// Divides sums by the number of ranks: the last step of a mean.
-pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
-    let mut wide = [T::Accumulator::default(); BLOCK];
-    for block in values.chunks_mut(BLOCK) {
-        let wide = &mut wide[..block.len()];
-        T::widen(block, wide);
-        for value in wide.iter_mut() {
-            *value = value.divide(ranks);
-        }
-        T::narrow(wide, block);
-    }
-}
-
-fn pair<T: Element>(
+/// Combines the contribution of `own_rank`, which lies in `own`, with those of the `others`, given
+/// in rank order, into `own`: the same bits as by [`reduce_in_rank_order`].
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
     op: ReduceOp,
-    into: &mut [T],
-    from: &[T],
-    order: impl Fn(
-        T::Accumulator,
-        T::Accumulator,
-        fn(T::Accumulator, T::Accumulator) -> T::Accumulator,
-    ) -> T::Accumulator,
+    own: &mut [T],
+    own_rank: usize,
+    others: &[&[T]],
 ) {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean => {
-            pair_with(into, from, |a, b| order(a, b, Accumulator::add))
-        }
-        ReduceOp::Min => pair_with(into, from, |a, b| order(a, b, Accumulator::least)),
-        ReduceOp::Max => pair_with(into, from, |a, b| order(a, b, Accumulator::greatest)),
-        ReduceOp::Product => pair_with(into, from, |a, b| order(a, b, Accumulator::multiply)),
-    }
-}
-
-fn pair_with<T: Element>(
-    into: &mut [T],
-    from: &[T],
-    combine: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator,
-) {
-    if size_of::<T>() == size_of::<T::Accumulator>() {
-        let into: &mut [T::Accumulator] = bytemuck::cast_slice_mut(into);
-        let from: &[T::Accumulator] = bytemuck::cast_slice(from);
-        for (a, b) in into.iter_mut().zip(from) {
-            *a = combine(*a, *b);
-        }
-        return;
-    }
-    let mut left = [T::Accumulator::default(); BLOCK];
-    let mut right = [T::Accumulator::default(); BLOCK];
-    for (into, from) in into.chunks_mut(BLOCK).zip(from.chunks(BLOCK)) {
-        let (left, right) = (&mut left[..into.len()], &mut right[..into.len()]);
-        T::widen(into, left);
-        T::widen(from, right);
-        for (a, b) in left.iter_mut().zip(right.iter()) {
-            *a = combine(*a, *b);
-        }
-        T::narrow(left, into);
-    }
-}
-
-/// The loop of all reductions, one block at a time: `combine` is inlined into a loop over two
-/// slices of equal length, which the compiler vectorises.
-fn fold<T: Element>(
-    contributions: &[&[T]],
-    result: &mut [T],
-    combine: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator,
-    finish: impl Fn(T::Accumulator) -> T::Accumulator,
-) {
-    let Some((first, others)) = contributions.split_first() else {
-        return;
-    };
-    let mut sums = [T::Accumulator::default(); BLOCK];
-    let mut widened = [T::Accumulator::default(); BLOCK];
-    for (block, result) in result.chunks_mut(BLOCK).enumerate() {
-        let range = block * BLOCK..block * BLOCK + result.len();
-        let sums = &mut sums[..result.len()];
-        let widened = &mut widened[..result.len()];
-        T::widen(&first[range.clone()], sums);
-        for other in others {
-            T::widen(&other[range.clone()], widened);
-            for (sum, value) in sums.iter_mut().zip(widened.iter()) {
-                *sum = combine(*sum, *value);
+    let ranks = others.len() + 1;
+    if let [other] = others {
+        let from = &other[..own.len()];
+        let into = own;
+        return match (op, own_rank) {
+            (ReduceOp::Mean, _) => {
+                let combination = Mean { ranks };
+                run(Accumulate {
+                    combination,
+                    into,
+                    from,
+                });
             }
-        }
-        for sum in sums.iter_mut() {
-            *sum = finish(*sum);
-        }
-        T::narrow(sums, result);
+            (_, 0) => accumulate(op, into, from),
+            (_, _) => accumulate_before(op, into, from),
+        };
     }
+    run_combining!(op, mean: Mean { ranks }, ReduceInPlace { own, own_rank, others });
+}
+
+/// Combines `into`, which comes first, and `from` into `into`. A mean is summed: its division is
+/// [`finish_mean`]. Half types are combined in `f32` and rounded at each call.
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+    debug_assert_eq!(into.len(), from.len());
+    run_combining!(op, mean: Sum, Accumulate { into, from });
+}
+
+/// As [`accumulate`], but `from` comes first. It matters to the least and greatest of zeros of
+/// different signs and of two NaN; sums and products are the same bits either way.
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+    debug_assert_eq!(into.len(), from.len());
+    match op {
+        ReduceOp::Min => run(Accumulate {
+            combination: Swapped(Least),
+            into,
+            from,
+        }),
+        ReduceOp::Max => run(Accumulate {
+            combination: Swapped(Greatest),
+            into,
+            from,
+        }),
+        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => accumulate(op, into, from),
+    }
+}
+
+/// Divides sums by the number of ranks that gave to them.
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
+    let combination = Mean { ranks };
+    run(Finish {
+        combination,
+        values,
+    });
 }
 
 #[cfg(test)]

@@ -1,0 +1,13 @@
+//! The arithmetic of reductions, as fast as memory allows.
+
+pub(crate) mod half_bits;
+
+mod accumulator;
+mod instruction_set;
+mod kernel;
+
+pub use self::accumulator::Accumulator;
+
+pub(crate) use self::accumulator::{Greatest, Least, Mean, Product, Sum, Swapped};
+pub(crate) use self::instruction_set::run;
+pub(crate) use self::kernel::{Accumulate, Finish, Reduce, ReduceInPlace};
