@@ -27,7 +27,7 @@ pub(crate) struct RankOptions {
 /// What the benchmark wants measured now; the same line goes to every rank.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
-enum Order {
+pub(crate) enum Order {
     /// A collective of `bytes` bytes; rank 0 answers with the time of each call.
     Collective {
         operation: Operation,
