@@ -191,9 +191,10 @@ impl Network {
     /// What one has to know to judge what was measured over it.
     pub(super) fn describe(&self) -> String {
         let link = format!(
-            "link:    {} each way between {} namespaces, veth and a bridge, tbf",
+            "link:    {} each way between {} namespaces, veth and a bridge, tbf; TCP with {}",
             self.rate,
-            self.ranks.len()
+            self.ranks.len(),
+            congestion_control()
         );
         match &self.delay {
             Delay::None => link,
@@ -204,6 +205,16 @@ impl Network {
             ),
         }
     }
+}
+
+/// What TCP paces itself by; namespaces have the machine's. How well several senders share the link
+/// to one receiver depends on it.
+fn congestion_control() -> String {
+    let name = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    name.map_or_else(
+        |_| "an unknown congestion control".into(),
+        |name| name.trim().to_owned(),
+    )
 }
 
 /// The bytes that a token bucket of `rate` may let through at once.
