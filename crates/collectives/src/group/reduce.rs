@@ -9,8 +9,8 @@
 use std::fmt;
 
 use super::arithmetic::{
-    Accumulate, Accumulator, Finish, Greatest, Least, Mean, Product, Reduce, ReduceInPlace, Sum,
-    Swapped, run,
+    Accumulate, Accumulator, Finish, Greatest, InstructionSet, Least, Mean, Product, Reduce,
+    ReduceInPlace, Sum, Swapped,
 };
 use super::element::Element;
 
@@ -79,15 +79,16 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// Runs a kernel with the combination that belongs to an operation; what a mean needs is given.
+/// Runs a kernel, on an instruction set, with the combination that belongs to an operation. What a
+/// mean needs is given.
 macro_rules! run_combining {
-    ($op:expr, mean: $mean:expr, $kernel:ident { $($field:ident),* }) => {
+    ($set:expr, $op:expr, mean: $mean:expr, $kernel:ident { $($field:ident),* }) => {
         match $op {
-            ReduceOp::Sum => run($kernel { combination: Sum, $($field),* }),
-            ReduceOp::Mean => run($kernel { combination: $mean, $($field),* }),
-            ReduceOp::Min => run($kernel { combination: Least, $($field),* }),
-            ReduceOp::Max => run($kernel { combination: Greatest, $($field),* }),
-            ReduceOp::Product => run($kernel { combination: Product, $($field),* }),
+            ReduceOp::Sum => $set.run($kernel { combination: Sum, $($field),* }),
+            ReduceOp::Mean => $set.run($kernel { combination: $mean, $($field),* }),
+            ReduceOp::Min => $set.run($kernel { combination: Least, $($field),* }),
+            ReduceOp::Max => $set.run($kernel { combination: Greatest, $($field),* }),
+            ReduceOp::Product => $set.run($kernel { combination: Product, $($field),* }),
         }
     };
 }
@@ -99,8 +100,9 @@ pub(crate) fn reduce_in_rank_order<T: Element>(
     contributions: &[&[T]],
     result: &mut [T],
 ) {
+    let set = InstructionSet::best();
     let ranks = contributions.len();
-    run_combining!(op, mean: Mean { ranks }, Reduce { contributions, result });
+    run_combining!(set, op, mean: Mean { ranks }, Reduce { contributions, result });
 }
 
 /// Combines the contribution of `own_rank`, which lies in `own`, with those of the `others`, given
@@ -112,32 +114,34 @@ pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
     own_rank: usize,
     others: &[&[T]],
 ) {
+    let set = InstructionSet::best();
     let ranks = others.len() + 1;
-    if let [other] = others {
-        let from = &other[..own.len()];
-        let into = own;
-        return match (op, own_rank) {
-            (ReduceOp::Mean, _) => {
-                let combination = Mean { ranks };
-                run(Accumulate {
-                    combination,
-                    into,
-                    from,
-                });
-            }
-            (_, 0) => accumulate(op, into, from),
-            (_, _) => accumulate_before(op, into, from),
-        };
+    match (others, op, own_rank) {
+        // Of two, one passes over the data suffices, without a copy.
+        (&[other], ReduceOp::Mean, _) => {
+            let (combination, from) = (Mean { ranks }, &other[..own.len()]);
+            set.run(Accumulate {
+                combination,
+                into: own,
+                from,
+            });
+        }
+        (&[other], _, 0) => accumulate(op, own, &other[..own.len()]),
+        (&[other], _, _) => accumulate_before(op, own, &other[..own.len()]),
+        _ => run_combining!(
+            set, op, mean: Mean { ranks }, ReduceInPlace { own, own_rank, others }
+        ),
     }
-    run_combining!(op, mean: Mean { ranks }, ReduceInPlace { own, own_rank, others });
 }
 
-/// Combines `into`, which comes first, and `from` into `into`. A mean is summed: its division is
-/// [`finish_mean`]. Half types are combined in `f32` and rounded at each call.
+/// Combines `into`, which comes first, and `from`, of the same length, into `into`. A mean is
+/// summed: its division is [`finish_mean`]. Half types are combined in `f32` and rounded at each
+/// call.
 #[allow(dead_code, reason = "the data plane calls it")]
 pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     debug_assert_eq!(into.len(), from.len());
-    run_combining!(op, mean: Sum, Accumulate { into, from });
+    let set = InstructionSet::best();
+    run_combining!(set, op, mean: Sum, Accumulate { into, from });
 }
 
 /// As [`accumulate`], but `from` comes first. It matters to the least and greatest of zeros of
@@ -145,18 +149,25 @@ pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
 #[allow(dead_code, reason = "the data plane calls it")]
 pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     debug_assert_eq!(into.len(), from.len());
+    let set = InstructionSet::best();
     match op {
-        ReduceOp::Min => run(Accumulate {
-            combination: Swapped(Least),
-            into,
-            from,
-        }),
-        ReduceOp::Max => run(Accumulate {
-            combination: Swapped(Greatest),
-            into,
-            from,
-        }),
         ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => accumulate(op, into, from),
+        ReduceOp::Min => {
+            let combination = Swapped(Least);
+            set.run(Accumulate {
+                combination,
+                into,
+                from,
+            });
+        }
+        ReduceOp::Max => {
+            let combination = Swapped(Greatest);
+            set.run(Accumulate {
+                combination,
+                into,
+                from,
+            });
+        }
     }
 }
 
@@ -164,53 +175,11 @@ pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: 
 #[allow(dead_code, reason = "the data plane calls it")]
 pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
     let combination = Mean { ranks };
-    run(Finish {
+    InstructionSet::best().run(Finish {
         combination,
         values,
     });
 }
 
 #[cfg(test)]
-mod tests {
-    use half::{bf16, f16};
-
-    use super::*;
-
-    fn reduce<T: Element>(op: ReduceOp, contributions: &[&[T]]) -> Vec<T> {
-        let mut result = contributions[0].to_vec();
-        reduce_in_rank_order(op, contributions, &mut result);
-        result
-    }
-
-    #[test]
-    fn nan_propagates_from_either_side() {
-        for op in [ReduceOp::Min, ReduceOp::Max] {
-            assert!(reduce(op, &[&[f32::NAN], &[1.0]])[0].is_nan());
-            assert!(reduce(op, &[&[1.0], &[f32::NAN], &[2.0]])[0].is_nan());
-        }
-    }
-
-    #[test]
-    fn half_types_round_once() {
-        // 1 + 2^-9 + 2^-9 in bf16 (8 bits): each step alone would round back to 1.
-        let small = bf16::from_f32(2f32.powi(-8));
-        let sum = reduce(ReduceOp::Sum, &[&[bf16::ONE], &[small], &[small]]);
-        assert_eq!(sum[0], bf16::from_f32(1.0 + 2f32.powi(-7)));
-        let small = f16::from_f32(2f32.powi(-11));
-        let sum = reduce(ReduceOp::Sum, &[&[f16::ONE], &[small], &[small]]);
-        assert_eq!(sum[0], f16::from_f32(1.0 + 2f32.powi(-10)));
-    }
-
-    #[test]
-    fn the_order_is_the_order_of_ranks() {
-        let contributions: [&[f32]; 3] = [&[1e8], &[1.0], &[-1e8]];
-        assert_eq!(reduce(ReduceOp::Sum, &contributions), [1e8 + 1.0 - 1e8]);
-    }
-
-    #[test]
-    fn integers_wrap_and_have_no_mean() {
-        assert_eq!(reduce::<u8>(ReduceOp::Sum, &[&[200], &[100]]), [44]);
-        assert!(!ReduceOp::Mean.supports::<i64>());
-        assert!(ReduceOp::Mean.supports::<bf16>());
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ const STRIPE: usize = 256 << 10;
 
 /// How many bytes [`SocketLane::peek`] reads ahead: a few blocks of a reduction, so that system
 /// calls are few.
-const AHEAD: usize = 128 << 10;
+const AHEAD: usize = 512 << 10;
 
 /// The most pieces of one system call.
 const PIECES: usize = 8;

@@ -5,7 +5,7 @@ use std::io;
 /// Why memory could not be shared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SegmentError {
-    /// Not Linux.
+    /// Not Linux, or something that does not do all that Linux does.
     #[error("memory shared between processes needs Linux (memfd); use TCP here")]
     Unavailable,
     /// The numbers make no segment.

@@ -90,3 +90,63 @@ pub(crate) fn narrow_f16(value: f32) -> u16 {
     };
     (half | ((bits & !MAGNITUDE) >> 16)) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    #[test]
+    fn every_f16_widens_as_by_half() {
+        for bits in 0..=u16::MAX {
+            let expected = f16::from_bits(bits).to_f32().to_bits();
+            assert_eq!(widen_f16(bits).to_bits(), expected, "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn every_bf16_widens_as_by_half_but_for_signalling_nan() {
+        for bits in 0..=u16::MAX {
+            let value = bf16::from_bits(bits);
+            let quiet = if value.is_nan() { 0x0040_0000 } else { 0 };
+            let found = widen_bf16(bits).to_bits() | quiet;
+            assert_eq!(found, value.to_f32().to_bits(), "{bits:#x}");
+        }
+    }
+
+    fn narrows_as_by_half(bits: u32) {
+        let value = f32::from_bits(bits);
+        assert_eq!(
+            narrow_f16(value),
+            f16::from_f32(value).to_bits(),
+            "{bits:#x}"
+        );
+        assert_eq!(
+            narrow_bf16(value),
+            bf16::from_f32(value).to_bits(),
+            "{bits:#x}"
+        );
+    }
+
+    #[test]
+    fn every_sign_exponent_and_edge_of_rounding_narrows_as_by_half() {
+        // Signs, exponents and seven bits of the mantissa, and below them every pattern that has
+        // at most two runs: all ties, of normal and subnormal results, and what lies beside them.
+        let runs = (0..16).flat_map(|low| (low..=16).map(move |high| (1 << high) - (1 << low)));
+        let edges: Vec<u32> = runs.flat_map(|run| [run, 0xffff & !run, run | 1]).collect();
+        for upper in 0..=u32::from(u16::MAX) {
+            for lower in &edges {
+                narrows_as_by_half((upper << 16) | lower);
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "all 2^32 numbers: half a minute"]
+    fn every_f32_narrows_as_by_half() {
+        for bits in 0..=u32::MAX {
+            narrows_as_by_half(bits);
+        }
+    }
+}

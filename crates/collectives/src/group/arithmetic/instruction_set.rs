@@ -8,6 +8,9 @@
 //! comparisons, the compiler neither reorders nor fuses them, and the NaN that it leaves open is
 //! settled by [`super::Accumulator::canonical`].
 
+#[cfg(target_arch = "x86_64")]
+use pulp::x86::{V3, V4};
+
 /// A loop that is to be compiled for several instruction sets.
 pub(crate) trait Kernel {
     /// Runs the loop. To be `inline(always)`, and all that it calls too: what is not inlined is
@@ -15,24 +18,59 @@ pub(crate) trait Kernel {
     fn run(self);
 }
 
-/// Runs `kernel` on the widest vectors that this machine has.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn run(kernel: impl Kernel) {
-    // `pulp::Arch` does the same, but only as far as features ask for: AVX2 is not among those
-    // that Burn asks for, and another set of features would build Burn twice.
-    if let Some(avx512) = pulp::x86::V4::try_new() {
-        avx512.vectorize(Inlined(kernel));
-    } else if let Some(avx2) = pulp::x86::V3::try_new() {
-        avx2.vectorize(Inlined(kernel));
-    } else {
-        kernel.run();
-    }
+/// An instruction set for which the loops are compiled and which this machine has.
+//
+// `pulp::Arch` is the same, but it knows AVX2 only as a feature, which is not among those that
+// Burn asks for: another set of features would build Burn twice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InstructionSet {
+    /// That of every machine of this architecture.
+    Baseline,
+    /// Vectors of 32 bytes.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(V3),
+    /// Vectors of 64 bytes.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(V4),
 }
 
-/// Runs `kernel` as it is compiled for all machines of this architecture.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn run(kernel: impl Kernel) {
-    kernel.run();
+impl InstructionSet {
+    /// The widest that this machine has.
+    pub(crate) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(avx512) = V4::try_new() {
+                return Self::Avx512(avx512);
+            }
+            if let Some(avx2) = V3::try_new() {
+                return Self::Avx2(avx2);
+            }
+        }
+        Self::Baseline
+    }
+
+    /// All that this machine has.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = vec![Self::Baseline];
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(V3::try_new().map(Self::Avx2));
+            all.extend(V4::try_new().map(Self::Avx512));
+        }
+        all
+    }
+
+    /// Runs `kernel` as it is compiled for this instruction set.
+    pub(crate) fn run(self, kernel: impl Kernel) {
+        match self {
+            Self::Baseline => kernel.run(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(avx2) => avx2.vectorize(Inlined(kernel)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(avx512) => avx512.vectorize(Inlined(kernel)),
+        }
+    }
 }
 
 /// A kernel in the form that `pulp` calls.

@@ -9,5 +9,5 @@ mod kernel;
 pub use self::accumulator::Accumulator;
 
 pub(crate) use self::accumulator::{Greatest, Least, Mean, Product, Sum, Swapped};
-pub(crate) use self::instruction_set::run;
+pub(crate) use self::instruction_set::InstructionSet;
 pub(crate) use self::kernel::{Accumulate, Finish, Reduce, ReduceInPlace};
