@@ -14,10 +14,11 @@
 //! The first is the least of all algorithms (Patarasuk and Yuan, "Bandwidth optimal all-reduce
 //! algorithms for clusters of workstations", 2009).
 //!
-//! **Inside a machine** a sent byte is copied once into memory that both ranks see (or into the
-//! kernel's), and once out of it, where a reduction counts as a copy. So a rank copies what it
-//! sends and what it receives, at the rate that `memcpy` has while all ranks copy:
-//! `bound = (sent + received) / memcpy`.
+//! **Inside a machine** a rank cannot do with less than bringing each byte that it receives from the
+//! other's memory into its own once, where a reduction counts as a copy, at the rate that `memcpy`
+//! has while all ranks copy pieces as large as the message: `bound = received / memcpy`. What lies
+//! between the two, a ring in shared memory or the kernel's buffers, may stay in a cache and does
+//! not count.
 //!
 //! **Over links** that are full duplex: `bound = max(sent, received) / link`, which for all_reduce
 //! is `2 (n-1)/n S / link`.
@@ -44,7 +45,7 @@ pub(super) fn bytes_each_way(
 
 /// The microseconds below which nothing can be where a rank copies `memcpy` bytes a second.
 pub(super) fn memory_bound_us(bytes_each_way: f64, memcpy: f64) -> f64 {
-    2.0 * bytes_each_way / memcpy * 1e6
+    bytes_each_way / memcpy * 1e6
 }
 
 /// The microseconds below which nothing can be over links of `link` bytes a second each way.
@@ -73,8 +74,8 @@ mod tests {
         // 25 MiB over 1 Gbit/s with 4 ranks: 1.5 x 26.2 MB at 125 MB/s.
         let sent = bytes_each_way("all_reduce", Some("ring"), 4, 25 << 20).unwrap();
         assert_eq!(link_bound_us(sent, 125e6).round(), 314_573.0);
-        // Two ranks copy what they send and what they receive.
+        // Two ranks: the other's half to reduce, and the other's sums of the other half.
         let sent = bytes_each_way("all_reduce", None, 2, 1_000_000).unwrap();
-        assert_eq!(memory_bound_us(sent, 10e9), 200.0);
+        assert_eq!(memory_bound_us(sent, 10e9), 100.0);
     }
 }

@@ -44,8 +44,8 @@ fn two() -> Vec<Measured> {
 fn the_table_has_a_line_for_each_case() {
     let expected = "\
 operation   ranks  transport  algorithm    bytes  p50 us  (p10-p90)   GB/s  gloo us    (p10-p90)   GB/s  ours/gloo  bound us  reached
-all_reduce      2        shm       auto  1000000     235  (210-275)  4.255     1125  (1025-1200)  0.889      4.83x       200     85 %
-all_reduce      2        tcp       auto  1000000     700  (500-900)  1.429     none                              -       200     29 %  unsteady";
+all_reduce      2        shm       auto  1000000     235  (210-275)  4.255     1125  (1025-1200)  0.889      4.83x       100     43 %
+all_reduce      2        tcp       auto  1000000     700  (500-900)  1.429     none                              -       100     14 %  unsteady";
     assert_eq!(table(&two(), Some("gloo of torch 2")), expected);
 }
 
@@ -58,7 +58,7 @@ fn without_a_peer_there_are_no_columns_of_it() {
             .lines()
             .nth(1)
             .unwrap()
-            .ends_with("4.255       200     85 %"),
+            .ends_with("4.255       100     43 %"),
         "{table}"
     );
 }
