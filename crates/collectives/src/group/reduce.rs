@@ -1,8 +1,8 @@
-//! Reductions in one canonical order.
+//! The arithmetic of reductions.
 //!
-//! Every element of a result is combined strictly in rank order: `((x0 + x1) + x2) + ...`. Which
-//! rank computes it, over which transport and by which algorithm plays no part, so all ranks hold
-//! the same bits, and so does a run on another machine. A sum, product or mean that is NaN is
+//! [`reduce_in_rank_order`] combines every element strictly in rank order:
+//! `((x0 + x1) + x2) + ...`, whichever rank computes it. [`accumulate`] combines two operands, for
+//! algorithms with an order of their own. A sum, product or mean that is NaN is
 //! always the quiet NaN without sign and payload; a least or greatest is the NaN of the lowest
 //! rank that contributed one.
 
@@ -16,8 +16,9 @@ use super::element::Element;
 
 /// How the ranks' contributions become one.
 ///
-/// Each reduction adds the contributions element by element in rank order. `f16` and `bf16` are
-/// combined in `f32` over all ranks and rounded once. Sums and products of integers wrap. `Min`
+/// Each reduction combines the contributions element by element, in the order of the algorithm
+/// ([`super::ReductionOrder`]). `f16` and `bf16` are combined in `f32`; [`super::Algorithm::Flat`]
+/// and [`super::Algorithm::Direct`] round them once over all ranks, the others at each step. Sums and products of integers wrap. `Min`
 /// and `Max` return NaN where a rank contributed NaN, so that a diverged rank is seen.
 ///
 /// ```

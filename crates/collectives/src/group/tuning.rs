@@ -48,7 +48,6 @@ struct Row {
 /// use everburn_collectives::group::{GroupOptions, Tuning};
 ///
 /// let tuning: Tuning = "
-///     # path  ranks  bytes  algorithm
 ///     shm     4      16384  flat
 ///     tcp     any    any    ring
 /// ".parse()?;
