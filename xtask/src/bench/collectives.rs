@@ -326,9 +326,9 @@ fn notes(found: &Found, options: &CollectivesOptions, peer: Option<&str>) -> Str
                 .into()
         }
         false => {
-            "bound:   a rank copies each byte that it sends in to shared memory and each that \
-                  it receives out of it:\n         for all_reduce 2 x 2(n-1)/n x bytes (flat: 2 x \
-                  (n-1) x bytes) at the memcpy of all ranks at once"
+            "bound:   a rank brings each byte that it receives from the other's memory into its own \
+             once: for all_reduce\n         2(n-1)/n x bytes (flat: (n-1) x bytes), at the memcpy of \
+             all ranks at once, of pieces as large\n         as the message"
                 .into()
         }
     });

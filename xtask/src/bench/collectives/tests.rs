@@ -81,6 +81,10 @@ fn the_notes_name_what_bounds_an_exchange() {
         alone.contains("memcpy of 1M: 12.000 GB/s by one rank, 9.500 GB/s by each of 2 at once"),
         "{alone}"
     );
+    assert!(
+        alone.contains("all_reduce\n         2(n-1)/n x bytes (flat"),
+        "{alone}"
+    );
     assert_eq!(alone.matches("memory:").count(), 1, "{alone}");
     assert!(!alone.contains("peer:"), "{alone}");
     let beside = notes(&found, &options, Some("gloo of pytorch 2"));
