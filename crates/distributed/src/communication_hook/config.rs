@@ -192,6 +192,25 @@ mod tests {
     }
 
     #[test]
+    fn files_hold_what_the_command_line_takes() {
+        let config: CommunicationHookConfig = serde_json::from_str("\"power-sgd:4:7\"").unwrap();
+        let rank = NonZeroUsize::new(4).unwrap();
+        let expected = CommunicationHookConfig::PowerSgd {
+            rank,
+            start_after: 7,
+        };
+        assert_eq!(config, expected);
+        assert_eq!(serde_json::to_string(&config).unwrap(), "\"power-sgd:4:7\"");
+        let refused = serde_json::from_str::<CommunicationHookConfig>("\"fp8\"");
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("no communication hook `fp8`")
+        );
+    }
+
+    #[test]
     fn what_names_no_hook_is_answered_with_what_to_write() {
         let refused = [
             ("", "use none, fp16, bf16 or power-sgd:RANK"),

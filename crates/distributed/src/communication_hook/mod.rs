@@ -65,7 +65,8 @@ pub trait CommunicationHook: Send + fmt::Debug {
     /// the payload bytes that this rank handed to collectives.
     ///
     /// # Errors
-    /// Those of the collectives; afterwards the values are in no particular state.
+    /// Those of the collectives. The values are then in no particular state, and neither is what
+    /// the hook remembers: a new group needs a new hook.
     fn reduce(
         &mut self,
         bucket: GradientBucket<'_>,
