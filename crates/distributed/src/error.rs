@@ -1,6 +1,7 @@
 //! What can go wrong between replicas.
 
 use everburn_collectives::group::CollectiveError;
+use everburn_nn::SyncError;
 
 /// Why replicas of a model could not be made or kept equal.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -9,6 +10,9 @@ pub enum DdpError {
     /// The exchange between the ranks failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// A module of the model cannot compute over the ranks.
+    #[error(transparent)]
+    Module(#[from] SyncError),
     /// The ranks have built different models.
     #[error(
         "rank {rank} has built another model than rank 0: tensor {position} is {theirs} there and \

@@ -5,6 +5,7 @@
 //!   parameter paths never change.
 //! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
 //! - [`DistributedLoader`] reads them.
+//! - [`synchronize_batch_norms`] lets the batch norms of a model see the samples of all ranks.
 //!
 //! A rank's training step, whole:
 //!
@@ -41,6 +42,7 @@
 //! # }
 //! ```
 
+mod batch_norm;
 mod bucket;
 mod communication_hook;
 mod ddp;
@@ -54,6 +56,7 @@ mod replicas;
 mod sampler;
 mod synchronization;
 
+pub use batch_norm::{RankStatistics, synchronize_batch_norms};
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 pub use communication_hook::{
     AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
