@@ -135,3 +135,68 @@ fn uniform(random: &mut ChaCha8Rng) -> f32 {
     let of_24_bits = (random.next_u32() >> 8) as f32;
     of_24_bits / (1 << 23) as f32 - 1.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        rows: 6,
+        columns: 5,
+    };
+
+    fn started(path: &str) -> Memory {
+        let mut memory = Memory::new(SHAPE);
+        memory.recall(path, 2);
+        memory
+    }
+
+    #[test]
+    fn a_start_is_the_same_on_all_ranks_and_another_for_each_parameter() {
+        assert_eq!(started("a").right(), started("a").right());
+        assert_ne!(started("a").right(), started("b").right());
+        assert!(started("a").right().iter().all(|x| *x != 0.0));
+    }
+
+    #[test]
+    fn a_factor_of_zeros_leaves_the_one_before() {
+        let mut memory = started("a");
+        let before = memory.right().to_vec();
+        memory.keep_right("a", &[0.0; 10], 2);
+        assert_eq!(memory.right(), before);
+    }
+
+    #[test]
+    fn columns_that_are_lost_begin_anew_beside_those_that_are_not() {
+        let mut memory = started("a");
+        let before = memory.right().to_vec();
+        // Twice the same direction.
+        let kept = [0.0, 3.0, 0.0, 4.0, 0.0];
+        memory.keep_right("a", &[kept, kept].concat(), 2);
+        let (first, second) = memory.right().split_at(5);
+        assert_eq!(first, [0.0, 0.6, 0.0, 0.8, 0.0]);
+        let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f32>();
+        assert!(dot(first, second).abs() < 1e-6);
+        assert!((dot(second, second) - 1.0).abs() < 1e-6);
+        assert_ne!(second, &before[5..]);
+    }
+
+    #[test]
+    fn vectors_and_what_factors_would_not_shrink_are_no_matrices() {
+        assert_eq!(Shape::of(&[]), None);
+        assert_eq!(Shape::of(&[7]), None);
+        let shape = |shape: &[usize]| Shape::of(shape).unwrap();
+        assert_eq!(
+            shape(&[20, 10, 5, 5]),
+            Shape {
+                rows: 20,
+                columns: 250
+            }
+        );
+        // 2 x (4 + 4) = 16 = 4 x 4.
+        assert!(!shape(&[4, 4]).shrinks(2));
+        assert!(shape(&[4, 5]).shrinks(2));
+        assert!(!shape(&[0, 9]).shrinks(1));
+        assert!(!shape(&[4, 5]).shrinks(usize::MAX));
+    }
+}
