@@ -1,5 +1,7 @@
 //! `test` and `check`: the same steps here and in CI, one after the other.
 
+mod races;
+
 use std::ffi::OsString;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -130,6 +132,11 @@ pub fn check(keep_going: bool) -> miette::Result<ExitCode> {
     Ok(run_all(&check_steps(has_example()), keep_going))
 }
 
+/// `cargo xtask races`: what `check` does about races.
+pub fn races() -> ExitCode {
+    run_all(&races::steps(), true)
+}
+
 fn has_example() -> bool {
     root().join(EXAMPLE).exists()
 }
@@ -208,6 +215,9 @@ fn check_steps(example: bool) -> Vec<Step> {
             &["doc", "--release", "--workspace", "--no-deps"],
         )
         .with_env("RUSTDOCFLAGS", "-D warnings"),
+    ]);
+    steps.extend(races::steps());
+    steps.extend([
         // Whole trainings on real MNIST, 1, 2 and 4 ranks: minutes, so not part of `test`.
         Step::cargo(
             "long tests",

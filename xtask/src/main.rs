@@ -49,6 +49,8 @@ enum Command {
         #[arg(long)]
         keep_going: bool,
     },
+    /// Look for races in what ranks share in memory, by loom and ThreadSanitizer (part of `check`)
+    Races,
     /// Say what this machine has and lacks for training, and what to do about it
     Doctor,
     /// Check the repository's own rules (part of `check`)
@@ -86,6 +88,7 @@ fn run() -> miette::Result<ExitCode> {
         Command::Bench(args) => bench::run(&args.arguments),
         Command::Test(args) => check::test(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),
+        Command::Races => Ok(check::races()),
         Command::Doctor => Ok(doctor::run()),
         Command::Tidy => tidy::run(),
     }

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
-use crate::communication_hook::CommunicationHookConfig;
+use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::initial_state::{broadcast_state, check_equal_structure};
 use crate::reducer::{Reducer, lock};
-use crate::replicas::{self, TensorDescription, TensorKind};
+use crate::replicas::{self, TensorKind};
 use crate::synchronization::{Communication, SyncedGradients, Synchronization};
 
 /// The size of a bucket unless another is given: 25 MiB, as in PyTorch.
@@ -92,6 +92,24 @@ impl Default for DdpConfig {
 }
 
 impl DdpConfig {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// [`DdpError::Config`] naming the first that is out of range.
+    pub fn validate(&self) -> Result<(), DdpError> {
+        if self.bucket_bytes == 0 {
+            return Err(DdpError::Config(
+                "--bucket-mib must be at least 1".to_string(),
+            ));
+        }
+        match self.max_gradient_norm {
+            Some(norm) if !(norm.is_finite() && norm > 0.0) => Err(DdpError::Config(format!(
+                "--max-gradient-norm must be a positive number, not {norm}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// The sizes of buckets.
     pub fn bucket_limits(&self) -> BucketLimits {
         BucketLimits {
@@ -122,6 +140,8 @@ pub(crate) struct Shared {
     /// In order of registration.
     parameters: Vec<BucketEntry>,
     numbers: HashMap<ParamId, usize>,
+    /// The model holds a parameter more than once.
+    tied: bool,
     /// `None` for a rank that is alone.
     reducer: Option<Reducer>,
     plan: Mutex<Plan>,
@@ -136,6 +156,10 @@ struct Plan {
     ordered: bool,
     /// In a static model, the parameters in use.
     used: Option<Vec<bool>>,
+    /// A step has been begun and not ended.
+    open: bool,
+    /// How many samples this rank has had since running statistics were last made equal.
+    samples: u64,
 }
 
 impl Ddp {
@@ -143,7 +167,9 @@ impl Ddp {
     /// hash that they have arrived.
     ///
     /// # Errors
-    /// [`DdpError::DifferentModels`], on every rank, if the ranks have built different models;
+    /// [`DdpError::DifferentModels`], on every rank, if the ranks have built different models or
+    /// configurations; [`DdpError::Config`] if a number is out of range;
+    /// [`DdpError::NothingToTrain`] if no parameter requires a gradient;
     /// [`DdpError::UnsupportedType`] if a parameter's type cannot be averaged;
     /// [`DdpError::Collective`] if the exchange fails.
     pub fn new<M: Module>(
@@ -151,14 +177,49 @@ impl Ddp {
         group: ProcessGroup,
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
+        let hook = match config.communication {
+            CommunicationHookConfig::None => None,
+            other => Some(other.build()),
+        };
+        Self::build(model, group, config, hook)
+    }
+
+    /// As [`Ddp::new`], with a communication hook of the caller's own in place of the
+    /// configuration's. All ranks must hand in the same.
+    ///
+    /// # Errors
+    /// As [`Ddp::new`].
+    pub fn with_hook<M: Module>(
+        model: M,
+        group: ProcessGroup,
+        config: DdpConfig,
+        hook: Box<dyn CommunicationHook>,
+    ) -> Result<(Self, M), DdpError> {
+        Self::build(model, group, config, Some(hook))
+    }
+
+    fn build<M: Module>(
+        model: M,
+        group: ProcessGroup,
+        config: DdpConfig,
+        hook: Option<Box<dyn CommunicationHook>>,
+    ) -> Result<(Self, M), DdpError> {
+        config.validate()?;
         let tensors = replicas::describe(&model);
-        check_equal_structure(&group, &tensors)?;
+        let hook_name = hook.as_ref().map(|hook| hook.name());
+        check_equal_structure(&group, &tensors, &format!("{config:?} {hook_name:?}"))?;
         let model = broadcast_state(model, &group, config.bucket_bytes)?;
         // A parameter that a model holds twice (tied weights) has one gradient.
         let mut known = HashSet::new();
+        let mut tied = false;
         let parameters: Vec<_> = tensors
             .into_iter()
-            .filter(|tensor| tensor.kind == TensorKind::Trainable && known.insert(tensor.id))
+            .filter(|tensor| tensor.kind == TensorKind::Trainable)
+            .filter(|tensor| {
+                let new = known.insert(tensor.id);
+                tied |= !new;
+                new
+            })
             .map(|tensor| BucketEntry {
                 path: tensor.path,
                 id: tensor.id,
@@ -166,20 +227,13 @@ impl Ddp {
                 dtype: tensor.dtype,
             })
             .collect();
-        for entry in &parameters {
-            if HostBuffer::zeroed(entry.dtype, 0).is_none() {
-                return Err(DdpError::UnsupportedType {
-                    parameter: entry.path.clone(),
-                    dtype: format!("{:?}", entry.dtype),
-                });
-            }
-        }
+        check_types(&parameters, hook.is_some())?;
         let ranks: Vec<usize> = (0..group.world_size()).collect();
         let reducer = match ranks.len() {
             1 => None,
             // A group of its own, because its thread's collectives run beside all others.
             _ => match group.subgroup(&ranks)? {
-                Some(own) => Some(Reducer::start(own, config.communication.build())?),
+                Some(own) => Some(Reducer::start(own, hook)?),
                 None => None,
             },
         };
@@ -191,10 +245,13 @@ impl Ddp {
                 buffers: None,
                 ordered: reducer.is_none(),
                 used: None,
+                open: false,
+                samples: 0,
             }),
             group,
             config,
             parameters,
+            tied,
             reducer,
         };
         let ddp = Self {
@@ -227,7 +284,7 @@ impl Ddp {
     /// begins it, those without samples too.
     ///
     /// # Errors
-    /// [`DdpError::UnsupportedType`] if a parameter cannot be averaged.
+    /// [`DdpError::StepOpen`] if the step before it has not been finished or dropped.
     pub fn begin(&self, samples: usize) -> Result<Synchronization, DdpError> {
         Synchronization::begin(self, samples)
     }
@@ -258,9 +315,23 @@ impl Ddp {
                 communication: Communication::default(),
             });
         }
-        let step = self.begin(samples)?;
-        step.hand_in(model, gradients, samples);
+        let mut step = self.begin(samples)?;
+        if samples > 0 {
+            step.hand_in(model, gradients, samples);
+        }
         step.finish(model)
+    }
+
+    /// Makes the places of tied weights equal again: Burn's optimizers change the first place of a
+    /// parameter that a model holds more than once, and leave the others as they were. Called after
+    /// each optimizer step; gives other models back as they are.
+    #[must_use]
+    pub fn tie<M: Module>(&self, model: M) -> M {
+        if self.shared.tied {
+            replicas::tie(model)
+        } else {
+            model
+        }
     }
 
     /// Makes running statistics (batch norm's, say) equal on all ranks, as
@@ -275,16 +346,27 @@ impl Ddp {
         }
     }
 
-    /// Averages running statistics over the ranks, in f64.
+    /// Averages running statistics over the ranks, in f64, each weighted by the samples that it has
+    /// had since the last time.
     ///
-    /// Ranks count alike: their shares of a batch differ by one sample at the most. Frozen
-    /// parameters, equal on all ranks, keep their bits.
+    /// What is equal on all ranks, frozen parameters say, is not sent and keeps its bits.
     ///
     /// # Errors
     /// [`DdpError::Collective`] if the exchange fails.
     pub fn average_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
+        let own = lock(&self.shared.plan).samples as f64;
         self.exchange_buffers(model, |buffers| {
-            self.group().all_reduce_in_place(buffers, ReduceOp::Mean)
+            // If no rank has had a sample, all count alike.
+            let mut weights = [own, 1.0];
+            self.group()
+                .all_reduce_in_place(&mut weights, ReduceOp::Sum)?;
+            let share = if weights[0] > 0.0 {
+                own / weights[0]
+            } else {
+                1.0 / weights[1]
+            };
+            buffers.iter_mut().for_each(|value| *value *= share);
+            self.group().all_reduce_in_place(buffers, ReduceOp::Sum)
         })
     }
 
@@ -305,30 +387,40 @@ impl Ddp {
             replicas::flush_running_statistics(&model);
             return Ok(model);
         }
-        let state = replicas::read(&model)?;
-        let is_buffer = |tensor: &TensorDescription| tensor.kind == TensorKind::FixedFloat;
-        let mut flat = state
+        let mut state = replicas::read(&model)?;
+        state.retain(|(tensor, _)| tensor.kind == TensorKind::FixedFloat);
+        let hashes: Vec<u8> = state
             .iter()
-            .filter(|(tensor, _)| is_buffer(tensor))
-            .flat_map(|(_, data)| data.iter::<f64>())
-            .collect::<Vec<_>>();
-        if flat.is_empty() {
-            return Ok(model);
-        }
-        exchange(&mut flat)?;
-        let mut rest = flat.as_slice();
-        let values = state
-            .into_iter()
-            .map(|(tensor, data)| {
-                if !is_buffer(&tensor) {
-                    return data;
-                }
+            .flat_map(|(_, data)| replicas::fingerprint(data))
+            .collect();
+        let all = self.group().all_gather(hashes).wait()?;
+        let mut position = 0..state.len();
+        state.retain(|_| {
+            let start = position.next().unwrap_or_default() * replicas::FINGERPRINT_BYTES;
+            let range = start..start + replicas::FINGERPRINT_BYTES;
+            all.iter()
+                .any(|hashes| hashes[range.clone()] != all[0][range.clone()])
+        });
+        if !state.is_empty() {
+            let mut flat: Vec<f64> = state
+                .iter()
+                .flat_map(|(_, data)| data.iter::<f64>())
+                .collect();
+            exchange(&mut flat)?;
+            let mut rest = flat.as_slice();
+            let mut values = HashMap::new();
+            for (tensor, data) in state {
                 let (own, others) = rest.split_at(tensor.shape.iter().product());
                 rest = others;
-                TensorData::new(own.to_vec(), tensor.shape.as_slice()).convert_dtype(tensor.dtype)
-            })
-            .collect();
-        Ok(replicas::replace(model, values))
+                let mean = TensorData::new(own.to_vec(), tensor.shape.as_slice());
+                values.insert(tensor.position, mean.convert_dtype(data.dtype()));
+            }
+            let model = replicas::replace_some(model, values);
+            lock(&self.shared.plan).samples = 0;
+            return Ok(model);
+        }
+        lock(&self.shared.plan).samples = 0;
+        Ok(model)
     }
 
     /// Checks by hash that every rank holds the same parameters and buffers.
@@ -384,9 +476,12 @@ impl Shared {
         self.group.rank() == 0
     }
 
-    /// The plan, and a buffer for each of its buckets; what they hold means nothing.
+    /// Opens a step: the plan, and a buffer for each of its buckets; what they hold means nothing.
     pub(crate) fn take_plan(&self) -> Result<(Arc<BucketPlan>, Vec<HostBuffer>), DdpError> {
         let mut plan = lock(&self.plan);
+        if std::mem::replace(&mut plan.open, true) {
+            return Err(DdpError::StepOpen);
+        }
         if let Some(buffers) = plan.buffers.take() {
             return Ok((plan.buckets.clone(), buffers));
         }
@@ -395,10 +490,20 @@ impl Shared {
                 parameter: bucket.slots()[0].path.clone(),
                 dtype: format!("{:?}", bucket.dtype()),
             };
-            HostBuffer::zeroed(bucket.dtype(), bucket.len()).ok_or_else(unsupported)
+            HostBuffer::zeroed(bucket.dtype(), bucket.length_with_flags()).ok_or_else(unsupported)
         });
         let buffers = buffers.collect::<Result<_, _>>()?;
         Ok((plan.buckets.clone(), buffers))
+    }
+
+    /// Ends the step that [`Shared::take_plan`] has opened.
+    pub(crate) fn end_step(&self) {
+        lock(&self.plan).open = false;
+    }
+
+    /// Counts samples of this rank, by which its running statistics are weighted.
+    pub(crate) fn count_samples(&self, samples: usize) {
+        lock(&self.plan).samples += samples as u64;
     }
 
     /// Keeps the buffers of a step for the next one, if its plan is still the same.
@@ -412,6 +517,11 @@ impl Shared {
     /// Whether no backward pass has shown yet in which order gradients are finished.
     pub(crate) fn wants_order(&self) -> bool {
         !lock(&self.plan).ordered
+    }
+
+    /// Leaves the buckets as they are for good.
+    pub(crate) fn keep_order(&self) {
+        lock(&self.plan).ordered = true;
     }
 
     /// Packs the buckets anew, once: gradients that are finished together travel together.
@@ -436,15 +546,40 @@ impl Shared {
         }
     }
 
-    /// The parameters used by some rank: in a static model, what the first step has shown.
-    pub(crate) fn remember_used(&self, used: Vec<bool>, exchanged: bool) -> Vec<bool> {
-        let mut plan = lock(&self.plan);
-        if exchanged && self.config.static_graph {
-            plan.used = Some(used.clone());
+    /// The parameters used by some rank: in a static model, what the first step has shown, in
+    /// which every rank that had samples (`own`) must have used the same.
+    pub(crate) fn remember_used(
+        &self,
+        used: Vec<bool>,
+        own: Option<&[bool]>,
+    ) -> Result<Vec<bool>, DdpError> {
+        if !self.config.static_graph {
+            return Ok(used);
         }
-        match (&plan.used, exchanged) {
-            (Some(known), false) => known.clone(),
-            _ => used,
+        let mut plan = lock(&self.plan);
+        let known = plan.used.get_or_insert(used);
+        match own {
+            Some(own) => self.compare_used(known, own).map(|()| known.clone()),
+            None => Ok(known.clone()),
+        }
+    }
+
+    /// How `model` differs from the one that [`Ddp::new`] was given.
+    pub(crate) fn other_model<M: Module>(&self, model: &M) -> DdpError {
+        let found = replicas::describe(model);
+        let missing = self.parameters.iter().find(|entry| {
+            let id = entry.id;
+            !found.iter().any(|tensor| tensor.id == id)
+        });
+        let new = found.iter().find(|tensor| {
+            tensor.kind == TensorKind::Trainable && !self.numbers.contains_key(&tensor.id)
+        });
+        DdpError::OtherModel {
+            difference: match (missing, new) {
+                (Some(entry), _) => format!("it has lost the parameter `{}`", entry.path),
+                (None, Some(tensor)) => format!("`{}` requires a gradient now", tensor.path),
+                (None, None) => "gradients of parameters that are not its own came".to_string(),
+            },
         }
     }
 
@@ -458,4 +593,28 @@ impl Shared {
             }),
         }
     }
+}
+
+/// Refuses what cannot be averaged.
+fn check_types(parameters: &[BucketEntry], hooked: bool) -> Result<(), DdpError> {
+    if parameters.is_empty() {
+        return Err(DdpError::NothingToTrain);
+    }
+    for entry in parameters {
+        if HostBuffer::zeroed(entry.dtype, 0).is_none() {
+            return Err(DdpError::UnsupportedType {
+                parameter: entry.path.clone(),
+                dtype: format!("{:?}", entry.dtype),
+            });
+        }
+    }
+    let plain = parameters.iter().find(|entry| entry.dtype != DType::F32);
+    if let (true, Some(entry)) = (hooked, plain) {
+        tracing::warn!(
+            parameter = entry.path,
+            dtype = ?entry.dtype,
+            "communication hooks take f32 gradients; this one and its like go as they are"
+        );
+    }
+    Ok(())
 }

@@ -59,7 +59,8 @@ mod synchronization;
 pub use batch_norm::{RankStatistics, synchronize_batch_norms};
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 pub use communication_hook::{
-    CommunicationHook, CommunicationHookConfig, GradientBucket, ParameterSlot,
+    AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
+    GradientBucket, InvalidCommunicationHook, ParameterSlot, PowerSgd,
 };
 pub use ddp::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Ddp, DdpConfig};
 pub use error::DdpError;

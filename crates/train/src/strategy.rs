@@ -273,9 +273,15 @@ where
         if parts > 1 || overlap {
             let step = ddp.begin(share.samples)?;
             for (index, part) in share.micro_batches.into_iter().enumerate() {
-                let last = overlap && index + 1 == parts;
-                let watched = step.watch(model, part.samples, last);
-                tally(&TrainStep::step(&watched, part.batch).item)?;
+                let watched = if overlap && index + 1 == parts {
+                    step.watch_last(model, part.samples)
+                } else {
+                    step.watch(model, part.samples)
+                };
+                if let Err(error) = tally(&TrainStep::step(&watched, part.batch).item) {
+                    step.give_up(&error.to_string());
+                    return Err(error);
+                }
             }
             self.take_part_without_samples(model, missing)?;
             return Ok((step.finish(model)?, local));

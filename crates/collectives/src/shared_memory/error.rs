@@ -5,7 +5,7 @@ use std::io;
 /// Why memory could not be shared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SegmentError {
-    /// Not Linux.
+    /// Not Linux, or something that does not do all that Linux does.
     #[error("memory shared between processes needs Linux (memfd); use TCP here")]
     Unavailable,
     /// The numbers make no segment.
@@ -87,7 +87,7 @@ pub(crate) enum SegmentError {
 }
 
 /// The other side of a ring has written nonsense.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the ring from rank {from} to rank {to} in shared memory is broken: its position `{position}` \
      is {found} and must be between {lowest} and {highest}; the other rank's memory is damaged or \

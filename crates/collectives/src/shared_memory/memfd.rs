@@ -68,13 +68,14 @@ fn new_memfd() -> rustix::io::Result<OwnedFd> {
 
 fn refused(bytes: usize, step: &'static str, error: Errno) -> SegmentError {
     let advice = match error {
+        Errno::NOSYS => return SegmentError::Unavailable,
         Errno::NOMEM | Errno::NOSPC | Errno::DQUOT => {
             "this machine or container has too little free memory: use fewer ranks, smaller \
              rings, or TCP"
         }
         Errno::MFILE | Errno::NFILE => "too many files are open: raise `ulimit -n`",
         Errno::FBIG => "the limit of file sizes is lower: raise `ulimit -f`",
-        Errno::NOSYS | Errno::PERM | Errno::ACCESS => {
+        Errno::PERM | Errno::ACCESS => {
             "this system or container forbids memfd: allow it, or use TCP"
         }
         _ => "use TCP if it stays so",

@@ -36,6 +36,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Zeroed memory of this process alone.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
     pub(super) fn on_heap(layout: &Layout) -> Self {
         let place = heap_place(layout.bytes());
         // SAFETY: a layout has at least the header, so its size is not zero.
@@ -135,6 +136,7 @@ impl Memory {
     pub(super) fn viewed(&self, _place: usize, _bytes: usize) {}
 
     /// Like [`Memory::viewed`], for a view that was written.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for reductions into the ring"))]
     pub(super) fn written(&self, _place: usize, _bytes: usize) {}
 
     /// Lets the kernel map these bytes now, so that the first collective takes no page faults.

@@ -28,7 +28,7 @@
 //! that come from it are checked ([`RingError`]), sizes are computed from checked numbers, and the
 //! seals keep the memory from shrinking.
 //!
-//! How its synchronisation is tested with loom and ThreadSanitizer stands in `tests/mod.rs`.
+//! Its synchronisation is tested by `cargo xtask races`, as `tests/mod.rs` says.
 
 mod doorbell;
 mod error;

@@ -75,16 +75,6 @@ impl RingSender {
         }
     }
 
-    /// Bytes of the ring.
-    pub(crate) fn capacity(&self) -> usize {
-        self.ring.capacity
-    }
-
-    /// Bytes written since the ring was made.
-    pub(crate) fn position(&self) -> u64 {
-        self.written
-    }
-
     /// How many bytes can be written now.
     ///
     /// # Errors
@@ -118,6 +108,7 @@ impl RingSender {
     ///
     /// # Errors
     /// As [`RingSender::free`].
+    #[cfg(test)]
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> Result<usize, RingError> {
         self.try_write_parts(&[bytes])
     }
@@ -171,6 +162,7 @@ impl RingSender {
     ///
     /// # Errors
     /// As [`RingSender::free`].
+    #[cfg_attr(not(test), allow(dead_code, reason = "for reductions into the ring"))]
     pub(crate) fn reserve(&mut self, at_most: usize) -> Result<&mut [u8], RingError> {
         let (place, straight) = self.ring.locate(self.written);
         self.reserved = self.room(at_most.min(straight))?;
@@ -182,6 +174,7 @@ impl RingSender {
     ///
     /// # Panics
     /// If fewer were reserved.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for reductions into the ring"))]
     pub(crate) fn commit(&mut self, bytes: usize) {
         assert!(
             bytes <= self.reserved,
@@ -217,11 +210,6 @@ impl RingReceiver {
     /// Bytes of the ring.
     pub(crate) fn capacity(&self) -> usize {
         self.ring.capacity
-    }
-
-    /// Bytes consumed since the ring was made.
-    pub(crate) fn position(&self) -> u64 {
-        self.consumed
     }
 
     /// How many bytes can be read now.

@@ -25,11 +25,13 @@ pub(crate) struct Address {
 /// Memory shared by the ranks of one machine, seen from one of them. Ranks are counted here from 0
 /// to [`Layout::ranks`], by their place among those of this machine.
 ///
-/// The memory is unmapped when the segment and every ring and doorbell of it are dropped.
+/// Only the creator has a descriptor: it drops its segment, and closes the descriptor, once all have
+/// opened theirs. Rings and doorbells outlive the segment; when the last of them is dropped, the
+/// memory is unmapped.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(super) memory: Arc<Memory>,
-    layout: Layout,
+    pub(super) layout: Layout,
     descriptor: Option<Descriptor>,
 }
 
@@ -74,21 +76,11 @@ impl Segment {
         }
     }
 
-    /// How others find it; `None` for who has opened it, or closed its descriptor.
+    /// How others find it as long as it is not dropped; `None` for who has opened it.
     pub(crate) fn address(&self) -> Option<Address> {
         let descriptor = self.descriptor.as_ref()?.number();
         let pid = std::process::id();
         Some(Address { pid, descriptor })
-    }
-
-    /// Closes the creator's descriptor, once all have opened the segment. The memory stays.
-    pub(crate) fn close_descriptor(&mut self) {
-        self.descriptor = None;
-    }
-
-    /// The numbers it was made with.
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
     }
 
     /// The sending end of the ring between two ranks. There is one: who asks again, here or in

@@ -37,6 +37,10 @@ impl<T: Element> Engine<'_, '_, T> {
         if let Some(failure) = core.mailbox.settled_failure(core.job_rank()) {
             return Err(core.failed(place, &failure));
         }
+        if core.mailbox.failure().is_some() {
+            // News of a failure explains more than the partings that follow it.
+            return Ok(());
+        }
         for rank in self.collective.others() {
             let job_rank = core.members[rank];
             if !self.is_needed(rank) {
