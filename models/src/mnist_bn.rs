@@ -2,11 +2,10 @@
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{
-    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d,
-};
+use burn::nn::{BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
+use everburn_nn::SyncBatchNorm;
 
 /// Configuration of [`MnistBn`].
 #[derive(Config, Debug)]
@@ -43,11 +42,11 @@ pub struct MnistBnConfig {
 #[derive(Module, Debug)]
 pub struct MnistBn {
     conv1: Conv2d,
-    norm1: BatchNorm,
+    norm1: SyncBatchNorm,
     conv2: Conv2d,
-    norm2: BatchNorm,
+    norm2: SyncBatchNorm,
     conv3: Conv2d,
-    norm3: BatchNorm,
+    norm3: SyncBatchNorm,
     fc1: Linear,
     dropout: Dropout,
     fc2: Linear,
@@ -73,13 +72,13 @@ impl MnistBnConfig {
 
     /// A batch norm without scale: a relu follows and the next layer can scale, so gamma stays at
     /// one and is not trained.
-    fn norm(&self, features: usize, device: &Device) -> BatchNorm {
+    fn norm(&self, features: usize, device: &Device) -> SyncBatchNorm {
         let mut norm = BatchNormConfig::new(features)
             .with_epsilon(1e-3)
             .with_momentum(self.momentum)
             .init(device);
         norm.gamma = norm.gamma.set_require_grad(false);
-        norm
+        norm.into()
     }
 }
 

@@ -1,17 +1,32 @@
 //! `cargo xtask bench`: what is claimed about speed, measured in one run beside its peer.
 
+mod chart;
+mod collectives;
+mod ddp;
 mod everburn;
+mod gloo;
+mod job;
 mod machine;
+mod network;
+mod owner;
 mod process;
 mod pytorch;
+mod quantity;
 mod statistics;
 mod table;
+mod team;
 mod train;
 mod train_options;
 mod train_rows;
 
 use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
+
+use tempfile::TempDir;
+
+use self::owner::Owner;
 
 /// The exit code for a command line that cannot work, as `clap` has it.
 const BAD_COMMAND_LINE: u8 = 2;
@@ -27,11 +42,23 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 1] = [Bench {
-    name: "train",
-    about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
-    run: train::run,
-}];
+const BENCHES: [Bench; 3] = [
+    Bench {
+        name: "train",
+        about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
+        run: train::run,
+    },
+    Bench {
+        name: "collectives",
+        about: "time and GB/s of collectives by size, ranks and transport; --against gloo",
+        run: collectives::run,
+    },
+    Bench {
+        name: "ddp",
+        about: "a step's compute and exchange, one after the other and overlapped; --link 1gbit",
+        run: ddp::run,
+    },
+];
 
 /// What the arguments after `bench` ask for.
 enum Asked<'a> {
@@ -93,12 +120,68 @@ fn listing() -> String {
     )
 }
 
+/// Removed when the value goes, also on an interrupt. What killed runs have left goes now.
+fn temporary_folder() -> Result<TempDir, process::Failure> {
+    let parent = std::env::temp_dir();
+    remove_leftovers(&parent);
+    tempfile::Builder::new()
+        .prefix(&Owner::this_process()?.name(""))
+        .tempdir_in(parent)
+        .map_err(|error| process::Failure::new(format!("no temporary folder: {error}")))
+}
+
+/// Removes folders of benchmarks that are no more.
+fn remove_leftovers(parent: &Path) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(Owner::of_name);
+        if owner.is_some_and(|owner| !owner.lives()) {
+            // Another user's, or just being removed by another run: no harm is done.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Refuses what `flag` names if it cannot be written: known now, not after an hour of measuring.
+fn check_place(flag: &str, file: &Path) -> Result<(), process::Failure> {
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        let what = format!("{flag} {}: not a place for a file", file.display());
+        return Err(process::Failure::Usage(what));
+    }
+    Ok(())
+}
+
+fn write_file(file: &Path, text: &str) -> Result<(), process::Failure> {
+    fs::write(file, text)
+        .map_err(|error| process::Failure::new(format!("cannot write {}: {error}", file.display())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn words(line: &str) -> Vec<OsString> {
         line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn folders_of_killed_runs_go() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let folder = parent.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("stderr"), "").unwrap();
+            folder
+        };
+        let ours = make(&Owner::this_process().unwrap().name("x"));
+        let foreign = make("everburn-bench-of-mine");
+        let left = make("everburn-bench-4294967295-1-x");
+        remove_leftovers(parent.path());
+        assert!(ours.exists() && foreign.exists() && !left.exists());
     }
 
     #[test]
@@ -116,11 +199,11 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_named_and_the_known_ones_are_listed() {
-        let words = words("collectives --ranks 2");
+        let words = words("lunch --ranks 2");
         let Asked::Unknown(name) = asked_for(&words) else {
-            panic!("collectives is known")
+            panic!("lunch is known")
         };
-        assert_eq!(name, "collectives");
+        assert_eq!(name, "lunch");
         assert!(listing().contains("\n  train "), "{}", listing());
     }
 }

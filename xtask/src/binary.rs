@@ -26,7 +26,7 @@ pub fn become_everburn(command: &str, arguments: &[OsString]) -> miette::Result<
         eprintln!("{}", gpu::no_driver_message(command, arguments, gpus));
         return Ok(ExitCode::from(BAD_COMMAND_LINE));
     }
-    let Some(program) = build(gpus.is_some())? else {
+    let Some(program) = build("everburn", gpus.is_some())? else {
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
@@ -45,7 +45,7 @@ const BUILT_BINARY: &str = "EVERBURN_BIN";
 /// `None` when it does not build, which Cargo has explained.
 pub fn for_measuring() -> miette::Result<Option<PathBuf>> {
     match std::env::var_os(BUILT_BINARY).filter(|path| !path.is_empty()) {
-        None => build(false),
+        None => build("everburn", false),
         // Children run elsewhere.
         Some(path) => match std::path::absolute(&path).into_diagnostic()? {
             path if path.is_file() => Ok(Some(path)),
@@ -57,6 +57,12 @@ pub fn for_measuring() -> miette::Result<Option<PathBuf>> {
     }
 }
 
+/// The program that is a rank of `bench collectives`, freshly built; `None` when it does not build,
+/// which Cargo has explained.
+pub fn measure() -> miette::Result<Option<PathBuf>> {
+    build("everburn-measure", false)
+}
+
 /// Asking for help needs no GPU.
 fn gpus_to_build_for(arguments: &[OsString]) -> Option<usize> {
     let help = arguments
@@ -65,20 +71,20 @@ fn gpus_to_build_for(arguments: &[OsString]) -> Option<usize> {
     gpu::gpus_asked_for(arguments).filter(|_| !help)
 }
 
-/// The command line that builds the binary.
-fn build_arguments(cuda: bool) -> Vec<&'static str> {
-    let mut arguments = vec!["build", "--release", "--workspace", "--bin", "everburn"];
+/// The command line that builds the program `name`.
+fn build_arguments(name: &str, cuda: bool) -> Vec<&str> {
+    let mut arguments = vec!["build", "--release", "--workspace", "--bin", name];
     if cuda {
         arguments.extend(["--features", "cuda"]);
     }
     arguments
 }
 
-/// Builds the binary and returns its path; `None` when it does not build.
-fn build(cuda: bool) -> miette::Result<Option<PathBuf>> {
+/// Builds the program `name` and returns its path; `None` when it does not build.
+fn build(name: &'static str, cuda: bool) -> miette::Result<Option<PathBuf>> {
     let mut command = cargo();
     command
-        .args(build_arguments(cuda))
+        .args(build_arguments(name, cuda))
         .arg("--manifest-path")
         .arg(root().join("Cargo.toml"))
         // Artifacts on standard output, errors of the compiler readable on standard error.
@@ -96,11 +102,11 @@ fn build(cuda: bool) -> miette::Result<Option<PathBuf>> {
     let progress = child
         .stderr
         .take()
-        .map(|stderr| thread::spawn(move || show_progress(stderr)));
+        .map(|stderr| thread::spawn(move || show_progress(name, stderr)));
     let program = child
         .stdout
         .take()
-        .and_then(|stdout| find_executable(BufReader::new(stdout)));
+        .and_then(|stdout| find_executable(name, BufReader::new(stdout)));
     let status = child
         .wait()
         .into_diagnostic()
@@ -112,19 +118,24 @@ fn build(cuda: bool) -> miette::Result<Option<PathBuf>> {
         _ if !status.success() => Ok(None),
         Some(program) => Ok(Some(program)),
         None => Err(miette!(
-            "cargo has built everburn and does not say where it is"
+            "cargo has built {name} and does not say where it is"
         )),
     }
 }
 
 /// Shows what Cargo says unless it only says that there was nothing to do.
-fn show_progress(stderr: impl Read) {
+fn show_progress(name: &str, stderr: impl Read) {
     let mut announced = false;
     for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         if !announced && line.contains("Compiling ") {
             announced = true;
-            eprintln!("building everburn (the first build of Burn takes several minutes)");
+            match name {
+                "everburn" => {
+                    eprintln!("building everburn (the first build of Burn takes several minutes)");
+                }
+                _ => eprintln!("building {name}"),
+            }
         }
         if announced || !line.contains("Finished ") {
             eprintln!("{line}");
@@ -132,15 +143,15 @@ fn show_progress(stderr: impl Read) {
     }
 }
 
-/// The path of the binary among Cargo's messages, one JSON value a line.
-fn find_executable(messages: impl BufRead) -> Option<PathBuf> {
+/// The path of the program `name` among Cargo's messages, one JSON value a line.
+fn find_executable(name: &str, messages: impl BufRead) -> Option<PathBuf> {
     let mut found = None;
     // Read to the end, or Cargo would meet a closed pipe.
     for line in messages.lines().map_while(Result::ok) {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(&line) else {
             continue;
         };
-        let is_ours = message["target"]["name"] == "everburn";
+        let is_ours = message["target"]["name"] == name;
         if let (true, Some(path)) = (is_ours, message["executable"].as_str()) {
             found = Some(PathBuf::from(path));
         }
@@ -156,7 +167,7 @@ mod tests {
     fn cuda_is_built_only_where_it_is_asked_for() {
         let features = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            build_arguments(gpus_to_build_for(&words).is_some()).join(" ")
+            build_arguments("everburn", gpus_to_build_for(&words).is_some()).join(" ")
         };
         assert!(features("mnist --gpus 1").ends_with("--features cuda"));
         assert!(!features("mnist --ranks 4").contains("--features"));
@@ -174,7 +185,10 @@ mod tests {
             r#"{"reason":"build-finished","success":true}"#,
             "\n"
         );
-        assert_eq!(find_executable(messages.as_bytes()), Some("/t/e".into()));
-        assert_eq!(find_executable("".as_bytes()), None);
+        assert_eq!(
+            find_executable("everburn", messages.as_bytes()),
+            Some("/t/e".into())
+        );
+        assert_eq!(find_executable("everburn", "".as_bytes()), None);
     }
 }

@@ -213,7 +213,7 @@ fn one_step(
         }
         Mode::Overlapped => {
             let step = ddp.begin(samples)?;
-            drop(step.watch(tower, samples, true).loss(rows).backward());
+            drop(step.watch_last(tower, samples).loss(rows).backward());
             compute = start.elapsed();
             Some(step.finish(tower)?)
         }

@@ -7,8 +7,9 @@
 //! 3. [`group::ProcessGroup`]: the collectives ([`group::ProcessGroup::all_reduce`] and the rest),
 //!    point-to-point messages and sub-groups.
 //! 4. [`group::Work`]: an operation under way, waited for with a deadline.
-//! 5. [`transport::Transport`]: how frames get from rank to rank; a process group knows no more of
-//!    the network than this trait.
+//! 5. [`transport::Transport`]: how frames get from rank to rank. They are the control plane: news
+//!    of failures, point-to-point messages, and the way to the lanes (shared memory or TCP) that
+//!    carry the data of collectives.
 //!
 //! ```
 //! use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};

@@ -75,6 +75,12 @@ impl Bucket {
         self.length
     }
 
+    /// How many elements its buffer has: those of the gradients, then one for each parameter that
+    /// tells whether it was used.
+    pub(crate) fn length_with_flags(&self) -> usize {
+        self.length + self.parameters.len()
+    }
+
     /// Whether it has no elements, which is so for parameters without any.
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -129,8 +135,9 @@ impl BucketPlan {
     /// last, in reverse order of registration. A parameter larger than a bucket gets one of its own.
     pub fn in_order(parameters: &[BucketEntry], order: &[usize], limits: BucketLimits) -> Self {
         let mut named = vec![false; parameters.len()];
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        let mut bytes_in_last = 0;
+        let mut groups: Vec<(Vec<usize>, usize)> = Vec::new();
+        // One bucket for each type of element is open at a time.
+        let mut open: Vec<(DType, usize)> = Vec::new();
         let rest = (0..parameters.len()).rev();
         for number in order.iter().copied().chain(rest) {
             if number >= parameters.len() || std::mem::replace(&mut named[number], true) {
@@ -138,28 +145,36 @@ impl BucketPlan {
             }
             let entry = &parameters[number];
             let bytes = entry.num_elements() * entry.dtype.size();
-            let limit = if groups.len() == 1 {
-                limits.first
+            let mut of_type = open.iter_mut().find(|(dtype, _)| *dtype == entry.dtype);
+            if let Some((_, group)) = &mut of_type {
+                let limit = if *group == 0 {
+                    limits.first
+                } else {
+                    limits.others
+                };
+                if groups[*group].1 + bytes <= limit {
+                    groups[*group].0.push(number);
+                    groups[*group].1 += bytes;
+                    continue;
+                }
+                *group = groups.len();
             } else {
-                limits.others
-            };
-            match groups.last_mut() {
-                Some(last)
-                    if bytes_in_last + bytes <= limit
-                        && parameters[last[0]].dtype == entry.dtype =>
-                {
-                    last.push(number);
-                    bytes_in_last += bytes;
-                }
-                _ => {
-                    groups.push(vec![number]);
-                    bytes_in_last = bytes;
-                }
+                open.push((entry.dtype, groups.len()));
+            }
+            groups.push((vec![number], bytes));
+        }
+        // A bucket leaves when its last gradient is there, so that is what it is sorted by.
+        let mut finished_at = vec![None; parameters.len()];
+        let rest = (0..parameters.len()).rev();
+        for (position, number) in order.iter().copied().chain(rest).enumerate() {
+            if let Some(place) = finished_at.get_mut(number) {
+                place.get_or_insert(position);
             }
         }
+        groups.sort_by_key(|(numbers, _)| numbers.iter().map(|n| finished_at[*n]).max());
         let mut places = vec![(0, 0); parameters.len()];
         let mut buckets = Vec::with_capacity(groups.len());
-        for numbers in groups {
+        for (numbers, _) in groups {
             let mut slots = Vec::with_capacity(numbers.len());
             let mut offset = 0;
             for (slot, number) in numbers.iter().enumerate() {
@@ -239,6 +254,13 @@ mod tests {
         let entries = parameters(&[(1, DType::F32), (2, DType::F16), (3, DType::F16)]);
         let plan = BucketPlan::in_reverse(&entries, limits(1 << 20, 1 << 20));
         assert_eq!(numbers(&plan), [vec![2, 1], vec![0]]);
+    }
+
+    #[test]
+    fn types_that_alternate_do_not_make_a_bucket_each() {
+        let mixed = [(1, DType::F32), (1, DType::BF16)].repeat(3);
+        let plan = BucketPlan::in_reverse(&parameters(&mixed), limits(64, 64));
+        assert_eq!(numbers(&plan), [vec![5, 3, 1], vec![4, 2, 0]]);
     }
 
     #[test]

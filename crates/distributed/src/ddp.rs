@@ -1,105 +1,23 @@
 //! Distributed data parallelism: one replica of the model a rank.
 
-use std::collections::{HashMap, HashSet};
-use std::str::FromStr;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::TensorData;
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
-use serde::{Deserialize, Serialize};
+use burn::tensor::DType;
+use everburn_collectives::group::ProcessGroup;
 
-use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
-use crate::communication_hook::CommunicationHookConfig;
+use crate::bucket::{BucketEntry, BucketPlan};
+use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
+use crate::config::DdpConfig;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::initial_state::{broadcast_state, check_equal_structure};
 use crate::reducer::{Reducer, lock};
-use crate::replicas::{self, TensorDescription, TensorKind};
+use crate::replicas::{self, TensorKind};
+use crate::shared::{Plan, Shared};
 use crate::synchronization::{Communication, SyncedGradients, Synchronization};
-
-/// The size of a bucket unless another is given: 25 MiB, as in PyTorch.
-pub const DEFAULT_BUCKET_BYTES: usize = 25 * 1024 * 1024;
-
-/// The size of the first bucket unless another is given: 1 MiB, as in PyTorch.
-pub const DEFAULT_FIRST_BUCKET_BYTES: usize = 1024 * 1024;
-
-/// What is done with running statistics (batch norm's, say), which replicas compute from different
-/// samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum BufferSync {
-    /// Every rank gets the mean of all ranks' ones.
-    #[default]
-    Average,
-    /// Every rank gets rank 0's, as in PyTorch.
-    Broadcast,
-}
-
-impl FromStr for BufferSync {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "average" => Ok(Self::Average),
-            "broadcast" => Ok(Self::Broadcast),
-            _ => Err(format!("`{text}` is neither `average` nor `broadcast`")),
-        }
-    }
-}
-
-impl std::fmt::Display for BufferSync {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Average => "average",
-            Self::Broadcast => "broadcast",
-        })
-    }
-}
-
-/// How gradients are synchronised; the same on all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DdpConfig {
-    /// The largest size of a bucket of gradients, in bytes.
-    pub bucket_bytes: usize,
-    /// The largest size of the bucket that leaves first, in bytes.
-    pub first_bucket_bytes: usize,
-    /// Every step uses the same parameters on every rank. Saves the exchange of which parameters
-    /// were used; a step that uses others is refused.
-    pub static_graph: bool,
-    /// Gradients whose norm, over all parameters together, is larger are scaled down to it
-    /// (Pascanu et al. 2013, algorithm 1).
-    pub max_gradient_norm: Option<f32>,
-    /// How buckets travel.
-    pub communication: CommunicationHookConfig,
-    /// What becomes of running statistics.
-    pub buffers: BufferSync,
-}
-
-impl Default for DdpConfig {
-    fn default() -> Self {
-        Self {
-            bucket_bytes: DEFAULT_BUCKET_BYTES,
-            first_bucket_bytes: DEFAULT_FIRST_BUCKET_BYTES,
-            static_graph: false,
-            max_gradient_norm: None,
-            communication: CommunicationHookConfig::default(),
-            buffers: BufferSync::default(),
-        }
-    }
-}
-
-impl DdpConfig {
-    /// The sizes of buckets.
-    pub fn bucket_limits(&self) -> BucketLimits {
-        BucketLimits {
-            first: self.first_bucket_bytes.min(self.bucket_bytes),
-            others: self.bucket_bytes,
-        }
-    }
-}
 
 /// Keeps the replicas of a model equal, one a rank.
 ///
@@ -114,36 +32,14 @@ pub struct Ddp {
     shared: Arc<Shared>,
 }
 
-/// What a [`Ddp`] shares with its steps.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    group: ProcessGroup,
-    config: DdpConfig,
-    /// In order of registration.
-    parameters: Vec<BucketEntry>,
-    numbers: HashMap<ParamId, usize>,
-    /// `None` for a rank that is alone.
-    reducer: Option<Reducer>,
-    plan: Mutex<Plan>,
-}
-
-#[derive(Debug)]
-struct Plan {
-    buckets: Arc<BucketPlan>,
-    /// Those of the last step, to be filled again.
-    buffers: Option<Vec<HostBuffer>>,
-    /// The buckets follow an order that a backward pass has shown.
-    ordered: bool,
-    /// In a static model, the parameters in use.
-    used: Option<Vec<bool>>,
-}
-
 impl Ddp {
     /// Gives `model` the values of rank 0's parameters and buffers, on every rank, and checks by
     /// hash that they have arrived.
     ///
     /// # Errors
-    /// [`DdpError::DifferentModels`], on every rank, if the ranks have built different models;
+    /// [`DdpError::DifferentModels`], on every rank, if the ranks have built different models or
+    /// configurations; [`DdpError::Config`] if a number is out of range;
+    /// [`DdpError::NothingToTrain`] if no parameter requires a gradient;
     /// [`DdpError::UnsupportedType`] if a parameter's type cannot be averaged;
     /// [`DdpError::Collective`] if the exchange fails.
     pub fn new<M: Module>(
@@ -151,14 +47,49 @@ impl Ddp {
         group: ProcessGroup,
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
+        let hook = match config.communication {
+            CommunicationHookConfig::None => None,
+            other => Some(other.build()),
+        };
+        Self::build(model, group, config, hook)
+    }
+
+    /// As [`Ddp::new`], with a communication hook of the caller's own in place of the
+    /// configuration's. All ranks must hand in the same.
+    ///
+    /// # Errors
+    /// As [`Ddp::new`].
+    pub fn with_hook<M: Module>(
+        model: M,
+        group: ProcessGroup,
+        config: DdpConfig,
+        hook: Box<dyn CommunicationHook>,
+    ) -> Result<(Self, M), DdpError> {
+        Self::build(model, group, config, Some(hook))
+    }
+
+    fn build<M: Module>(
+        model: M,
+        group: ProcessGroup,
+        config: DdpConfig,
+        hook: Option<Box<dyn CommunicationHook>>,
+    ) -> Result<(Self, M), DdpError> {
+        config.validate()?;
         let tensors = replicas::describe(&model);
-        check_equal_structure(&group, &tensors)?;
+        let hook_name = hook.as_ref().map(|hook| hook.name());
+        check_equal_structure(&group, &tensors, &format!("{config:?} {hook_name:?}"))?;
         let model = broadcast_state(model, &group, config.bucket_bytes)?;
         // A parameter that a model holds twice (tied weights) has one gradient.
         let mut known = HashSet::new();
+        let mut tied = false;
         let parameters: Vec<_> = tensors
             .into_iter()
-            .filter(|tensor| tensor.kind == TensorKind::Trainable && known.insert(tensor.id))
+            .filter(|tensor| tensor.kind == TensorKind::Trainable)
+            .filter(|tensor| {
+                let new = known.insert(tensor.id);
+                tied |= !new;
+                new
+            })
             .map(|tensor| BucketEntry {
                 path: tensor.path,
                 id: tensor.id,
@@ -166,20 +97,13 @@ impl Ddp {
                 dtype: tensor.dtype,
             })
             .collect();
-        for entry in &parameters {
-            if HostBuffer::zeroed(entry.dtype, 0).is_none() {
-                return Err(DdpError::UnsupportedType {
-                    parameter: entry.path.clone(),
-                    dtype: format!("{:?}", entry.dtype),
-                });
-            }
-        }
+        check_types(&parameters, hook.is_some())?;
         let ranks: Vec<usize> = (0..group.world_size()).collect();
         let reducer = match ranks.len() {
             1 => None,
             // A group of its own, because its thread's collectives run beside all others.
             _ => match group.subgroup(&ranks)? {
-                Some(own) => Some(Reducer::start(own, config.communication.build())?),
+                Some(own) => Some(Reducer::start(own, hook)?),
                 None => None,
             },
         };
@@ -191,10 +115,13 @@ impl Ddp {
                 buffers: None,
                 ordered: reducer.is_none(),
                 used: None,
+                open: false,
+                samples: 0,
             }),
             group,
             config,
             parameters,
+            tied,
             reducer,
         };
         let ddp = Self {
@@ -227,7 +154,7 @@ impl Ddp {
     /// begins it, those without samples too.
     ///
     /// # Errors
-    /// [`DdpError::UnsupportedType`] if a parameter cannot be averaged.
+    /// [`DdpError::StepOpen`] if the step before it has not been finished or dropped.
     pub fn begin(&self, samples: usize) -> Result<Synchronization, DdpError> {
         Synchronization::begin(self, samples)
     }
@@ -258,77 +185,23 @@ impl Ddp {
                 communication: Communication::default(),
             });
         }
-        let step = self.begin(samples)?;
-        step.hand_in(model, gradients, samples);
+        let mut step = self.begin(samples)?;
+        if samples > 0 {
+            step.hand_in(model, gradients, samples);
+        }
         step.finish(model)
     }
 
-    /// Makes running statistics (batch norm's, say) equal on all ranks, as
-    /// [`DdpConfig::buffers`] says; done before validation and before a checkpoint.
-    ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails.
-    pub fn synchronize_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
-        match self.shared.config.buffers {
-            BufferSync::Average => self.average_buffers(model),
-            BufferSync::Broadcast => self.broadcast_buffers(model),
+    /// Makes the places of tied weights equal again: Burn's optimizers change the first place of a
+    /// parameter that a model holds more than once, and leave the others as they were. Called after
+    /// each optimizer step; gives other models back as they are.
+    #[must_use]
+    pub fn tie<M: Module>(&self, model: M) -> M {
+        if self.shared.tied {
+            replicas::tie(model)
+        } else {
+            model
         }
-    }
-
-    /// Averages running statistics over the ranks, in f64.
-    ///
-    /// Ranks count alike: their shares of a batch differ by one sample at the most. Frozen
-    /// parameters, equal on all ranks, keep their bits.
-    ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails.
-    pub fn average_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
-        self.exchange_buffers(model, |buffers| {
-            self.group().all_reduce_in_place(buffers, ReduceOp::Mean)
-        })
-    }
-
-    /// Gives every rank the running statistics of rank 0.
-    ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the exchange fails.
-    pub fn broadcast_buffers<M: Module>(&self, model: M) -> Result<M, DdpError> {
-        self.exchange_buffers(model, |buffers| self.group().broadcast_in_place(buffers, 0))
-    }
-
-    fn exchange_buffers<M: Module>(
-        &self,
-        model: M,
-        exchange: impl FnOnce(&mut [f64]) -> Result<(), CollectiveError>,
-    ) -> Result<M, DdpError> {
-        if self.shared.reducer.is_none() {
-            replicas::flush_running_statistics(&model);
-            return Ok(model);
-        }
-        let state = replicas::read(&model)?;
-        let is_buffer = |tensor: &TensorDescription| tensor.kind == TensorKind::FixedFloat;
-        let mut flat = state
-            .iter()
-            .filter(|(tensor, _)| is_buffer(tensor))
-            .flat_map(|(_, data)| data.iter::<f64>())
-            .collect::<Vec<_>>();
-        if flat.is_empty() {
-            return Ok(model);
-        }
-        exchange(&mut flat)?;
-        let mut rest = flat.as_slice();
-        let values = state
-            .into_iter()
-            .map(|(tensor, data)| {
-                if !is_buffer(&tensor) {
-                    return data;
-                }
-                let (own, others) = rest.split_at(tensor.shape.iter().product());
-                rest = others;
-                TensorData::new(own.to_vec(), tensor.shape.as_slice()).convert_dtype(tensor.dtype)
-            })
-            .collect();
-        Ok(replicas::replace(model, values))
     }
 
     /// Checks by hash that every rank holds the same parameters and buffers.
@@ -362,100 +235,26 @@ impl Ddp {
     }
 }
 
-impl Shared {
-    pub(crate) fn parameters(&self) -> &[BucketEntry] {
-        &self.parameters
+/// Refuses what cannot be averaged.
+fn check_types(parameters: &[BucketEntry], hooked: bool) -> Result<(), DdpError> {
+    if parameters.is_empty() {
+        return Err(DdpError::NothingToTrain);
     }
-
-    /// The number of each parameter.
-    pub(crate) fn numbers(&self) -> &HashMap<ParamId, usize> {
-        &self.numbers
-    }
-
-    pub(crate) fn config(&self) -> &DdpConfig {
-        &self.config
-    }
-
-    pub(crate) fn reducer(&self) -> Option<&Reducer> {
-        self.reducer.as_ref()
-    }
-
-    pub(crate) fn is_first(&self) -> bool {
-        self.group.rank() == 0
-    }
-
-    /// The plan, and a buffer for each of its buckets; what they hold means nothing.
-    pub(crate) fn take_plan(&self) -> Result<(Arc<BucketPlan>, Vec<HostBuffer>), DdpError> {
-        let mut plan = lock(&self.plan);
-        if let Some(buffers) = plan.buffers.take() {
-            return Ok((plan.buckets.clone(), buffers));
-        }
-        let buffers = plan.buckets.buckets().iter().map(|bucket| {
-            let unsupported = || DdpError::UnsupportedType {
-                parameter: bucket.slots()[0].path.clone(),
-                dtype: format!("{:?}", bucket.dtype()),
-            };
-            HostBuffer::zeroed(bucket.dtype(), bucket.len()).ok_or_else(unsupported)
-        });
-        let buffers = buffers.collect::<Result<_, _>>()?;
-        Ok((plan.buckets.clone(), buffers))
-    }
-
-    /// Keeps the buffers of a step for the next one, if its plan is still the same.
-    pub(crate) fn return_buffers(&self, of: &Arc<BucketPlan>, buffers: Vec<Option<HostBuffer>>) {
-        let mut plan = lock(&self.plan);
-        if Arc::ptr_eq(&plan.buckets, of) {
-            plan.buffers = buffers.into_iter().collect();
+    for entry in parameters {
+        if HostBuffer::zeroed(entry.dtype, 0).is_none() {
+            return Err(DdpError::UnsupportedType {
+                parameter: entry.path.clone(),
+                dtype: format!("{:?}", entry.dtype),
+            });
         }
     }
-
-    /// Whether no backward pass has shown yet in which order gradients are finished.
-    pub(crate) fn wants_order(&self) -> bool {
-        !lock(&self.plan).ordered
+    let plain = parameters.iter().find(|entry| entry.dtype != DType::F32);
+    if let (true, Some(entry)) = (hooked, plain) {
+        tracing::warn!(
+            parameter = entry.path,
+            dtype = ?entry.dtype,
+            "communication hooks take f32 gradients; this one and its like go as they are"
+        );
     }
-
-    /// Packs the buckets anew, once: gradients that are finished together travel together.
-    pub(crate) fn rebuild(&self, order: &[usize]) {
-        let mut plan = lock(&self.plan);
-        let limits = self.config.bucket_limits();
-        plan.buckets = Arc::new(BucketPlan::in_order(&self.parameters, order, limits));
-        plan.buffers = None;
-        plan.ordered = true;
-    }
-
-    /// Whether the ranks need not tell each other which parameters they used.
-    pub(crate) fn knows_used(&self) -> bool {
-        lock(&self.plan).used.is_some()
-    }
-
-    /// Refuses a step of a static model that used other parameters than the steps before.
-    pub(crate) fn check_static(&self, used: &[bool]) -> Result<(), DdpError> {
-        match &lock(&self.plan).used {
-            Some(known) => self.compare_used(known, used),
-            None => Ok(()),
-        }
-    }
-
-    /// The parameters used by some rank: in a static model, what the first step has shown.
-    pub(crate) fn remember_used(&self, used: Vec<bool>, exchanged: bool) -> Vec<bool> {
-        let mut plan = lock(&self.plan);
-        if exchanged && self.config.static_graph {
-            plan.used = Some(used.clone());
-        }
-        match (&plan.used, exchanged) {
-            (Some(known), false) => known.clone(),
-            _ => used,
-        }
-    }
-
-    fn compare_used(&self, known: &[bool], used: &[bool]) -> Result<(), DdpError> {
-        let mut pairs = known.iter().zip(used);
-        match pairs.position(|(known, used)| known != used) {
-            None => Ok(()),
-            Some(number) => Err(DdpError::StaticGraph {
-                parameter: self.parameters[number].path.clone(),
-                used: used[number],
-            }),
-        }
-    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What can go wrong between replicas.
 
 use everburn_collectives::group::CollectiveError;
+use everburn_nn::SyncError;
 
 /// Why replicas of a model could not be made or kept equal.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -9,6 +10,9 @@ pub enum DdpError {
     /// The exchange between the ranks failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// A module of the model cannot compute over the ranks.
+    #[error(transparent)]
+    Module(#[from] SyncError),
     /// The ranks have built different models.
     #[error(
         "rank {rank} has built another model than rank 0: tensor {position} is {theirs} there and \
@@ -60,6 +64,54 @@ pub enum DdpError {
         /// The path of the parameter.
         parameter: String,
     },
+    /// A gradient came after the step was finished.
+    #[error(
+        "a gradient of `{parameter}` came after `finish` was called; call `finish` when all backward \
+         passes of the step have returned"
+    )]
+    LateGradient {
+        /// The path of the parameter.
+        parameter: String,
+    },
+    /// A watched model was not run backward.
+    #[error(
+        "backward pass {pass} of the step brought no gradient; run the model that `watch` gave \
+         forward, and call `backward` on its loss, before `finish`"
+    )]
+    NoBackward {
+        /// The number of the pass in its step, from 0.
+        pass: usize,
+    },
+    /// The model is not the one whose replicas are kept equal.
+    #[error(
+        "this is not the model that `Ddp::new` was given: {difference}; make a new `Ddp` after \
+         loading a record or after freezing or unfreezing parameters"
+    )]
+    OtherModel {
+        /// The first difference.
+        difference: String,
+    },
+    /// The model has no parameter that learns.
+    #[error(
+        "the model has no parameter that requires a gradient: is it on a device with autodiff, and \
+         not frozen as a whole?"
+    )]
+    NothingToTrain,
+    /// A step was begun while another was open.
+    #[error("a step was begun before the one before it was finished: one at a time")]
+    StepOpen,
+    /// A gradient that was to be clipped is not a number.
+    #[error(
+        "the gradient of `{parameter}` has no finite norm, on any rank; the step was not made: lower \
+         the learning rate, or look for the first loss that is not finite"
+    )]
+    GradientNotFinite {
+        /// The path of the first such parameter.
+        parameter: String,
+    },
+    /// A value of the configuration cannot be used.
+    #[error("{0}")]
+    Config(String),
     /// The micro-batches of a step are not what was announced.
     #[error(
         "the step was begun with {announced} samples on this rank, but its micro-batches had \
@@ -73,7 +125,8 @@ pub enum DdpError {
     },
     /// A static model used other parameters than before.
     #[error(
-        "`{parameter}` was {}, unlike in the first step; `static_graph` is for models that use the \
+        "`{parameter}` was {}, unlike on other ranks or in the first step; \
+         `static_graph` is for models that use the \
          same parameters in every step on every rank: switch it off",
         if *.used { "used" } else { "not used" }
     )]
@@ -87,6 +140,16 @@ pub enum DdpError {
     #[error("the gradient reducer failed: {0}")]
     Reducer(String),
     /// No rank had a sample in this step.
+    ///
+    /// Ranks whose data end at different times take part with no samples until all of them get
+    /// this: then everybody has come to the end.
     #[error("no rank had a sample in this step: there is no gradient to average")]
     NoSamples,
+}
+
+impl DdpError {
+    /// Whether all ranks have found the same, and the next step can be made.
+    pub(crate) const fn is_verdict_of_all(&self) -> bool {
+        matches!(self, Self::NoSamples | Self::GradientNotFinite { .. })
+    }
 }

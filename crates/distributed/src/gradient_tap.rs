@@ -1,14 +1,24 @@
 //! Gradients seen while the backward pass still runs.
 //!
 //! [`watch`] gives a copy of a module whose parameters pass through a differentiable identity
-//! operation. The operation's backward step runs as soon as all that uses the parameter has been
-//! differentiated, so it sees the parameter's finished gradient, long before the backward pass has
-//! come to the first layer. The model's code does not change and sees ordinary tensors.
+//! operation, the *tap*. Its backward step runs when all that uses the parameter has been
+//! differentiated, so it sees the parameter's finished gradient. The model's code does not change
+//! and sees ordinary tensors.
+//!
+//! When a tap's backward step runs is a matter of depth: burn-autodiff runs the steps of a graph
+//! from the deepest to the shallowest, and the depth of a node is that of its deepest parent and
+//! one. A tap on a leaf would have depth 1, and all taps would run at the very end. So a tap is made
+//! when the forward pass first asks for the parameter, and gets a second parent without a gradient,
+//! a *rung*, that is as deep as anything the forward pass has built by then. What uses the parameter
+//! is deeper than its tap, and what was built before is not: the backward pass comes to the tap
+//! between the two.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -18,6 +28,12 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{TensorData, try_read_sync};
+
+use crate::reducer::lock;
+
+/// The most rungs that a tap climbs: ranks that are threads count each other's nodes, and a rung
+/// that is too low costs a little overlap and nothing else.
+const MOST_RUNGS: u64 = 2048;
 
 /// Where finished gradients go, called on the thread of the backward pass.
 pub(crate) trait GradientSink: Send + Sync + Debug {
@@ -32,14 +48,24 @@ pub(crate) struct GradientTap {
     index: usize,
 }
 
-/// The identity, which a backward pass tells about.
+/// Identities that have an effect on the backward pass only.
 #[backend_extension(Autodiff, Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
 pub(crate) trait TapGradient: Backend {
     /// `tensor` itself; without autodiff there is no gradient to see.
     #[cfg_attr(feature = "cuda", fusion(default))]
-    fn tap_gradient(tensor: FloatTensor<Self>, tap: GradientTap) -> FloatTensor<Self> {
-        drop(tap);
+    fn tap_gradient(
+        tensor: FloatTensor<Self>,
+        rung: FloatTensor<Self>,
+        tap: GradientTap,
+    ) -> FloatTensor<Self> {
+        drop((rung, tap));
         tensor
+    }
+
+    /// `rung` itself, one deeper.
+    #[cfg_attr(feature = "cuda", fusion(default))]
+    fn next_rung(rung: FloatTensor<Self>) -> FloatTensor<Self> {
+        rung
     }
 }
 
@@ -50,12 +76,12 @@ impl TapGradient for Flex {}
 #[derive(Debug)]
 struct TapBackward;
 
-impl<B: Backend> Backward<B, 1> for TapBackward {
+impl<B: Backend> Backward<B, 2> for TapBackward {
     type State = GradientTap;
 
     fn backward(
         self,
-        ops: Ops<GradientTap, 1>,
+        ops: Ops<GradientTap, 2>,
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
@@ -69,38 +95,111 @@ impl<B: Backend> Backward<B, 1> for TapBackward {
     }
 }
 
+/// A rung has no gradient.
+#[derive(Debug)]
+struct RungBackward;
+
+impl<B: Backend> Backward<B, 1> for RungBackward {
+    type State = ();
+
+    fn backward(self, _: Ops<(), 1>, _: &mut Gradients, _: &mut Checkpointer) {}
+}
+
 impl<B: Backend + TapGradient, C: CheckpointStrategy> TapGradient for Autodiff<B, C> {
-    fn tap_gradient(tensor: FloatTensor<Self>, tap: GradientTap) -> FloatTensor<Self> {
+    fn tap_gradient(
+        tensor: FloatTensor<Self>,
+        rung: FloatTensor<Self>,
+        tap: GradientTap,
+    ) -> FloatTensor<Self> {
         let (primitive, node) = tensor.into_parts();
+        let parents = [node, rung.node()];
         // Compute-bound, because it must not run again when activations are computed anew.
-        match TapBackward.prepare::<C>([node]).compute_bound().stateful() {
+        match TapBackward.prepare::<C>(parents).compute_bound().stateful() {
             OpsKind::Tracked(operation) => operation.finish(tap, primitive),
             OpsKind::UnTracked(operation) => operation.finish(primitive),
         }
     }
+
+    fn next_rung(rung: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (primitive, node) = rung.into_parts();
+        let operation = Backward::<B, 1>::prepare::<C>(RungBackward, [node]);
+        operation.compute_bound().stateless(primitive)
+    }
+}
+
+/// How deep the graph of a forward pass can have become.
+#[derive(Debug)]
+struct Ladder {
+    /// As deep as anything built before the last tap; none before the first.
+    rung: Option<Tensor<1>>,
+    /// The depth of `rung`.
+    height: u64,
+    /// The number of the last node that has been reckoned with: every node gets the next number,
+    /// and none is deeper than the deepest before it and one.
+    counted: u64,
+}
+
+impl Ladder {
+    fn new() -> Self {
+        Self {
+            rung: None,
+            height: 0,
+            counted: NodeId::new().value,
+        }
+    }
+
+    /// `value`, tapped no lower than anything built so far.
+    fn tap<const D: usize>(&mut self, value: Tensor<D>, tap: GradientTap) -> Tensor<D> {
+        // The tap before this one is among them: it is one deeper than its rung.
+        let built = (NodeId::new().value - self.counted).min(MOST_RUNGS);
+        let device = value.device();
+        let (mut rung, rungs) = match self.rung.take() {
+            Some(rung) if rung.device() == device => (rung, built),
+            // The model goes on on another device, in the same graph.
+            _ => (Tensor::zeros([1], &device), self.height + built),
+        };
+        for _ in 0..rungs {
+            let next = <Dispatch as TapGradient>::next_rung(rung.into_dispatch());
+            rung = Tensor::from_dispatch(next);
+        }
+        self.height += built;
+        let tapped = <Dispatch as TapGradient>::tap_gradient(
+            value.into_dispatch(),
+            rung.clone().into_dispatch(),
+            tap,
+        );
+        self.rung = Some(rung);
+        self.counted = NodeId::new().value;
+        Tensor::from_dispatch(tapped)
+    }
 }
 
 /// A copy of `model` whose gradients go into `sink` as they are finished; `indices` gives each
-/// trainable parameter its number there.
+/// trainable parameter its number there. Also how many of them the model has.
 ///
-/// A parameter that the model holds twice (tied weights) goes through one operation, so its
-/// gradient is whole when the sink gets it.
+/// A parameter that the model holds twice (tied weights) goes through one tap, so its gradient is
+/// whole when the sink gets it. One that the forward pass does not ask for gets no tap.
 pub(crate) fn watch<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
     sink: &Arc<dyn GradientSink>,
-) -> M {
-    model.clone().map(&mut Watcher {
+) -> (M, usize) {
+    let mut watcher = Watcher {
         indices,
         sink,
+        ladder: Arc::new(Mutex::new(Ladder::new())),
         watched: HashMap::new(),
-    })
+    };
+    let watched = model.clone().map(&mut watcher);
+    (watched, watcher.watched.len())
 }
 
 struct Watcher<'a> {
     indices: &'a HashMap<ParamId, usize>,
     sink: &'a Arc<dyn GradientSink>,
-    watched: HashMap<ParamId, burn::backend::DispatchTensor>,
+    ladder: Arc<Mutex<Ladder>>,
+    /// `Param<Tensor<D>>` by its id.
+    watched: HashMap<ParamId, Box<dyn Any>>,
 }
 
 impl ModuleMapper for Watcher<'_> {
@@ -108,15 +207,19 @@ impl ModuleMapper for Watcher<'_> {
         let Some(index) = self.indices.get(&param.id).copied() else {
             return param;
         };
-        let id = param.id;
-        param.map(|value| {
-            let watched = self.watched.entry(id).or_insert_with(|| {
-                let sink = self.sink.clone();
-                let tap = GradientTap { sink, index };
-                <Dispatch as TapGradient>::tap_gradient(value.into_dispatch(), tap)
-            });
-            Tensor::from_dispatch(watched.clone())
-        })
+        let known = self.watched.get(&param.id);
+        if let Some(known) = known.and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
+            return known.clone();
+        }
+        let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
+        let (sink, ladder) = (self.sink.clone(), self.ladder.clone());
+        let tap_at_first_use = move |_: &Device, _: bool| {
+            let tap = GradientTap { sink, index };
+            lock(&ladder).tap(param.val(), tap)
+        };
+        let watched = Param::uninitialized(id, tap_at_first_use, device, true, shape);
+        self.watched.insert(id, Box::new(watched.clone()));
+        watched
     }
 }
 
@@ -154,6 +257,69 @@ mod tests {
         }
     }
 
+    /// Taps gradients of an activation, as a clock of the backward pass.
+    #[derive(Debug, Default)]
+    struct Moments(Mutex<Vec<&'static str>>);
+
+    /// A sink that notes its name when a gradient comes.
+    #[derive(Debug)]
+    struct Moment(Arc<Moments>, &'static str);
+
+    impl GradientSink for Moment {
+        fn take(&self, _: usize, _: Result<TensorData, String>) {
+            self.0.0.lock().unwrap().push(self.1);
+        }
+    }
+
+    /// The identity on an activation: gives `moments` its name when the backward pass goes through.
+    /// (It is a tap on a copy, added at weight zero, so that the gradient goes on.)
+    fn clock(rows: Tensor<2>, moments: &Arc<Moments>, name: &'static str) -> Tensor<2> {
+        let sink: Arc<dyn GradientSink> = Arc::new(Moment(moments.clone(), name));
+        let rung = Tensor::<1>::zeros([1], &rows.device());
+        let tap = GradientTap { sink, index: 0 };
+        let tapped = <Dispatch as TapGradient>::tap_gradient(
+            rows.clone().into_dispatch(),
+            rung.into_dispatch(),
+            tap,
+        );
+        rows + Tensor::<2>::from_dispatch(tapped) * 0.0
+    }
+
+    #[test]
+    fn gradients_come_while_the_backward_pass_still_runs() {
+        let device = Device::flex().autodiff();
+        let linear = || LinearConfig::new(3, 3).init(&device);
+        let layers: Vec<Linear> = vec![linear(), linear(), linear()];
+        let moments = Arc::new(Moments::default());
+        let ids = layers.iter().flat_map(|layer| [layer.weight.id]);
+        let indices = ids.enumerate().map(|(i, id)| (id, i)).collect();
+        let sink: Arc<dyn GradientSink> = Arc::new(Moment(moments.clone(), "weight"));
+        let (watched, _) = watch(&layers, &indices, &sink);
+        let mut rows = Tensor::<2>::ones([2, 3], &device).require_grad();
+        for (layer, name) in watched.iter().zip(["input 0", "input 1", "input 2"]) {
+            rows = layer.forward(clock(rows, &moments, name)).tanh();
+        }
+        drop(rows.mean().backward());
+        // The clock of a layer's input is deeper than its rung of 0, so it runs after the layer.
+        let seen = moments.0.lock().unwrap();
+        let expected = [
+            "weight", "input 2", "weight", "input 1", "weight", "input 0",
+        ];
+        assert_eq!(*seen, expected);
+    }
+
+    #[test]
+    fn a_parameter_that_is_not_used_leaves_nothing_behind() {
+        let device = Device::flex().autodiff();
+        let linear: Linear = LinearConfig::new(3, 3).init(&device);
+        let indices = HashMap::from([(linear.weight.id, 0)]);
+        let seen = Arc::new(Seen::default());
+        let sink: Arc<dyn GradientSink> = seen.clone();
+        drop(watch(&linear, &indices, &sink));
+        drop(sink);
+        assert_eq!(Arc::strong_count(&seen), 1);
+    }
+
     #[test]
     fn every_gradient_is_seen_once_whole_and_last_layer_first() {
         let device = Device::flex().autodiff();
@@ -173,7 +339,8 @@ mod tests {
         let rows = Tensor::<2>::from_floats([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]], &device);
 
         let plain = GradientsParams::from_grads(model.forward(rows.clone()).backward(), &model);
-        let watched = watch(&model, &indices, &sink);
+        let (watched, found) = watch(&model, &indices, &sink);
+        assert_eq!(found, 3);
         let loss = watched.forward(rows.clone());
         loss.clone()
             .into_data()

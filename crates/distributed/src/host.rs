@@ -14,6 +14,13 @@ pub(crate) enum HostBuffer {
     BF16(Vec<bf16>),
 }
 
+/// What becomes of what is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    Replace,
+    Add,
+}
+
 /// Runs the same code on the `Vec` of each type.
 macro_rules! each_type {
     ($buffer:expr, $values:ident => $body:expr) => {
@@ -69,7 +76,7 @@ impl HostBuffer {
     /// A buffer of zeros, or `None` for a type that cannot be averaged.
     pub(crate) fn zeroed(dtype: DType, length: usize) -> Option<Self> {
         match dtype {
-            DType::F32 | DType::Flex32 => Some(Self::F32(vec![0.0; length])),
+            DType::F32 => Some(Self::F32(vec![0.0; length])),
             DType::F64 => Some(Self::F64(vec![0.0; length])),
             DType::F16 => Some(Self::F16(vec![f16::ZERO; length])),
             DType::BF16 => Some(Self::BF16(vec![bf16::ZERO; length])),
@@ -77,19 +84,41 @@ impl HostBuffer {
         }
     }
 
-    /// Writes `factor` times `data` to `range`, or adds it to what is there; fails if `data` has
-    /// another type or length.
+    /// Writes `factor` times `data` to `range`, as `how` says; fails if `data` has another type or
+    /// length.
     pub(crate) fn put(
         &mut self,
         range: Range<usize>,
         data: &TensorData,
         factor: f64,
-        add: bool,
+        how: Put,
     ) -> Result<(), String> {
         each_type!(self, values => {
             let new = data.as_slice().map_err(|error| format!("{error:?}"))?;
-            put(&mut values[range], new, factor, add)
+            put(&mut values[range], new, factor, how)
         })
+    }
+
+    /// Sets the element at `place` to one or zero.
+    pub(crate) fn set_flag(&mut self, place: usize, flag: bool) {
+        let flag = f32::from(u8::from(flag));
+        match self {
+            Self::F32(values) => values[place] = flag,
+            Self::F64(values) => values[place] = flag.into(),
+            Self::F16(values) => values[place] = f16::from_f32(flag),
+            Self::BF16(values) => values[place] = bf16::from_f32(flag),
+        }
+    }
+
+    /// Whether the element at `place` is not zero: a sum of flags may have been rounded, but never
+    /// to zero.
+    pub(crate) fn flag(&self, place: usize) -> bool {
+        match self {
+            Self::F32(values) => values[place] != 0.0,
+            Self::F64(values) => values[place] != 0.0,
+            Self::F16(values) => values[place] != f16::ZERO,
+            Self::BF16(values) => values[place] != bf16::ZERO,
+        }
     }
 
     /// Sets `range` to zero.
@@ -102,18 +131,25 @@ impl HostBuffer {
         }
     }
 
-    /// Multiplies every element by `factor`.
-    pub(crate) fn scale(&mut self, factor: f64) {
+    /// Multiplies the elements of `range` by `factor`.
+    pub(crate) fn scale(&mut self, range: Range<usize>, factor: f64) {
         if factor != 1.0 {
-            each_type!(self, values => values.iter_mut().for_each(|v| *v = v.times(factor)));
+            each_type!(self, values => {
+                values[range].iter_mut().for_each(|v| *v = v.times(factor));
+            });
         }
     }
 
-    /// Adds up the buffers of all ranks; the bytes of this rank's.
-    pub(crate) fn all_reduce(&mut self, group: &ProcessGroup) -> Result<u64, CollectiveError> {
+    /// Adds up the elements of `range` over all ranks; the bytes of this rank's.
+    pub(crate) fn all_reduce(
+        &mut self,
+        range: Range<usize>,
+        group: &ProcessGroup,
+    ) -> Result<u64, CollectiveError> {
         each_type!(self, values => {
+            let values = &mut values[range];
             group.all_reduce_in_place(values, ReduceOp::Sum)?;
-            Ok(size_of_val(values.as_slice()) as u64)
+            Ok(size_of_val(values) as u64)
         })
     }
 
@@ -135,13 +171,26 @@ impl HostBuffer {
         }
     }
 
-    /// A copy of `range` as a tensor of `shape`.
-    pub(crate) fn tensor_data(&self, range: Range<usize>, shape: &[usize]) -> TensorData {
-        each_type!(self, values => TensorData::new(values[range].to_vec(), shape))
+    /// `factor` times `range` as a tensor of `shape`.
+    pub(crate) fn tensor_data(
+        &self,
+        range: Range<usize>,
+        shape: &[usize],
+        factor: f64,
+    ) -> TensorData {
+        each_type!(self, values => {
+            let values = &values[range];
+            let copy = if factor == 1.0 {
+                values.to_vec()
+            } else {
+                values.iter().map(|v| v.times(factor)).collect()
+            };
+            TensorData::new(copy, shape)
+        })
     }
 }
 
-fn put<T: Gradient>(place: &mut [T], new: &[T], factor: f64, add: bool) -> Result<(), String> {
+fn put<T: Gradient>(place: &mut [T], new: &[T], factor: f64, how: Put) -> Result<(), String> {
     if place.len() != new.len() {
         return Err(format!(
             "it has {} elements instead of {}",
@@ -150,10 +199,10 @@ fn put<T: Gradient>(place: &mut [T], new: &[T], factor: f64, add: bool) -> Resul
         ));
     }
     let pairs = place.iter_mut().zip(new);
-    match (add, factor == 1.0) {
-        (true, _) => pairs.for_each(|(place, new)| *place = place.plus(*new, factor)),
-        (false, true) => place.copy_from_slice(new),
-        (false, false) => pairs.for_each(|(place, new)| *place = new.times(factor)),
+    match (how, factor == 1.0) {
+        (Put::Add, _) => pairs.for_each(|(place, new)| *place = place.plus(*new, factor)),
+        (Put::Replace, true) => place.copy_from_slice(new),
+        (Put::Replace, false) => pairs.for_each(|(place, new)| *place = new.times(factor)),
     }
     Ok(())
 }
@@ -167,20 +216,24 @@ mod tests {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
             let mut buffer = HostBuffer::zeroed(dtype, 3).unwrap();
             let data = TensorData::from([1.0f32, -2.0]).convert_dtype(dtype);
-            buffer.put(1..3, &data, 0.5, false).unwrap();
-            buffer.put(1..3, &data, 2.0, true).unwrap();
-            buffer.scale(2.0);
+            buffer.put(1..3, &data, 0.5, Put::Replace).unwrap();
+            buffer.put(1..3, &data, 2.0, Put::Add).unwrap();
+            buffer.scale(1..3, 2.0);
             let values = buffer
-                .tensor_data(0..3, &[3])
+                .tensor_data(0..3, &[3], 1.0)
                 .iter::<f64>()
                 .collect::<Vec<_>>();
             assert_eq!(values, [0.0, 5.0, -10.0]);
             assert_eq!(buffer.sum_of_squares(1..3), 125.0);
             buffer.clear(2..3);
             assert_eq!(buffer.sum_of_squares(0..3), 25.0);
+            assert!(buffer.flag(1) && !buffer.flag(2));
+            buffer.set_flag(2, true);
+            let halved = buffer.tensor_data(1..3, &[2], 0.5);
+            assert_eq!(halved.iter::<f64>().collect::<Vec<_>>(), [2.5, 0.5]);
             let wrong = TensorData::from([1i32, 2]);
-            assert!(buffer.put(1..3, &wrong, 1.0, false).is_err());
-            assert!(buffer.put(0..3, &data, 1.0, false).is_err());
+            assert!(buffer.put(1..3, &wrong, 1.0, Put::Replace).is_err());
+            assert!(buffer.put(0..3, &data, 1.0, Put::Replace).is_err());
         }
         assert!(HostBuffer::zeroed(DType::I32, 1).is_none());
     }

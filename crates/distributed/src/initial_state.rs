@@ -11,11 +11,13 @@ use crate::replicas::{self, TensorDescription};
 pub(crate) fn check_equal_structure(
     group: &ProcessGroup,
     tensors: &[TensorDescription],
+    config: &str,
 ) -> Result<(), DdpError> {
     if group.world_size() == 1 {
         return Ok(());
     }
-    let text = tensors.iter().map(|t| format!("{t}\n")).collect::<String>();
+    let mut text = tensors.iter().map(|t| format!("{t}\n")).collect::<String>();
+    text.push_str(config);
     let all = group.all_gather_varied(text.into_bytes()).wait()?;
     let all = all
         .iter()
@@ -54,26 +56,25 @@ pub(crate) fn broadcast_state<M: Module>(
         return Ok(model);
     }
     let state = replicas::read(&model)?;
-    let mut works = Vec::new();
+    let mut values = Vec::with_capacity(state.len());
     let mut chunk = Vec::new();
-    for (index, (_, data)) in state.iter().enumerate() {
+    let mut waiting = Vec::new();
+    let mut tensors = state.into_iter().map(|(_, data)| data).peekable();
+    while let Some(data) = tensors.next() {
         chunk.extend_from_slice(data.as_bytes());
-        if chunk.len() >= bucket_bytes || index + 1 == state.len() {
-            works.push(group.broadcast(std::mem::take(&mut chunk), 0));
+        waiting.push((data.as_bytes().len(), data.shape().clone(), data.dtype()));
+        drop(data);
+        if chunk.len() < bucket_bytes && tensors.peek().is_some() {
+            continue;
         }
-    }
-    let mut bytes = Vec::new();
-    for work in works {
-        bytes.extend(work.wait()?);
-    }
-    let mut rest = bytes.as_slice();
-    let values = state
-        .into_iter()
-        .map(|(_, data)| {
-            let (own, others) = rest.split_at(data.as_bytes().len());
+        group.broadcast_in_place(&mut chunk, 0)?;
+        let mut rest = chunk.as_slice();
+        for (bytes, shape, dtype) in waiting.drain(..) {
+            let (own, others) = rest.split_at(bytes);
             rest = others;
-            TensorData::from_bytes_vec(own.to_vec(), data.shape().clone(), data.dtype())
-        })
-        .collect();
+            values.push(TensorData::from_bytes_vec(own.to_vec(), shape, dtype));
+        }
+        chunk.clear();
+    }
     Ok(replicas::replace(model, values))
 }

@@ -5,6 +5,7 @@
 //!   parameter paths never change.
 //! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
 //! - [`DistributedLoader`] reads them.
+//! - [`synchronize_batch_norms`] lets the batch norms of a model see the samples of all ranks.
 //!
 //! A rank's training step, whole:
 //!
@@ -41,8 +42,11 @@
 //! # }
 //! ```
 
+mod batch_norm;
 mod bucket;
+mod buffers;
 mod communication_hook;
+mod config;
 mod ddp;
 mod error;
 mod gradient_tap;
@@ -52,13 +56,17 @@ mod loader;
 mod reducer;
 mod replicas;
 mod sampler;
+mod shared;
 mod synchronization;
 
+pub use batch_norm::{RankStatistics, synchronize_batch_norms};
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 pub use communication_hook::{
-    CommunicationHook, CommunicationHookConfig, GradientBucket, ParameterSlot,
+    AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
+    GradientBucket, InvalidCommunicationHook, ParameterSlot, PowerSgd,
 };
-pub use ddp::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Ddp, DdpConfig};
+pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
+pub use ddp::Ddp;
 pub use error::DdpError;
 pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};

@@ -26,6 +26,8 @@ pub struct ShareOfBatch<B> {
     /// The share, in one part or as many as [`DistributedLoader::in_micro_batches`] says; empty
     /// where no sample of the batch fell to this rank: it then joins the step with weight zero.
     pub micro_batches: Vec<MicroBatch<B>>,
+    /// How many micro-batches the rank with the largest share has.
+    pub rounds: usize,
     /// How many samples the share has.
     pub samples: usize,
     /// How many samples the global batch has, over all ranks.
@@ -122,6 +124,16 @@ impl<I, B> DistributedLoader<I, B> {
         &self.sampler
     }
 
+    /// A batch of one sample, for a rank whose samples have run out while others still compute
+    /// statistics over all ranks ([`everburn_nn::without_samples`]).
+    ///
+    /// # Errors
+    /// Those of the data set.
+    pub fn stand_in(&self) -> Result<B, DatasetError> {
+        let items = self.dataset.get_many(vec![0])?;
+        Ok(self.batcher.batch(items, &self.device))
+    }
+
     /// This rank's shares of the global batches of an epoch: as many on every rank.
     pub fn epoch(&self, epoch: usize) -> EpochBatches<'_, I, B> {
         EpochBatches {
@@ -152,8 +164,11 @@ impl<I, B> Iterator for EpochBatches<'_, I, B> {
             Ok(MicroBatch { batch, samples })
         };
         let micro_batches = (0..parts).map(read).collect::<Result<_, _>>();
+        let largest = share_of(global_samples, 0, self.loader.sampler.world_size()).len();
+        let rounds = self.loader.micro_batches.min(largest);
         Some(micro_batches.map(|micro_batches| ShareOfBatch {
             micro_batches,
+            rounds,
             samples,
             global_samples,
         }))

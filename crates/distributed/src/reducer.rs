@@ -1,13 +1,16 @@
 //! The thread that exchanges gradients while the backward pass goes on.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 
-use crate::communication_hook::{CommunicationHook, GradientBucket, ParameterSlot};
+use crate::bucket::Bucket;
+use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 
@@ -19,15 +22,20 @@ pub(crate) enum Job {
     /// How many samples this rank has in the step: the first job of each step.
     Samples(usize),
     /// A bucket of this rank's mean gradients.
-    Bucket {
-        index: usize,
-        slots: Arc<[ParameterSlot]>,
-        buffer: HostBuffer,
-    },
-    /// Which parameters this rank used.
-    Used(Vec<u8>),
+    Bucket(Load),
     /// Rank 0's order of parameters; empty if it has none to offer.
     Order(Vec<i32>),
+}
+
+/// A bucket on its way.
+pub(crate) struct Load {
+    pub(crate) index: usize,
+    pub(crate) bucket: Bucket,
+    pub(crate) buffer: HostBuffer,
+    /// The ranks tell each other which parameters they used.
+    pub(crate) with_flags: bool,
+    /// The norm is wanted.
+    pub(crate) with_squares: bool,
 }
 
 /// What came of a job.
@@ -35,16 +43,19 @@ pub(crate) enum Outcome {
     /// How many samples all ranks have.
     Samples(u64),
     /// The mean gradients over the samples of all ranks.
-    Bucket { index: usize, buffer: HostBuffer },
-    /// Which parameters some rank used.
-    Used(Vec<u8>),
+    Bucket {
+        index: usize,
+        buffer: HostBuffer,
+        /// The sum of squares of each parameter, if it was asked for.
+        squares: Vec<f64>,
+    },
     /// Rank 0's order.
     Order(Vec<i32>),
 }
 
 /// An outcome and what it cost.
 pub(crate) struct Report {
-    pub(crate) outcome: Result<Outcome, CollectiveError>,
+    pub(crate) outcome: Result<Outcome, DdpError>,
     /// How long the exchange took on this thread.
     pub(crate) busy: Duration,
     /// How many bytes this rank handed to collectives.
@@ -76,7 +87,7 @@ impl Reducer {
     /// Starts the thread. Nobody else may use `group`.
     pub(crate) fn start(
         group: ProcessGroup,
-        hook: Box<dyn CommunicationHook>,
+        hook: Option<Box<dyn CommunicationHook>>,
     ) -> Result<Self, DdpError> {
         let (jobs, inbox) = mpsc::channel();
         let worker = Worker {
@@ -137,7 +148,8 @@ impl Drop for Reducer {
 
 struct Worker {
     group: ProcessGroup,
-    hook: Box<dyn CommunicationHook>,
+    /// `None` sends gradients as they are.
+    hook: Option<Box<dyn CommunicationHook>>,
     /// This rank's share of the step's samples.
     share: f64,
 }
@@ -146,9 +158,18 @@ impl Worker {
     fn run(mut self, inbox: &Receiver<Assignment>) {
         while let Ok(Assignment { job, report_to }) = inbox.recv() {
             let start = Instant::now();
-            let (outcome, bytes) = match self.work(job) {
-                Ok((outcome, bytes)) => (Ok(outcome), bytes),
-                Err(error) => (Err(error), 0),
+            let done = catch_unwind(AssertUnwindSafe(|| self.work(job)));
+            let panicked = done.is_err();
+            let (outcome, bytes) = match done {
+                Ok(Ok((outcome, bytes))) => (Ok(outcome), bytes),
+                Ok(Err(error)) => (Err(error.into()), 0),
+                Err(panic) => {
+                    let message = format!("it panicked: {}", message_of(&*panic));
+                    let rank = self.group.rank();
+                    self.group
+                        .abort(format!("the gradient reducer of rank {rank}: {message}"));
+                    (Err(DdpError::Reducer(message)), 0)
+                }
             };
             let busy = start.elapsed();
             // The step may have been given up; the other ranks count on the exchange all the same.
@@ -157,6 +178,9 @@ impl Worker {
                 busy,
                 bytes,
             }));
+            if panicked {
+                return;
+            }
         }
     }
 
@@ -169,33 +193,7 @@ impl Worker {
                 self.share = samples as f64 / total.max(1) as f64;
                 Ok((Outcome::Samples(total), 8))
             }
-            Job::Bucket {
-                index,
-                slots,
-                mut buffer,
-            } => {
-                // Before the sum, so that half-precision gradients cannot overflow in it. A rank
-                // that has all the samples multiplies by exactly one.
-                buffer.scale(self.share);
-                let bytes = match buffer.as_f32() {
-                    Some(values) => {
-                        let slots = &slots;
-                        let bucket = GradientBucket {
-                            index,
-                            slots,
-                            values,
-                        };
-                        self.hook.reduce(bucket, &self.group)?
-                    }
-                    None => buffer.all_reduce(&self.group)?,
-                };
-                Ok((Outcome::Bucket { index, buffer }, bytes))
-            }
-            Job::Used(mut used) => {
-                self.group.all_reduce_in_place(&mut used, ReduceOp::Max)?;
-                let bytes = used.len() as u64;
-                Ok((Outcome::Used(used), bytes))
-            }
+            Job::Bucket(load) => self.reduce(load),
             Job::Order(order) => {
                 // Rank 0 alone may have had samples, so the lengths may differ.
                 let mut orders = self.group.all_gather_varied(order).wait()?;
@@ -203,6 +201,54 @@ impl Worker {
             }
         }
     }
+
+    fn reduce(&mut self, load: Load) -> Result<(Outcome, u64), CollectiveError> {
+        let Load {
+            index,
+            bucket,
+            mut buffer,
+            with_flags,
+            with_squares,
+        } = load;
+        let (length, all) = (bucket.len(), bucket.length_with_flags());
+        // Before the sum, so that half-precision gradients cannot overflow in it. A rank that has
+        // all the samples multiplies by exactly one.
+        buffer.scale(0..length, self.share);
+        let end = if with_flags { all } else { length };
+        let bytes = match (&mut self.hook, buffer.as_f32()) {
+            (Some(hook), Some(values)) => {
+                let gradients = GradientBucket {
+                    index,
+                    slots: bucket.slots(),
+                    values: &mut values[..length],
+                };
+                let bytes = hook.reduce(gradients, &self.group)?;
+                bytes + buffer.all_reduce(length..end, &self.group)?
+            }
+            _ => buffer.all_reduce(0..end, &self.group)?,
+        };
+        let squares = if with_squares {
+            let slots = 0..bucket.slots().len();
+            slots
+                .map(|slot| buffer.sum_of_squares(bucket.range(slot)))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let outcome = Outcome::Bucket {
+            index,
+            buffer,
+            squares,
+        };
+        Ok((outcome, bytes))
+    }
+}
+
+/// What a panic said.
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("it did not say why")
 }
 
 /// A poisoned lock means that its owner panicked; what it guards here is written in one go.

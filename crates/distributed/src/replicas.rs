@@ -1,6 +1,7 @@
 //! Reading, comparing and replacing all tensors of a module.
 
-use std::collections::VecDeque;
+use std::any::Any;
+use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
@@ -12,6 +13,8 @@ use crate::error::DdpError;
 /// What a tensor of a module is, without its values: ranks whose models differ differ here first.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TensorDescription {
+    /// Its number in visiting order.
+    pub(crate) position: usize,
     pub(crate) path: String,
     pub(crate) id: ParamId,
     pub(crate) shape: Vec<usize>,
@@ -79,17 +82,31 @@ pub(crate) fn read<M: Module>(model: &M) -> Result<Vec<(TensorDescription, Tenso
 
 /// The module with the values of every tensor replaced, in visiting order.
 ///
-/// # Panics
-/// Panics if there are fewer values than tensors.
 pub(crate) fn replace<M: Module>(model: M, values: Vec<TensorData>) -> M {
+    let values = values.into_iter().enumerate().collect();
+    replace_some(model, values)
+}
+
+/// The module with the values of some tensors replaced, by their numbers in visiting order.
+pub(crate) fn replace_some<M: Module>(model: M, values: HashMap<usize, TensorData>) -> M {
     flush_running_statistics(&model);
     model.map(&mut Writer {
-        values: values.into(),
+        values,
+        position: 0,
+        known: HashMap::new(),
     })
 }
 
+/// The module with every place of a parameter that it holds more than once as the first of them.
+pub(crate) fn tie<M: Module>(model: M) -> M {
+    replace_some(model, HashMap::new())
+}
+
+/// The size of a [`fingerprint`].
+pub(crate) const FINGERPRINT_BYTES: usize = 32;
+
 /// SHA-256 of type, shape and bytes.
-pub(crate) fn fingerprint(data: &TensorData) -> [u8; 32] {
+pub(crate) fn fingerprint(data: &TensorData) -> [u8; FINGERPRINT_BYTES] {
     let mut hash = Sha256::new();
     hash.update(format!("{:?}{:?}", data.dtype(), data.shape()));
     hash.update(data.as_bytes());
@@ -120,6 +137,7 @@ impl Reader {
         read: impl FnOnce() -> Result<TensorData, String>,
     ) {
         let description = TensorDescription {
+            position: self.tensors.len(),
             path: self.path.join("."),
             id,
             shape,
@@ -177,39 +195,57 @@ impl ModuleVisitor for Reader {
 }
 
 struct Writer {
-    values: VecDeque<TensorData>,
+    values: HashMap<usize, TensorData>,
+    position: usize,
+    /// `Param<Tensor<D>>` of the trainable parameters so far: tied weights stay one tensor.
+    known: HashMap<ParamId, Box<dyn Any>>,
 }
 
 impl Writer {
-    fn next(&mut self) -> TensorData {
-        self.values
-            .pop_front()
-            .expect("one value for each tensor of the module")
+    fn next(&mut self) -> Option<TensorData> {
+        let position = self.position;
+        self.position += 1;
+        self.values.remove(&position)
     }
 }
 
 impl ModuleMapper for Writer {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let data = self.next();
-        param.map(|old| {
-            let dtype = data.dtype();
-            Tensor::from_data(data, (&old.device(), dtype)).set_require_grad(old.is_require_grad())
-        })
+        let known = self.known.get(&param.id);
+        if let Some(known) = known.and_then(|known| known.downcast_ref::<Param<Tensor<D>>>()) {
+            return known.clone();
+        }
+        let id = param.id;
+        let param = match data {
+            None => param,
+            Some(data) => param.map(|old| {
+                let dtype = data.dtype();
+                Tensor::from_data(data, (&old.device(), dtype))
+                    .set_require_grad(old.is_require_grad())
+            }),
+        };
+        self.known.insert(id, Box::new(param.clone()));
+        param
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let data = self.next();
-        param.map(|old| {
-            let dtype = data.dtype();
-            Tensor::from_data(data, (&old.device(), dtype))
-        })
+        match self.next() {
+            None => param,
+            Some(data) => param.map(|old| {
+                let dtype = data.dtype();
+                Tensor::from_data(data, (&old.device(), dtype))
+            }),
+        }
     }
 
     fn map_bool<const D: usize>(
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
-        let data = self.next();
-        param.map(|old| Tensor::from_data(data, &old.device()))
+        match self.next() {
+            None => param,
+            Some(data) => param.map(|old| Tensor::from_data(data, &old.device())),
+        }
     }
 }

@@ -122,6 +122,11 @@ impl DistributedSampler {
         Self { config, ..self }
     }
 
+    /// How many ranks share each global batch.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
     /// What the sampler was made from.
     pub fn config(&self) -> &SamplerConfig {
         &self.config

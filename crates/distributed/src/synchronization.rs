@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
-use self::gradients::{Read, Summed};
-use self::step::{MicroBatch, Step};
+use self::gradients::{Summed, read_gradients};
+use self::step::{BackwardPass, KEEP_ORDER, Step};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_tap::{GradientSink, watch};
-use crate::reducer::{Job, Outcome, Report, lock};
+use crate::reducer::{Job, Report, lock};
 
 /// What [`Synchronization::finish`] yields.
 #[derive(Debug)]
@@ -57,7 +57,8 @@ pub struct Communication {
 /// backward; each bucket of gradients leaves as soon as its last gradient is there.
 /// [`Synchronization::finish`] waits for the rest.
 ///
-/// Dropping it unfinished aborts the exchange on all ranks, because it cannot be completed.
+/// One step at a time: every rank begins it and finishes it. Dropping it unfinished aborts the
+/// exchange on all ranks, because it cannot be completed.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -73,8 +74,8 @@ pub struct Communication {
 /// // Two micro-batches of 2 samples: one step of 4.
 /// let rows = || Tensor::<2>::ones([2, 3], &device);
 /// let step = ddp.begin(4)?;
-/// step.watch(&model, 2, false).forward(rows()).mean().backward();
-/// step.watch(&model, 2, true).forward(rows()).mean().backward();
+/// step.watch(&model, 2).forward(rows()).mean().backward();
+/// step.watch_last(&model, 2).forward(rows()).mean().backward();
 /// let synced = step.finish(&model)?;
 /// assert_eq!(synced.samples, 4);
 /// # Ok::<(), everburn_distributed::DdpError>(())
@@ -84,6 +85,8 @@ pub struct Synchronization {
     ddp: Ddp,
     step: Arc<Mutex<Step>>,
     reports: Receiver<Report>,
+    /// When the training thread began to hand in gradients instead of computing.
+    waiting_since: Option<Instant>,
     finished: bool,
 }
 
@@ -100,46 +103,50 @@ impl Synchronization {
             ddp: ddp.clone(),
             step: Arc::new(Mutex::new(step)),
             reports,
+            waiting_since: None,
             finished: false,
         })
     }
 
     /// A copy of `model` for one forward and backward pass over `samples` samples, whose loss is
-    /// their mean. `last` says that no other micro-batch follows in this step, so gradients leave
-    /// as they come.
+    /// their mean; another pass follows in this step, so its gradients stay here and are added up.
     ///
     /// The copy's gradients go to the exchange only: `Gradients` of its backward pass holds none of
-    /// its parameters. Its running statistics are those of `model`.
-    pub fn watch<M: Module>(&self, model: &M, samples: usize, last: bool) -> M {
-        let mut step = lock(&self.step);
-        step.watched_samples += samples;
-        let factor = samples as f64 / step.samples.max(1) as f64;
-        let sink: Arc<dyn GradientSink> = Arc::new(MicroBatch {
-            step: self.step.clone(),
-            factor,
-            last,
-        });
-        watch(model, step.shared.numbers(), &sink)
+    /// its parameters, and `is_require_grad` of a parameter's value is false. Running statistics
+    /// are those of `model`. A copy serves one pass.
+    pub fn watch<M: Module>(&self, model: &M, samples: usize) -> M {
+        self.watch_pass(model, BackwardPass::new(&self.step, samples, false))
+    }
+
+    /// As [`Synchronization::watch`], for the last or only pass of the step: each bucket of
+    /// gradients leaves as soon as it is full.
+    pub fn watch_last<M: Module>(&self, model: &M, samples: usize) -> M {
+        self.watch_pass(model, BackwardPass::new(&self.step, samples, true))
+    }
+
+    fn watch_pass<M: Module>(&self, model: &M, pass: BackwardPass) -> M {
+        let shared = self.ddp.shared();
+        let sink: Arc<dyn GradientSink> = Arc::new(pass);
+        let (watched, found) = watch(model, shared.numbers(), &sink);
+        if found != shared.parameters().len() {
+            lock(&self.step).refuse(shared.other_model(model));
+        }
+        watched
     }
 
     /// Hands in the gradients of one backward pass that was not watched, of the mean loss over
     /// `samples` samples.
-    pub(crate) fn hand_in<M: Module>(&self, model: &M, gradients: GradientsParams, samples: usize) {
-        lock(&self.step).watched_samples += samples;
-        let mut visitor = Read {
-            shared: self.ddp.shared().clone(),
-            gradients,
-            data: Vec::new(),
-        };
-        model.visit(&mut visitor);
-        // The backward pass would have finished the last layer first.
-        visitor
-            .data
-            .sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-        let mut step = lock(&self.step);
-        let factor = samples as f64 / step.samples.max(1) as f64;
-        for (number, data) in visitor.data {
-            step.take(number, data, factor, true);
+    pub(crate) fn hand_in<M: Module>(
+        &mut self,
+        model: &M,
+        gradients: GradientsParams,
+        samples: usize,
+    ) {
+        self.waiting_since = Some(Instant::now());
+        let shared = self.ddp.shared();
+        match read_gradients(model, gradients, shared) {
+            Ok(data) => lock(&self.step).hand_in(samples, data),
+            Err(error) => lock(&self.step).refuse(error),
         }
     }
 
@@ -148,107 +155,100 @@ impl Synchronization {
     /// A parameter that was used on some ranks only counts as zero on the others.
     ///
     /// # Errors
-    /// [`DdpError::NoSamples`] if no rank had one; [`DdpError::MicroBatches`] if the micro-batches
-    /// do not add up to the samples announced; [`DdpError::GradientTwice`] if a parameter got a
-    /// gradient after it was complete; [`DdpError::StaticGraph`] if a static model used other
-    /// parameters than before; [`DdpError::Collective`] if the exchange fails.
+    /// On all ranks, which can go on: [`DdpError::NoSamples`] if no rank had one, and
+    /// [`DdpError::GradientNotFinite`] if gradients were to be clipped that are not numbers.
+    ///
+    /// What this rank has done wrong, which ends the step on all of them:
+    /// [`DdpError::MicroBatches`] if the passes do not add up to the samples announced;
+    /// [`DdpError::NoBackward`] if a watched model was not run backward;
+    /// [`DdpError::GradientTwice`] and [`DdpError::LateGradient`] if a gradient came after its
+    /// parameter or the step was complete; [`DdpError::OtherModel`] if `model` is not the one that
+    /// [`Ddp::new`] was given; [`DdpError::StaticGraph`] if a static model used other parameters.
+    ///
+    /// [`DdpError::Collective`] and [`DdpError::Reducer`] if the exchange fails.
     pub fn finish<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
-        let result = self.complete();
-        match result {
-            Ok(summed) => {
-                self.finished = true;
-                Ok(summed.give(model))
-            }
-            Err(error) => {
-                // Told before this value's drop could tell a lesser reason.
-                self.abort(&error.to_string());
-                self.finished = true;
-                Err(error)
-            }
+        let result = self.complete().and_then(|summed| summed.give(model));
+        if let Err(error) = &result
+            && !error.is_verdict_of_all()
+        {
+            // Told before this value's drop could tell a lesser reason.
+            self.abort(&error.to_string());
         }
+        self.finished = true;
+        result
+    }
+
+    /// Ends the step on all ranks, which are told `reason`.
+    pub fn give_up(mut self, reason: &str) {
+        self.abort(reason);
+        self.finished = true;
     }
 
     fn complete(&self) -> Result<Summed, DdpError> {
-        let start = Instant::now();
+        let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();
-        let (plan, used, order) = lock(&self.step).close()?;
-        let alone = shared.reducer().is_none();
-        let everybody_used = if alone || shared.knows_used() {
-            None
-        } else {
-            let bytes = used.iter().map(|used| u8::from(*used)).collect();
-            self.submit(Job::Used(bytes));
-            Some(())
-        };
-        let samples = lock(&self.step).samples;
         let asks_for_order = shared.wants_order();
-        if asks_for_order && !alone {
-            let offer = shared.is_first() && samples > 0;
-            let order = order.iter().map(|number| *number as i32);
-            self.submit(Job::Order(if offer { order.collect() } else { Vec::new() }));
+        let exchanges_used = !shared.knows_used();
+        let mut step = lock(&self.step);
+        step.close()?;
+        if asks_for_order {
+            let order = step.order_to_offer();
+            if let (Some(reducer), Some(reports)) = (shared.reducer(), &step.reports) {
+                reducer.submit(Job::Order(order), reports);
+            }
         }
+        // From now on the channel closes with the reducer.
+        step.reports = None;
+        let buckets = step.plan.buckets().len();
         let mut summed = Summed {
             shared: shared.clone(),
-            buffers: plan.buckets().iter().map(|_| None).collect(),
-            plan,
-            used,
-            samples: samples as u64,
+            buffers: (0..buckets).map(|_| None).collect(),
+            squares: vec![Vec::new(); buckets],
+            used: step.used().to_vec(),
+            samples: step.samples as u64,
+            plan: step.plan.clone(),
             communication: Communication::default(),
-            start,
         };
-        let mut new_order = (asks_for_order && alone && samples > 0).then_some(order);
-        if alone {
-            let mut step = lock(&self.step);
-            for (place, bucket) in summed.buffers.iter_mut().zip(&mut step.buckets) {
-                *place = bucket.buffer.take();
+        let mut order = Vec::new();
+        match shared.reducer() {
+            None => {
+                let buffers = step.buckets.iter_mut().map(|bucket| bucket.buffer.take());
+                summed.buffers = buffers.collect();
             }
-        } else {
-            let expected = 1
-                + summed.buffers.len()
-                + usize::from(everybody_used.is_some())
-                + usize::from(asks_for_order);
-            for _ in 0..expected {
-                self.take_report(&mut summed, &mut new_order)?;
+            Some(reducer) => {
+                drop(step);
+                let expected = 1 + buckets + usize::from(asks_for_order);
+                for _ in 0..expected {
+                    let report = reducer.next_report(&self.reports)?;
+                    summed.take(report, &mut order)?;
+                }
+                summed.communication.exposed = start.elapsed();
+                step = lock(&self.step);
             }
+        }
+        step.late()?;
+        let own_samples = step.samples;
+        drop(step);
+        if exchanges_used && shared.reducer().is_some() {
+            summed.read_flags();
         }
         if summed.samples == 0 {
+            summed.return_buffers();
             return Err(DdpError::NoSamples);
         }
-        summed.used = shared.remember_used(summed.used, everybody_used.is_some());
-        if let Some(order) = new_order.filter(|order| !order.is_empty()) {
-            shared.rebuild(&order);
+        let own = lock(&self.step).used().to_vec();
+        let own = (own_samples > 0).then_some(own.as_slice());
+        summed.used = shared.remember_used(summed.used, own)?;
+        shared.count_samples(own_samples);
+        match order.as_slice() {
+            [] => {}
+            [KEEP_ORDER] => shared.keep_order(),
+            order => {
+                let order: Vec<usize> = order.iter().map(|number| *number as usize).collect();
+                shared.rebuild(&order);
+            }
         }
         Ok(summed)
-    }
-
-    fn take_report(
-        &self,
-        summed: &mut Summed,
-        new_order: &mut Option<Vec<usize>>,
-    ) -> Result<(), DdpError> {
-        let Some(reducer) = self.ddp.shared().reducer() else {
-            return Ok(());
-        };
-        let report = reducer.next_report(&self.reports)?;
-        summed.communication.busy += report.busy;
-        match report.outcome? {
-            Outcome::Samples(samples) => summed.samples = samples,
-            Outcome::Bucket { index, buffer } => {
-                summed.communication.bytes += report.bytes;
-                summed.buffers[index] = Some(buffer);
-            }
-            Outcome::Used(used) => summed.used = used.iter().map(|used| *used != 0).collect(),
-            Outcome::Order(order) => {
-                *new_order = Some(order.iter().map(|number| *number as usize).collect());
-            }
-        }
-        Ok(())
-    }
-
-    fn submit(&self, job: Job) {
-        if let Some(reducer) = self.ddp.shared().reducer() {
-            reducer.submit(job, &lock(&self.step).reports);
-        }
     }
 
     fn abort(&self, reason: &str) {
@@ -261,7 +261,13 @@ impl Synchronization {
 impl Drop for Synchronization {
     fn drop(&mut self) {
         if !self.finished {
-            self.abort("the step was given up before its gradients were exchanged");
+            let rank = self.ddp.group().rank();
+            self.abort(&if std::thread::panicking() {
+                format!("rank {rank} panicked in the middle of a step")
+            } else {
+                format!("rank {rank} gave the step up before its gradients were exchanged")
+            });
         }
+        self.ddp.shared().end_step();
     }
 }

@@ -42,7 +42,11 @@ fn overlapped(
     for part in 0..parts {
         let within = share_of(share.len(), part, parts);
         let range = share.start + within.start..share.start + within.end;
-        let watched = step.watch(model, range.len(), part + 1 == parts);
+        let watched = if part + 1 == parts {
+            step.watch_last(model, range.len())
+        } else {
+            step.watch(model, range.len())
+        };
         let mine = rows(samples, &device).slice([range]);
         drop(watched.loss(mine, take_branch).mean().backward());
     }
@@ -194,7 +198,8 @@ fn micro_batches_are_exchanged_once() {
         ranks[0]
     };
     assert_eq!(bytes(4), bytes(1));
-    assert_eq!(bytes(1), 4 * (4 * 3 + 3 + 3 * 3 + 3 + 5));
+    let (elements, parameters) = (4 * 3 + 3 + 3 * 3 + 3 + 5, 5);
+    assert_eq!(bytes(1), 4 * (elements + parameters), "gradients and flags");
 }
 
 #[test]
@@ -215,7 +220,7 @@ fn a_static_model_may_not_change_what_it_uses() {
             .to_string()
     });
     assert!(
-        errors[1].contains("was not used, unlike in the first step"),
+        errors[1].contains("was not used, unlike on other ranks or in the first step"),
         "{}",
         errors[1]
     );
@@ -254,7 +259,11 @@ fn misuse_is_refused_on_all_ranks() {
         let step = ddp.begin(4).unwrap();
         for part in 0..2 {
             let last = part == 1 || ddp.group().rank() == 0;
-            let watched = step.watch(&model, 2, last);
+            let watched = if last {
+                step.watch_last(&model, 2)
+            } else {
+                step.watch(&model, 2)
+            };
             drop(watched.loss(rows(2, &device), true).mean().backward());
         }
         step.finish(&model).unwrap_err().to_string()
@@ -269,7 +278,7 @@ fn misuse_is_refused_on_all_ranks() {
     let errors = on_ranks(2, |group| {
         let (ddp, model, device) = start(group, small_buckets());
         let step = ddp.begin(3 + ddp.group().rank()).unwrap();
-        let watched = step.watch(&model, 3, true);
+        let watched = step.watch_last(&model, 3);
         drop(watched.loss(rows(3, &device), true).mean().backward());
         step.finish(&model).unwrap_err().to_string()
     });
@@ -294,7 +303,7 @@ fn a_step_that_is_given_up_or_a_rank_that_is_lost_ends_the_others_step() {
             .to_string()
     });
     for error in &results[..2] {
-        assert!(error.contains("the step was given up"), "{error}");
+        assert!(error.contains("rank 2 gave the step up"), "{error}");
     }
     let results = on_ranks(3, |group| {
         let (ddp, model, _) = start(group, small_buckets());

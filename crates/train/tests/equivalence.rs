@@ -242,6 +242,77 @@ fn batch_norm_statistics_and_dropout_survive_several_ranks() {
     assert!(accuracies[0].0 > 0.7, "accuracy {}", accuracies[0].0);
 }
 
+/// Trains the net with batch norm, without dropout and with statistics over all ranks; returns the
+/// parameters and the running statistics.
+fn train_mnist_bn(model: &MnistBn, world_size: usize, config: &TrainingConfig) -> Vec<f32> {
+    let digits = SyntheticDigits::new(1);
+    let train = digits.generate(Split::Train, 50).unwrap();
+    let test = digits.generate(Split::Test, 10).unwrap();
+    let ranks = ProcessGroup::over_threads(world_size, GroupOptions::default())
+        .into_iter()
+        .map(|group| {
+            // Not a clone, which would share the running statistics.
+            let (config, model) = (config.clone(), model.valid());
+            let data = images(&train, &test, ImageBatcher::bytes());
+            std::thread::spawn(move || {
+                let model = everburn_distributed::synchronize_batch_norms(model, &group).unwrap();
+                let model = Classifier::new(model, MnistBn::forward);
+                let (model, report) = Trainer::new(config, group).fit(model, &data).unwrap();
+                assert!(report.test_accuracy.is_some());
+                parameters(&model)
+            })
+        })
+        .collect::<Vec<_>>();
+    let replicas = ranks
+        .into_iter()
+        .map(|rank| rank.join().unwrap())
+        .collect::<Vec<_>>();
+    for replica in &replicas {
+        assert_eq!(replica, &replicas[0], "replicas are equal to the bit");
+    }
+    replicas[0].clone()
+}
+
+#[test]
+fn batch_norm_over_all_ranks_agrees_on_one_and_more_ranks() {
+    let model = MnistBnConfig::new()
+        .with_dropout(0.0)
+        .with_momentum(0.1)
+        .init(&Device::flex());
+    drop(parameters(&model)); // lazily initialised parameters are drawn now
+    let config = TrainingConfig {
+        epochs: 2,
+        // 38 samples to train on: the last global batch has two, which leaves some ranks none.
+        batch_size: 12,
+        validation_samples: Some(12),
+        optimizer: OptimizerConfig {
+            kind: OptimizerKind::Sgd,
+            learning_rate: 0.01,
+            ..OptimizerConfig::default()
+        },
+        ..TrainingConfig::default()
+    };
+    let expected = train_mnist_bn(&model, 1, &config);
+    for (world_size, overlap) in [(2, true), (3, true), (4, true), (4, false)] {
+        let config = TrainingConfig {
+            overlap,
+            ..config.clone()
+        };
+        let trained = train_mnist_bn(&model, world_size, &config);
+        let differences = expected.iter().zip(&trained);
+        let largest = differences
+            .map(|(a, b)| (a - b).abs() / a.abs().max(b.abs()).max(1.0))
+            .fold(0.0, f32::max);
+        assert!(largest <= 1e-5, "{world_size} ranks differ by {largest:e}");
+    }
+    // Ranks with different numbers of micro-batches keep step too.
+    let config = TrainingConfig {
+        accumulate: 3,
+        ..config
+    };
+    assert_eq!(train_mnist_bn(&model, 4, &config).len(), expected.len());
+}
+
 #[test]
 fn the_synthetic_digits_are_within_reach_of_the_small_net() {
     let digits = SyntheticDigits::new(everburn_datasets::DEFAULT_SYNTHETIC_SEED);

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a child may take to end after SIGTERM; the launcher of ranks ends them first.
 const GRACE: Duration = Duration::from_secs(10);
@@ -68,6 +68,14 @@ pub(super) struct Children {
 }
 
 impl Children {
+    /// Children that no signal interrupts, for tests.
+    #[cfg(test)]
+    pub(super) fn unheard() -> Self {
+        Self {
+            interrupted: Arc::default(),
+        }
+    }
+
     /// From now on SIGINT, SIGTERM and SIGHUP end the running child first, then the benchmark.
     pub(super) fn listen() -> Result<Self, Failure> {
         let interrupted = Arc::new(AtomicBool::new(false));
@@ -98,9 +106,7 @@ impl Children {
         self.check_interrupted()?;
         let output = Output::create(folder)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", folder.display())))?;
-        for variable in NOT_HANDED_ON {
-            command.env_remove(variable);
-        }
+        forget_ranks(command);
         command
             .stdin(Stdio::null())
             .stdout(output.stdout)
@@ -120,6 +126,14 @@ impl Children {
             "{name} has failed ({status}); its last words:\n{}",
             last_words(&output.stdout_path, &output.stderr_path)
         )))
+    }
+}
+
+/// Takes from `command` what would tell it that it is a rank of something else. Call it before the
+/// command is told what it is.
+pub(super) fn forget_ranks(command: &mut Command) {
+    for variable in NOT_HANDED_ON {
+        command.env_remove(variable);
     }
 }
 
@@ -143,14 +157,15 @@ impl Output {
 }
 
 /// A child that heads a process group. Nothing of the group outlives this value.
-struct Running {
+#[derive(Debug)]
+pub(super) struct Running {
     child: Child,
     group: Option<Pid>,
     reaped: bool,
 }
 
 impl Running {
-    fn new(child: Child) -> Self {
+    pub(super) fn new(child: Child) -> Self {
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         Self {
             child,
@@ -191,7 +206,7 @@ impl Running {
         !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
     }
 
-    fn end_gently(&mut self) {
+    pub(super) fn end_gently(&mut self) {
         self.signal(Signal::TERM);
         let start = Instant::now();
         while !self.has_ended() && start.elapsed() < GRACE {
@@ -206,8 +221,17 @@ impl Running {
         }
     }
 
+    /// Waits for a child whose output has ended, up to `patience`, then ends what is left of it.
+    pub(super) fn finish(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < patience {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.reap()
+    }
+
     /// Ends what is left of the group, the child as the last.
-    fn reap(&mut self) -> io::Result<ExitStatus> {
+    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
         if !self.reaped {
             self.signal(Signal::KILL);
             self.reaped = true;
@@ -222,13 +246,17 @@ impl Drop for Running {
     }
 }
 
-fn text_of(path: &Path) -> String {
+pub(super) fn text_of(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 fn last_words(stdout: &Path, stderr: &Path) -> String {
-    let both = [text_of(stdout), text_of(stderr)].join("\n");
-    let lines: Vec<_> = both
+    last_lines(&[text_of(stdout), text_of(stderr)].join("\n"))
+}
+
+/// The last lines of `text` that say anything.
+pub(super) fn last_lines(text: &str) -> String {
+    let lines: Vec<_> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
         .collect();
@@ -241,17 +269,11 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn children() -> Children {
-        Children {
-            interrupted: Arc::default(),
-        }
-    }
-
     fn shell(script: &str, deadline: Duration) -> Result<String, Failure> {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        children().run("the shell", &mut command, folder.path(), deadline)
+        Children::unheard().run("the shell", &mut command, folder.path(), deadline)
     }
 
     #[test]
@@ -283,7 +305,7 @@ mod tests {
     #[test]
     fn an_interrupt_ends_the_child() {
         let folder = tempfile::tempdir().unwrap();
-        let children = children();
+        let children = Children::unheard();
         let flag = Arc::clone(&children.interrupted);
         let asker = thread::spawn(move || {
             thread::sleep(Duration::from_millis(100));

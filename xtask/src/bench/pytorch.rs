@@ -1,6 +1,6 @@
 //! The peer: PyTorch trains the same models in `xtask/peers/pytorch_train.py`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -55,6 +55,10 @@ impl Pytorch {
             Err(Failure::Failed(why)) => Ok(Err(skip_reason(&python.to_string_lossy(), &why))),
             Err(other) => Err(other),
         }
+    }
+
+    pub(super) fn python(&self) -> &OsStr {
+        &self.python
     }
 
     pub(super) fn name(&self) -> String {

@@ -31,6 +31,16 @@ pub(super) fn median_ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     Spread::of(&ratios).map(|spread| spread.median)
 }
 
+/// The value below which the share `part` of `values` lies, between the two nearest of them. `None`
+/// where there are none.
+pub(super) fn percentile(values: &[f64], part: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = part.clamp(0.0, 1.0) * sorted.len().checked_sub(1)? as f64;
+    let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    Some(below + (above - below) * at.fract())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +54,14 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
         let spread = Spread::of(&[9.0, 1.0, 2.0]).unwrap();
         assert_eq!((spread.min, spread.max), (1.0, 9.0));
+    }
+
+    #[test]
+    fn percentiles_lie_between_their_neighbours() {
+        let values = [5.0, 1.0, 3.0, 2.0, 4.0];
+        let parts = [0.0, 0.1, 0.5, 0.9, 1.0].map(|part| percentile(&values, part));
+        assert_eq!(parts, [1.0, 1.4, 3.0, 4.6, 5.0].map(Some));
+        assert_eq!(percentile(&[], 0.5), None);
     }
 
     #[test]

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use super::everburn::{self, Data, Report};
 use super::machine::{Machine, ProcessorTime};
 use super::process::{Children, Failure};
 use super::pytorch::{PeerResult, Pytorch};
 use super::train_options::{Case, Peer, TrainOptions};
 use super::train_rows::{Measured, table, to_json};
+use super::{temporary_folder, write_file};
 use crate::binary;
 
 /// Steps of the short run that finds how many steps fill the wanted time.
@@ -69,8 +68,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     if let Some(file) = &options.json {
         let machine = machine.to_json(others);
         let rows = format!("{:#}\n", to_json(&measured, peer.as_deref(), &machine));
-        fs::write(file, rows)
-            .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))?;
+        write_file(file, &rows)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -155,14 +153,6 @@ impl Runs {
 fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path)
         .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
-}
-
-/// Removed when the value goes, also on an interrupt.
-fn temporary_folder() -> Result<TempDir, Failure> {
-    tempfile::Builder::new()
-        .prefix("everburn-bench-")
-        .tempdir()
-        .map_err(|error| Failure::new(format!("no temporary folder: {error}")))
 }
 
 fn steps_for(seconds: f64, samples_per_second: f64, batch: usize) -> usize {

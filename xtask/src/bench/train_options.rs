@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use super::check_place;
 use super::everburn::Data;
 use super::process::Failure;
 
@@ -188,16 +189,9 @@ impl TrainOptions {
                 "--batch-size {batch} with --ranks {most}: each rank needs a sample of every batch"
             ));
         }
-        // Known now, not after an hour of measuring.
-        if let Some(file) = &self.json
-            && (file.is_dir()
-                || file
-                    .parent()
-                    .is_some_and(|p| !p.as_os_str().is_empty() && !p.is_dir()))
-        {
-            return wrong(format!("--json {}: not a place for a file", file.display()));
-        }
-        Ok(())
+        self.json
+            .as_deref()
+            .map_or(Ok(()), |file| check_place("--json", file))
     }
 }
 

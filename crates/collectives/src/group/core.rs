@@ -129,7 +129,7 @@ impl Core {
     pub(crate) fn take_turn(&self, place: &Place) -> Result<(), CollectiveError> {
         loop {
             let come = self.wait_for_turn(place.sequence, Instant::now() + TURN_TICK);
-            if let Some(failure) = self.mailbox.failure() {
+            if let Some(failure) = self.mailbox.settled_failure(self.job_rank()) {
                 return Err(self.failed(place, &failure));
             }
             if come {

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use bytemuck::Pod;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+use super::arithmetic::{Accumulator, ConvertF16, conversion};
 
 /// The type of the numbers in a message, as it travels on the wire.
 ///
@@ -116,92 +117,37 @@ pub trait Element: sealed::Sealed + Pod + Send + Sync + PartialEq + fmt::Debug {
     #[doc(hidden)]
     type Accumulator: Accumulator;
 
-    /// Converts `from` to accumulators; the slices have the same length.
+    /// Whether [`Element::widen`] and [`Element::narrow`] vectorise where they are inlined into a
+    /// loop. Otherwise a loop is to convert a block at a time.
     #[doc(hidden)]
-    fn widen(from: &[Self], to: &mut [Self::Accumulator]);
+    const CONVERTS_INLINE: bool;
 
-    /// Converts accumulators back, rounding once; the slices have the same length.
+    /// The same number as an accumulator.
     #[doc(hidden)]
-    fn narrow(from: &[Self::Accumulator], to: &mut [Self]);
-}
+    fn widen(self) -> Self::Accumulator;
 
-/// The arithmetic of reductions.
-#[doc(hidden)]
-pub trait Accumulator: Copy + Default + Send + Sync + 'static {
-    /// Whether a mean exists in this type.
-    const FRACTIONAL: bool;
-    /// `self + other`; integers wrap.
-    fn add(self, other: Self) -> Self;
-    /// `self * other`; integers wrap.
-    fn multiply(self, other: Self) -> Self;
-    /// The lesser; NaN if one of them is NaN.
-    fn least(self, other: Self) -> Self;
-    /// The greater; NaN if one of them is NaN.
-    fn greatest(self, other: Self) -> Self;
-    /// `self / ranks`; integers are returned unchanged (their mean is refused before).
-    fn divide(self, ranks: usize) -> Self;
-}
+    /// The number nearest to an accumulator; of two, the one with an even mantissa.
+    #[doc(hidden)]
+    fn narrow(accumulator: Self::Accumulator) -> Self;
 
-macro_rules! float_accumulator {
-    ($($type:ty),*) => {$(
-        impl Accumulator for $type {
-            const FRACTIONAL: bool = true;
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self + other
-            }
-            #[inline(always)]
-            fn multiply(self, other: Self) -> Self {
-                self * other
-            }
-            // `self.is_nan()` first: a comparison with NaN is false, so a NaN on the right falls
-            // through to `other`, and one on the left needs to be kept by name.
-            #[inline(always)]
-            fn least(self, other: Self) -> Self {
-                if self.is_nan() || self < other { self } else { other }
-            }
-            #[inline(always)]
-            fn greatest(self, other: Self) -> Self {
-                if self.is_nan() || self > other { self } else { other }
-            }
-            #[inline(always)]
-            fn divide(self, ranks: usize) -> Self {
-                self / ranks as $type
-            }
+    /// As [`Element::widen`], a whole block; the slices have the same length.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn widen_block<S: ConvertF16>(_set: S, from: &[Self], to: &mut [Self::Accumulator]) {
+        for (from, to) in from.iter().zip(to) {
+            *to = from.widen();
         }
-    )*};
-}
+    }
 
-macro_rules! integer_accumulator {
-    ($($type:ty),*) => {$(
-        impl Accumulator for $type {
-            const FRACTIONAL: bool = false;
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self.wrapping_add(other)
-            }
-            #[inline(always)]
-            fn multiply(self, other: Self) -> Self {
-                self.wrapping_mul(other)
-            }
-            #[inline(always)]
-            fn least(self, other: Self) -> Self {
-                self.min(other)
-            }
-            #[inline(always)]
-            fn greatest(self, other: Self) -> Self {
-                self.max(other)
-            }
-            #[inline(always)]
-            fn divide(self, _ranks: usize) -> Self {
-                self
-            }
+    /// As [`Element::narrow`], a whole block; the slices have the same length.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn narrow_block<S: ConvertF16>(_set: S, from: &[Self::Accumulator], to: &mut [Self]) {
+        for (from, to) in from.iter().zip(to) {
+            *to = Self::narrow(*from);
         }
-    )*};
+    }
 }
-
-float_accumulator!(f32, f64);
-integer_accumulator!(i32, i64, u8);
 
 macro_rules! plain_element {
     ($($type:ty => $dtype:expr),*) => {$(
@@ -209,34 +155,59 @@ macro_rules! plain_element {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Accumulator = Self;
-            fn widen(from: &[Self], to: &mut [Self]) {
-                to.copy_from_slice(from);
+            const CONVERTS_INLINE: bool = true;
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
             }
-            fn narrow(from: &[Self], to: &mut [Self]) {
-                to.copy_from_slice(from);
-            }
-        }
-    )*};
-}
-
-macro_rules! half_element {
-    ($($type:ty => $dtype:expr),*) => {$(
-        impl sealed::Sealed for $type {}
-        impl Element for $type {
-            const DTYPE: DType = $dtype;
-            type Accumulator = f32;
-            fn widen(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
-            }
-            fn narrow(from: &[f32], to: &mut [Self]) {
-                to.convert_from_f32_slice(from);
+            #[inline(always)]
+            fn narrow(accumulator: Self) -> Self {
+                accumulator
             }
         }
     )*};
 }
 
 plain_element!(f32 => DType::F32, f64 => DType::F64, i32 => DType::I32, i64 => DType::I64, u8 => DType::U8);
-half_element!(f16 => DType::F16, bf16 => DType::Bf16);
+
+impl sealed::Sealed for bf16 {}
+impl Element for bf16 {
+    const DTYPE: DType = DType::Bf16;
+    type Accumulator = f32;
+    const CONVERTS_INLINE: bool = true;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        conversion::widen_bf16(self.to_bits())
+    }
+    #[inline(always)]
+    fn narrow(accumulator: f32) -> Self {
+        Self::from_bits(conversion::narrow_bf16(accumulator))
+    }
+}
+
+impl sealed::Sealed for f16 {}
+impl Element for f16 {
+    const DTYPE: DType = DType::F16;
+    type Accumulator = f32;
+    // The instruction for it exists, but no loop over single numbers becomes that instruction.
+    const CONVERTS_INLINE: bool = false;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline(always)]
+    fn narrow(accumulator: f32) -> Self {
+        Self::from_f32(accumulator)
+    }
+    #[inline(always)]
+    fn widen_block<S: ConvertF16>(set: S, from: &[Self], to: &mut [f32]) {
+        set.widen(from, to);
+    }
+    #[inline(always)]
+    fn narrow_block<S: ConvertF16>(set: S, from: &[f32], to: &mut [Self]) {
+        set.narrow(from, to);
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -202,6 +202,7 @@ impl Collective<'_> {
             size,
             hosts: lanes.hosts(),
             element: size_of::<T>(),
+            path: lanes.path(),
         };
         make(plan, &setting, algorithm);
         let pace = self.pace();

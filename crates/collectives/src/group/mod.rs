@@ -1,12 +1,19 @@
 //! Process groups: the collectives, point-to-point messages and sub-groups.
 //!
 //! A [`ProcessGroup`] is one rank's end of a group. Every member makes the same collective calls
-//! in the same order; they run in that order on one communication thread a group, while
-//! [`ProcessGroup::send`] and [`ProcessGroup::recv`] wait for nobody.
+//! in the same order; they run in that order, those that return a [`Work`] on one communication
+//! thread a group, those in place on the caller's own, while [`ProcessGroup::send`] and
+//! [`ProcessGroup::recv`] wait for nobody.
+//!
+//! The first collective of a group establishes lanes between its ranks: through shared memory on
+//! one machine, over TCP between machines ([`GroupOptions::transport`]). From then on collectives
+//! stream over the lanes, in place and in pieces, and need no frames; a plan of tasks says which
+//! bytes go where, and an engine moves all of them at once until all are done.
 //!
 //! Invariants:
-//! - Every element of a reduction is combined in rank order, whatever the algorithm and the
-//!   transport: all ranks hold the same bits, and so does a run over another transport.
+//! - After a reduction all ranks hold the same bits, whatever the algorithm and the transport. With
+//!   [`ReductionOrder::Rank`] every element is combined in rank order, so a run over another
+//!   transport holds the same bits too.
 //! - In every collective each rank compares what all ranks called. If one rank finds a
 //!   [`CollectiveError::Mismatch`], all do.
 //! - Every wait has a deadline. After an error the group is unusable on all its ranks.
@@ -15,6 +22,7 @@
 //! that has failed (make a new one).
 
 mod algorithm;
+mod arithmetic;
 mod collective;
 mod communication;
 mod core;
@@ -172,7 +180,7 @@ impl ProcessGroup {
         &self.core().members
     }
 
-    /// What carries the messages: `tcp` or `threads`.
+    /// What carries frames (messages and news of failures): `tcp` or `threads`.
     #[must_use]
     pub fn transport_name(&self) -> &'static str {
         self.core().transport.name()

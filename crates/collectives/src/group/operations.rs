@@ -219,7 +219,11 @@ impl ProcessGroup {
     /// Is done when every rank has called it.
     pub fn barrier(&self) -> Work<()> {
         let signature = Signature::new(Operation::Barrier);
-        self.issue(signature, Ok(()), |collective| collective.barrier())
+        self.issue(signature, Ok(()), |collective| {
+            // The method itself would be one of a single lifetime.
+            collective.barrier()?;
+            Ok(())
+        })
     }
 
     /// Queues a collective for the communication thread, unless `check` has found why it can

@@ -1,18 +1,24 @@
-//! Reductions in one canonical order.
+//! The arithmetic of reductions.
 //!
-//! Every element of a result is combined strictly in rank order: `((x0 + x1) + x2) + ...`. Which
-//! rank computes it, over which transport and by which algorithm plays no part, so all ranks hold
-//! the same bits. (Where the result is NaN, all ranks hold the same NaN, but which of several NaN
-//! payloads survives an addition is the processor's choice.)
+//! [`reduce_in_rank_order`] combines every element strictly in rank order:
+//! `((x0 + x1) + x2) + ...`, whichever rank computes it. [`accumulate`] combines two operands, for
+//! algorithms with an order of their own. A sum, product or mean that is NaN is
+//! always the quiet NaN without sign and payload; a least or greatest is the NaN of the lowest
+//! rank that contributed one.
 
 use std::fmt;
 
-use super::element::{Accumulator, Element};
+use super::arithmetic::{
+    Accumulate, Accumulator, Finish, Greatest, InstructionSet, Least, Mean, Product, Reduce,
+    ReduceInPlace, Sum, Swapped,
+};
+use super::element::Element;
 
 /// How the ranks' contributions become one.
 ///
-/// Each reduction adds the contributions element by element in rank order. `f16` and `bf16` are
-/// combined in `f32` over all ranks and rounded once. Sums and products of integers wrap. `Min`
+/// Each reduction combines the contributions element by element, in the order of the algorithm
+/// ([`super::ReductionOrder`]). `f16` and `bf16` are combined in `f32`; [`super::Algorithm::Flat`]
+/// and [`super::Algorithm::Direct`] round them once over all ranks, the others at each step. Sums and products of integers wrap. `Min`
 /// and `Max` return NaN where a rank contributed NaN, so that a diverged rank is seen.
 ///
 /// ```
@@ -74,139 +80,110 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// How many accumulators are worked on at a time: 8 KiB of `f64`, which stays in the L1 cache
-/// while every rank's contribution passes through it.
-const BLOCK: usize = 1024;
+/// Runs a kernel, on an instruction set, with the combination that belongs to an operation. What a
+/// mean needs is given.
+macro_rules! run_combining {
+    ($set:expr, $op:expr, mean: $mean:expr, $kernel:ident { $($field:ident),* }) => {
+        match $op {
+            ReduceOp::Sum => $set.run($kernel { combination: Sum, $($field),* }),
+            ReduceOp::Mean => $set.run($kernel { combination: $mean, $($field),* }),
+            ReduceOp::Min => $set.run($kernel { combination: Least, $($field),* }),
+            ReduceOp::Max => $set.run($kernel { combination: Greatest, $($field),* }),
+            ReduceOp::Product => $set.run($kernel { combination: Product, $($field),* }),
+        }
+    };
+}
 
-/// Combines `contributions`, given in rank order, into `result`, which may be one of nobody's
-/// inputs. Contributions of another length than `result` would be a bug of the caller; the
-/// surplus is ignored.
+/// Combines `contributions`, given in rank order, into `result`. Contributions of another length
+/// than `result` would be a bug of the caller; the surplus is ignored.
 pub(crate) fn reduce_in_rank_order<T: Element>(
     op: ReduceOp,
     contributions: &[&[T]],
     result: &mut [T],
 ) {
-    match op {
-        ReduceOp::Sum => fold(contributions, result, Accumulator::add, |x| x),
-        ReduceOp::Mean => {
-            let ranks = contributions.len();
-            fold(
-                contributions,
-                result,
-                Accumulator::add,
-                |x: T::Accumulator| x.divide(ranks),
-            );
-        }
-        ReduceOp::Min => fold(contributions, result, Accumulator::least, |x| x),
-        ReduceOp::Max => fold(contributions, result, Accumulator::greatest, |x| x),
-        ReduceOp::Product => fold(contributions, result, Accumulator::multiply, |x| x),
-    }
+    let set = InstructionSet::best();
+    let ranks = contributions.len();
+    run_combining!(set, op, mean: Mean { ranks }, Reduce { contributions, result });
 }
 
-/// Combines `from` into `into`, which holds the left operands. Without the last step of a mean.
-pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
-    let left = into.to_vec();
-    reduce_in_rank_order(without_division(op), &[&left, from], into);
-}
-
-/// Combines `from` into `into`, which holds the right operands. Without the last step of a mean.
-pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
-    let right = into.to_vec();
-    reduce_in_rank_order(without_division(op), &[from, &right], into);
-}
-
-/// Divides sums by the number of ranks: the last step of a mean.
-pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
-    let mut wide = [T::Accumulator::default(); BLOCK];
-    for block in values.chunks_mut(BLOCK) {
-        let wide = &mut wide[..block.len()];
-        T::widen(block, wide);
-        for value in wide.iter_mut() {
-            *value = value.divide(ranks);
-        }
-        T::narrow(wide, block);
-    }
-}
-
-fn without_division(op: ReduceOp) -> ReduceOp {
-    match op {
-        ReduceOp::Mean => ReduceOp::Sum,
-        op => op,
-    }
-}
-
-/// The loop of all reductions, one block at a time: `combine` is inlined into a loop over two
-/// slices of equal length, which the compiler vectorises.
-fn fold<T: Element>(
-    contributions: &[&[T]],
-    result: &mut [T],
-    combine: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator,
-    finish: impl Fn(T::Accumulator) -> T::Accumulator,
+/// Combines the contribution of `own_rank`, which lies in `own`, with those of the `others`, given
+/// in rank order, into `own`: the same bits as by [`reduce_in_rank_order`].
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
+    op: ReduceOp,
+    own: &mut [T],
+    own_rank: usize,
+    others: &[&[T]],
 ) {
-    let Some((first, others)) = contributions.split_first() else {
-        return;
-    };
-    let mut sums = [T::Accumulator::default(); BLOCK];
-    let mut widened = [T::Accumulator::default(); BLOCK];
-    for (block, result) in result.chunks_mut(BLOCK).enumerate() {
-        let range = block * BLOCK..block * BLOCK + result.len();
-        let sums = &mut sums[..result.len()];
-        let widened = &mut widened[..result.len()];
-        T::widen(&first[range.clone()], sums);
-        for other in others {
-            T::widen(&other[range.clone()], widened);
-            for (sum, value) in sums.iter_mut().zip(widened.iter()) {
-                *sum = combine(*sum, *value);
-            }
+    let set = InstructionSet::best();
+    let ranks = others.len() + 1;
+    match (others, op, own_rank) {
+        // Of two, one passes over the data suffices, without a copy.
+        (&[other], ReduceOp::Mean, _) => {
+            let (combination, from) = (Mean { ranks }, &other[..own.len()]);
+            set.run(Accumulate {
+                combination,
+                into: own,
+                from,
+            });
         }
-        for sum in sums.iter_mut() {
-            *sum = finish(*sum);
-        }
-        T::narrow(sums, result);
+        (&[other], _, 0) => accumulate(op, own, &other[..own.len()]),
+        (&[other], _, _) => accumulate_before(op, own, &other[..own.len()]),
+        _ => run_combining!(
+            set, op, mean: Mean { ranks }, ReduceInPlace { own, own_rank, others }
+        ),
     }
+}
+
+/// Combines `into`, which comes first, and `from`, of the same length, into `into`. A mean is
+/// summed: its division is [`finish_mean`]. Half types are combined in `f32` and rounded at each
+/// call.
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+    debug_assert_eq!(into.len(), from.len());
+    let set = InstructionSet::best();
+    run_combining!(set, op, mean: Sum, Accumulate { into, from });
+}
+
+/// As [`accumulate`], but `from` comes first. It matters to the least and greatest of zeros of
+/// different signs and of two NaN; sums and products are the same bits either way.
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
+    debug_assert_eq!(into.len(), from.len());
+    let set = InstructionSet::best();
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => accumulate(op, into, from),
+        ReduceOp::Min => {
+            let combination = Swapped(Least);
+            set.run(Accumulate {
+                combination,
+                into,
+                from,
+            });
+        }
+        ReduceOp::Max => {
+            let combination = Swapped(Greatest);
+            set.run(Accumulate {
+                combination,
+                into,
+                from,
+            });
+        }
+    }
+}
+
+/// Divides sums by the number of ranks that gave to them.
+#[allow(dead_code, reason = "the data plane calls it")]
+pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
+    let combination = Mean { ranks };
+    InstructionSet::best().run(Finish {
+        combination,
+        values,
+    });
 }
 
 #[cfg(test)]
-mod tests {
-    use half::{bf16, f16};
+mod tests;
 
-    use super::*;
-
-    fn reduce<T: Element>(op: ReduceOp, contributions: &[&[T]]) -> Vec<T> {
-        let mut result = contributions[0].to_vec();
-        reduce_in_rank_order(op, contributions, &mut result);
-        result
-    }
-
-    #[test]
-    fn nan_propagates_from_either_side() {
-        for op in [ReduceOp::Min, ReduceOp::Max] {
-            assert!(reduce(op, &[&[f32::NAN], &[1.0]])[0].is_nan());
-            assert!(reduce(op, &[&[1.0], &[f32::NAN], &[2.0]])[0].is_nan());
-        }
-    }
-
-    #[test]
-    fn half_types_round_once() {
-        // 1 + 2^-9 + 2^-9 in bf16 (8 bits): each step alone would round back to 1.
-        let small = bf16::from_f32(2f32.powi(-8));
-        let sum = reduce(ReduceOp::Sum, &[&[bf16::ONE], &[small], &[small]]);
-        assert_eq!(sum[0], bf16::from_f32(1.0 + 2f32.powi(-7)));
-        let small = f16::from_f32(2f32.powi(-11));
-        let sum = reduce(ReduceOp::Sum, &[&[f16::ONE], &[small], &[small]]);
-        assert_eq!(sum[0], f16::from_f32(1.0 + 2f32.powi(-10)));
-    }
-
-    #[test]
-    fn the_order_is_the_order_of_ranks() {
-        let contributions: [&[f32]; 3] = [&[1e8], &[1.0], &[-1e8]];
-        assert_eq!(reduce(ReduceOp::Sum, &contributions), [1e8 + 1.0 - 1e8]);
-    }
-
-    #[test]
-    fn integers_wrap_and_have_no_mean() {
-        assert_eq!(reduce::<u8>(ReduceOp::Sum, &[&[200], &[100]]), [44]);
-        assert!(!ReduceOp::Mean.supports::<i64>());
-        assert!(ReduceOp::Mean.supports::<bf16>());
-    }
-}
+#[cfg(test)]
+mod bandwidth;

@@ -74,6 +74,7 @@ impl RingLane {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn broken(error: RingError) -> LaneError {
     LaneError::new(error.to_string())
 }

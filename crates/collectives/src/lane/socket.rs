@@ -11,7 +11,7 @@ const STRIPE: usize = 256 << 10;
 
 /// How many bytes [`SocketLane::peek`] reads ahead: a few blocks of a reduction, so that system
 /// calls are few.
-const AHEAD: usize = 128 << 10;
+const AHEAD: usize = 512 << 10;
 
 /// The most pieces of one system call.
 const PIECES: usize = 8;
@@ -154,6 +154,10 @@ impl SocketLane {
     }
 
     pub(super) fn buffered(&self) -> usize {
+        // Nothing more can be read ahead before what is there has been taken.
+        if self.end == AHEAD && self.start < self.end {
+            return AHEAD;
+        }
         self.end - self.start
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::payload::Payload;
 use crate::group::{CollectiveError, Signature};
@@ -57,6 +57,10 @@ pub(crate) type Receiver = Box<dyn FnOnce(Result<Payload, Interruption>) + Send>
 /// Whom to call when a message has been written.
 pub(crate) type Watcher = Box<dyn FnOnce(Result<(), Interruption>) + Send>;
 
+/// How long bytes that a rank sent before its failure may still be under way on another connection
+/// than the news of it.
+pub(crate) const STRAGGLERS: Duration = Duration::from_millis(100);
+
 /// Where one collective's parts of one phase are found: sequence number and phase.
 pub(crate) type PartKey = (u64, u8);
 
@@ -68,6 +72,7 @@ struct State {
     watchers: HashMap<u64, (usize, Watcher)>,
     next_watcher: u64,
     failure: Option<Failure>,
+    failed_at: Option<Instant>,
     /// Ranks that will send nothing more, and why.
     gone: HashMap<usize, Parting>,
     /// The mailboxes of sub-groups, which fail with this one.
@@ -227,6 +232,18 @@ impl Mailbox {
         lock(&self.state).failure.clone()
     }
 
+    /// The failure of the group, if it makes waiting pointless: one of `rank`, which is this rank,
+    /// at once (its abort is one too), another's after [`STRAGGLERS`]. What that rank sent before
+    /// may still be under way on another connection than the news, and is often the very thing that
+    /// tells this rank the reason too.
+    pub(crate) fn settled_failure(&self, rank: usize) -> Option<Failure> {
+        let state = lock(&self.state);
+        let failure = state.failure.as_ref()?;
+        let fresh = state.failed_at.is_some_and(|at| at.elapsed() < STRAGGLERS);
+        let own = failure.first.is_some() || failure.destroyed || failure.by == rank;
+        (own || !fresh).then(|| failure.clone())
+    }
+
     /// Marks the group as failed, ends all waiting and fails the sub-groups too; `false` if it
     /// had failed before (the first cause stays).
     pub(crate) fn fail(&self, failure: &Failure) -> bool {
@@ -235,6 +252,7 @@ impl Mailbox {
             return false;
         }
         state.failure = Some(failure.clone());
+        state.failed_at = Some(Instant::now());
         let receivers = mem::take(&mut state.receivers);
         let watchers = mem::take(&mut state.watchers);
         let children = mem::take(&mut state.children);

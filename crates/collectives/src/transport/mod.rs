@@ -1,9 +1,13 @@
-//! How frames get from rank to rank.
+//! How frames get from rank to rank: the control plane of process groups.
+//!
+//! Frames bring point-to-point messages and the news of ranks that give up, leave or are lost, and
+//! the first collective of a group exchanges by them what its lanes need; all further data of
+//! collectives travel on lanes of the group's own.
 //!
 //! A [`Transport`] sends frames to the other ranks of the job and delivers what it receives into
 //! an [`Inbox`]. Two are here: [`TcpMesh`] between processes and [`ThreadMesh`] between threads of
-//! one process. A transport that serves some pairs only (shared memory on one machine, say) is
-//! built over the same inbox: whoever delivers, the process group takes frames from one place.
+//! one process. A transport that serves some pairs only is built over the same inbox:
+//! whoever delivers, the process group takes frames from one place.
 //!
 //! What is deliberately absent: back-pressure. A rank's readers always read, whether or not
 //! anybody has asked, so no order of large sends can deadlock; the price is that a message nobody
@@ -29,7 +33,7 @@ pub use tcp::TcpMesh;
 pub use threads::ThreadMesh;
 
 pub(crate) use inbox::encode_abort;
-pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting};
+pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting, STRAGGLERS};
 
 /// Point-to-point frames between the ranks of a job.
 ///
@@ -51,7 +55,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// What carries the frames, for reports: `tcp` or `threads`.
     fn name(&self) -> &'static str;
 
-    /// Where this rank runs: what decides how its data get to the others.
+    /// Where this rank runs: what decides how its data get to the others. A transport between
+    /// machines says here at which address the others reach this rank.
     fn surroundings(&self) -> Surroundings {
         Surroundings::of_this_process()
     }

@@ -217,6 +217,23 @@ fn an_abort_reaches_everybody_with_its_reason() {
 }
 
 #[test]
+fn a_rank_that_has_aborted_finds_the_group_failed_at_once() {
+    for wire in WIRES {
+        on_all_ranks(wire, 3, options(), |group| {
+            // Lanes are there: nothing but the abort stands in the barrier's way.
+            group.barrier().wait().unwrap();
+            group.abort("on every rank");
+            let error = error(group.barrier().wait());
+            let own = group.rank();
+            assert!(
+                matches!(error, CollectiveError::Aborted { .. }),
+                "rank {own}: {error:?}"
+            );
+        });
+    }
+}
+
+#[test]
 fn a_panic_reaches_everybody() {
     for wire in WIRES {
         on_all_ranks(wire, 2, options(), |group| {

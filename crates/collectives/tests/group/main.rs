@@ -1,8 +1,11 @@
 //! Process groups, with ranks as threads over both transports.
 
+mod algorithms;
+mod elsewhere;
 mod failures;
 mod harness;
 mod hostile;
+mod lanes;
 mod memory_store;
 mod mesh;
 mod mismatches;

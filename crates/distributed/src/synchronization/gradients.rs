@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -11,28 +10,54 @@ use burn::tensor::TensorData;
 
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
-use crate::ddp::Shared;
+use crate::error::DdpError;
 use crate::host::HostBuffer;
+use crate::reducer::{Outcome, Report};
+use crate::shared::Shared;
 
-/// Gradients of the unwatched kind, by parameter.
-pub(super) struct Read {
-    pub(super) shared: Arc<Shared>,
-    pub(super) gradients: GradientsParams,
-    pub(super) data: Vec<(usize, Result<TensorData, String>)>,
-}
+/// What a clipped norm is compared with is raised by this, as in PyTorch.
+const NORM_EPSILON: f64 = 1e-6;
 
-impl ModuleVisitor for Read {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(number) = self.shared.numbers().get(&param.id).copied() else {
-            return;
-        };
-        // Tied weights are visited twice and have one gradient.
-        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-            let data = gradient.without_autodiff().try_into_data();
-            self.data
-                .push((number, data.map_err(|error| error.to_string())));
+type Numbered = Vec<(usize, Result<TensorData, String>)>;
+
+/// The gradients of `model`'s parameters by their numbers, last layer first, as a backward pass
+/// would have finished them.
+pub(super) fn read_gradients<M: Module>(
+    model: &M,
+    gradients: GradientsParams,
+    shared: &Shared,
+) -> Result<Numbered, DdpError> {
+    struct Read<'a> {
+        numbers: &'a HashMap<ParamId, usize>,
+        gradients: GradientsParams,
+        data: Numbered,
+    }
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let Some(number) = self.numbers.get(&param.id).copied() else {
+                return;
+            };
+            // Tied weights are visited twice and have one gradient.
+            if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+                let data = gradient.without_autodiff().try_into_data();
+                self.data
+                    .push((number, data.map_err(|error| error.to_string())));
+            }
         }
     }
+    let mut visitor = Read {
+        numbers: shared.numbers(),
+        gradients,
+        data: Vec::new(),
+    };
+    model.visit(&mut visitor);
+    if !visitor.gradients.is_empty() {
+        return Err(shared.other_model(model));
+    }
+    visitor
+        .data
+        .sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    Ok(visitor.data)
 }
 
 /// What all ranks agree on, still in buckets.
@@ -40,64 +65,104 @@ pub(super) struct Summed {
     pub(super) shared: Arc<Shared>,
     pub(super) plan: Arc<BucketPlan>,
     pub(super) buffers: Vec<Option<HostBuffer>>,
+    /// By bucket: the sum of squares of each of its parameters, where the reducer has formed it.
+    pub(super) squares: Vec<Vec<f64>>,
     pub(super) used: Vec<bool>,
     pub(super) samples: u64,
     pub(super) communication: Communication,
-    pub(super) start: Instant,
 }
 
 impl Summed {
-    /// Clips, and turns buckets into the gradients of `model`.
-    pub(super) fn give<M: Module>(mut self, model: &M) -> SyncedGradients {
-        // Alone there is nothing to wait for, only gradients to be moved.
-        if self.shared.reducer().is_some() {
-            self.communication.exposed = self.start.elapsed();
-        }
-        let norm = self.shared.config().max_gradient_norm.map(|max| {
-            let norm = self.norm();
-            let factor = f64::from(max) / (norm + 1e-6);
-            if factor < 1.0 {
-                for buffer in self.buffers.iter_mut().flatten() {
-                    buffer.scale(factor);
-                }
+    /// Takes what the reducer reports; `order` gets rank 0's order of parameters.
+    pub(super) fn take(&mut self, report: Report, order: &mut Vec<i32>) -> Result<(), DdpError> {
+        self.communication.busy += report.busy;
+        match report.outcome? {
+            Outcome::Samples(samples) => self.samples = samples,
+            Outcome::Bucket {
+                index,
+                buffer,
+                squares,
+            } => {
+                self.communication.bytes += report.bytes;
+                self.buffers[index] = Some(buffer);
+                self.squares[index] = squares;
             }
-            norm
-        });
+            Outcome::Order(offered) => *order = offered,
+        }
+        Ok(())
+    }
+
+    /// Reads from the buckets which parameters some rank used.
+    pub(super) fn read_flags(&mut self) {
+        for (bucket, buffer) in self.plan.buckets().iter().zip(&self.buffers) {
+            let Some(buffer) = buffer else { continue };
+            for (slot, number) in bucket.parameters().iter().enumerate() {
+                self.used[*number] = buffer.flag(bucket.len() + slot);
+            }
+        }
+    }
+
+    pub(super) fn return_buffers(self) {
+        self.shared.return_buffers(&self.plan, self.buffers);
+    }
+
+    /// Clips, and turns buckets into the gradients of `model`.
+    pub(super) fn give<M: Module>(self, model: &M) -> Result<SyncedGradients, DdpError> {
+        let (mut norm, mut factor) = (None, 1.0);
+        if let Some(max) = self.shared.config().max_gradient_norm {
+            let found = self.norm()?;
+            factor = (f64::from(max) / (found + NORM_EPSILON)).min(1.0);
+            norm = Some(found);
+        }
         let mut data = HashMap::new();
         for (bucket, buffer) in self.plan.buckets().iter().zip(&self.buffers) {
             let Some(buffer) = buffer else { continue };
             for (slot, number) in bucket.parameters().iter().enumerate() {
                 if self.used[*number] {
                     let entry = &self.shared.parameters()[*number];
-                    let values = buffer.tensor_data(bucket.range(slot), &entry.shape);
+                    let values = buffer.tensor_data(bucket.range(slot), &entry.shape, factor);
                     data.insert(entry.id, values);
                 }
             }
         }
-        self.shared.return_buffers(&self.plan, self.buffers);
         let mut give = Give {
             given: GradientsParams::new(),
             data,
         };
         model.visit(&mut give);
-        SyncedGradients {
+        if !give.data.is_empty() {
+            return Err(self.shared.other_model(model));
+        }
+        let synced = SyncedGradients {
             gradients: give.given,
             samples: self.samples,
             norm,
             communication: self.communication,
-        }
+        };
+        self.return_buffers();
+        Ok(synced)
     }
 
     /// The norm of all gradients together, added up in the order of registration.
-    fn norm(&self) -> f64 {
+    fn norm(&self) -> Result<f64, DdpError> {
         let mut sum = 0.0;
         for (number, used) in self.used.iter().enumerate() {
             let (bucket, slot) = self.plan.place(number);
-            if let (true, Some(buffer)) = (*used, &self.buffers[bucket]) {
-                sum += buffer.sum_of_squares(self.plan.buckets()[bucket].range(slot));
+            let (true, Some(buffer)) = (*used, &self.buffers[bucket]) else {
+                continue;
+            };
+            let squares = match self.squares[bucket].get(slot) {
+                Some(squares) => *squares,
+                None => buffer.sum_of_squares(self.plan.buckets()[bucket].range(slot)),
+            };
+            if !squares.is_finite() {
+                return Err(DdpError::GradientNotFinite {
+                    parameter: self.shared.parameters()[number].path.clone(),
+                });
             }
+            sum += squares;
         }
-        sum.sqrt()
+        Ok(sum.sqrt())
     }
 }
 

@@ -1,16 +1,19 @@
 //! What a backward pass fills: buckets that leave when they are full.
 
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use burn::tensor::TensorData;
 
 use crate::bucket::BucketPlan;
-use crate::ddp::Shared;
 use crate::error::DdpError;
 use crate::gradient_tap::GradientSink;
-use crate::host::HostBuffer;
-use crate::reducer::{Job, Report, lock};
+use crate::host::{HostBuffer, Put};
+use crate::reducer::{Job, Load, Report, lock};
+use crate::shared::Shared;
+
+/// In place of an order: the present one is to be kept.
+pub(super) const KEEP_ORDER: i32 = -1;
 
 /// What the backward pass fills.
 #[derive(Debug)]
@@ -27,9 +30,14 @@ pub(super) struct Step {
     /// How many buckets have left.
     launched: usize,
     pub(super) samples: usize,
-    /// The samples of the micro-batches so far.
-    pub(super) watched_samples: usize,
-    pub(super) reports: Sender<Report>,
+    /// The samples of the passes so far.
+    announced: usize,
+    /// Whether each pass has brought a gradient.
+    passes: Vec<bool>,
+    /// No more gradients are expected.
+    closed: bool,
+    /// `None` once the last job is submitted.
+    pub(super) reports: Option<Sender<Report>>,
     error: Option<DdpError>,
 }
 
@@ -41,18 +49,40 @@ pub(super) struct Filling {
     missing: usize,
 }
 
-/// The sink of one micro-batch.
+/// The sink of one backward pass.
 #[derive(Debug)]
-pub(super) struct MicroBatch {
-    pub(super) step: Arc<Mutex<Step>>,
-    /// The micro-batch's share of this rank's samples.
-    pub(super) factor: f64,
-    pub(super) last: bool,
+pub(super) struct BackwardPass {
+    /// Weak, because graphs that never run backward keep their sinks.
+    step: Weak<Mutex<Step>>,
+    number: usize,
+    /// Its share of this rank's samples in the step.
+    factor: f64,
+    /// No other pass follows in the step.
+    last: bool,
 }
 
-impl GradientSink for MicroBatch {
+impl BackwardPass {
+    /// The sink of a pass over `samples` samples.
+    pub(super) fn new(step: &Arc<Mutex<Step>>, samples: usize, last: bool) -> Self {
+        let mut locked = lock(step);
+        let (number, factor) = locked.announce(samples);
+        Self {
+            step: Arc::downgrade(step),
+            number,
+            factor,
+            last,
+        }
+    }
+}
+
+impl GradientSink for BackwardPass {
     fn take(&self, index: usize, gradient: Result<TensorData, String>) {
-        lock(&self.step).take(index, gradient, self.factor, self.last);
+        // A step that has been given up takes no more gradients.
+        if let Some(step) = self.step.upgrade() {
+            let mut step = lock(&step);
+            step.passes[self.number] = true;
+            step.take(index, gradient, self.factor, self.last);
+        }
     }
 }
 
@@ -79,10 +109,40 @@ impl Step {
             order: Vec::with_capacity(parameters),
             launched: 0,
             samples,
-            watched_samples: 0,
-            reports,
+            announced: 0,
+            passes: Vec::new(),
+            closed: false,
+            reports: Some(reports),
             error: None,
         }
+    }
+
+    /// Announces a pass over `samples` samples: its number, and its share of this rank's samples.
+    fn announce(&mut self, samples: usize) -> (usize, f64) {
+        self.announced += samples;
+        self.passes.push(false);
+        let factor = samples as f64 / self.samples.max(1) as f64;
+        (self.passes.len() - 1, factor)
+    }
+
+    /// Takes the gradients of a pass that was not watched, of the mean loss over `samples`.
+    pub(super) fn hand_in(
+        &mut self,
+        samples: usize,
+        gradients: Vec<(usize, Result<TensorData, String>)>,
+    ) {
+        let (pass, factor) = self.announce(samples);
+        self.passes[pass] = true;
+        for (number, gradient) in gradients {
+            self.take(number, gradient, factor, true);
+        }
+        // These came in the order in which they were handed in, which shows nothing.
+        self.order.clear();
+    }
+
+    /// Notes what makes the step fail when it is finished; the first cause stays.
+    pub(super) fn refuse(&mut self, error: DdpError) {
+        self.error.get_or_insert(error);
     }
 
     /// Puts a gradient into its bucket, and sends off all buckets that are full and whose turn has
@@ -98,7 +158,7 @@ impl Step {
             return;
         }
         if let Err(error) = self.put(number, gradient, factor) {
-            self.error = Some(error);
+            self.refuse(error);
             return;
         }
         if last {
@@ -119,6 +179,9 @@ impl Step {
     ) -> Result<(), DdpError> {
         let (bucket, slot) = self.plan.place(number);
         let path = || self.shared.parameters()[number].path.clone();
+        if self.closed {
+            return Err(DdpError::LateGradient { parameter: path() });
+        }
         if self.complete[number] {
             return Err(DdpError::GradientTwice { parameter: path() });
         }
@@ -128,10 +191,14 @@ impl Step {
         };
         let data = gradient.map_err(read)?;
         let range = self.plan.buckets()[bucket].range(slot);
+        let how = if self.used[number] {
+            Put::Add
+        } else {
+            Put::Replace
+        };
         // A bucket that has left has no incomplete parameter.
         if let Some(buffer) = &mut self.buckets[bucket].buffer {
-            let put = buffer.put(range, &data, factor, self.used[number]);
-            put.map_err(read)?;
+            buffer.put(range, &data, factor, how).map_err(read)?;
         }
         self.used[number] = true;
         Ok(())
@@ -150,31 +217,37 @@ impl Step {
                 // The buffer still holds an earlier step's.
                 buffer.clear(bucket.range(slot));
             }
+            buffer.set_flag(bucket.len() + slot, self.used[*number]);
         }
-        match self.shared.reducer() {
-            None => self.buckets[index].buffer = Some(buffer),
-            Some(reducer) => {
-                let slots = bucket.slots().clone();
-                let job = Job::Bucket {
+        match (self.shared.reducer(), &self.reports) {
+            (Some(reducer), Some(reports)) => {
+                let load = Load {
                     index,
-                    slots,
+                    bucket: bucket.clone(),
                     buffer,
+                    with_flags: !self.shared.knows_used(),
+                    with_squares: self.shared.config().max_gradient_norm.is_some(),
                 };
-                reducer.submit(job, &self.reports);
+                reducer.submit(Job::Bucket(load), reports);
             }
+            _ => self.buckets[index].buffer = Some(buffer),
         }
     }
 
     /// Checks what has come and sends off the rest.
-    pub(super) fn close(&mut self) -> Result<(Arc<BucketPlan>, Vec<bool>, Vec<usize>), DdpError> {
+    pub(super) fn close(&mut self) -> Result<(), DdpError> {
+        self.closed = true;
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        if self.watched_samples != self.samples {
+        if self.announced != self.samples {
             return Err(DdpError::MicroBatches {
                 announced: self.samples,
-                found: self.watched_samples,
+                found: self.announced,
             });
+        }
+        if let Some(pass) = self.passes.iter().position(|came| !came) {
+            return Err(DdpError::NoBackward { pass });
         }
         if self.samples > 0 {
             self.shared.check_static(&self.used)?;
@@ -182,6 +255,28 @@ impl Step {
         while self.launched < self.buckets.len() {
             self.launch();
         }
-        Ok((self.plan.clone(), self.used.clone(), self.order.clone()))
+        Ok(())
+    }
+
+    /// What has come after the step was closed, if anything has.
+    pub(super) fn late(&mut self) -> Result<(), DdpError> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Which parameters this rank used.
+    pub(super) fn used(&self) -> &[bool] {
+        &self.used
+    }
+
+    /// What rank 0 has to say about the order of parameters: nothing if it had no pass, that the
+    /// present one be kept if it was not watched, else the order in which gradients came.
+    pub(super) fn order_to_offer(&self) -> Vec<i32> {
+        if !self.shared.is_first() || self.samples == 0 {
+            return Vec::new();
+        }
+        if self.order.is_empty() {
+            return vec![KEEP_ORDER];
+        }
+        self.order.iter().map(|number| *number as i32).collect()
     }
 }

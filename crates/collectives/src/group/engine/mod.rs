@@ -18,12 +18,13 @@ pub(crate) use self::transfer::Buffers;
 
 use self::header::{HEADER_BYTES, LaneHeader};
 use self::patience::{Patience, Turn};
-use self::transfer::BLOCK;
+use self::transfer::{BLOCK, SOCKET_BLOCK};
 use super::collective::Collective;
 use super::element::Element;
 use super::error::CollectiveError;
 use super::reduce::ReduceOp;
 use super::signature::Signature;
+use super::tuning::Path;
 use crate::lane::{Interest, Lanes};
 use crate::shared_memory::Ticket;
 
@@ -75,6 +76,8 @@ pub(crate) struct Engine<'a, 'b, T> {
     open: usize,
     /// A rank called something else.
     disagree: bool,
+    /// The most bytes that one step moves.
+    block: usize,
 }
 
 impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
@@ -85,6 +88,10 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         buffers: Buffers<'b, T>,
         op: ReduceOp,
     ) -> Self {
+        let block = match lanes.path() {
+            Path::SharedMemory => BLOCK,
+            Path::Tcp | Path::Hosts => SOCKET_BLOCK,
+        };
         Self {
             collective,
             lanes,
@@ -94,6 +101,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             lists: false,
             open: 0,
             disagree: false,
+            block,
         }
     }
 
@@ -154,7 +162,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         }
         peers[rank].signature = Some(self.collective.signature());
         self.open = 2 * (size - 1);
-        let block = BLOCK.min(size_of_val(self.buffers.values));
+        let block = self.block.min(size_of_val(self.buffers.values));
         let words = block.div_ceil(size_of::<u64>());
         if scratch.len() < words {
             scratch.resize(words, 0);
@@ -189,7 +197,14 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             return false;
         };
         let peer = &mut peers[to];
-        match transfer::send(lane, plan, &self.buffers, to, &peer.header_out.0) {
+        match transfer::send(
+            lane,
+            plan,
+            &self.buffers,
+            to,
+            &peer.header_out.0,
+            self.block,
+        ) {
             Ok(bytes) => {
                 let (tasks, _, queue) = plan.sending(to);
                 if bytes > 0 && queue.is_done(tasks) {
@@ -223,7 +238,14 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         } = &mut *self.workspace;
         let both = (self.collective.rank(), from);
         let lanes = self.lanes.all();
-        match transfer::receive(lanes, plan, &mut self.buffers, scratch, both, self.op) {
+        match transfer::receive(
+            lanes,
+            plan,
+            &mut self.buffers,
+            scratch,
+            both,
+            (self.op, self.block),
+        ) {
             Ok(bytes) => {
                 if plan.receives[from].is_done(&plan.tasks) {
                     peers[from].received = true;
@@ -326,7 +348,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             let buffered = self.lanes.lane(rank).map_or(0, |lane| lane.buffered());
             let mut interest = Interest::default();
             let (reads, writes) = (peer.broken.is_none(), peer.refused.is_none());
-            interest.read = reads && !peer.received && wants_more(plan, rank, buffered);
+            interest.read = reads && !peer.received && wants_more(plan, rank, buffered, self.block);
             interest.write = writes && !peer.sent && has_more(plan, rank);
             interests.push(interest);
         }
@@ -336,15 +358,19 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
 
 /// Whether bytes of `peer` would help: not those of a task that is held back by others while a
 /// block of it is here already.
-fn wants_more(plan: &mut Plan, peer: usize, buffered: usize) -> bool {
+fn wants_more(plan: &mut Plan, peer: usize, buffered: usize, block: usize) -> bool {
     let queue = &plan.receives[peer];
     if queue.header < HEADER_BYTES {
         return true;
     }
+    if !queue.is_open {
+        // It called something else, and what follows is for that.
+        return false;
+    }
     match plan.receiving(peer) {
         Some(task) => {
             let allowed = plan.allowed(task);
-            allowed > 0 && buffered < allowed.min(BLOCK)
+            allowed > 0 && buffered < allowed.min(block)
         }
         None => true,
     }

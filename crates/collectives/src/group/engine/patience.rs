@@ -13,7 +13,7 @@ pub(crate) enum Pace {
 
 /// How long a caller spins: several times what an answer of a running peer takes, and about what
 /// it costs to be woken up.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(15);
 
 /// As [`SPIN`], for the communication thread.
 const BACKGROUND_SPIN: Duration = Duration::from_micros(3);

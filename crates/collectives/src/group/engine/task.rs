@@ -51,6 +51,8 @@ pub(crate) enum Action {
         end: u32,
         /// A mean is divided here.
         last: bool,
+        /// No other rank computes these elements.
+        alone: bool,
     },
 }
 
@@ -198,13 +200,14 @@ impl Plan {
     }
 
     /// Combines the values `range` with those that the ranks `from` send, into `target` from
-    /// its element `at`.
+    /// its element `at`. `last`: a mean is divided here; `alone`: no other rank computes these
+    /// elements too.
     pub(crate) fn reduce(
         &mut self,
         from: impl Iterator<Item = usize>,
         range: Range<usize>,
         (target, at): (Space, usize),
-        last: bool,
+        (last, alone): (bool, bool),
     ) -> TaskId {
         let bytes = range.len() * self.element;
         let first = self.sources.len() as u32;
@@ -216,6 +219,7 @@ impl Plan {
             first,
             end,
             last,
+            alone,
         };
         let task = self.add(action, Space::Values, range);
         for source in first..end {

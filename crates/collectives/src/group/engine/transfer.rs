@@ -3,16 +3,20 @@
 use std::ops::Range;
 
 use super::header::HEADER_BYTES;
-use super::task::{Action, Plan, Space, Task, TaskId, allowed};
+use super::task::{Action, Plan, Space, Task, allowed};
 use crate::group::element::Element;
 use crate::group::reduce::{
-    ReduceOp, accumulate, accumulate_before, finish_mean, reduce_in_rank_order,
+    ReduceOp, accumulate, finish_mean, reduce_in_place_in_rank_order, reduce_in_rank_order,
 };
 use crate::lane::{Lane, LaneError};
 
-/// The most bytes that one step moves. It stays in the L1 cache, so what has just been reduced is
-/// sent on from there; and a peer can begin to read while the rest is being written.
+/// The most bytes that one step moves through shared memory. It stays in the L1 cache, so what has
+/// just been reduced is sent on from there; and a peer can begin to read while the rest is being
+/// written.
 pub(super) const BLOCK: usize = 32 << 10;
+
+/// The most bytes that one step moves over TCP, where each step is a system call.
+pub(super) const SOCKET_BLOCK: usize = 128 << 10;
 
 /// The most pieces that are handed to a lane at once: header, two tasks and padding are usual.
 const PIECES: usize = 8;
@@ -56,12 +60,13 @@ pub(super) fn send<T: Element>(
     buffers: &Buffers<'_, T>,
     peer: usize,
     header: &[u8; HEADER_BYTES],
+    block: usize,
 ) -> Result<usize, LaneError> {
     let (tasks, gates, queue) = plan.sending(peer);
     queue.head(tasks);
     let mut pieces = [&[][..]; PIECES];
     let mut used = 0;
-    let mut room = BLOCK;
+    let mut room = block;
     let mut all_tasks = true;
     if queue.header < HEADER_BYTES {
         pieces[0] = &header[queue.header..];
@@ -119,12 +124,12 @@ pub(super) fn receive<T: Element>(
     buffers: &mut Buffers<'_, T>,
     scratch: &mut [u64],
     (rank, peer): (usize, usize),
-    op: ReduceOp,
+    (op, block): (ReduceOp, usize),
 ) -> Result<usize, (usize, LaneError)> {
     let Some(id) = plan.receiving(peer) else {
         return padding(lanes, plan, peer).map_err(|error| (peer, error));
     };
-    let length = plan.allowed(id).min(BLOCK);
+    let length = plan.allowed(id).min(block);
     let task = plan.tasks[id as usize];
     if length == 0 {
         return Ok(0);
@@ -155,6 +160,7 @@ pub(super) fn receive<T: Element>(
             first,
             end,
             last,
+            alone,
         } => {
             let all_are_here = (first..end).all(|at| {
                 let source = plan.sources(at, end)[0];
@@ -165,7 +171,6 @@ pub(super) fn receive<T: Element>(
             }
             let reduction = Reduction {
                 task,
-                id,
                 target,
                 offset,
                 op: match op {
@@ -173,6 +178,7 @@ pub(super) fn receive<T: Element>(
                     op => op,
                 },
                 sources: plan.sources(first, end),
+                alone,
                 rank,
                 length,
             };
@@ -238,11 +244,11 @@ fn elements<T: Element>(view: &[u8]) -> Result<&[T], LaneError> {
 /// One step of a reduction over several lanes.
 struct Reduction<'p> {
     task: Task,
-    id: TaskId,
     target: Space,
     offset: usize,
     op: ReduceOp,
     sources: &'p [usize],
+    alone: bool,
     rank: usize,
     length: usize,
 }
@@ -265,23 +271,31 @@ impl Reduction<'_> {
         }
         let start = self.task.start + self.task.done;
         let range = start / size_of::<T>()..(start + length) / size_of::<T>();
-        // Half types are rounded once over all ranks, so their mean is not divided afterwards.
-        let in_steps = self.op != ReduceOp::Mean || size_of::<T>() == size_of::<T::Accumulator>();
-        match (self.sources, self.target) {
-            (&[peer], Space::Values) if in_steps => {
-                let view = lane(lanes, peer).peek(length);
-                let received = view.and_then(elements).map_err(|error| (peer, error))?;
-                let own = &mut buffers.values[range];
-                if self.rank < peer {
-                    accumulate(self.op, own, &received[..own.len()]);
-                } else {
-                    accumulate_before(self.op, own, &received[..own.len()]);
-                }
-                if self.op == ReduceOp::Mean {
-                    finish_mean(own, 2);
-                }
+        let views = self.views::<T>(lanes, length)?;
+        let Buffers {
+            values, outputs, ..
+        } = buffers;
+        match self.target {
+            Space::Output(rank) => {
+                let shift = self.offset / size_of::<T>();
+                let result = &mut outputs[rank][range.start - shift..range.end - shift];
+                self.combine(&values[range], &views, result);
             }
-            _ => self.combine_all(lanes, buffers, scratch, range, length)?,
+            _ if self.alone => {
+                let own_rank = self
+                    .sources
+                    .iter()
+                    .filter(|source| **source < self.rank)
+                    .count();
+                reduce_in_place_in_rank_order(self.op, &mut values[range], own_rank, &views);
+            }
+            _ => {
+                // The same loop with the operands in the same places on all ranks: of two NaN the
+                // processor keeps one by its place.
+                let own = &mut bytemuck::cast_slice_mut::<u64, T>(scratch)[..range.len()];
+                own.copy_from_slice(&values[range.clone()]);
+                self.combine(own, &views, &mut values[range]);
+            }
         }
         for source in self.sources {
             lane(lanes, *source).consume(length);
@@ -289,47 +303,35 @@ impl Reduction<'_> {
         Ok(length)
     }
 
-    fn combine_all<T: Element>(
+    /// What the sources have sent, in rank order.
+    fn views<'l, T: Element>(
         &self,
-        lanes: &mut [Option<Lane>],
-        buffers: &mut Buffers<'_, T>,
-        scratch: &mut [u64],
-        range: Range<usize>,
+        lanes: &'l mut [Option<Lane>],
         length: usize,
-    ) -> Result<(), (usize, LaneError)> {
-        let Buffers {
-            values, outputs, ..
-        } = buffers;
-        let in_target = |range: &Range<usize>| {
-            let shift = self.offset / size_of::<T>();
-            range.start - shift..range.end - shift
-        };
-        let (own, result): (&[T], &mut [T]) = match self.target {
-            Space::Output(rank) => {
-                let result = &mut outputs[rank][in_target(&range)];
-                (&values[range], result)
-            }
-            Space::Values | Space::Input(_) => {
-                // In place: the loop below must not read what it writes.
-                let own = &mut bytemuck::cast_slice_mut::<u64, T>(scratch)[..range.len()];
-                own.copy_from_slice(&values[range.clone()]);
-                (own, &mut values[range])
-            }
-        };
-        let mut contributions = Vec::with_capacity(self.sources.len() + 1);
+    ) -> Result<Vec<&'l [T]>, (usize, LaneError)> {
+        let mut views = Vec::with_capacity(self.sources.len() + 1);
         for (peer, lane) in lanes.iter_mut().enumerate() {
-            if peer == self.rank {
-                contributions.push(own);
-            } else if self.sources.contains(&peer)
-                && let Some(lane) = lane
-            {
-                let view = lane.peek(length).and_then(elements);
-                let view: &[T] = view.map_err(|error| (peer, error))?;
-                contributions.push(&view[..own.len()]);
-            }
+            let Some(lane) = lane.as_mut().filter(|_| self.sources.contains(&peer)) else {
+                continue;
+            };
+            let view = lane.peek(length).and_then(elements::<T>);
+            let view = view.map_err(|error| (peer, error))?;
+            views.push(&view[..length / size_of::<T>()]);
         }
-        debug_assert_eq!(contributions.len(), self.sources.len() + 1, "{}", self.id);
+        Ok(views)
+    }
+
+    /// Combines `own`, at its place among the others, into `result`.
+    fn combine<T: Element>(&self, own: &[T], others: &[&[T]], result: &mut [T]) {
+        let before = self
+            .sources
+            .iter()
+            .filter(|source| **source < self.rank)
+            .count();
+        let mut contributions = Vec::with_capacity(others.len() + 1);
+        contributions.extend_from_slice(&others[..before]);
+        contributions.push(own);
+        contributions.extend_from_slice(&others[before..]);
         reduce_in_rank_order(self.op, &contributions, result);
-        Ok(())
     }
 }

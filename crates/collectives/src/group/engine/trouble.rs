@@ -6,11 +6,7 @@ use super::header::HEADER_BYTES;
 use super::{Engine, Workspace};
 use crate::group::element::Element;
 use crate::group::error::CollectiveError;
-use crate::transport::{Interruption, Parting};
-
-/// How long the bytes that a lost peer had sent before may still be under way on another
-/// connection than the news of its loss.
-const STRAGGLERS: Duration = Duration::from_millis(100);
+use crate::transport::{Interruption, Parting, STRAGGLERS};
 
 /// How long a broken lane waits for the control plane to say why.
 const EXPLANATION: Duration = Duration::from_secs(1);
@@ -38,8 +34,12 @@ impl<T: Element> Engine<'_, '_, T> {
     pub(super) fn check(&mut self) -> Result<(), CollectiveError> {
         let core = self.collective.core;
         let place = &self.collective.place;
-        if let Some(failure) = core.mailbox.failure() {
+        if let Some(failure) = core.mailbox.settled_failure(core.job_rank()) {
             return Err(core.failed(place, &failure));
+        }
+        if core.mailbox.failure().is_some() {
+            // News of a failure explains more than the partings that follow it.
+            return Ok(());
         }
         for rank in self.collective.others() {
             let job_rank = core.members[rank];
@@ -48,6 +48,10 @@ impl<T: Element> Engine<'_, '_, T> {
             }
             let parting = core.mailbox.parting(job_rank);
             if let Some(cause) = self.loss_of(rank, parting) {
+                // A rank that told why before it left is not merely lost.
+                if let Some(failure) = core.mailbox.failure() {
+                    return Err(core.failed(place, &failure));
+                }
                 let peer = job_rank;
                 return Err(core.interrupted(place, Interruption::Gone { peer, cause }));
             }

@@ -3,18 +3,22 @@
 use super::Setting;
 use crate::group::algorithm::chunk;
 use crate::group::engine::{Plan, Space, TaskId};
+use crate::group::tuning::Path;
 
 /// How many bytes of each chunk are reduced before their result is handed out. What a rank sends,
 /// reduces and receives for one segment stays in its L2 cache, so each value is read from memory
 /// once and written once.
-const SEGMENT: usize = 128 << 10;
+const SEGMENT: usize = 64 << 10;
+
+/// As [`SEGMENT`] over TCP, where there are few large steps.
+const SOCKET_SEGMENT: usize = 256 << 10;
 
 /// How many segments of contributions go ahead of the results, so that a rank has something to
 /// send while it waits for the others.
 const AHEAD: usize = 2;
 
 /// The most segments, so that the plan of a very long message stays small.
-const MAX_SEGMENTS: usize = 1024;
+const MAX_SEGMENTS: usize = 2048;
 
 /// To each peer, segment by segment: this rank's contribution to the peer's chunk, then its own
 /// chunk reduced.
@@ -30,7 +34,11 @@ pub(super) fn all_reduce(plan: &mut Plan, setting: &Setting<'_>, length: usize) 
         .len()
         .div_ceil(size)
         * element;
-    let segments = longest.div_ceil(SEGMENT).clamp(1, MAX_SEGMENTS);
+    let segment = match setting.path {
+        Path::SharedMemory => SEGMENT,
+        Path::Tcp | Path::Hosts => SOCKET_SEGMENT,
+    };
+    let segments = longest.div_ceil(segment).clamp(1, MAX_SEGMENTS);
     let part = |owner: usize, segment: usize| {
         let chunk = setting.aligned_chunk(&(0..length), owner, size);
         setting.aligned_chunk(&chunk, segment, segments)
@@ -43,7 +51,7 @@ pub(super) fn all_reduce(plan: &mut Plan, setting: &Setting<'_>, length: usize) 
             }
             let own = part(rank, turn);
             let start = own.start;
-            reduced.push(plan.reduce(setting.others(), own, (Space::Values, start), true));
+            reduced.push(plan.reduce(setting.others(), own, (Space::Values, start), (true, true)));
         }
         let Some(segment) = turn.checked_sub(AHEAD) else {
             continue;
@@ -70,7 +78,7 @@ pub(super) fn reduce(plan: &mut Plan, setting: &Setting<'_>, length: usize, root
         Space::Output(rank)
     };
     let target = (space, own.start);
-    let reduced = plan.reduce(setting.others(), own.clone(), target, true);
+    let reduced = plan.reduce(setting.others(), own.clone(), target, (true, true));
     if rank != root {
         plan.send(root, space, own);
         plan.after(reduced);

@@ -27,7 +27,12 @@ pub(super) fn all_reduce(plan: &mut Plan, setting: &Setting<'_>, length: usize) 
         .collect();
     let before = (!members.is_empty()).then(|| {
         let members = members.iter().copied();
-        plan.reduce(members, 0..length, (Space::Values, 0), leaders.len() == 1)
+        plan.reduce(
+            members,
+            0..length,
+            (Space::Values, 0),
+            (leaders.len() == 1, true),
+        )
     });
     let team = Team {
         ranks: &leaders,

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::algorithm::{Algorithm, chunk};
 use super::engine::{ALIGNMENT, Plan, Space, TaskId};
+use super::tuning::Path;
 
 /// The place of this rank in its group.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +23,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) hosts: &'a [usize],
     /// The size of an element, in bytes.
     pub(crate) element: usize,
+    pub(crate) path: Path,
 }
 
 impl Setting<'_> {
@@ -90,7 +92,12 @@ pub(crate) fn all_reduce(plan: &mut Plan, setting: &Setting<'_>, length: usize, 
 fn flat_all_reduce(plan: &mut Plan, setting: &Setting<'_>, length: usize) {
     let send = |plan: &mut Plan, peer| plan.send(peer, Space::Values, 0..length);
     let sends: Vec<TaskId> = setting.others().map(|peer| send(plan, peer)).collect();
-    plan.reduce(setting.others(), 0..length, (Space::Values, 0), true);
+    plan.reduce(
+        setting.others(),
+        0..length,
+        (Space::Values, 0),
+        (true, false),
+    );
     for send in sends {
         plan.after(send);
     }
@@ -109,7 +116,12 @@ pub(crate) fn reduce(
         return direct::reduce(plan, setting, length, root);
     }
     if setting.rank == root {
-        plan.reduce(setting.others(), 0..length, (Space::Values, 0), true);
+        plan.reduce(
+            setting.others(),
+            0..length,
+            (Space::Values, 0),
+            (true, true),
+        );
     } else {
         plan.send(root, Space::Values, 0..length);
     }
@@ -145,7 +157,7 @@ pub(crate) fn reduce_scatter(plan: &mut Plan, setting: &Setting<'_>, length: usi
         setting.others(),
         own,
         (Space::Output(setting.rank), 0),
-        true,
+        (true, true),
     );
 }
 

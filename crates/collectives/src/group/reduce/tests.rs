@@ -1,0 +1,403 @@
+use half::{bf16, f16};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+
+/// Reductions written one number at a time, to compare with.
+trait Reference: Element {
+    fn bits(self) -> u64;
+    /// The number of these bits; the surplus is ignored.
+    fn from_bits(bits: u64) -> Self;
+    /// Numbers at the edges of the type, by their bits.
+    const EDGES: &[u64];
+    /// Combines the numbers of all ranks.
+    fn reduce(op: ReduceOp, all: &[Self]) -> Self;
+}
+
+macro_rules! float_reference {
+    ($type:ident, $bits:ty, $wide:ident, $nan:expr, $widen:expr, $narrow:expr, $edges:expr) => {
+        impl Reference for $type {
+            fn bits(self) -> u64 {
+                self.to_bits().into()
+            }
+            fn from_bits(bits: u64) -> Self {
+                $type::from_bits(bits as $bits)
+            }
+            const EDGES: &[u64] = &$edges;
+            fn reduce(op: ReduceOp, all: &[Self]) -> Self {
+                let all: Vec<$wide> = all.iter().map(|x| $widen(*x)).collect();
+                let settle = |x: $wide| {
+                    if x.is_nan() {
+                        $wide::from_bits($nan)
+                    } else {
+                        x
+                    }
+                };
+                let sum = || all[1..].iter().fold(all[0], |sum, x| sum + x);
+                // By NaN first: the lowest rank's.
+                let by = |better: fn(&$wide, &$wide) -> bool| {
+                    let nan = all.iter().find(|x| x.is_nan()).copied();
+                    let best = |a, b| if better(&a, &b) { a } else { b };
+                    nan.unwrap_or_else(|| all[1..].iter().copied().fold(all[0], best))
+                };
+                $narrow(match op {
+                    ReduceOp::Sum => settle(sum()),
+                    ReduceOp::Mean => settle(sum() / all.len() as $wide),
+                    ReduceOp::Product => settle(all[1..].iter().fold(all[0], |p, x| p * x)),
+                    ReduceOp::Min => by(<$wide>::lt),
+                    ReduceOp::Max => by(<$wide>::gt),
+                })
+            }
+        }
+    };
+}
+
+macro_rules! integer_reference {
+    ($($type:ty),*) => {$(
+        impl Reference for $type {
+            fn bits(self) -> u64 {
+                self as u64
+            }
+            fn from_bits(bits: u64) -> Self {
+                bits as $type
+            }
+            const EDGES: &[u64] = &[0, 1, <$type>::MAX as u64, <$type>::MIN as u64, u64::MAX];
+            fn reduce(op: ReduceOp, all: &[Self]) -> Self {
+                let all = all.iter().copied();
+                match op {
+                    ReduceOp::Sum | ReduceOp::Mean => all.fold(0, <$type>::wrapping_add),
+                    ReduceOp::Product => all.fold(1, <$type>::wrapping_mul),
+                    ReduceOp::Min => all.min().unwrap(),
+                    ReduceOp::Max => all.max().unwrap(),
+                }
+            }
+        }
+    )*};
+}
+
+// Zero, one, the subnormals' ends, the greatest, infinity, a quiet and a signalling NaN; then the
+// same with a sign and other payloads.
+float_reference!(
+    f32,
+    u32,
+    f32,
+    0x7fc0_0000,
+    |x| x,
+    |x| x,
+    [
+        0,
+        0x3f80_0000,
+        1,
+        0x007f_ffff,
+        0x7f7f_ffff,
+        0x7f80_0000,
+        0x7fc0_0001,
+        0x7f80_0001,
+        0x8000_0000,
+        0xbf80_0000,
+        0x8000_0001,
+        0x807f_ffff,
+        0xff7f_ffff,
+        0xff80_0000,
+        0xffc0_0002,
+        0xffa0_0002,
+    ]
+);
+float_reference!(
+    f64,
+    u64,
+    f64,
+    0x7ff8_0000_0000_0000,
+    |x| x,
+    |x| x,
+    [
+        0,
+        0x3ff0_0000_0000_0000,
+        1,
+        0x000f_ffff_ffff_ffff,
+        0x7fef_ffff_ffff_ffff,
+        0x7ff0_0000_0000_0000,
+        0x7ff8_0000_0000_0001,
+        0x7ff0_0000_0000_0001,
+        0x8000_0000_0000_0000,
+        0xbff0_0000_0000_0000,
+        0x8000_0000_0000_0001,
+        0x800f_ffff_ffff_ffff,
+        0xffef_ffff_ffff_ffff,
+        0xfff0_0000_0000_0000,
+        0xfff8_0000_0000_0002,
+        0xfff4_0000_0000_0002,
+    ]
+);
+float_reference!(
+    f16,
+    u16,
+    f32,
+    0x7fc0_0000,
+    f16::to_f32,
+    f16::from_f32,
+    [
+        0, 0x3c00, 1, 0x03ff, 0x7bff, 0x7c00, 0x7e01, 0x7c01, 0x8000, 0xbc00, 0x8001, 0x83ff,
+        0xfbff, 0xfc00, 0xfe02, 0xfd02,
+    ]
+);
+float_reference!(
+    bf16,
+    u16,
+    f32,
+    0x7fc0_0000,
+    bf16::to_f32,
+    bf16::from_f32,
+    [
+        0, 0x3f80, 1, 0x007f, 0x7f7f, 0x7f80, 0x7fc1, 0x7f81, 0x8000, 0xbf80, 0x8001, 0x807f,
+        0xff7f, 0xff80, 0xffc2, 0xffa2,
+    ]
+);
+integer_reference!(i32, i64, u8);
+
+/// What `ranks` ranks contribute. Every third number is an edge of the type, so that edges of
+/// several ranks meet. Rank r begins at element r, so that no two are aligned alike.
+fn contributions<T: Reference>(
+    ranks: usize,
+    length: usize,
+    mut numbers: impl FnMut() -> u64,
+) -> Vec<Vec<T>> {
+    let mut number = || match numbers() {
+        bits if bits % 3 == 0 => T::from_bits(T::EDGES[(bits >> 32) as usize % T::EDGES.len()]),
+        bits => T::from_bits(bits.rotate_left(17)),
+    };
+    (0..ranks)
+        .map(|rank| (0..rank + length).map(|_| number()).collect())
+        .collect()
+}
+
+#[track_caller]
+fn assert_same<T: Reference>(found: &[T], expected: &[T], what: &str) {
+    let differs = found
+        .iter()
+        .zip(expected)
+        .position(|(a, b)| a.bits() != b.bits());
+    assert_eq!(found.len(), expected.len());
+    if let Some(at) = differs {
+        let (found, expected) = (found[at].bits(), expected[at].bits());
+        panic!(
+            "{}, {what}, element {at}: {found:#x} instead of {expected:#x}",
+            T::DTYPE
+        );
+    }
+}
+
+/// Compares every way to reduce these contributions with the reference.
+fn check<T: Reference>(lists: &[Vec<T>]) {
+    let ranks = lists.len();
+    let length = lists[0].len();
+    let all: Vec<&[T]> = lists
+        .iter()
+        .enumerate()
+        .map(|(rank, list)| &list[rank..])
+        .collect();
+    for op in ReduceOp::ALL.into_iter().filter(|op| op.supports::<T>()) {
+        let element = |at: usize| all.iter().map(|list| list[at]).collect::<Vec<_>>();
+        let expected: Vec<T> = (0..length).map(|at| T::reduce(op, &element(at))).collect();
+        let mut result = all[0].to_vec();
+        reduce_in_rank_order(op, &all, &mut result);
+        assert_same(&result, &expected, &format!("{op}"));
+        for set in InstructionSet::all() {
+            let contributions = &all[..];
+            let result = &mut result[..];
+            result.fill(T::zeroed());
+            run_combining!(set, op, mean: Mean { ranks }, Reduce { contributions, result });
+            assert_same(result, &expected, &format!("{op} by {set:?}"));
+        }
+        for own_rank in 0..ranks {
+            let mut others = all.clone();
+            let contribution = others.remove(own_rank);
+            let mut own = contribution.to_vec();
+            reduce_in_place_in_rank_order(op, &mut own, own_rank, &others);
+            assert_same(&own, &expected, &format!("{op} in place of {own_rank}"));
+            for set in InstructionSet::all() {
+                own.copy_from_slice(contribution);
+                let (own, others) = (&mut own[..], &others[..]);
+                let mean = Mean { ranks };
+                run_combining!(set, op, mean: mean, ReduceInPlace { own, own_rank, others });
+                assert_same(
+                    own,
+                    &expected,
+                    &format!("{op} in place of {own_rank} by {set:?}"),
+                );
+            }
+        }
+        check_accumulation(op, all[0], all[ranks - 1]);
+    }
+    check_division(all[0], ranks);
+}
+
+fn check_accumulation<T: Reference>(op: ReduceOp, first: &[T], second: &[T]) {
+    let kind = if op == ReduceOp::Mean {
+        ReduceOp::Sum
+    } else {
+        op
+    };
+    let pairs = first.iter().zip(second);
+    let expected: Vec<T> = pairs.map(|(a, b)| T::reduce(kind, &[*a, *b])).collect();
+    let mut into = first.to_vec();
+    accumulate(op, &mut into, second);
+    assert_same(&into, &expected, &format!("{op} accumulated"));
+    into.copy_from_slice(second);
+    accumulate_before(op, &mut into, first);
+    assert_same(&into, &expected, &format!("{op} accumulated before"));
+    for set in InstructionSet::all() {
+        into.copy_from_slice(first);
+        let (into, from) = (&mut into[..], second);
+        run_combining!(set, op, mean: Sum, Accumulate { into, from });
+        assert_same(into, &expected, &format!("{op} accumulated by {set:?}"));
+    }
+}
+
+fn check_division<T: Reference>(sums: &[T], ranks: usize) {
+    if !ReduceOp::Mean.supports::<T>() {
+        return;
+    }
+    // To add a negative zero changes nothing.
+    let mut all = vec![T::from_bits(T::EDGES[8]); ranks];
+    let mut mean = |sum: &T| {
+        all[0] = *sum;
+        T::reduce(ReduceOp::Mean, &all)
+    };
+    let expected: Vec<T> = sums.iter().map(&mut mean).collect();
+    let mut values = sums.to_vec();
+    finish_mean(&mut values, ranks);
+    assert_same(&values, &expected, "divided");
+    for set in InstructionSet::all() {
+        values.copy_from_slice(sums);
+        let (combination, values) = (Mean { ranks }, &mut values[..]);
+        set.run(Finish {
+            combination,
+            values,
+        });
+        assert_same(values, &expected, &format!("divided by {set:?}"));
+    }
+}
+
+fn check_random<T: Reference>() {
+    // Several blocks and an odd remainder, for each number of ranks that has a loop of its own.
+    for ranks in 1..=7 {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        // Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+        let splitmix = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        };
+        check(&contributions::<T>(ranks, 2083, splitmix));
+    }
+    let shape = (1..8_usize, 0..200_usize).prop_flat_map(|(ranks, length)| {
+        (Just((ranks, length)), numbers(ranks * (ranks + length)))
+    });
+    TestRunner::new(Config::with_cases(48))
+        .run(&shape, |((ranks, length), numbers)| {
+            let mut numbers = numbers.into_iter();
+            check(&contributions::<T>(ranks, length, || {
+                numbers.next().unwrap()
+            }));
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn numbers(count: usize) -> impl Strategy<Value = Vec<u64>> {
+    proptest::collection::vec(any::<u64>(), count)
+}
+
+macro_rules! every_type {
+    ($($name:ident: $type:ty),*) => {$(
+        #[test]
+        fn $name() {
+            check_random::<$type>();
+        }
+    )*};
+}
+
+every_type!(
+    f32_is_reduced_as_by_the_reference: f32,
+    f64_is_reduced_as_by_the_reference: f64,
+    f16_is_reduced_as_by_the_reference: f16,
+    bf16_is_reduced_as_by_the_reference: bf16,
+    i32_is_reduced_as_by_the_reference: i32,
+    i64_is_reduced_as_by_the_reference: i64,
+    u8_is_reduced_as_by_the_reference: u8
+);
+
+fn reduce<T: Element>(op: ReduceOp, contributions: &[&[T]]) -> Vec<T> {
+    let mut result = contributions[0].to_vec();
+    reduce_in_rank_order(op, contributions, &mut result);
+    result
+}
+
+#[test]
+fn nan_propagates_from_either_side() {
+    for op in [ReduceOp::Min, ReduceOp::Max] {
+        assert!(reduce(op, &[&[f32::NAN], &[1.0]])[0].is_nan());
+        assert!(reduce(op, &[&[1.0], &[f32::NAN], &[2.0]])[0].is_nan());
+    }
+}
+
+#[test]
+fn a_sum_that_is_nan_is_one_and_the_same_nan() {
+    let negative = f32::from_bits(0xffc0_1234);
+    for contributions in [
+        [negative, 1.0],
+        [1.0, negative],
+        [f32::INFINITY, f32::NEG_INFINITY],
+    ] {
+        let [a, b] = contributions;
+        assert_eq!(
+            reduce(ReduceOp::Sum, &[&[a], &[b]])[0].to_bits(),
+            0x7fc0_0000
+        );
+    }
+}
+
+#[test]
+fn half_types_round_once() {
+    // 1 + 2^-9 + 2^-9 in bf16 (8 bits): each step alone would round back to 1.
+    let small = bf16::from_f32(2f32.powi(-8));
+    let sum = reduce(ReduceOp::Sum, &[&[bf16::ONE], &[small], &[small]]);
+    assert_eq!(sum[0], bf16::from_f32(1.0 + 2f32.powi(-7)));
+    let small = f16::from_f32(2f32.powi(-11));
+    let sum = reduce(ReduceOp::Sum, &[&[f16::ONE], &[small], &[small]]);
+    assert_eq!(sum[0], f16::from_f32(1.0 + 2f32.powi(-10)));
+}
+
+#[test]
+fn half_types_accumulate_rounding_each_time() {
+    let small = [bf16::from_f32(2f32.powi(-8))];
+    let mut sum = [bf16::ONE];
+    accumulate(ReduceOp::Sum, &mut sum, &small);
+    accumulate(ReduceOp::Sum, &mut sum, &small);
+    assert_eq!(sum[0], bf16::ONE);
+}
+
+#[test]
+fn the_order_is_the_order_of_ranks() {
+    let contributions: [&[f32]; 3] = [&[1e8], &[1.0], &[-1e8]];
+    assert_eq!(reduce(ReduceOp::Sum, &contributions), [1e8 + 1.0 - 1e8]);
+}
+
+#[test]
+fn integers_wrap_and_have_no_mean() {
+    assert_eq!(reduce::<u8>(ReduceOp::Sum, &[&[200], &[100]]), [44]);
+    assert!(!ReduceOp::Mean.supports::<i64>());
+    assert!(ReduceOp::Mean.supports::<bf16>());
+}
+
+#[test]
+fn of_no_contributions_nothing_is_made() {
+    for value in [f16::ONE, f16::NAN] {
+        let mut result = [value];
+        reduce_in_rank_order(ReduceOp::Sum, &[], &mut result);
+        assert_eq!(result[0].to_bits(), value.to_bits());
+    }
+}

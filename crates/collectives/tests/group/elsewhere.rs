@@ -1,0 +1,72 @@
+//! Ranks that are threads here, and say that they run elsewhere.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::transport::{Frame, Inbox, Surroundings, ThreadMesh, Transport};
+
+/// A transport between threads whose rank claims other surroundings.
+#[derive(Debug)]
+struct Elsewhere {
+    mesh: ThreadMesh,
+    surroundings: Surroundings,
+}
+
+impl Transport for Elsewhere {
+    fn rank(&self) -> usize {
+        self.mesh.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.mesh.world_size()
+    }
+
+    fn name(&self) -> &'static str {
+        "elsewhere"
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        self.surroundings.clone()
+    }
+
+    fn inbox(&self) -> &Arc<Inbox> {
+        self.mesh.inbox()
+    }
+
+    fn send(&self, to: usize, frame: Frame) {
+        self.mesh.send(to, frame);
+    }
+
+    fn flush(&self, deadline: Instant) -> bool {
+        self.mesh.flush(deadline)
+    }
+
+    fn sever(&self) {
+        self.mesh.sever();
+    }
+}
+
+/// The groups of ranks of which each runs where `place` says.
+pub fn groups(
+    size: usize,
+    options: GroupOptions,
+    place: impl Fn(usize) -> Surroundings,
+) -> Vec<ProcessGroup> {
+    let meshes = ThreadMesh::new(size).into_iter().enumerate();
+    meshes
+        .map(|(rank, mesh)| {
+            let surroundings = place(rank);
+            let transport = Elsewhere { mesh, surroundings };
+            ProcessGroup::over(Arc::new(transport), rank, options)
+        })
+        .collect()
+}
+
+/// As if each rank `r` ran on machine `hosts[r]`.
+pub fn on_hosts(hosts: &[usize], options: GroupOptions) -> Vec<ProcessGroup> {
+    groups(hosts.len(), options, |rank| Surroundings {
+        host: format!("machine {}", hosts[rank]),
+        ..Surroundings::of_this_process()
+    })
+}

@@ -1,0 +1,35 @@
+//! Gradients as they are.
+
+use everburn_collectives::group::{CollectiveError, ProcessGroup};
+
+use super::exchange::sum_over_ranks;
+use super::{CommunicationHook, GradientBucket};
+
+/// Sums the gradients as they are, in `f32`: what happens without a hook.
+///
+/// ```
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_distributed::{AllReduce, CommunicationHook, GradientBucket};
+///
+/// let group = ProcessGroup::alone(GroupOptions::default());
+/// let mut values = vec![1.0, 2.0];
+/// let bucket = GradientBucket { index: 0, slots: &[], values: &mut values };
+/// assert_eq!(AllReduce.reduce(bucket, &group).unwrap(), 8);
+/// assert_eq!(values, [1.0, 2.0]);
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AllReduce;
+
+impl CommunicationHook for AllReduce {
+    fn name(&self) -> String {
+        "none".to_owned()
+    }
+
+    fn reduce(
+        &mut self,
+        bucket: GradientBucket<'_>,
+        group: &ProcessGroup,
+    ) -> Result<u64, CollectiveError> {
+        sum_over_ranks(group, bucket.values)
+    }
+}

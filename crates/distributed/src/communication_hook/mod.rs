@@ -1,0 +1,75 @@
+//! Communication hooks: how the gradients of a bucket become their sum over all ranks.
+//!
+//! A hook decides what travels. [`AllReduce`] sends the numbers as they are, [`Fp16`] and [`Bf16`]
+//! round them to 16 bits, [`PowerSgd`] sends the factors of a low-rank approximation. All ranks
+//! call the same hook with the same buckets in the same order, on one thread and over a process
+//! group that nobody else uses; then all of them hold the same bits afterwards.
+//!
+//! With a bucket of `S` elements, bytes that one rank hands to collectives:
+//!
+//! | Hook | Collectives | Bytes |
+//! |---|---|---|
+//! | none | 1 | 4 S |
+//! | fp16 | 1; the first step of a bucket, and where the half type could not hold the sum, f32 | 2 S |
+//! | bf16 | 1; f32 as well where the half type could not hold the sum | 2 S |
+//! | power-sgd | 2 | 4 (rank (n + m) for each n x m matrix, and what is not compressed) |
+//!
+//! What is deliberately absent: Burn. A bucket is a slice of `f32`, wherever it came from.
+
+mod all_reduce;
+mod config;
+mod exchange;
+mod half;
+mod power_sgd;
+
+use std::fmt;
+
+use everburn_collectives::group::{CollectiveError, ProcessGroup};
+
+pub use self::all_reduce::AllReduce;
+pub use self::config::{CommunicationHookConfig, DEFAULT_START_AFTER, InvalidCommunicationHook};
+pub use self::half::{Bf16, Fp16};
+pub use self::power_sgd::PowerSgd;
+
+/// A parameter's place in a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParameterSlot {
+    /// The parameter's path in the model, `fc1.weight` say; the same on all ranks.
+    pub path: String,
+    /// The shape of the parameter and of its gradient.
+    pub shape: Vec<usize>,
+    /// Where the gradient begins, in elements from the start of the bucket.
+    pub offset: usize,
+}
+
+/// One bucket of this rank's gradients.
+///
+/// The values are already weighted with the rank's share of the samples: their sum over the ranks
+/// is the mean gradient. Values that belong to no slot are summed too.
+#[derive(Debug)]
+pub struct GradientBucket<'a> {
+    /// The bucket's place in the order in which buckets are reduced.
+    pub index: usize,
+    /// Which parameters lie where.
+    pub slots: &'a [ParameterSlot],
+    /// The gradients, one after the other; afterwards their sum over all ranks.
+    pub values: &'a mut [f32],
+}
+
+/// How the gradients of a bucket become their sum over all ranks.
+pub trait CommunicationHook: Send + fmt::Debug {
+    /// `none`, `fp16`, `bf16`, `power-sgd(4)`: for reports.
+    fn name(&self) -> String;
+
+    /// Puts the sum over all ranks into `bucket.values`, equal to the bit on every rank. Returns
+    /// the payload bytes that this rank handed to collectives.
+    ///
+    /// # Errors
+    /// Those of the collectives. The values are then in no particular state, and neither is what
+    /// the hook remembers: a new group needs a new hook.
+    fn reduce(
+        &mut self,
+        bucket: GradientBucket<'_>,
+        group: &ProcessGroup,
+    ) -> Result<u64, CollectiveError>;
+}

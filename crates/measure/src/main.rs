@@ -1,0 +1,58 @@
+//! A rank of `cargo xtask bench`: it does what the benchmark orders, line by line, and says how
+//! long that took.
+//!
+//! The benchmark starts one process a rank with the launcher's environment and keeps all of them
+//! until it is done, so that ours and the peer can be measured in turn, seconds apart. An order is
+//! a line of JSON on standard input that goes to every rank ([`rank::Order`]); every rank answers
+//! with one line on standard output. The end of the input is the end of the process, so nothing is
+//! left behind when the benchmark is killed.
+#![allow(clippy::print_stdout, reason = "answers go to standard output")]
+#![allow(clippy::print_stderr, reason = "errors go to standard error")]
+
+mod collective;
+mod link;
+mod memory;
+mod rank;
+mod store;
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "everburn-measure", about = "Run by `cargo xtask bench`")]
+struct Cli {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Serve the job's store until standard input ends
+    Store {
+        /// Where to listen; port 0 takes a free one
+        #[arg(long)]
+        listen: SocketAddr,
+    },
+    /// Be a rank: carry out the orders on standard input
+    Rank(rank::RankOptions),
+}
+
+/// Whatever ends a rank; all of it is told to the person who runs the benchmark.
+type Failure = Box<dyn Error>;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().part {
+        Part::Store { listen } => store::serve(listen),
+        Part::Rank(options) => rank::run(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

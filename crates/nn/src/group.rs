@@ -1,0 +1,84 @@
+//! What a group of ranks must be able to do.
+
+use std::fmt::Debug;
+
+/// The ranks over which a module computes, seen from one of them.
+///
+/// A model holds it as `Arc<dyn StatisticsGroup>` and calls it inside its forward and backward
+/// passes. Neither can return an error, so the group keeps errors visible: once an exchange has
+/// failed or [`StatisticsGroup::abort`] was called, something that the training step does after
+/// them (synchronising gradients, say) must fail with the reason, on every rank.
+///
+/// See the [crate's example](crate).
+pub trait StatisticsGroup: Send + Sync + Debug {
+    /// How many ranks there are.
+    fn world_size(&self) -> usize;
+
+    /// Replaces each value by its sum over all ranks. All ranks call with equal lengths in the same
+    /// order, and all must get the same bits: modules decide by them what to exchange next.
+    ///
+    /// # Errors
+    /// [`SyncError::Exchange`] if the ranks cannot be reached. `values` may then hold anything.
+    fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError>;
+
+    /// Gives the group up on all ranks, because a module has found what it cannot return.
+    fn abort(&self, reason: &str);
+
+    /// How the losses of the ranks make up the loss that is trained on.
+    fn loss_reduction(&self) -> LossReduction {
+        LossReduction::MeanOverSamples
+    }
+}
+
+/// How the losses of the ranks make up the loss that is trained on. Gradients that cross from one
+/// rank to another are weighted accordingly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossReduction {
+    /// Each rank's loss is the mean over its own samples, and afterwards gradients are averaged
+    /// over the samples of all ranks: data parallelism. A rank's samples are counted by the first
+    /// dimension of a module's input.
+    MeanOverSamples,
+    /// The whole loss is the sum of the ranks' losses, and so are the gradients.
+    Sum,
+}
+
+/// Why a module could not compute over all ranks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// The exchange between the ranks failed.
+    #[error("{reason}")]
+    Exchange {
+        /// The group's own error.
+        reason: String,
+    },
+    /// The ranks were at different places of the model.
+    #[error(
+        "rank at the {pass} of synchronised layer {layer} (call {call}) met another rank at another \
+         place; check that every rank runs the same layers in the same order, and that a rank \
+         without samples runs them through `without_samples`"
+    )]
+    OutOfOrder {
+        /// The layer, counted from 0 in the order of the model's fields.
+        layer: u32,
+        /// How often this layer has run.
+        call: u32,
+        /// Forward or backward pass.
+        pass: &'static str,
+    },
+    /// A tensor could not be read from its device.
+    #[error("a tensor could not be read from its device: {reason}")]
+    Read {
+        /// The device's error.
+        reason: String,
+    },
+    /// The model has batch norms of Burn's own type, which cannot be synchronised.
+    #[error(
+        "`{path}` is a `burn::nn::BatchNorm`, which cannot be synchronised: make it an \
+         `everburn_nn::SyncBatchNorm` (same configuration, same records)"
+    )]
+    PlainBatchNorm {
+        /// The path of the first of them.
+        path: String,
+    },
+}

@@ -1,0 +1,67 @@
+//! Drop-in Burn modules that compute over the samples of several ranks.
+//!
+//! - [`SyncBatchNorm`] is [`burn::nn::BatchNorm`] whose training statistics may span all ranks. A
+//!   model takes it by changing an import; on one rank it is Burn's own, to the bit.
+//! - [`synchronize_batch_norms`] attaches a group of ranks to all of them in any module, in one
+//!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
+//! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
+//! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use burn::module::Module;
+//! use burn::prelude::*;
+//! use everburn_nn::{StatisticsGroup, SyncBatchNorm, SyncBatchNormConfig, SyncError};
+//!
+//! /// A group of one rank; `everburn_distributed` makes them from process groups.
+//! #[derive(Debug)]
+//! struct Alone;
+//!
+//! impl StatisticsGroup for Alone {
+//!     fn world_size(&self) -> usize {
+//!         1
+//!     }
+//!     fn all_reduce_sum(&self, _values: &mut [f64]) -> Result<(), SyncError> {
+//!         Ok(())
+//!     }
+//!     fn abort(&self, reason: &str) {
+//!         panic!("{reason}");
+//!     }
+//! }
+//!
+//! #[derive(Module, Debug)]
+//! struct Model {
+//!     norm: SyncBatchNorm,
+//! }
+//!
+//! # fn main() -> Result<(), SyncError> {
+//! let device = Device::flex().autodiff();
+//! let model = Model { norm: SyncBatchNormConfig::new(3).init(&device) };
+//! let model = everburn_nn::synchronize_batch_norms(model, Arc::new(Alone))?;
+//! let output = model.norm.forward(Tensor::<4>::ones([2, 3, 4, 4], &device));
+//! assert_eq!(output.dims(), [2, 3, 4, 4]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Why not Burn's own type
+//! A module's `forward` is an ordinary method that nothing can get between, and the type of a field
+//! stands in the model's source. So [`burn::nn::BatchNorm`] cannot be made to ask other ranks from
+//! outside; [`synchronize_batch_norms`] refuses a model that has some rather than leave them out.
+//!
+//! Deliberately absent: how ranks talk to each other, and any knowledge of process groups.
+
+mod all_reduce;
+mod conversion;
+mod exchange;
+mod group;
+mod normalize;
+mod rank_ops;
+mod statistics;
+mod sync_batch_norm;
+
+pub use all_reduce::all_reduce_sum;
+pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
+pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

@@ -1,0 +1,105 @@
+//! The operations that Burn does not have, as an extension of its backends.
+
+use std::sync::Arc;
+
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::ops::{Backward, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, backend_extension};
+
+use crate::all_reduce::SumOverRanks;
+use crate::group::StatisticsGroup;
+use crate::normalize::{BatchNormOverRanks, GlobalBatch};
+
+/// Operations whose gradients cross from one rank to another. The forward passes exchange nothing:
+/// what is summed over ranks comes in as an argument, so that errors can be returned before.
+#[backend_extension(
+    Autodiff,
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cuda")
+)]
+pub(crate) trait RankOps: Backend {
+    /// Gives `sum`, which is the sum of `own` over all ranks.
+    fn summed_over_ranks(
+        own: FloatTensor<Self>,
+        sum: FloatTensor<Self>,
+        group: Arc<dyn StatisticsGroup>,
+    ) -> FloatTensor<Self> {
+        drop((own, group));
+        sum
+    }
+
+    /// Batch norm with `mean` and `variance`, which are those of the samples of all ranks.
+    fn batch_norm_over_ranks(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        batch: GlobalBatch,
+    ) -> FloatTensor<Self> {
+        Self::batch_norm(input, gamma, beta, mean, variance, batch.epsilon)
+    }
+}
+
+#[cfg(feature = "flex")]
+impl RankOps for burn::backend::Flex {}
+
+#[cfg(feature = "cuda")]
+impl RankOps for burn::backend::Cube {}
+
+impl<B: RankOps, C: CheckpointStrategy> RankOps for Autodiff<B, C> {
+    fn summed_over_ranks(
+        own: FloatTensor<Self>,
+        sum: FloatTensor<Self>,
+        group: Arc<dyn StatisticsGroup>,
+    ) -> FloatTensor<Self> {
+        // Bound by the exchange: checkpointing must never run it, or what follows, twice.
+        let prepared = Backward::<B, 1>::prepare::<C>(SumOverRanks, [own.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish(group, sum.into_primitive()),
+            OpsKind::UnTracked(operation) => operation.finish(sum.into_primitive()),
+        }
+    }
+
+    fn batch_norm_over_ranks(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        batch: GlobalBatch,
+    ) -> FloatTensor<Self> {
+        let (mean, variance) = (mean.into_primitive(), variance.into_primitive());
+        let nodes = [input.node(), gamma.node(), beta.node()];
+        let prepared = Backward::<B, 3>::prepare::<C>(BatchNormOverRanks, nodes);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = crate::normalize::Saved {
+                    input: operation.checkpoint(&input),
+                    gamma: operation.checkpoint(&gamma),
+                    mean: mean.clone(),
+                    variance: variance.clone(),
+                    batch: batch.clone(),
+                };
+                let output = B::batch_norm_over_ranks(
+                    input.into_primitive(),
+                    gamma.into_primitive(),
+                    beta.into_primitive(),
+                    mean,
+                    variance,
+                    batch,
+                );
+                operation.finish(saved, output)
+            }
+            OpsKind::UnTracked(operation) => operation.finish(B::batch_norm_over_ranks(
+                input.into_primitive(),
+                gamma.into_primitive(),
+                beta.into_primitive(),
+                mean,
+                variance,
+                batch,
+            )),
+        }
+    }
+}
