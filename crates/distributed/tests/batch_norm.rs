@@ -97,7 +97,10 @@ fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) ->
             drop(loss.backward());
         } else {
             let mine = images(samples, step, &device).slice([share]);
-            let watched = sync.watch(&model, count, exchange == Exchange::DuringBackward);
+            let watched = match exchange {
+                Exchange::AfterBackward => sync.watch(&model, count),
+                Exchange::DuringBackward => sync.watch_last(&model, count),
+            };
             drop(watched.losses(mine).mean().backward());
         }
         let synced = sync.finish(&model).unwrap();

@@ -283,7 +283,10 @@ where
                     return Err(error);
                 }
             }
-            self.take_part_without_samples(model, missing)?;
+            if let Err(error) = self.take_part_without_samples(model, missing) {
+                step.give_up(&error.to_string());
+                return Err(error);
+            }
             return Ok((step.finish(model)?, local));
         }
         let mut gradients = GradientsParams::new();
