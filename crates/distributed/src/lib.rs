@@ -44,7 +44,9 @@
 
 mod batch_norm;
 mod bucket;
+mod buffers;
 mod communication_hook;
+mod config;
 mod ddp;
 mod error;
 mod gradient_tap;
@@ -54,6 +56,7 @@ mod loader;
 mod reducer;
 mod replicas;
 mod sampler;
+mod shared;
 mod synchronization;
 
 pub use batch_norm::{RankStatistics, synchronize_batch_norms};
@@ -62,7 +65,8 @@ pub use communication_hook::{
     AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
     GradientBucket, InvalidCommunicationHook, ParameterSlot, PowerSgd,
 };
-pub use ddp::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Ddp, DdpConfig};
+pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
+pub use ddp::Ddp;
 pub use error::DdpError;
 pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};

@@ -12,7 +12,9 @@ use burn_train::{
     TrainingComponents, TrainingItem, ValidLoader,
 };
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Ddp, DistributedLoader, ShareOfBatch, SyncedGradients};
+use everburn_distributed::{
+    Ddp, DistributedLoader, ShareOfBatch, SyncedGradients, synchronize_batch_norms,
+};
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::config::TrainingConfig;
@@ -147,14 +149,33 @@ where
             self.outcome.step = progress.step;
             self.outcome.best = progress.best;
         }
-        let (ddp, mut model) = Ddp::new(model, self.setup.group.clone(), self.setup.config.ddp)?;
+        if self.setup.config.sync_batch_norm {
+            model = synchronize_batch_norms(model, &self.setup.group)?;
+            if !everburn_nn::spans_ranks(&model) && self.setup.group.world_size() > 1 {
+                return Err(TrainError::Config(
+                    "--sync-batch-norm is for models with batch norms, and this one has none"
+                        .to_string(),
+                ));
+            }
+        }
+        let (ddp, model) = Ddp::new(model, self.setup.group.clone(), self.setup.config.ddp)?;
+        let model = self.train_epochs(model, &ddp);
+        if let Err(error) = &model {
+            // Told while the replicas still stand together: the others would else hear that this
+            // rank has left before they hear why.
+            self.setup.group.abort(error.to_string());
+        }
+        model.map(everburn_nn::isolate_batch_norms)
+    }
+
+    fn train_epochs(&mut self, mut model: M, ddp: &Ddp) -> Result<M, TrainError> {
         let first = self.outcome.epoch + 1;
         for epoch in first..=self.setup.config.epochs {
             if self.limit_is_reached() {
                 break;
             }
             let finished;
-            (model, finished) = self.train_epoch(model, &ddp, epoch)?;
+            (model, finished) = self.train_epoch(model, ddp, epoch)?;
             model = ddp.synchronize_buffers(model)?;
             if !finished && self.outcome.stopped.is_some() {
                 break;
@@ -202,11 +223,11 @@ where
             let stop_wanted = self.stop_wanted();
             let verdict = local.all_reduce(stop_wanted, &self.setup.group);
             let rate = self.setup.state.scheduler.step();
-            model = model.optimize(
+            model = ddp.tie(model.optimize(
                 &mut self.setup.state.optimizer,
                 rate.clone(),
                 synced.gradients,
-            );
+            ));
             let waiting = Instant::now();
             let (tally, stop) = verdict.wait()?;
             let elapsed = start.elapsed();
@@ -270,7 +291,8 @@ where
         let parts = share.micro_batches.len();
         let missing = share.rounds - parts;
         let overlap = self.setup.config.overlap && self.setup.group.world_size() > 1;
-        if parts > 1 || overlap {
+        // All ranks go the same way, whose passes then exchange statistics in the same order.
+        if share.rounds > 1 || overlap {
             let step = ddp.begin(share.samples)?;
             for (index, part) in share.micro_batches.into_iter().enumerate() {
                 let watched = if overlap && index + 1 == parts {
@@ -283,7 +305,8 @@ where
                     return Err(error);
                 }
             }
-            if let Err(error) = self.take_part_without_samples(model, missing) {
+            let stand_in = || step.watch_stand_in(model);
+            if let Err(error) = self.take_part_without_samples(model, missing, stand_in) {
                 step.give_up(&error.to_string());
                 return Err(error);
             }
@@ -295,22 +318,27 @@ where
             tally(&output.item)?;
             gradients = output.grads;
         }
-        self.take_part_without_samples(model, missing)?;
+        let stand_in = || everburn_nn::without_samples(model.clone());
+        self.take_part_without_samples(model, missing, stand_in)?;
         let synced = ddp.sync_gradients(model, gradients, share.samples)?;
         Ok((synced, local))
     }
 
     /// Answers the other ranks' layers that compute over all ranks, for as many micro-batches as
     /// they have more than this rank.
-    fn take_part_without_samples(&self, model: &M, rounds: usize) -> Result<(), TrainError> {
+    fn take_part_without_samples(
+        &self,
+        model: &M,
+        rounds: usize,
+        stand_in: impl Fn() -> M,
+    ) -> Result<(), TrainError> {
         if rounds == 0 || !everburn_nn::spans_ranks(model) {
             return Ok(());
         }
         for _ in 0..rounds {
-            let stand_in = self.setup.train.stand_in();
-            let stand_in = stand_in.map_err(|error| TrainError::Data(error.to_string()))?;
-            let model = everburn_nn::without_samples(model.clone());
-            drop(TrainStep::step(&model, stand_in));
+            let batch = self.setup.train.stand_in();
+            let batch = batch.map_err(|error| TrainError::Data(error.to_string()))?;
+            drop(TrainStep::step(&stand_in(), batch));
         }
         Ok(())
     }

@@ -10,10 +10,10 @@ use burn::tensor::TensorData;
 
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
-use crate::ddp::Shared;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, Report};
+use crate::shared::Shared;
 
 /// What a clipped norm is compared with is raised by this, as in PyTorch.
 const NORM_EPSILON: f64 = 1e-6;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, Weak};
 use burn::tensor::TensorData;
 
 use crate::bucket::BucketPlan;
-use crate::ddp::Shared;
 use crate::error::DdpError;
 use crate::gradient_tap::GradientSink;
 use crate::host::{HostBuffer, Put};
 use crate::reducer::{Job, Load, Report, lock};
+use crate::shared::Shared;
 
 /// In place of an order: the present one is to be kept.
 pub(super) const KEEP_ORDER: i32 = -1;

@@ -1,0 +1,110 @@
+//! How gradients are synchronised.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bucket::BucketLimits;
+use crate::communication_hook::CommunicationHookConfig;
+use crate::error::DdpError;
+
+/// The size of a bucket unless another is given: 25 MiB, as in PyTorch.
+pub const DEFAULT_BUCKET_BYTES: usize = 25 * 1024 * 1024;
+
+/// The size of the first bucket unless another is given: 1 MiB, as in PyTorch.
+pub const DEFAULT_FIRST_BUCKET_BYTES: usize = 1024 * 1024;
+
+/// What is done with running statistics (batch norm's, say), which replicas compute from different
+/// samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BufferSync {
+    /// Every rank gets the mean of all ranks' ones.
+    #[default]
+    Average,
+    /// Every rank gets rank 0's, as in PyTorch.
+    Broadcast,
+}
+
+impl FromStr for BufferSync {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "average" => Ok(Self::Average),
+            "broadcast" => Ok(Self::Broadcast),
+            _ => Err(format!("`{text}` is neither `average` nor `broadcast`")),
+        }
+    }
+}
+
+impl fmt::Display for BufferSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Average => "average",
+            Self::Broadcast => "broadcast",
+        })
+    }
+}
+
+/// How gradients are synchronised; the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DdpConfig {
+    /// The largest size of a bucket of gradients, in bytes.
+    pub bucket_bytes: usize,
+    /// The largest size of the bucket that leaves first, in bytes.
+    pub first_bucket_bytes: usize,
+    /// Every step uses the same parameters on every rank. Saves the exchange of which parameters
+    /// were used; a step that uses others is refused.
+    pub static_graph: bool,
+    /// Gradients whose norm, over all parameters together, is larger are scaled down to it
+    /// (Pascanu et al. 2013, algorithm 1).
+    pub max_gradient_norm: Option<f32>,
+    /// How buckets travel.
+    pub communication: CommunicationHookConfig,
+    /// What becomes of running statistics.
+    pub buffers: BufferSync,
+}
+
+impl Default for DdpConfig {
+    fn default() -> Self {
+        Self {
+            bucket_bytes: DEFAULT_BUCKET_BYTES,
+            first_bucket_bytes: DEFAULT_FIRST_BUCKET_BYTES,
+            static_graph: false,
+            max_gradient_norm: None,
+            communication: CommunicationHookConfig::default(),
+            buffers: BufferSync::default(),
+        }
+    }
+}
+
+impl DdpConfig {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// [`DdpError::Config`] naming the first that is out of range.
+    pub fn validate(&self) -> Result<(), DdpError> {
+        if self.bucket_bytes == 0 {
+            return Err(DdpError::Config(
+                "--bucket-mib must be at least 1".to_string(),
+            ));
+        }
+        match self.max_gradient_norm {
+            Some(norm) if !(norm.is_finite() && norm > 0.0) => Err(DdpError::Config(format!(
+                "--max-gradient-norm must be a positive number, not {norm}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sizes of buckets.
+    pub fn bucket_limits(&self) -> BucketLimits {
+        BucketLimits {
+            first: self.first_bucket_bytes.min(self.bucket_bytes),
+            others: self.bucket_bytes,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What a [`crate::Ddp`] and its steps know together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use burn::module::{Module, ParamId};
+use everburn_collectives::group::ProcessGroup;
+
+use crate::bucket::{BucketEntry, BucketPlan};
+use crate::config::DdpConfig;
+use crate::error::DdpError;
+use crate::host::HostBuffer;
+use crate::reducer::{Reducer, lock};
+use crate::replicas::{self, TensorKind};
+
+/// What a [`crate::Ddp`] shares with its steps.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) group: ProcessGroup,
+    pub(crate) config: DdpConfig,
+    /// In order of registration.
+    pub(crate) parameters: Vec<BucketEntry>,
+    pub(crate) numbers: HashMap<ParamId, usize>,
+    /// The model holds a parameter more than once.
+    pub(crate) tied: bool,
+    /// `None` for a rank that is alone.
+    pub(crate) reducer: Option<Reducer>,
+    pub(crate) plan: Mutex<Plan>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) buckets: Arc<BucketPlan>,
+    /// Those of the last step, to be filled again.
+    pub(crate) buffers: Option<Vec<HostBuffer>>,
+    /// The buckets follow an order that a backward pass has shown.
+    pub(crate) ordered: bool,
+    /// In a static model, the parameters in use.
+    pub(crate) used: Option<Vec<bool>>,
+    /// A step has been begun and not ended.
+    pub(crate) open: bool,
+    /// How many samples this rank has had since running statistics were last made equal.
+    pub(crate) samples: u64,
+}
+
+impl Shared {
+    pub(crate) fn parameters(&self) -> &[BucketEntry] {
+        &self.parameters
+    }
+
+    /// The number of each parameter.
+    pub(crate) fn numbers(&self) -> &HashMap<ParamId, usize> {
+        &self.numbers
+    }
+
+    pub(crate) fn config(&self) -> &DdpConfig {
+        &self.config
+    }
+
+    pub(crate) fn reducer(&self) -> Option<&Reducer> {
+        self.reducer.as_ref()
+    }
+
+    pub(crate) fn is_first(&self) -> bool {
+        self.group.rank() == 0
+    }
+
+    /// Opens a step: the plan, and a buffer for each of its buckets; what they hold means nothing.
+    pub(crate) fn take_plan(&self) -> Result<(Arc<BucketPlan>, Vec<HostBuffer>), DdpError> {
+        let mut plan = lock(&self.plan);
+        if std::mem::replace(&mut plan.open, true) {
+            return Err(DdpError::StepOpen);
+        }
+        if let Some(buffers) = plan.buffers.take() {
+            return Ok((plan.buckets.clone(), buffers));
+        }
+        let buffers = plan.buckets.buckets().iter().map(|bucket| {
+            let unsupported = || DdpError::UnsupportedType {
+                parameter: bucket.slots()[0].path.clone(),
+                dtype: format!("{:?}", bucket.dtype()),
+            };
+            HostBuffer::zeroed(bucket.dtype(), bucket.length_with_flags()).ok_or_else(unsupported)
+        });
+        let buffers = buffers.collect::<Result<_, _>>()?;
+        Ok((plan.buckets.clone(), buffers))
+    }
+
+    /// Ends the step that [`Shared::take_plan`] has opened.
+    pub(crate) fn end_step(&self) {
+        lock(&self.plan).open = false;
+    }
+
+    /// Counts samples of this rank, by which its running statistics are weighted.
+    pub(crate) fn count_samples(&self, samples: usize) {
+        lock(&self.plan).samples += samples as u64;
+    }
+
+    /// Keeps the buffers of a step for the next one, if its plan is still the same.
+    pub(crate) fn return_buffers(&self, of: &Arc<BucketPlan>, buffers: Vec<Option<HostBuffer>>) {
+        let mut plan = lock(&self.plan);
+        if Arc::ptr_eq(&plan.buckets, of) {
+            plan.buffers = buffers.into_iter().collect();
+        }
+    }
+
+    /// Whether no backward pass has shown yet in which order gradients are finished.
+    pub(crate) fn wants_order(&self) -> bool {
+        !lock(&self.plan).ordered
+    }
+
+    /// Leaves the buckets as they are for good.
+    pub(crate) fn keep_order(&self) {
+        lock(&self.plan).ordered = true;
+    }
+
+    /// Packs the buckets anew, once: gradients that are finished together travel together.
+    pub(crate) fn rebuild(&self, order: &[usize]) {
+        let mut plan = lock(&self.plan);
+        let limits = self.config.bucket_limits();
+        plan.buckets = Arc::new(BucketPlan::in_order(&self.parameters, order, limits));
+        plan.buffers = None;
+        plan.ordered = true;
+    }
+
+    /// Whether the ranks need not tell each other which parameters they used.
+    pub(crate) fn knows_used(&self) -> bool {
+        lock(&self.plan).used.is_some()
+    }
+
+    /// Refuses a step of a static model that used other parameters than the steps before.
+    pub(crate) fn check_static(&self, used: &[bool]) -> Result<(), DdpError> {
+        match &lock(&self.plan).used {
+            Some(known) => self.compare_used(known, used),
+            None => Ok(()),
+        }
+    }
+
+    /// The parameters used by some rank: in a static model, what the first step has shown, in
+    /// which every rank that had samples (`own`) must have used the same.
+    pub(crate) fn remember_used(
+        &self,
+        used: Vec<bool>,
+        own: Option<&[bool]>,
+    ) -> Result<Vec<bool>, DdpError> {
+        if !self.config.static_graph {
+            return Ok(used);
+        }
+        let mut plan = lock(&self.plan);
+        let known = plan.used.get_or_insert(used);
+        match own {
+            Some(own) => self.compare_used(known, own).map(|()| known.clone()),
+            None => Ok(known.clone()),
+        }
+    }
+
+    /// How `model` differs from the one that [`crate::Ddp::new`] was given.
+    pub(crate) fn other_model<M: Module>(&self, model: &M) -> DdpError {
+        let found = replicas::describe(model);
+        let missing = self.parameters.iter().find(|entry| {
+            let id = entry.id;
+            !found.iter().any(|tensor| tensor.id == id)
+        });
+        let new = found.iter().find(|tensor| {
+            tensor.kind == TensorKind::Trainable && !self.numbers.contains_key(&tensor.id)
+        });
+        DdpError::OtherModel {
+            difference: match (missing, new) {
+                (Some(entry), _) => format!("it has lost the parameter `{}`", entry.path),
+                (None, Some(tensor)) => format!("`{}` requires a gradient now", tensor.path),
+                (None, None) => "gradients of parameters that are not its own came".to_string(),
+            },
+        }
+    }
+
+    fn compare_used(&self, known: &[bool], used: &[bool]) -> Result<(), DdpError> {
+        let mut pairs = known.iter().zip(used);
+        match pairs.position(|(known, used)| known != used) {
+            None => Ok(()),
+            Some(number) => Err(DdpError::StaticGraph {
+                parameter: self.parameters[number].path.clone(),
+                used: used[number],
+            }),
+        }
+    }
+}
