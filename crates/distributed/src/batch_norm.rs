@@ -13,7 +13,8 @@ use crate::error::DdpError;
 ///
 /// All ranks call it, once, before training; before or after [`crate::Ddp::new`]. From then on a
 /// training step's forward and backward passes are collective operations. A rank without samples
-/// takes part through [`everburn_nn::without_samples`]. Gradients are those of the mean loss over
+/// takes part through [`crate::Synchronization::watch_stand_in`], or, where the others pass no watched
+/// copies, [`everburn_nn::without_samples`]. Gradients are those of the mean loss over
 /// all samples once [`crate::Ddp::sync_gradients`] has averaged them.
 ///
 /// If an exchange fails within a step, the step goes on with this rank's own statistics, and `group`

@@ -41,6 +41,14 @@ pub(crate) trait GradientSink: Send + Sync + Debug {
     fn take(&self, index: usize, gradient: Result<TensorData, String>);
 }
 
+/// For passes whose gradients are thrown away.
+#[derive(Debug)]
+pub(crate) struct Nowhere;
+
+impl GradientSink for Nowhere {
+    fn take(&self, _index: usize, _gradient: Result<TensorData, String>) {}
+}
+
 /// A parameter's way into a sink.
 #[derive(Debug, Clone)]
 pub(crate) struct GradientTap {
@@ -49,10 +57,9 @@ pub(crate) struct GradientTap {
 }
 
 /// Identities that have an effect on the backward pass only.
-#[backend_extension(Autodiff, Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"))]
+#[backend_extension(Autodiff, Flex, Cube: cfg(feature = "cuda"))]
 pub(crate) trait TapGradient: Backend {
     /// `tensor` itself; without autodiff there is no gradient to see.
-    #[cfg_attr(feature = "cuda", fusion(default))]
     fn tap_gradient(
         tensor: FloatTensor<Self>,
         rung: FloatTensor<Self>,
@@ -63,13 +70,16 @@ pub(crate) trait TapGradient: Backend {
     }
 
     /// `rung` itself, one deeper.
-    #[cfg_attr(feature = "cuda", fusion(default))]
     fn next_rung(rung: FloatTensor<Self>) -> FloatTensor<Self> {
         rung
     }
 }
 
 impl TapGradient for Flex {}
+
+// `Cube` is the fusing back end itself: the default bodies do for it too.
+#[cfg(feature = "cuda")]
+impl TapGradient for burn::backend::Cube {}
 
 /// The gradient ends here: the sink gets it whole, and the leaf behind the operation none, so that
 /// no second copy is kept.

@@ -14,7 +14,7 @@ use self::gradients::{Summed, read_gradients};
 use self::step::{BackwardPass, KEEP_ORDER, Step};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::gradient_tap::{GradientSink, watch};
+use crate::gradient_tap::{GradientSink, Nowhere, watch};
 use crate::reducer::{Job, Report, lock};
 
 /// What [`Synchronization::finish`] yields.
@@ -122,6 +122,18 @@ impl Synchronization {
     /// gradients leaves as soon as it is full.
     pub fn watch_last<M: Module>(&self, model: &M, samples: usize) -> M {
         self.watch_pass(model, BackwardPass::new(&self.step, samples, true))
+    }
+
+    /// A copy of `model` with which a rank whose samples have run out takes part in a pass of the
+    /// others, where the model computes over all ranks: [`everburn_nn::without_samples`]. Nothing of
+    /// its gradients is kept.
+    ///
+    /// Its backward pass runs in the order of the other ranks' watched copies, which is not that of
+    /// the model itself where branches are parallel.
+    pub fn watch_stand_in<M: Module>(&self, model: &M) -> M {
+        let model = everburn_nn::without_samples(model.clone());
+        let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
+        watch(&model, self.ddp.shared().numbers(), &sink).0
     }
 
     fn watch_pass<M: Module>(&self, model: &M, pass: BackwardPass) -> M {

@@ -12,7 +12,7 @@ use burn::tensor::TensorData;
 use burn::tensor::activation::{relu, tanh};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of, synchronize_batch_norms};
-use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig, without_samples};
+use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -20,6 +20,8 @@ struct Net {
     norm1: SyncBatchNorm,
     conv2: Conv2d,
     norm2: SyncBatchNorm,
+    side: Linear,
+    norm3: SyncBatchNorm,
     head: Linear,
 }
 
@@ -36,15 +38,21 @@ impl Net {
             norm1: norm(4),
             conv2: conv([4, 6]),
             norm2: norm(6),
+            side: LinearConfig::new(64, 6).with_bias(false).init(device),
+            norm3: norm(6),
             head: LinearConfig::new(6, 2).init(device),
         }
     }
 
     /// The loss of each image: `[B, 1, 8, 8] -> [B]`.
     fn losses(&self, images: Tensor<4>) -> Tensor<1> {
+        // A branch beside the others that comes last and is the shallowest: its place in the
+        // backward pass depends on more than its depth.
+        let flat: Tensor<2> = images.clone().flatten(1, 3);
         let x = relu(self.norm1.forward(self.conv.forward(images)));
         let x = tanh(self.norm2.forward(self.conv2.forward(x)));
         let x: Tensor<2> = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2);
+        let x = x * self.norm3.forward(self.side.forward(flat));
         let x = self.head.forward(x).powi_scalar(2);
         x.sum_dim(1).squeeze_dim(1)
     }
@@ -93,13 +101,17 @@ fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) ->
         let sync = ddp.begin(count).unwrap();
         if share.is_empty() {
             let stand_in = Tensor::zeros([1, 1, 8, 8], &device);
-            let loss = without_samples(model.clone()).losses(stand_in).mean();
-            drop(loss.backward());
+            drop(
+                sync.watch_stand_in(&model)
+                    .losses(stand_in)
+                    .mean()
+                    .backward(),
+            );
         } else {
             let mine = images(samples, step, &device).slice([share]);
             let watched = match exchange {
                 Exchange::DuringBackward => sync.watch_last(&model, count),
-                _ => sync.watch(&model, count),
+                Exchange::AfterBackward => sync.watch(&model, count),
             };
             drop(watched.losses(mine).mean().backward());
         }

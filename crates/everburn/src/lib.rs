@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`collectives`] | stores, rendezvous, process groups: ranks exchange bytes |
 //! | [`distributed`] | DDP, samplers and loaders on Burn tensors |
+//! | [`nn`] | modules that compute over the samples of several ranks |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
 //! | [`launch`] | one process a rank, started, watched and ended together |
 //!
@@ -34,6 +35,7 @@ pub use burn;
 pub use everburn_collectives as collectives;
 pub use everburn_distributed as distributed;
 pub use everburn_launch as launch;
+pub use everburn_nn as nn;
 pub use everburn_train as train;
 
 /// What a training program needs.

@@ -45,6 +45,7 @@ pub(crate) trait RankOps: Backend {
 #[cfg(feature = "flex")]
 impl RankOps for burn::backend::Flex {}
 
+// `Cube` is the fusing back end itself: the default bodies do for it too.
 #[cfg(feature = "cuda")]
 impl RankOps for burn::backend::Cube {}
 

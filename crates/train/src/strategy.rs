@@ -291,7 +291,8 @@ where
         let parts = share.micro_batches.len();
         let missing = share.rounds - parts;
         let overlap = self.setup.config.overlap && self.setup.group.world_size() > 1;
-        if parts > 1 || overlap {
+        // All ranks go the same way, whose passes then exchange statistics in the same order.
+        if share.rounds > 1 || overlap {
             let step = ddp.begin(share.samples)?;
             for (index, part) in share.micro_batches.into_iter().enumerate() {
                 let watched = if overlap && index + 1 == parts {
@@ -304,7 +305,11 @@ where
                     return Err(error);
                 }
             }
-            self.take_part_without_samples(model, missing)?;
+            let stand_in = || step.watch_stand_in(model);
+            if let Err(error) = self.take_part_without_samples(model, missing, stand_in) {
+                step.give_up(&error.to_string());
+                return Err(error);
+            }
             return Ok((step.finish(model)?, local));
         }
         let mut gradients = GradientsParams::new();
@@ -313,22 +318,27 @@ where
             tally(&output.item)?;
             gradients = output.grads;
         }
-        self.take_part_without_samples(model, missing)?;
+        let stand_in = || everburn_nn::without_samples(model.clone());
+        self.take_part_without_samples(model, missing, stand_in)?;
         let synced = ddp.sync_gradients(model, gradients, share.samples)?;
         Ok((synced, local))
     }
 
     /// Answers the other ranks' layers that compute over all ranks, for as many micro-batches as
     /// they have more than this rank.
-    fn take_part_without_samples(&self, model: &M, rounds: usize) -> Result<(), TrainError> {
+    fn take_part_without_samples(
+        &self,
+        model: &M,
+        rounds: usize,
+        stand_in: impl Fn() -> M,
+    ) -> Result<(), TrainError> {
         if rounds == 0 || !everburn_nn::spans_ranks(model) {
             return Ok(());
         }
         for _ in 0..rounds {
-            let stand_in = self.setup.train.stand_in();
-            let stand_in = stand_in.map_err(|error| TrainError::Data(error.to_string()))?;
-            let model = everburn_nn::without_samples(model.clone());
-            drop(TrainStep::step(&model, stand_in));
+            let batch = self.setup.train.stand_in();
+            let batch = batch.map_err(|error| TrainError::Data(error.to_string()))?;
+            drop(TrainStep::step(&stand_in(), batch));
         }
         Ok(())
     }

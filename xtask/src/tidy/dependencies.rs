@@ -30,7 +30,10 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
             "everburn-distributed" | "everburn-collectives" | "everburn"
         );
         if ours && file.path.starts_with("models/") {
-            complain("models know one device: they depend on Burn alone");
+            complain("models know one device: they depend on Burn and `everburn-nn`");
+        }
+        if name.starts_with("everburn") && file.path.starts_with("crates/nn/") {
+            complain("`nn` stands on Burn alone");
         }
         let may_train = ["crates/train/", "crates/everburn/"];
         if name == "burn-train" && !file.is_under(&may_train) {
@@ -99,6 +102,9 @@ mod tests {
         assert!(complaints("crates/collectives/Cargo.toml", burn).contains("without Burn"));
         let ddp = "[dependencies]\neverburn-distributed.workspace = true";
         assert!(complaints("models/Cargo.toml", ddp).contains("one device"));
+        assert!(complaints("crates/nn/Cargo.toml", ddp).contains("on Burn alone"));
+        let nn = "[dependencies]\neverburn-nn.workspace = true";
+        assert_eq!(complaints("models/Cargo.toml", nn), "");
         assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");
         let train = "[dependencies]\nburn-train.workspace = true";
         assert!(complaints("crates/cli/Cargo.toml", train).contains("burn-train"));
