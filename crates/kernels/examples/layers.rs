@@ -1,0 +1,109 @@
+//! Times the layers of `mnist`, `mnist-bn` and `resnet50`, the best of some calls each.
+//!
+//! `cargo run --release -p everburn-kernels --example layers -- [resnet50]`, threads by
+//! `RAYON_NUM_THREADS`.
+#![allow(clippy::print_stdout)]
+
+use std::time::{Duration, Instant};
+
+use everburn_kernels::{
+    Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad,
+};
+
+const BUDGET: Duration = Duration::from_millis(60);
+
+/// Microseconds of the fastest call.
+fn best(mut call: impl FnMut()) -> f64 {
+    call();
+    let started = Instant::now();
+    let mut best = f64::INFINITY;
+    while started.elapsed() < BUDGET {
+        let now = Instant::now();
+        call();
+        best = best.min(now.elapsed().as_secs_f64() * 1e6);
+    }
+    best
+}
+
+fn noise(count: usize) -> Vec<f32> {
+    (0..count)
+        .map(|index| (index as f32 * 0.618_034).fract() - 0.5)
+        .collect()
+}
+
+fn convolution(batch: usize, channels: [usize; 2], input: usize, kernel: usize, step: [usize; 2]) {
+    let [stride, padding] = step;
+    let shape = Conv2dShape {
+        stride: [stride; 2],
+        padding: [(padding, padding); 2],
+        ..Conv2dShape::new(batch, channels, [input; 2], [kernel; 2])
+    };
+    let run = || {
+        let input = noise(shape.input_len()?);
+        let weight = noise(shape.weight_len()?);
+        let mut output = vec![0.0; shape.output_len()?];
+        let gradient = noise(output.len());
+        let mut input_grad = vec![0.0; input.len()];
+        let mut weight_grad = vec![0.0; weight.len()];
+        let mut bias_grad = vec![0.0; channels[1]];
+        conv2d(&shape, &input, &weight, None, &mut output)?;
+        conv2d_input_grad(&shape, &gradient, &weight, &mut input_grad)?;
+        conv2d_weight_grad(&shape, &input, &gradient, &mut weight_grad)?;
+        conv2d_bias_grad(&shape, &gradient, &mut bias_grad)?;
+        let forward = best(|| drop(conv2d(&shape, &input, &weight, None, &mut output)));
+        let gx = best(|| {
+            drop(conv2d_input_grad(
+                &shape,
+                &gradient,
+                &weight,
+                &mut input_grad,
+            ))
+        });
+        let gw = best(|| {
+            drop(conv2d_weight_grad(
+                &shape,
+                &input,
+                &gradient,
+                &mut weight_grad,
+            ))
+        });
+        let gb = best(|| drop(conv2d_bias_grad(&shape, &gradient, &mut bias_grad)));
+        let flops = 2.0 * shape.weight_len()? as f64 * output.len() as f64 / channels[1] as f64;
+        println!(
+            "conv {}->{} k{kernel} s{stride} p{padding} on {input_size} batch {batch}: \
+             forward {forward:.0} ({:.0} GFLOP/s), input {gx:.0} ({:.0}), weight {gw:.0} ({:.0}), \
+             bias {gb:.0}",
+            channels[0],
+            channels[1],
+            flops / forward / 1e3,
+            flops / gx / 1e3,
+            flops / gw / 1e3,
+            input_size = shape.input[0],
+        );
+        Ok::<(), everburn_kernels::KernelError>(())
+    };
+    if let Err(error) = run() {
+        println!("{error}");
+    }
+}
+
+fn main() {
+    convolution(64, [1, 10], 28, 5, [1, 0]);
+    convolution(64, [10, 20], 12, 5, [1, 0]);
+    convolution(64, [1, 12], 28, 3, [1, 1]);
+    convolution(64, [12, 24], 28, 6, [2, 2]);
+    convolution(64, [24, 32], 14, 6, [2, 2]);
+    if std::env::args().any(|argument| argument == "resnet50") {
+        for batch in [8, 64] {
+            convolution(batch, [3, 64], 224, 7, [2, 3]);
+            convolution(batch, [64, 64], 56, 1, [1, 0]);
+            convolution(batch, [64, 64], 56, 3, [1, 1]);
+            convolution(batch, [64, 256], 56, 1, [1, 0]);
+            convolution(batch, [128, 128], 28, 3, [1, 1]);
+            convolution(batch, [256, 512], 56, 1, [2, 0]);
+            convolution(batch, [256, 256], 14, 3, [1, 1]);
+            convolution(batch, [512, 512], 7, 3, [1, 1]);
+            convolution(batch, [512, 2048], 7, 1, [1, 0]);
+        }
+    }
+}

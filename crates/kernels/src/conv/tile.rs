@@ -1,0 +1,198 @@
+//! The two register tiles that all convolutions are made of.
+
+use pulp::{Simd, WithSimd};
+
+/// How many output channels and how many pixels (or taps) one tile holds in registers, for
+/// processors with 32 vector registers. `O * P` accumulators, `P` values and one weight must fit,
+/// and at least eight accumulators hide the latency of a fused multiply-add.
+pub(crate) const TILES_32: [[usize; 2]; 8] = [
+    [8, 3],
+    [7, 3],
+    [6, 4],
+    [5, 5],
+    [4, 6],
+    [3, 8],
+    [2, 8],
+    [1, 12],
+];
+
+/// The same for 16 registers.
+pub(crate) const TILES_16: [[usize; 2]; 6] = [[6, 2], [5, 2], [4, 3], [3, 3], [2, 4], [1, 8]];
+
+/// Calls the generic function `$function::<O, P>` for the tile that `$tile` names.
+macro_rules! with_tile {
+    ($tile:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $tile {
+            [8, 3] => $function::<8, 3>($($argument),*),
+            [7, 3] => $function::<7, 3>($($argument),*),
+            [6, 4] => $function::<6, 4>($($argument),*),
+            [5, 5] => $function::<5, 5>($($argument),*),
+            [4, 6] => $function::<4, 6>($($argument),*),
+            [3, 8] => $function::<3, 8>($($argument),*),
+            [2, 8] => $function::<2, 8>($($argument),*),
+            [1, 12] => $function::<1, 12>($($argument),*),
+            [6, 2] => $function::<6, 2>($($argument),*),
+            [5, 2] => $function::<5, 2>($($argument),*),
+            [4, 3] => $function::<4, 3>($($argument),*),
+            [3, 3] => $function::<3, 3>($($argument),*),
+            [2, 4] => $function::<2, 4>($($argument),*),
+            _ => $function::<1, 8>($($argument),*),
+        }
+    };
+}
+pub(crate) use with_tile;
+
+/// The tile that needs the fewest cycles for `outputs` channels and, in each of `parts`, so many
+/// pixels or taps.
+pub(crate) fn best_tile(
+    registers: usize,
+    outputs: usize,
+    parts: impl Iterator<Item = usize> + Clone,
+) -> [usize; 2] {
+    let cost = |[o, p]: [usize; 2]| {
+        // Two multiply-adds or two loads a cycle; a store and the loop cost a little.
+        let cycles = (o * p).max(o + p) + 1;
+        outputs.div_ceil(o) * parts.clone().map(|part| part.div_ceil(p)).sum::<usize>() * cycles
+    };
+    let tiles: &[[usize; 2]] = if registers >= 32 {
+        &TILES_32
+    } else {
+        &TILES_16
+    };
+    let best = tiles.iter().min_by_key(|&&tile| cost(tile));
+    best.copied().unwrap_or([1, 8])
+}
+
+/// An output pixel: where its window begins in the input, and which pixel it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pixel {
+    /// Vector index of the window's first tap in the first channel's plane.
+    pub window: u32,
+    /// The pixel's index in the output plane.
+    pub target: u32,
+}
+
+/// `out[o][pixel] = bias[o] + sum over taps of weight[tap][o] * input[window(pixel) + tap]`, for
+/// `O` output channels and any number of pixels, `P` at a time.
+pub(crate) struct Convolve<'a, const O: usize, const P: usize> {
+    /// Lane block of the input channels.
+    pub input: &'a [f32],
+    /// Each tap's distance from a window's start, in vectors.
+    pub taps: &'a [u32],
+    /// `[tap][O]`.
+    pub weights: &'a [f32],
+    /// What each sum starts from.
+    pub bias: [f32; O],
+    /// The pixels, in the order of their targets.
+    pub pixels: &'a [Pixel],
+    /// The target of `output`'s first vector.
+    pub first_target: usize,
+    /// Vectors between two channels of `output`.
+    pub channel_stride: usize,
+    /// `[O][channel_stride]` vectors.
+    pub output: &'a mut [f32],
+}
+
+impl<const O: usize, const P: usize> WithSimd for Convolve<'_, O, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (input, _) = S::as_simd_f32s(self.input);
+        let (output, _) = S::as_mut_simd_f32s(self.output);
+        let (weights, _) = self.weights.as_chunks::<O>();
+        for pixels in self.pixels.chunks(P) {
+            // A tile that is not full computes its last pixel more than once.
+            let mut tile = [pixels[pixels.len() - 1]; P];
+            tile[..pixels.len()].copy_from_slice(pixels);
+            let furthest = tile.iter().map(|pixel| pixel.window).max().unwrap_or(0);
+            // One length for all windows is one check for all loads of a tap. Without channels
+            // there are no taps, and nothing to read.
+            let reach = input.len().saturating_sub(furthest as usize);
+            let mut windows: [&[S::f32s]; P] = [&[]; P];
+            for p in 0..P {
+                let first = (tile[p].window as usize).min(input.len() - reach);
+                windows[p] = &input[first..][..reach];
+            }
+            let mut sums = [[simd.splat_f32s(0.0); P]; O];
+            for o in 0..O {
+                sums[o] = [simd.splat_f32s(self.bias[o]); P];
+            }
+            for (&tap, weights) in self.taps.iter().zip(weights) {
+                let tap = tap as usize;
+                let mut values = [simd.splat_f32s(0.0); P];
+                for p in 0..P {
+                    values[p] = windows[p][tap];
+                }
+                for o in 0..O {
+                    let weight = simd.splat_f32s(weights[o]);
+                    for p in 0..P {
+                        sums[o][p] = simd.mul_add_e_f32s(weight, values[p], sums[o][p]);
+                    }
+                }
+            }
+            for p in 0..P {
+                let target = tile[p].target as usize - self.first_target;
+                for o in 0..O {
+                    output[o * self.channel_stride + target] = sums[o][p];
+                }
+            }
+        }
+    }
+}
+
+/// `sums[o][tap] += sum over pixels of gradient[o][pixel] * input[window(pixel) + tap]`, each lane
+/// on its own, for `O` output channels and `T` taps.
+pub(crate) struct Correlate<'a, const O: usize, const T: usize> {
+    /// Lane block of the input channels.
+    pub input: &'a [f32],
+    /// Lane block of the output's gradient, from the first pixel on.
+    pub gradient: &'a [f32],
+    /// Where each tap begins in `input`, in vectors.
+    pub taps: [u32; T],
+    /// Where each channel begins in `gradient`, in vectors.
+    pub channels: [u32; O],
+    /// Where each pixel's window begins, in vectors from a tap.
+    pub windows: &'a [u32],
+    /// `[O][T]` vectors.
+    pub sums: &'a mut [f32],
+}
+
+impl<const O: usize, const T: usize> WithSimd for Correlate<'_, O, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (input, _) = S::as_simd_f32s(self.input);
+        let (gradient, _) = S::as_simd_f32s(self.gradient);
+        let (stored, _) = S::as_mut_simd_f32s(self.sums);
+        let (stored, _) = stored.as_chunks_mut::<T>();
+        let furthest = self.taps.iter().max().copied().unwrap_or(0);
+        let reach = input.len() - furthest as usize;
+        let mut taps: [&[S::f32s]; T] = [&[]; T];
+        for t in 0..T {
+            taps[t] = &input[self.taps[t] as usize..][..reach];
+        }
+        let pixels = self.windows.len();
+        let mut channels: [&[S::f32s]; O] = [&[]; O];
+        for o in 0..O {
+            channels[o] = &gradient[self.channels[o] as usize..][..pixels];
+        }
+        let mut sums = [[simd.splat_f32s(0.0); T]; O];
+        sums.copy_from_slice(&stored[..O]);
+        for (pixel, &window) in self.windows.iter().enumerate() {
+            let window = window as usize;
+            let mut values = [simd.splat_f32s(0.0); T];
+            for t in 0..T {
+                values[t] = taps[t][window];
+            }
+            for o in 0..O {
+                let slope = channels[o][pixel];
+                for t in 0..T {
+                    sums[o][t] = simd.mul_add_e_f32s(slope, values[t], sums[o][t]);
+                }
+            }
+        }
+        stored[..O].copy_from_slice(&sums);
+    }
+}

@@ -1,0 +1,24 @@
+//! Convolution, pooling and batch norm for CPUs, forward and backward, on plain slices.
+//!
+//! Tensors are contiguous `f32` slices with explicit shapes, images `[B, C, H, W]`. Nothing here
+//! knows Burn.
+//!
+//! - [`conv2d`] and its gradients: [`conv2d_input_grad`], [`conv2d_weight_grad`],
+//!   [`conv2d_bias_grad`].
+//! - [`reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
+//!   `f64` tensors.
+//!
+//! Threads are those of the rayon pool that a call runs in. The bits of a result do not depend on
+//! how many there are.
+
+mod conv;
+mod error;
+mod isa;
+mod lanes;
+mod parallel;
+pub mod reference;
+mod scratch;
+
+pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
+pub use error::KernelError;
+pub use isa::InstructionSet;
