@@ -1,6 +1,6 @@
 //! Times the layers of `mnist`, `mnist-bn` and `resnet50`, the best of some calls each.
 //!
-//! `cargo run --release -p everburn-kernels --example layers -- [resnet50]`, threads by
+//! `cargo run --release -p everburn-kernels --example layers -- [part of a row's name]`, threads by
 //! `RAYON_NUM_THREADS`.
 #![allow(clippy::print_stdout)]
 
@@ -17,12 +17,21 @@ fn best(mut call: impl FnMut()) -> f64 {
     call();
     let started = Instant::now();
     let mut best = f64::INFINITY;
-    while started.elapsed() < BUDGET {
+    let mut calls = 0;
+    while calls < 7 || started.elapsed() < BUDGET {
+        calls += 1;
         let now = Instant::now();
         call();
         best = best.min(now.elapsed().as_secs_f64() * 1e6);
     }
     best
+}
+
+/// Whether the command line names this row, or none.
+fn wanted(name: &str) -> bool {
+    std::env::args()
+        .nth(1)
+        .is_none_or(|part| name.contains(&part))
 }
 
 fn noise(count: usize) -> Vec<f32> {
@@ -33,6 +42,13 @@ fn noise(count: usize) -> Vec<f32> {
 
 fn convolution(batch: usize, channels: [usize; 2], input: usize, kernel: usize, step: [usize; 2]) {
     let [stride, padding] = step;
+    let name = format!(
+        "conv {}->{} k{kernel} s{stride} p{padding} on {input} batch {batch}",
+        channels[0], channels[1]
+    );
+    if !wanted(&name) {
+        return;
+    }
     let shape = Conv2dShape {
         stride: [stride; 2],
         padding: [(padding, padding); 2],
@@ -70,15 +86,11 @@ fn convolution(batch: usize, channels: [usize; 2], input: usize, kernel: usize, 
         let gb = best(|| drop(conv2d_bias_grad(&shape, &gradient, &mut bias_grad)));
         let flops = 2.0 * shape.weight_len()? as f64 * output.len() as f64 / channels[1] as f64;
         println!(
-            "conv {}->{} k{kernel} s{stride} p{padding} on {input_size} batch {batch}: \
-             forward {forward:.0} ({:.0} GFLOP/s), input {gx:.0} ({:.0}), weight {gw:.0} ({:.0}), \
-             bias {gb:.0}",
-            channels[0],
-            channels[1],
+            "{name}: forward {forward:.0} ({:.0} GFLOP/s), input {gx:.0} ({:.0}), weight {gw:.0} \
+             ({:.0}), bias {gb:.0}",
             flops / forward / 1e3,
             flops / gx / 1e3,
             flops / gw / 1e3,
-            input_size = shape.input[0],
         );
         Ok::<(), everburn_kernels::KernelError>(())
     };
@@ -93,7 +105,7 @@ fn main() {
     convolution(64, [1, 12], 28, 3, [1, 1]);
     convolution(64, [12, 24], 28, 6, [2, 2]);
     convolution(64, [24, 32], 14, 6, [2, 2]);
-    if std::env::args().any(|argument| argument == "resnet50") {
+    {
         for batch in [8, 64] {
             convolution(batch, [3, 64], 224, 7, [2, 3]);
             convolution(batch, [64, 64], 56, 1, [1, 0]);

@@ -79,7 +79,14 @@ impl WithSimd for Scatter<'_, '_> {
         let mut block = [simd.splat_f32s(0.0); MAX_LANES];
         for (chunk, pixels) in source.chunks(S::F32_LANES).enumerate() {
             let start = self.first + chunk * S::F32_LANES;
-            block[..pixels.len()].copy_from_slice(pixels);
+            if pixels.len() == S::F32_LANES {
+                // By registers: a call to memcpy would store halves of what is then loaded whole.
+                for lane in 0..S::F32_LANES {
+                    block[lane] = pixels[lane];
+                }
+            } else {
+                block[..pixels.len()].copy_from_slice(pixels);
+            }
             transpose(simd, &mut block);
             for (image, &row) in self.images.iter_mut().zip(&block) {
                 store(simd, &mut image[start..start + pixels.len()], row);
@@ -104,6 +111,24 @@ pub(crate) fn store<S: Simd>(simd: S, to: &mut [f32], value: S::f32s) {
         S::as_mut_simd_f32s(to).0[0] = value;
     } else {
         simd.partial_store_f32s(to, value);
+    }
+}
+
+/// Adds up the lanes of each vector: transposed, so that all of them are added at once.
+#[inline(always)]
+pub(crate) fn sum_lanes<S: Simd>(simd: S, vectors: &[S::f32s], sums: &mut [f32]) {
+    let mut block = [simd.splat_f32s(0.0); MAX_LANES];
+    for (vectors, sums) in vectors
+        .chunks(S::F32_LANES)
+        .zip(sums.chunks_mut(S::F32_LANES))
+    {
+        block[..vectors.len()].copy_from_slice(vectors);
+        transpose(simd, &mut block);
+        let mut sum = block[0];
+        for &lane in &block[1..S::F32_LANES] {
+            sum = simd.add_f32s(sum, lane);
+        }
+        store(simd, sums, sum);
     }
 }
 

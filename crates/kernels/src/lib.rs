@@ -5,6 +5,9 @@
 //!
 //! - [`conv2d`] and its gradients: [`conv2d_input_grad`], [`conv2d_weight_grad`],
 //!   [`conv2d_bias_grad`].
+//! - [`max_pool2d`], [`avg_pool2d`] and [`adaptive_avg_pool2d`], each with its `_backward`; for
+//!   `f32` and `f64`.
+//! - [`batch_norm_train`], [`batch_norm_train_backward`] and [`batch_norm`].
 //! - [`reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
 //!   `f64` tensors.
 //!
@@ -15,10 +18,20 @@ mod conv;
 mod error;
 mod isa;
 mod lanes;
+mod norm;
 mod parallel;
+mod pool;
 pub mod reference;
 mod scratch;
 
 pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
 pub use error::KernelError;
 pub use isa::InstructionSet;
+pub use norm::{
+    BatchNormShape, BatchNormStatistics, batch_norm, batch_norm_train, batch_norm_train_backward,
+};
+pub use pool::{
+    AdaptivePool2dShape, Divisor, PlaneIndex, Pool2dShape, Rounding, adaptive_avg_pool2d,
+    adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d,
+    max_pool2d_backward,
+};

@@ -8,7 +8,7 @@
 //! sums, each over its part of the kernel.
 
 use super::shape::Conv2dShape;
-use super::tile::{Pixel, best_tile};
+use super::tile::{CONVOLVE, Pixel, best_tile};
 use crate::isa::InstructionSet;
 
 /// About how many pixels are computed before they are transposed out: eight channels of as many
@@ -61,6 +61,7 @@ impl Plan {
             })
             .collect();
         plan.tile = best_tile(
+            &CONVOLVE,
             set.registers(),
             plan.channels[1],
             std::iter::once(pixels.len()),
@@ -102,6 +103,7 @@ impl Plan {
             }
         }
         plan.tile = best_tile(
+            &CONVOLVE,
             set.registers(),
             plan.channels[1],
             classes.iter().map(|(_, _, pixels)| pixels.len()),

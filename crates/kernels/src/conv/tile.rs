@@ -2,22 +2,35 @@
 
 use pulp::{Simd, WithSimd};
 
-/// How many output channels and how many pixels (or taps) one tile holds in registers, for
-/// processors with 32 vector registers. `O * P` accumulators, `P` values and one weight must fit,
-/// and at least eight accumulators hide the latency of a fused multiply-add.
-pub(crate) const TILES_32: [[usize; 2]; 8] = [
-    [8, 3],
-    [7, 3],
-    [6, 4],
-    [5, 5],
-    [4, 6],
-    [3, 8],
-    [2, 8],
-    [1, 12],
-];
+/// Register tiles that a kernel is compiled for: how many output channels and how many pixels (or
+/// taps) one tile holds. `O * P` accumulators, `P` values and one weight must fit the registers, and
+/// at least eight accumulators hide the latency of a fused multiply-add.
+pub(crate) struct Tiles {
+    /// With 32 vector registers.
+    of_32: &'static [[usize; 2]],
+    /// With 16.
+    of_16: &'static [[usize; 2]],
+}
 
-/// The same for 16 registers.
-pub(crate) const TILES_16: [[usize; 2]; 6] = [[6, 2], [5, 2], [4, 3], [3, 3], [2, 4], [1, 8]];
+pub(crate) const CONVOLVE: Tiles = Tiles {
+    of_32: &[
+        [8, 3],
+        [7, 3],
+        [6, 4],
+        [5, 5],
+        [4, 6],
+        [3, 8],
+        [2, 8],
+        [1, 12],
+    ],
+    of_16: &[[6, 2], [5, 2], [4, 3], [3, 3], [2, 4], [1, 8]],
+};
+
+/// Without the tiles of many channels: each channel needs a pointer.
+pub(crate) const CORRELATE: Tiles = Tiles {
+    of_32: &[[6, 4], [5, 5], [4, 6], [3, 8], [2, 8], [1, 12]],
+    of_16: &[[5, 2], [4, 3], [3, 3], [2, 4], [1, 8]],
+};
 
 /// Calls the generic function `$function::<O, P>` for the tile that `$tile` names.
 macro_rules! with_tile {
@@ -45,6 +58,7 @@ pub(crate) use with_tile;
 /// The tile that needs the fewest cycles for `outputs` channels and, in each of `parts`, so many
 /// pixels or taps.
 pub(crate) fn best_tile(
+    tiles: &Tiles,
     registers: usize,
     outputs: usize,
     parts: impl Iterator<Item = usize> + Clone,
@@ -54,10 +68,10 @@ pub(crate) fn best_tile(
         let cycles = (o * p).max(o + p) + 1;
         outputs.div_ceil(o) * parts.clone().map(|part| part.div_ceil(p)).sum::<usize>() * cycles
     };
-    let tiles: &[[usize; 2]] = if registers >= 32 {
-        &TILES_32
+    let tiles = if registers >= 32 {
+        tiles.of_32
     } else {
-        &TILES_16
+        tiles.of_16
     };
     let best = tiles.iter().min_by_key(|&&tile| cost(tile));
     best.copied().unwrap_or([1, 8])

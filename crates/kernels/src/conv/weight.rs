@@ -5,17 +5,17 @@ use pulp::{Simd, WithSimd};
 use super::apply::{LANE_BLOCKS, gather_blocks};
 use super::plan::{dense_taps, extents, places};
 use super::shape::Conv2dShape;
-use super::tile::{Correlate, best_tile, with_tile};
+use super::tile::{CORRELATE, Correlate, best_tile, with_tile};
 use crate::isa::InstructionSet;
-use crate::lanes::load;
+use crate::lanes::{load, sum_lanes};
 use crate::parallel::{each_piece, each_task};
 use crate::scratch::with_scratch;
 
 /// Into how many tasks the sums are cut, about.
 const TASKS: usize = 32;
 
-/// Vectors of gradient that stay in the first-level cache while all taps pass by: 24 KiB.
-const GRADIENT_CHUNK: usize = 384;
+/// Vectors of gradient that stay in the first-level cache while all taps pass by: 16 KiB.
+const GRADIENT_CHUNK: usize = 256;
 
 /// What all tiles of one call share.
 struct Correlation<'a> {
@@ -49,7 +49,12 @@ pub(crate) fn weight_grad(
     let input_places = places(shape.input, [top, left], width);
     let gradient_places = places(output, [0, 0], columns);
     let taps = dense_taps(shape);
-    let tile = best_tile(set.registers(), c_out, std::iter::once(taps.len()));
+    let tile = best_tile(
+        &CORRELATE,
+        set.registers(),
+        c_out,
+        std::iter::once(taps.len()),
+    );
     let correlation = Correlation {
         shape,
         tile,
@@ -243,9 +248,7 @@ impl WithSimd for AddLanes<'_> {
         let [o, t] = self.tile;
         for (tile, target) in self.target.chunks_mut(t).enumerate() {
             let sums = &sums[(tile * o + self.row_in_tile) * t..][..target.len()];
-            for (target, &sum) in target.iter_mut().zip(sums) {
-                *target = simd.reduce_sum_f32s(sum);
-            }
+            sum_lanes(simd, sums, target);
         }
     }
 }
