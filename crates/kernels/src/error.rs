@@ -49,17 +49,11 @@ pub enum KernelError {
         /// The operation.
         operation: &'static str,
     },
-    /// A window that no padded input holds.
-    #[error(
-        "{operation}: a window of {window} does not fit {input} padded values; enlarge the padding"
-    )]
-    Window {
+    /// Dilation where there is none.
+    #[error("{operation}: averages have no dilation; set it to 1")]
+    Dilated {
         /// The operation.
         operation: &'static str,
-        /// Extent of the window, with dilation.
-        window: usize,
-        /// Extent of the padded input.
-        input: usize,
     },
     /// An index of a maximum that lies outside its plane.
     #[error("{operation}: index {index} lies outside a plane of {plane} values")]

@@ -22,6 +22,8 @@ mod norm;
 mod parallel;
 mod pool;
 pub mod reference;
+#[cfg(test)]
+mod sample;
 mod scratch;
 
 pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
@@ -32,6 +34,5 @@ pub use norm::{
 };
 pub use pool::{
     AdaptivePool2dShape, Divisor, PlaneIndex, Pool2dShape, Rounding, adaptive_avg_pool2d,
-    adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d,
-    max_pool2d_backward,
+    adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,
 };

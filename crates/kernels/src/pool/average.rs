@@ -276,8 +276,18 @@ pub fn adaptive_avg_pool2d_backward<T: Float>(
     gradient: &[T],
     input_grad: &mut [T],
 ) -> Result<(), KernelError> {
-    check_length(ADAPTIVE, "gradient", shape.len(shape.output)?, gradient.len())?;
-    check_length(ADAPTIVE, "input_grad", shape.len(shape.input)?, input_grad.len())?;
+    check_length(
+        ADAPTIVE,
+        "gradient",
+        shape.len(shape.output)?,
+        gradient.len(),
+    )?;
+    check_length(
+        ADAPTIVE,
+        "input_grad",
+        shape.len(shape.input)?,
+        input_grad.len(),
+    )?;
     shape.planes().spread(gradient, input_grad);
     Ok(())
 }

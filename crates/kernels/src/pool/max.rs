@@ -2,8 +2,8 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::shape::Pool2dShape;
 use super::PIECE;
+use super::shape::Pool2dShape;
 use crate::error::{KernelError, check_length};
 use crate::isa::InstructionSet;
 use crate::parallel::each_task;
@@ -142,7 +142,8 @@ impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
                         input: &input[top * width..],
                         width,
                         first_index: (top * width) as i32,
-                        column: inner[0] * shape.stride[1] - shape.padding[1].min(inner[0] * shape.stride[1]),
+                        column: inner[0] * shape.stride[1]
+                            - shape.padding[1].min(inner[0] * shape.stride[1]),
                     };
                     let output = &mut output[inner[0]..inner[1]];
                     let indices = &mut indices[inner[0]..inner[1]];

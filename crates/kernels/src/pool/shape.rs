@@ -95,10 +95,7 @@ impl Pool2dShape {
     pub fn input_len(&self) -> Result<usize, KernelError> {
         self.output()?;
         let [height, width] = self.input;
-        product(
-            "pool2d",
-            &[self.planes[0], self.planes[1], height, width],
-        )
+        product("pool2d", &[self.planes[0], self.planes[1], height, width])
     }
 
     /// How many values the output has.
@@ -107,10 +104,7 @@ impl Pool2dShape {
     /// As [`Pool2dShape::output`].
     pub fn output_len(&self) -> Result<usize, KernelError> {
         let [height, width] = self.output()?;
-        product(
-            "pool2d",
-            &[self.planes[0], self.planes[1], height, width],
-        )
+        product("pool2d", &[self.planes[0], self.planes[1], height, width])
     }
 
     fn extent(&self, axis: usize) -> usize {
