@@ -7,7 +7,9 @@
 use std::time::{Duration, Instant};
 
 use everburn_kernels::{
-    Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad,
+    BatchNormShape, BatchNormStatistics, Conv2dShape, KernelError, Pool2dShape, batch_norm_train,
+    batch_norm_train_backward, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad,
+    max_pool2d, max_pool2d_backward,
 };
 
 const BUDGET: Duration = Duration::from_millis(60);
@@ -92,30 +94,116 @@ fn convolution(batch: usize, channels: [usize; 2], input: usize, kernel: usize, 
             flops / gx / 1e3,
             flops / gw / 1e3,
         );
-        Ok::<(), everburn_kernels::KernelError>(())
+        Ok::<(), KernelError>(())
     };
     if let Err(error) = run() {
         println!("{error}");
     }
 }
 
-fn main() {
+fn max_pool(shape: &Pool2dShape) -> Result<(), KernelError> {
+    let name = format!("max pool on {:?} {:?}", shape.planes, shape.input);
+    if !wanted(&name) {
+        return Ok(());
+    }
+    let input = noise(shape.input_len()?);
+    let mut output = vec![0.0; shape.output_len()?];
+    let mut indices = vec![0_i64; output.len()];
+    let mut input_grad = vec![0.0; input.len()];
+    max_pool2d(shape, &input, &mut output, &mut indices)?;
+    let gradient = noise(output.len());
+    let forward = best(|| drop(max_pool2d(shape, &input, &mut output, &mut indices)));
+    let backward = best(|| {
+        drop(max_pool2d_backward(
+            shape,
+            &gradient,
+            &indices,
+            &mut input_grad,
+        ))
+    });
+    println!("{name}: forward {forward:.0}, backward {backward:.0}");
+    Ok(())
+}
+
+fn norm(shape: BatchNormShape) -> Result<(), KernelError> {
+    let name = format!(
+        "batch norm on {} {} {}",
+        shape.batch, shape.channels, shape.pixels
+    );
+    if !wanted(&name) {
+        return Ok(());
+    }
+    let input = noise(shape.batch * shape.channels * shape.pixels);
+    let gradient = noise(input.len());
+    let (gamma, beta) = (noise(shape.channels), noise(shape.channels));
+    let mut output = vec![0.0; input.len()];
+    let (mut mean, mut variance) = (beta.clone(), beta.clone());
+    let mut train = || {
+        let statistics = [&mut mean[..], &mut variance];
+        batch_norm_train(
+            &shape,
+            &input,
+            [&gamma, &beta],
+            1e-5,
+            &mut output,
+            statistics,
+        )
+    };
+    train()?;
+    let forward = best(|| drop(train()));
+    let mut gradients = [beta.clone(), beta.clone()];
+    let backward = best(|| {
+        let [gamma_grad, beta_grad] = &mut gradients;
+        let statistics = BatchNormStatistics {
+            mean: &mean,
+            variance: &variance,
+        };
+        let to = [&mut gamma_grad[..], beta_grad];
+        let from = [&input[..], &gradient];
+        drop(batch_norm_train_backward(
+            &shape,
+            from,
+            &gamma,
+            statistics,
+            1e-5,
+            &mut output,
+            to,
+        ));
+    });
+    println!("{name}: forward {forward:.0}, backward {backward:.0}");
+    Ok(())
+}
+
+fn main() -> Result<(), KernelError> {
     convolution(64, [1, 10], 28, 5, [1, 0]);
     convolution(64, [10, 20], 12, 5, [1, 0]);
     convolution(64, [1, 12], 28, 3, [1, 1]);
     convolution(64, [12, 24], 28, 6, [2, 2]);
     convolution(64, [24, 32], 14, 6, [2, 2]);
-    {
-        for batch in [8, 64] {
-            convolution(batch, [3, 64], 224, 7, [2, 3]);
-            convolution(batch, [64, 64], 56, 1, [1, 0]);
-            convolution(batch, [64, 64], 56, 3, [1, 1]);
-            convolution(batch, [64, 256], 56, 1, [1, 0]);
-            convolution(batch, [128, 128], 28, 3, [1, 1]);
-            convolution(batch, [256, 512], 56, 1, [2, 0]);
-            convolution(batch, [256, 256], 14, 3, [1, 1]);
-            convolution(batch, [512, 512], 7, 3, [1, 1]);
-            convolution(batch, [512, 2048], 7, 1, [1, 0]);
-        }
+    max_pool(&Pool2dShape::new([64, 10], [24, 24], [2, 2]))?;
+    max_pool(&Pool2dShape::new([64, 20], [8, 8], [2, 2]))?;
+    max_pool(&Pool2dShape {
+        stride: [2, 2],
+        padding: [1, 1],
+        ..Pool2dShape::new([8, 64], [112, 112], [3, 3])
+    })?;
+    for (batch, channels, side) in [(64, 12, 28), (64, 24, 14), (64, 32, 7), (8, 64, 56)] {
+        norm(BatchNormShape {
+            batch,
+            channels,
+            pixels: side * side,
+        })?;
     }
+    for batch in [8, 64] {
+        convolution(batch, [3, 64], 224, 7, [2, 3]);
+        convolution(batch, [64, 64], 56, 1, [1, 0]);
+        convolution(batch, [64, 64], 56, 3, [1, 1]);
+        convolution(batch, [64, 256], 56, 1, [1, 0]);
+        convolution(batch, [128, 128], 28, 3, [1, 1]);
+        convolution(batch, [256, 512], 56, 1, [2, 0]);
+        convolution(batch, [256, 256], 14, 3, [1, 1]);
+        convolution(batch, [512, 512], 7, 3, [1, 1]);
+        convolution(batch, [512, 2048], 7, 1, [1, 0]);
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Two-dimensional convolution and its gradients.
 
 mod apply;
+mod columns;
 mod plan;
 mod shape;
 #[cfg(test)]
@@ -12,9 +13,32 @@ pub use shape::Conv2dShape;
 
 use crate::error::{KernelError, check_length};
 use crate::isa::InstructionSet;
+use columns::Columns;
 use plan::Plan;
 
 const CONV: &str = "conv2d";
+
+/// What the lanes of a vector hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lanes {
+    /// The same pixel of many images.
+    Images,
+    /// Many pixels of one image.
+    Pixels,
+}
+
+impl Lanes {
+    /// The better choice for sums that share packed values between `sharing` channels.
+    fn of(shape: &Conv2dShape, sharing: usize, set: InstructionSet) -> Self {
+        let lanes = set.lanes();
+        let filled = shape.batch.next_multiple_of(lanes);
+        if filled * 3 > shape.batch * 4 && sharing >= 12 {
+            Self::Pixels
+        } else {
+            Self::Images
+        }
+    }
+}
 
 /// Convolves `input` with `weight` into `output`, which it overwrites.
 ///
@@ -55,8 +79,13 @@ fn conv2d_on(
     if let Some(bias) = bias {
         check_length(CONV, "bias", shape.channels[1], bias.len())?;
     }
-    let plan = Plan::forward(shape, weight, set);
-    apply::apply(&plan, set, input, bias, output);
+    match Lanes::of(shape, shape.group_channels()[1], set) {
+        Lanes::Images => {
+            let plan = Plan::forward(shape, weight, set);
+            apply::apply(&plan, set, input, bias, output);
+        }
+        Lanes::Pixels => Columns::forward(shape, weight, set).apply(set, input, bias, output),
+    }
     Ok(())
 }
 
@@ -83,8 +112,16 @@ fn input_grad_on(
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight", shape.weight_len()?, weight.len())?;
     check_length(CONV, "input_grad", shape.input_len()?, input_grad.len())?;
-    let plan = Plan::input_grad(shape, weight, set);
-    apply::apply(&plan, set, gradient, None, input_grad);
+    match Lanes::of(shape, shape.group_channels()[0], set) {
+        Lanes::Images => {
+            let plan = Plan::input_grad(shape, weight, set);
+            apply::apply(&plan, set, gradient, None, input_grad);
+        }
+        Lanes::Pixels => {
+            let columns = Columns::input_grad(shape, weight, set);
+            columns.apply(set, gradient, None, input_grad);
+        }
+    }
     Ok(())
 }
 

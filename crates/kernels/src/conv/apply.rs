@@ -185,18 +185,22 @@ impl WithSimd for Run<'_, '_> {
 }
 
 /// [`Convolve`] before its tile is known to the compiler.
-struct Part<'a> {
-    input: &'a [f32],
-    taps: &'a [u32],
-    weights: &'a [f32],
-    pixels: &'a [Pixel],
-    bias: Option<&'a [f32]>,
-    first_target: usize,
-    channel_stride: usize,
+pub(crate) struct Part<'a> {
+    pub input: &'a [f32],
+    pub taps: &'a [u32],
+    pub weights: &'a [f32],
+    pub pixels: &'a [Pixel],
+    pub bias: Option<&'a [f32]>,
+    pub first_target: usize,
+    pub channel_stride: usize,
 }
 
 #[inline(always)]
-fn convolve<const O: usize, const P: usize>(simd: impl Simd, part: Part<'_>, sums: &mut [f32]) {
+pub(crate) fn convolve<const O: usize, const P: usize>(
+    simd: impl Simd,
+    part: Part<'_>,
+    sums: &mut [f32],
+) {
     let mut bias = [0.0; O];
     if let Some(given) = part.bias {
         bias[..given.len()].copy_from_slice(given);

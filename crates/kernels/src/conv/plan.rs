@@ -164,24 +164,32 @@ impl Plan {
         pixels * self.channels[1] * self.groups * self.batch
     }
 
-    /// The weights in the order in which tiles read them; channels that fill up a block get zeros.
     fn pack(&self, taps: usize, weight: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
-        let [block, _] = self.tile;
-        let blocks = self.channel_blocks();
-        let mut packed = vec![0.0; self.groups * blocks * taps * block];
-        if taps == 0 {
-            return packed;
-        }
-        for (index, part) in packed.chunks_mut(taps * block).enumerate() {
-            let (group, first) = (index / blocks, index % blocks * block);
-            for o in 0..block.min(self.channels[1] - first) {
-                for (tap, weights) in part.chunks_mut(block).enumerate() {
-                    weights[o] = weight(group, first + o, tap);
-                }
+        pack([self.groups, self.channels[1], self.tile[0]], taps, weight)
+    }
+}
+
+/// The weights `(group, channel, tap)` in the order in which tiles of `block` channels read them;
+/// channels that fill up a block get zeros.
+pub(crate) fn pack(
+    [groups, channels, block]: [usize; 3],
+    taps: usize,
+    weight: impl Fn(usize, usize, usize) -> f32,
+) -> Vec<f32> {
+    let blocks = channels.div_ceil(block);
+    let mut packed = vec![0.0; groups * blocks * taps * block];
+    if taps == 0 {
+        return packed;
+    }
+    for (index, part) in packed.chunks_mut(taps * block).enumerate() {
+        let (group, first) = (index / blocks, index % blocks * block);
+        for o in 0..block.min(channels - first) {
+            for (tap, weights) in part.chunks_mut(block).enumerate() {
+                weights[o] = weight(group, first + o, tap);
             }
         }
-        packed
     }
+    packed
 }
 
 /// Offsets of a dense kernel's taps in padded planes, in the order of the weights.
@@ -223,26 +231,26 @@ fn pixel(window: usize, target: usize) -> Pixel {
 }
 
 /// One axis of an input gradient.
-struct GradAxis {
+pub(crate) struct GradAxis {
     /// Extent of the padded gradient.
     extent: usize,
     /// Zeros before the gradient's first row.
-    before: usize,
+    pub before: usize,
     /// By residue of `i + padding`.
-    classes: Vec<GradClass>,
+    pub classes: Vec<GradClass>,
 }
 
 /// Input rows that share their kernel rows.
 #[derive(Clone, Default)]
-struct GradClass {
+pub(crate) struct GradClass {
     /// Input row, and where its window begins in the padded gradient.
-    pixels: Vec<(usize, usize)>,
+    pub pixels: Vec<(usize, usize)>,
     /// Kernel row, and its distance from a window's beginning.
-    taps: Vec<(usize, usize)>,
+    pub taps: Vec<(usize, usize)>,
 }
 
 impl GradAxis {
-    fn new(shape: &Conv2dShape, axis: usize, output: usize) -> Self {
+    pub(crate) fn new(shape: &Conv2dShape, axis: usize, output: usize) -> Self {
         let stride = shape.stride[axis];
         let dilation = shape.dilation[axis];
         let padding = shape.padding[axis].0;

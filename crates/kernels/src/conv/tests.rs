@@ -53,6 +53,29 @@ fn check(shape: &Conv2dShape) {
     }
 }
 
+#[test]
+fn few_images_with_many_channels() {
+    let shape = Conv2dShape::new(2, [18, 40], [9, 11], [3, 3]);
+    check(&shape);
+    check(&Conv2dShape {
+        stride: [2, 3],
+        padding: [(1, 0), (2, 1)],
+        dilation: [1, 2],
+        groups: 2,
+        ..Conv2dShape::new(3, [36, 28], [9, 11], [3, 2])
+    });
+    check(&Conv2dShape::new(3, [20, 33], [7, 7], [1, 1]));
+    check(&Conv2dShape {
+        stride: [2, 2],
+        ..Conv2dShape::new(3, [20, 33], [7, 8], [1, 1])
+    });
+    check(&Conv2dShape {
+        stride: [3, 2],
+        padding: [(3, 3), (4, 4)],
+        ..Conv2dShape::new(1, [13, 14], [30, 31], [7, 5])
+    });
+}
+
 fn shapes() -> impl Strategy<Value = Conv2dShape> {
     let axis = (
         0_usize..=13,
@@ -66,7 +89,7 @@ fn shapes() -> impl Strategy<Value = Conv2dShape> {
         0_usize..=19,
         1_usize..=3,
         0_usize..=4,
-        0_usize..=9,
+        0_usize..=14,
         axis.clone(),
         axis,
     )
