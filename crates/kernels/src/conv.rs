@@ -8,6 +8,7 @@ mod shape;
 mod tests;
 mod tile;
 mod weight;
+mod weight_columns;
 
 pub use shape::Conv2dShape;
 
@@ -149,7 +150,10 @@ fn weight_grad_on(
     check_length(CONV, "input", shape.input_len()?, input.len())?;
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight_grad", shape.weight_len()?, weight_grad.len())?;
-    weight::weight_grad(shape, set, input, gradient, weight_grad);
+    match Lanes::of(shape, shape.group_channels()[1], set) {
+        Lanes::Images => weight::weight_grad(shape, set, input, gradient, weight_grad),
+        Lanes::Pixels => weight_columns::weight_grad(shape, set, input, gradient, weight_grad),
+    }
     Ok(())
 }
 

@@ -95,6 +95,33 @@ impl WithSimd for Scatter<'_, '_> {
     }
 }
 
+/// Turns rows into lanes: vector `column * target_stride` of `target` gets value `column` of each of
+/// `count` rows, which lie `stride` apart, and zeros in further lanes.
+#[inline(always)]
+pub(crate) fn interleave<S: Simd>(
+    simd: S,
+    rows: &[f32],
+    [stride, count, columns]: [usize; 3],
+    target: &mut [S::f32s],
+    target_stride: usize,
+) {
+    let zero = simd.splat_f32s(0.0);
+    let mut block = [zero; MAX_LANES];
+    for first in (0..columns).step_by(S::F32_LANES) {
+        let length = S::F32_LANES.min(columns - first);
+        for (lane, row) in block[..S::F32_LANES].iter_mut().enumerate() {
+            *row = zero;
+            if lane < count {
+                *row = load(simd, &rows[lane * stride + first..][..length]);
+            }
+        }
+        transpose(simd, &mut block);
+        for (column, &value) in block[..length].iter().enumerate() {
+            target[(first + column) * target_stride] = value;
+        }
+    }
+}
+
 /// Loads a vector, or as much of one as `from` holds and zeros after it.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(simd: S, from: &[f32]) -> S::f32s {

@@ -23,17 +23,14 @@ const BAND: [usize; 2] = [6, 24];
 
 /// Where a tap reads, relative to a window's first pixel.
 #[derive(Clone, Copy)]
-struct Tap {
-    channel: usize,
-    offset: [isize; 2],
+pub(crate) struct Tap {
+    pub channel: usize,
+    pub offset: [isize; 2],
 }
 
 /// A grid of windows that share their taps.
 struct View {
-    /// Rows and columns of windows.
-    grid: [usize; 2],
-    /// From one window to the next in the source.
-    step: [usize; 2],
+    windows: Windows,
     taps: Vec<Tap>,
     /// `[group][block of channels][tap][tile's channels]`.
     weights: Vec<f32>,
@@ -41,9 +38,72 @@ struct View {
     targets: Option<Vec<u32>>,
 }
 
-impl View {
-    fn windows(&self) -> usize {
+/// A grid of windows over a plane.
+#[derive(Clone, Copy)]
+pub(crate) struct Windows {
+    /// Rows and columns of windows.
+    pub grid: [usize; 2],
+    /// From one window to the next in the source.
+    pub step: [usize; 2],
+    /// Height and width of the source.
+    pub source: [usize; 2],
+}
+
+impl Windows {
+    pub(crate) fn count(&self) -> usize {
         self.grid[0] * self.grid[1]
+    }
+
+    /// Packs the values under `count` windows from `first` on into rows of `stride`, a row for each
+    /// tap.
+    pub(crate) fn pack(
+        &self,
+        taps: &[Tap],
+        source: &[f32],
+        [first, count, stride]: [usize; 3],
+        packed: &mut [f32],
+    ) {
+        let [height, width] = self.source;
+        let windows = first..first + count;
+        let columns = self.grid[1];
+        for (tap, packed) in taps.iter().zip(packed.chunks_mut(stride)) {
+            let plane = &source[tap.channel * height * width..][..height * width];
+            let [down, right] = tap.offset;
+            // Windows from `inside.0` to `inside.1` of a row read within the image.
+            let bound = |x: isize| (x.max(0) as usize).div_ceil(self.step[1]).min(columns);
+            let inside = (bound(-right), bound(width as isize - right));
+            let mut at = windows.start;
+            let mut packed = &mut packed[..windows.len()];
+            while at < windows.end {
+                let (row, column) = (at / columns, at % columns);
+                let length = (columns - column).min(windows.end - at);
+                let (line, rest) = packed.split_at_mut(length);
+                packed = rest;
+                at += length;
+                let y = (row * self.step[0]) as isize + down;
+                if y < 0 || y >= height as isize {
+                    line.fill(0.0);
+                    continue;
+                }
+                let first = inside.0.clamp(column, column + length);
+                let end = inside.1.clamp(first, column + length);
+                line[..first - column].fill(0.0);
+                line[end - column..].fill(0.0);
+                if first == end {
+                    continue;
+                }
+                let start = y as usize * width + ((first * self.step[1]) as isize + right) as usize;
+                let line = &mut line[first - column..end - column];
+                if self.step[1] == 1 {
+                    line.copy_from_slice(&plane[start..start + line.len()]);
+                } else {
+                    for (value, source) in line.iter_mut().zip(plane[start..].chunks(self.step[1]))
+                    {
+                        *value = source[0];
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -67,17 +127,7 @@ impl Columns {
     pub(crate) fn forward(shape: &Conv2dShape, weight: &[f32], set: InstructionSet) -> Self {
         let shape = &flattened(shape);
         let [c_in, c_out] = shape.group_channels();
-        let mut taps = Vec::with_capacity(c_in * shape.taps());
-        for channel in 0..c_in {
-            for y in 0..shape.kernel[0] {
-                for x in 0..shape.kernel[1] {
-                    let offset = [(y, 0), (x, 1)].map(|(k, axis)| {
-                        (k * shape.dilation[axis]) as isize - shape.padding[axis].0 as isize
-                    });
-                    taps.push(Tap { channel, offset });
-                }
-            }
-        }
+        let taps = dense_taps(shape);
         let mut columns = Self::empty(shape, [c_in, c_out], [shape.input, extents(shape)]);
         columns.choose(set, taps.len(), [columns.target[0] * columns.target[1]]);
         let weights = pack(
@@ -86,8 +136,11 @@ impl Columns {
             |group, o, tap| weight[(group * c_out + o) * taps.len() + tap],
         );
         columns.views.push(View {
-            grid: columns.target,
-            step: shape.stride,
+            windows: Windows {
+                grid: columns.target,
+                step: shape.stride,
+                source: columns.source,
+            },
             taps,
             weights,
             targets: None,
@@ -147,8 +200,11 @@ impl Columns {
                 }
             }
             columns.views.push(View {
-                grid: [rows.pixels.len(), lines.pixels.len()],
-                step: [1, 1],
+                windows: Windows {
+                    grid: [rows.pixels.len(), lines.pixels.len()],
+                    step: [1, 1],
+                    source: columns.source,
+                },
                 taps,
                 weights,
                 targets: (shape.stride != [1, 1]).then_some(targets),
@@ -201,7 +257,7 @@ impl Columns {
         let work = self
             .views
             .iter()
-            .map(|view| view.windows() * view.taps.len() * self.channels[1] * self.groups)
+            .map(|view| view.windows.count() * view.taps.len() * self.channels[1] * self.groups)
             .sum();
         each_piece(target, target_image, work, |image, target| {
             set.run(Image {
@@ -214,8 +270,25 @@ impl Columns {
     }
 }
 
+/// The taps of a dense kernel, in the order of the weights.
+pub(crate) fn dense_taps(shape: &Conv2dShape) -> Vec<Tap> {
+    let channels = shape.group_channels()[0];
+    let mut taps = Vec::with_capacity(channels * shape.taps());
+    for channel in 0..channels {
+        for y in 0..shape.kernel[0] {
+            for x in 0..shape.kernel[1] {
+                let offset = [(y, 0), (x, 1)].map(|(k, axis)| {
+                    (k * shape.dilation[axis]) as isize - shape.padding[axis].0 as isize
+                });
+                taps.push(Tap { channel, offset });
+            }
+        }
+    }
+    taps
+}
+
 /// A pointwise convolution sees its image as one row.
-fn flattened(shape: &Conv2dShape) -> Conv2dShape {
+pub(crate) fn flattened(shape: &Conv2dShape) -> Conv2dShape {
     let pointwise = shape.kernel == [1, 1] && shape.stride == [1, 1];
     if pointwise && shape.padding == [(0, 0), (0, 0)] {
         return Conv2dShape {
@@ -265,9 +338,10 @@ impl WithSimd for Image<'_> {
                 for group in 0..columns.groups {
                     let source = &source[group * source_group..][..source_group];
                     for view in &columns.views {
-                        for first in (0..view.windows()).step_by(stride) {
-                            let count = stride.min(view.windows() - first);
-                            view.pack(columns.source, source, first..first + count, stride, packed);
+                        for first in (0..view.windows.count()).step_by(stride) {
+                            let count = stride.min(view.windows.count() - first);
+                            view.windows
+                                .pack(&view.taps, source, [first, count, stride], packed);
                             for at in 0..blocks {
                                 let channel = group * c_target + at * block;
                                 let channels = block.min(c_target - at * block);
@@ -299,57 +373,6 @@ impl WithSimd for Image<'_> {
 }
 
 impl View {
-    /// Packs the values under `windows` into rows of `stride`, a row for each tap.
-    fn pack(
-        &self,
-        extent: [usize; 2],
-        source: &[f32],
-        windows: std::ops::Range<usize>,
-        stride: usize,
-        packed: &mut [f32],
-    ) {
-        let [height, width] = extent;
-        let columns = self.grid[1];
-        for (tap, packed) in self.taps.iter().zip(packed.chunks_mut(stride)) {
-            let plane = &source[tap.channel * height * width..][..height * width];
-            let [down, right] = tap.offset;
-            // Windows from `inside.0` to `inside.1` of a row read within the image.
-            let bound = |x: isize| (x.max(0) as usize).div_ceil(self.step[1]).min(columns);
-            let inside = (bound(-right), bound(width as isize - right));
-            let mut at = windows.start;
-            let mut packed = &mut packed[..windows.len()];
-            while at < windows.end {
-                let (row, column) = (at / columns, at % columns);
-                let length = (columns - column).min(windows.end - at);
-                let (line, rest) = packed.split_at_mut(length);
-                packed = rest;
-                at += length;
-                let y = (row * self.step[0]) as isize + down;
-                if y < 0 || y >= height as isize {
-                    line.fill(0.0);
-                    continue;
-                }
-                let first = inside.0.clamp(column, column + length);
-                let end = inside.1.clamp(first, column + length);
-                line[..first - column].fill(0.0);
-                line[end - column..].fill(0.0);
-                if first == end {
-                    continue;
-                }
-                let start = y as usize * width + ((first * self.step[1]) as isize + right) as usize;
-                let line = &mut line[first - column..end - column];
-                if self.step[1] == 1 {
-                    line.copy_from_slice(&plane[start..start + line.len()]);
-                } else {
-                    for (value, source) in line.iter_mut().zip(plane[start..].chunks(self.step[1]))
-                    {
-                        *value = source[0];
-                    }
-                }
-            }
-        }
-    }
-
     /// Stores the sums of windows from `first` on into a target plane.
     fn store(&self, first: usize, sums: &[f32], plane: &mut [f32]) {
         match &self.targets {

@@ -210,3 +210,50 @@ impl<const O: usize, const T: usize> WithSimd for Correlate<'_, O, T> {
         stored[..O].copy_from_slice(&sums);
     }
 }
+
+/// `sums[o][v] += sum over pixels of gradient[o][pixel] * input[pixel][v]`, for `O` output channels
+/// and `V` vectors of taps.
+pub(crate) struct Outer<'a, const O: usize, const V: usize> {
+    /// For each channel its pixels' gradient.
+    pub gradient: [&'a [f32]; O],
+    /// For each pixel `stride` vectors, from the first of `V` on.
+    pub input: &'a [f32],
+    /// Vectors from pixel to pixel.
+    pub stride: usize,
+    /// For each channel `stride` vectors, from the first of `V` on.
+    pub sums: &'a mut [f32],
+}
+
+impl<const O: usize, const V: usize> WithSimd for Outer<'_, O, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (input, _) = S::as_simd_f32s(self.input);
+        let (stored, _) = S::as_mut_simd_f32s(self.sums);
+        let pixels = self.gradient[0].len();
+        let mut gradient: [&[f32]; O] = [&[]; O];
+        for o in 0..O {
+            gradient[o] = &self.gradient[o][..pixels];
+        }
+        // From zero for each band of pixels: the shorter a chain of additions, the less it rounds.
+        let mut sums = [[simd.splat_f32s(0.0); V]; O];
+        for (pixel, input) in input.chunks(self.stride).take(pixels).enumerate() {
+            let input = &input[..V];
+            let mut values = [simd.splat_f32s(0.0); V];
+            values.copy_from_slice(input);
+            for o in 0..O {
+                let slope = simd.splat_f32s(gradient[o][pixel]);
+                for v in 0..V {
+                    sums[o][v] = simd.mul_add_e_f32s(slope, values[v], sums[o][v]);
+                }
+            }
+        }
+        for o in 0..O {
+            for v in 0..V {
+                let stored = &mut stored[o * self.stride + v];
+                *stored = simd.add_f32s(*stored, sums[o][v]);
+            }
+        }
+    }
+}
