@@ -28,12 +28,17 @@ enum Lanes {
     Pixels,
 }
 
+/// The most values of a lane block that stays in the second-level cache: 1.5 MiB.
+const CACHED: usize = 3 << 17;
+
 impl Lanes {
-    /// The better choice for sums that share packed values between `sharing` channels.
-    fn of(shape: &Conv2dShape, sharing: usize, set: InstructionSet) -> Self {
+    /// The better choice for sums whose images have `values` that are read many times, and which
+    /// share packed values between `sharing` channels.
+    fn of(shape: &Conv2dShape, values: usize, sharing: usize, set: InstructionSet) -> Self {
         let lanes = set.lanes();
-        let filled = shape.batch.next_multiple_of(lanes);
-        if filled * 3 > shape.batch * 4 && sharing >= 12 {
+        let empty = shape.batch.next_multiple_of(lanes) * 3 > shape.batch * 4;
+        let spilt = values.saturating_mul(lanes) > CACHED;
+        if (empty && sharing >= 12) || (spilt && sharing >= 32) {
             Self::Pixels
         } else {
             Self::Images
@@ -80,7 +85,9 @@ fn conv2d_on(
     if let Some(bias) = bias {
         check_length(CONV, "bias", shape.channels[1], bias.len())?;
     }
-    match Lanes::of(shape, shape.group_channels()[1], set) {
+    let [height, width] = shape.padded();
+    let values = shape.channels[0] * height * width;
+    match Lanes::of(shape, values, shape.group_channels()[1], set) {
         Lanes::Images => {
             let plan = Plan::forward(shape, weight, set);
             apply::apply(&plan, set, input, bias, output);
@@ -113,7 +120,8 @@ fn input_grad_on(
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight", shape.weight_len()?, weight.len())?;
     check_length(CONV, "input_grad", shape.input_len()?, input_grad.len())?;
-    match Lanes::of(shape, shape.group_channels()[0], set) {
+    let values = gradient.len() / shape.batch.max(1);
+    match Lanes::of(shape, values, shape.group_channels()[0], set) {
         Lanes::Images => {
             let plan = Plan::input_grad(shape, weight, set);
             apply::apply(&plan, set, gradient, None, input_grad);
@@ -150,7 +158,8 @@ fn weight_grad_on(
     check_length(CONV, "input", shape.input_len()?, input.len())?;
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight_grad", shape.weight_len()?, weight_grad.len())?;
-    match Lanes::of(shape, shape.group_channels()[1], set) {
+    let values = (input.len() + gradient.len()) / shape.batch.max(1);
+    match Lanes::of(shape, values, shape.group_channels()[1], set) {
         Lanes::Images => weight::weight_grad(shape, set, input, gradient, weight_grad),
         Lanes::Pixels => weight_columns::weight_grad(shape, set, input, gradient, weight_grad),
     }

@@ -95,29 +95,41 @@ impl WithSimd for Scatter<'_, '_> {
     }
 }
 
-/// Turns rows into lanes: vector `column * target_stride` of `target` gets value `column` of each of
-/// `count` rows, which lie `stride` apart, and zeros in further lanes.
-#[inline(always)]
-pub(crate) fn interleave<S: Simd>(
-    simd: S,
-    rows: &[f32],
-    [stride, count, columns]: [usize; 3],
-    target: &mut [S::f32s],
-    target_stride: usize,
-) {
-    let zero = simd.splat_f32s(0.0);
-    let mut block = [zero; MAX_LANES];
-    for first in (0..columns).step_by(S::F32_LANES) {
-        let length = S::F32_LANES.min(columns - first);
-        for (lane, row) in block[..S::F32_LANES].iter_mut().enumerate() {
-            *row = zero;
-            if lane < count {
-                *row = load(simd, &rows[lane * stride + first..][..length]);
+/// Turns rows into lanes: a matrix of `rows` by `columns` becomes `columns` times as many vectors as
+/// its rows fill, with zeros in the last one's further lanes.
+pub(crate) struct Interleave<'a> {
+    /// The matrix, each row `stride` long.
+    pub source: &'a [f32],
+    pub stride: usize,
+    pub columns: usize,
+    /// `[column][target_stride]` vectors.
+    pub target: &'a mut [f32],
+    pub target_stride: usize,
+}
+
+impl WithSimd for Interleave<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (target, _) = S::as_mut_simd_f32s(self.target);
+        let zero = simd.splat_f32s(0.0);
+        let mut block = [zero; MAX_LANES];
+        for (vector, rows) in self.source.chunks(S::F32_LANES * self.stride).enumerate() {
+            let count = rows.len() / self.stride;
+            for first in (0..self.columns).step_by(S::F32_LANES) {
+                let length = S::F32_LANES.min(self.columns - first);
+                for (lane, row) in block[..S::F32_LANES].iter_mut().enumerate() {
+                    *row = zero;
+                    if lane < count {
+                        *row = load(simd, &rows[lane * self.stride + first..][..length]);
+                    }
+                }
+                transpose(simd, &mut block);
+                for (column, &value) in block[..length].iter().enumerate() {
+                    target[(first + column) * self.target_stride + vector] = value;
+                }
             }
-        }
-        transpose(simd, &mut block);
-        for (column, &value) in block[..length].iter().enumerate() {
-            target[(first + column) * target_stride] = value;
         }
     }
 }

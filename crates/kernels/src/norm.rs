@@ -1,7 +1,7 @@
 //! Batch norm, forward and backward.
 //!
-//! A first pass over each channel finds its sums, a second walks the tensor once in the order in
-//! which it lies. Each plane is summed in `f32` lanes, planes in `f64`: so a sum of millions of
+//! One channel after another, all its planes two or three times: the later times they are still in
+//! the cache, as often as not. Each plane is summed in `f32` lanes, planes in `f64`: so a sum of millions of
 //! values is as good as one of hundreds.
 
 #[cfg(test)]
@@ -18,6 +18,9 @@ const BATCH_NORM: &str = "batch_norm";
 
 /// About how many values one task reads and writes.
 const PIECE: usize = 1 << 14;
+
+/// Into how many tasks a call is cut, at least, as long as there are channels.
+const TASKS: usize = 8;
 
 /// The shape of a batch norm of `[B, C, ...]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,18 +92,58 @@ pub fn batch_norm_train(
         &[("input", input.len()), ("output", output.len())],
         &[("mean", mean.len()), ("variance", variance.len())],
     )?;
-    let tasks: Vec<_> = mean
-        .iter_mut()
-        .zip(variance.iter_mut())
-        .enumerate()
+    shape.check(&[], &[("gamma", gamma.len()), ("beta", beta.len())])?;
+    let group = channels_per_task(shape);
+    let targets = by_channels(shape, group, output);
+    let statistics = mean.chunks_mut(group).zip(variance.chunks_mut(group));
+    let tasks: Vec<_> = statistics.zip(targets).enumerate().collect();
+    each_task(
+        tasks,
+        input.len(),
+        |(index, ((mean, variance), mut target))| {
+            for (at, (mean, variance)) in mean.iter_mut().zip(variance).enumerate() {
+                let channel = index * group + at;
+                let planes = Planes::of(shape, channel, input);
+                [*mean, *variance] = set.run(Moments { planes });
+                let scale = f64::from(gamma[channel]) * inverse_deviation(*variance, epsilon);
+                let affine = [[*mean, scale as f32, beta[channel]]];
+                for (input, target) in planes.each().zip(&mut target) {
+                    set.run(Normalise {
+                        pixels: shape.pixels.max(1),
+                        first_plane: 0,
+                        affine: &affine,
+                        input,
+                        output: &mut target[at * shape.pixels..][..shape.pixels],
+                    });
+                }
+            }
+        },
+    );
+    Ok(())
+}
+
+/// How many channels a task takes: few enough that there is work for some threads.
+fn channels_per_task(shape: &BatchNormShape) -> usize {
+    (shape.channels / TASKS).max(1)
+}
+
+/// For each `group` of channels its part of each sample.
+fn by_channels<'a>(
+    shape: &BatchNormShape,
+    group: usize,
+    values: &'a mut [f32],
+) -> Vec<Vec<&'a mut [f32]>> {
+    let groups = shape.channels.div_ceil(group);
+    let mut parts: Vec<_> = (0..groups)
+        .map(|_| Vec::with_capacity(shape.batch))
         .collect();
-    each_task(tasks, input.len(), |(channel, (mean, variance))| {
-        [*mean, *variance] = set.run(Moments {
-            planes: Planes::of(shape, channel, input),
-        });
-    });
-    let statistics = BatchNormStatistics { mean, variance };
-    batch_norm(shape, input, [gamma, beta], statistics, epsilon, output)
+    for sample in values.chunks_mut((shape.channels * shape.pixels).max(1)) {
+        let of_group = sample.chunks_mut((group * shape.pixels).max(1));
+        for (part, values) in parts.iter_mut().zip(of_group) {
+            part.push(values);
+        }
+    }
+    parts
 }
 
 /// Normalises `input` by given statistics: `(input - mean) / sqrt(variance + epsilon) * gamma +
@@ -179,46 +222,46 @@ pub fn batch_norm_train_backward(
         ],
     )?;
     let count = (shape.batch * shape.pixels) as f64;
-    let mut slopes = vec![Slope::default(); shape.channels];
-    let tasks: Vec<_> = slopes
-        .iter_mut()
-        .zip(gamma_grad.iter_mut().zip(beta_grad.iter_mut()))
-        .enumerate()
-        .collect();
+    let group = channels_per_task(shape);
+    let targets = by_channels(shape, group, input_grad);
+    let sums = gamma_grad
+        .chunks_mut(group)
+        .zip(beta_grad.chunks_mut(group));
+    let tasks: Vec<_> = sums.zip(targets).enumerate().collect();
     each_task(
         tasks,
         input.len(),
-        |(channel, (slope, (gamma_grad, beta_grad)))| {
-            let [sum, product] = set.run(Products {
-                input: Planes::of(shape, channel, input),
-                gradient: Planes::of(shape, channel, gradient),
-                mean: mean[channel],
-            });
-            let inverse = inverse_deviation(variance[channel], epsilon);
-            *beta_grad = sum as f32;
-            *gamma_grad = (product * inverse) as f32;
-            let scale = f64::from(gamma[channel]) * inverse;
-            *slope = Slope {
-                mean: mean[channel],
-                gradient: scale as f32,
-                input: (-scale * inverse * inverse * product / count) as f32,
-                constant: (-scale * sum / count) as f32,
-            };
+        |(index, ((gamma_grad, beta_grad), mut target))| {
+            for (at, (gamma_grad, beta_grad)) in gamma_grad.iter_mut().zip(beta_grad).enumerate() {
+                let channel = index * group + at;
+                let planes = [input, gradient].map(|values| Planes::of(shape, channel, values));
+                let [sum, product] = set.run(Products {
+                    input: planes[0],
+                    gradient: planes[1],
+                    mean: mean[channel],
+                });
+                let inverse = inverse_deviation(variance[channel], epsilon);
+                *beta_grad = sum as f32;
+                *gamma_grad = (product * inverse) as f32;
+                let scale = f64::from(gamma[channel]) * inverse;
+                let slope = Slope {
+                    mean: mean[channel],
+                    gradient: scale as f32,
+                    input: (-scale * inverse * inverse * product / count) as f32,
+                    constant: (-scale * sum / count) as f32,
+                };
+                let planes = planes[0].each().zip(planes[1].each());
+                for ((input, gradient), target) in planes.zip(&mut target) {
+                    set.run(Spread {
+                        slope,
+                        input,
+                        gradient,
+                        output: &mut target[at * shape.pixels..][..shape.pixels],
+                    });
+                }
+            }
         },
     );
-    let planes_per_piece = (PIECE / shape.pixels.max(1)).max(1);
-    let piece = planes_per_piece * shape.pixels;
-    each_piece(input_grad, piece, input.len(), |index, input_grad| {
-        let length = input_grad.len();
-        set.run(Spread {
-            pixels: shape.pixels,
-            first_plane: index * planes_per_piece,
-            slopes: &slopes,
-            input: &input[index * piece..][..length],
-            gradient: &gradient[index * piece..][..length],
-            output: input_grad,
-        });
-    });
     Ok(())
 }
 
@@ -411,11 +454,9 @@ struct Slope {
     constant: f32,
 }
 
-/// The input's gradient of some planes.
+/// The input's gradient of a plane.
 struct Spread<'a> {
-    pixels: usize,
-    first_plane: usize,
-    slopes: &'a [Slope],
+    slope: Slope,
     input: &'a [f32],
     gradient: &'a [f32],
     output: &'a mut [f32],
@@ -426,37 +467,25 @@ impl WithSimd for Spread<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let mut channel = self.first_plane % self.slopes.len();
-        let planes = self
-            .input
-            .chunks(self.pixels)
-            .zip(self.gradient.chunks(self.pixels));
-        for ((input, gradient), output) in planes.zip(self.output.chunks_mut(self.pixels)) {
-            let slope = self.slopes[channel];
-            channel = if channel + 1 == self.slopes.len() {
-                0
-            } else {
-                channel + 1
-            };
-            let mean = simd.splat_f32s(slope.mean);
-            let by_gradient = simd.splat_f32s(slope.gradient);
-            let by_input = simd.splat_f32s(slope.input);
-            let constant = simd.splat_f32s(slope.constant);
-            let term = |value, gradient| {
-                let distance = simd.sub_f32s(value, mean);
-                let from_input = simd.mul_add_e_f32s(distance, by_input, constant);
-                simd.mul_add_e_f32s(gradient, by_gradient, from_input)
-            };
-            let (input, input_rest) = S::as_simd_f32s(input);
-            let (gradient, gradient_rest) = S::as_simd_f32s(gradient);
-            let (output, output_rest) = S::as_mut_simd_f32s(output);
-            for ((output, &input), &gradient) in output.iter_mut().zip(input).zip(gradient) {
-                *output = term(input, gradient);
-            }
-            if !input_rest.is_empty() {
-                let value = term(load(simd, input_rest), load(simd, gradient_rest));
-                store(simd, output_rest, value);
-            }
+        let slope = self.slope;
+        let mean = simd.splat_f32s(slope.mean);
+        let by_gradient = simd.splat_f32s(slope.gradient);
+        let by_input = simd.splat_f32s(slope.input);
+        let constant = simd.splat_f32s(slope.constant);
+        let term = |value, gradient| {
+            let distance = simd.sub_f32s(value, mean);
+            let from_input = simd.mul_add_e_f32s(distance, by_input, constant);
+            simd.mul_add_e_f32s(gradient, by_gradient, from_input)
+        };
+        let (input, input_rest) = S::as_simd_f32s(self.input);
+        let (gradient, gradient_rest) = S::as_simd_f32s(self.gradient);
+        let (output, output_rest) = S::as_mut_simd_f32s(self.output);
+        for ((output, &input), &gradient) in output.iter_mut().zip(input).zip(gradient) {
+            *output = term(input, gradient);
+        }
+        if !input_rest.is_empty() {
+            let value = term(load(simd, input_rest), load(simd, gradient_rest));
+            store(simd, output_rest, value);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::plan::extents;
 use super::shape::Conv2dShape;
 use super::tile::{CONVOLVE, Outer, best_tile, with_tile};
 use crate::isa::InstructionSet;
-use crate::lanes::interleave;
+use crate::lanes::Interleave;
 use crate::parallel::each_piece;
 use crate::scratch::with_scratch;
 
@@ -24,6 +24,9 @@ const VECTORS: usize = 8;
 
 /// Into how many tasks a call is cut, at least, as long as there are channels.
 const TASKS: usize = 8;
+
+/// Channels of a task, at least: each task packs its taps itself.
+const CHANNELS: usize = 48;
 
 /// What all tasks share.
 struct Sums<'a> {
@@ -66,7 +69,7 @@ pub(crate) fn weight_grad(
     let channel_blocks = c_out.div_ceil(tile[0]);
     let parts = TASKS
         .div_ceil(shape.groups * tap_blocks)
-        .min(channel_blocks);
+        .min(c_out.div_ceil(CHANNELS));
     let channels = channel_blocks.div_ceil(parts) * tile[0];
     let sums = Sums {
         shape,
@@ -134,10 +137,9 @@ impl WithSimd for Task<'_> {
         let input_plane = sums.shape.input[0] * sums.shape.input[1];
         let output_plane = sums.windows.count();
         let band = BAND.min(output_plane);
-        let zero = simd.splat_f32s(0.0);
         with_scratch(taps.len() * band, |packed| {
             with_scratch(band * row, |pixels| {
-                S::as_mut_simd_f32s(pixels).0.fill(zero);
+                pixels.fill(0.0);
                 for image in 0..sums.shape.batch {
                     let input = image * sums.shape.channels[0] + group * c_in;
                     let input = &sums.input[input * input_plane..][..c_in * input_plane];
@@ -146,11 +148,14 @@ impl WithSimd for Task<'_> {
                     for first in (0..output_plane).step_by(band) {
                         let count = band.min(output_plane - first);
                         sums.windows.pack(taps, input, [first, count, band], packed);
-                        let (target, _) = S::as_mut_simd_f32s(pixels);
-                        for (vector, rows) in packed.chunks(S::F32_LANES * band).enumerate() {
-                            let shape = [band, rows.len() / band, count];
-                            interleave(simd, rows, shape, &mut target[vector..], sums.vectors);
-                        }
+                        // What runs inside a closure is not compiled for `S` unless it asks for it.
+                        simd.vectorize(Interleave {
+                            source: packed,
+                            stride: band,
+                            columns: count,
+                            target: pixels,
+                            target_stride: sums.vectors,
+                        });
                         let part = Part {
                             gradient,
                             plane: output_plane,

@@ -30,7 +30,9 @@ impl Window {
         let sides = [0, 1].map(|axis| {
             let [first, end] = shape.taps(axis, at[axis]);
             let start = at[axis] * shape.stride[axis];
-            let inside = [first, end].map(|tap| (start + tap).saturating_sub(shape.padding[axis]));
+            // A window that lies in the padding has no place in the plane.
+            let place = |tap: usize| (start + tap).saturating_sub(shape.padding[axis]);
+            let inside = [first, end].map(|tap| place(tap).min(shape.input[axis]));
             let padded = (shape.input[axis] + 2 * shape.padding[axis]).saturating_sub(start);
             let count = match divisor {
                 Divisor::IncludePadding => padded.min(shape.kernel[axis]),
