@@ -15,7 +15,7 @@ use everburn_kernels::{
 const BUDGET: Duration = Duration::from_millis(60);
 
 /// Microseconds of the fastest call.
-fn best(mut call: impl FnMut()) -> f64 {
+fn best<R>(mut call: impl FnMut() -> R) -> f64 {
     call();
     let started = Instant::now();
     let mut best = f64::INFINITY;
@@ -23,7 +23,7 @@ fn best(mut call: impl FnMut()) -> f64 {
     while calls < 7 || started.elapsed() < BUDGET {
         calls += 1;
         let now = Instant::now();
-        call();
+        std::hint::black_box(call());
         best = best.min(now.elapsed().as_secs_f64() * 1e6);
     }
     best
@@ -68,24 +68,10 @@ fn convolution(batch: usize, channels: [usize; 2], input: usize, kernel: usize, 
         conv2d_input_grad(&shape, &gradient, &weight, &mut input_grad)?;
         conv2d_weight_grad(&shape, &input, &gradient, &mut weight_grad)?;
         conv2d_bias_grad(&shape, &gradient, &mut bias_grad)?;
-        let forward = best(|| drop(conv2d(&shape, &input, &weight, None, &mut output)));
-        let gx = best(|| {
-            drop(conv2d_input_grad(
-                &shape,
-                &gradient,
-                &weight,
-                &mut input_grad,
-            ))
-        });
-        let gw = best(|| {
-            drop(conv2d_weight_grad(
-                &shape,
-                &input,
-                &gradient,
-                &mut weight_grad,
-            ))
-        });
-        let gb = best(|| drop(conv2d_bias_grad(&shape, &gradient, &mut bias_grad)));
+        let forward = best(|| conv2d(&shape, &input, &weight, None, &mut output));
+        let gx = best(|| conv2d_input_grad(&shape, &gradient, &weight, &mut input_grad));
+        let gw = best(|| conv2d_weight_grad(&shape, &input, &gradient, &mut weight_grad));
+        let gb = best(|| conv2d_bias_grad(&shape, &gradient, &mut bias_grad));
         let flops = 2.0 * shape.weight_len()? as f64 * output.len() as f64 / channels[1] as f64;
         println!(
             "{name}: forward {forward:.0} ({:.0} GFLOP/s), input {gx:.0} ({:.0}), weight {gw:.0} \
@@ -112,15 +98,8 @@ fn max_pool(shape: &Pool2dShape) -> Result<(), KernelError> {
     let mut input_grad = vec![0.0; input.len()];
     max_pool2d(shape, &input, &mut output, &mut indices)?;
     let gradient = noise(output.len());
-    let forward = best(|| drop(max_pool2d(shape, &input, &mut output, &mut indices)));
-    let backward = best(|| {
-        drop(max_pool2d_backward(
-            shape,
-            &gradient,
-            &indices,
-            &mut input_grad,
-        ))
-    });
+    let forward = best(|| max_pool2d(shape, &input, &mut output, &mut indices));
+    let backward = best(|| max_pool2d_backward(shape, &gradient, &indices, &mut input_grad));
     println!("{name}: forward {forward:.0}, backward {backward:.0}");
     Ok(())
 }
@@ -150,7 +129,7 @@ fn norm(shape: BatchNormShape) -> Result<(), KernelError> {
         )
     };
     train()?;
-    let forward = best(|| drop(train()));
+    let forward = best(|| train());
     let mut gradients = [beta.clone(), beta.clone()];
     let backward = best(|| {
         let [gamma_grad, beta_grad] = &mut gradients;
@@ -160,15 +139,7 @@ fn norm(shape: BatchNormShape) -> Result<(), KernelError> {
         };
         let to = [&mut gamma_grad[..], beta_grad];
         let from = [&input[..], &gradient];
-        drop(batch_norm_train_backward(
-            &shape,
-            from,
-            &gamma,
-            statistics,
-            1e-5,
-            &mut output,
-            to,
-        ));
+        batch_norm_train_backward(&shape, from, &gamma, statistics, 1e-5, &mut output, to);
     });
     println!("{name}: forward {forward:.0}, backward {backward:.0}");
     Ok(())

@@ -81,6 +81,7 @@ impl WithSimd for Scatter<'_, '_> {
             let start = self.first + chunk * S::F32_LANES;
             if pixels.len() == S::F32_LANES {
                 // By registers: a call to memcpy would store halves of what is then loaded whole.
+                #[expect(clippy::manual_memcpy, reason = "that is the call to memcpy")]
                 for lane in 0..S::F32_LANES {
                     block[lane] = pixels[lane];
                 }

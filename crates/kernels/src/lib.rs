@@ -8,7 +8,7 @@
 //! - [`max_pool2d`], [`avg_pool2d`] and [`adaptive_avg_pool2d`], each with its `_backward`; for
 //!   `f32` and `f64`.
 //! - [`batch_norm_train`], [`batch_norm_train_backward`] and [`batch_norm`].
-//! - [`reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
+//! - [`mod@reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
 //!   `f64` tensors.
 //!
 //! Threads are those of the rayon pool that a call runs in. The bits of a result do not depend on

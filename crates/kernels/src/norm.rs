@@ -34,7 +34,7 @@ pub struct BatchNormShape {
 }
 
 impl BatchNormShape {
-    fn len(&self) -> Result<usize, KernelError> {
+    pub(crate) fn len(&self) -> Result<usize, KernelError> {
         product(BATCH_NORM, &[self.batch, self.channels, self.pixels])
     }
 

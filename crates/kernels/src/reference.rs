@@ -2,8 +2,10 @@
 //! and what runs for `f64` tensors.
 
 mod conv;
+mod norm;
 
 pub use conv::{conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
+pub use norm::{batch_norm, batch_norm_train, batch_norm_train_backward};
 
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 

@@ -167,7 +167,7 @@ impl WithSimd for Run<'_, '_> {
                             first_target,
                             channel_stride: band,
                         };
-                        with_tile!(plan.tile, convolve(simd, part, sums));
+                        with_tile!(plan.tile, convolve(simd, &part, sums));
                     }
                     for o in 0..count {
                         let from = o * band * S::F32_LANES;
@@ -198,7 +198,7 @@ pub(crate) struct Part<'a> {
 #[inline(always)]
 pub(crate) fn convolve<const O: usize, const P: usize>(
     simd: impl Simd,
-    part: Part<'_>,
+    part: &Part<'_>,
     sums: &mut [f32],
 ) {
     let mut bias = [0.0; O];

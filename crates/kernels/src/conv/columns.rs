@@ -236,12 +236,7 @@ impl Columns {
             .max()
             .map_or(0, |windows| windows.div_ceil(lanes));
         self.band = most.div_ceil(most.div_ceil(fits).max(1)).max(1);
-        self.tile = best_tile(
-            &CONVOLVE,
-            set.registers(),
-            self.channels[1],
-            std::iter::once(self.band),
-        );
+        self.tile = best_tile(&CONVOLVE, set.registers(), self.channels[1], &[self.band]);
     }
 
     /// Computes `target` from `source` and, for each target channel, `bias`; a task for each image.
@@ -356,7 +351,7 @@ impl WithSimd for Image<'_> {
                                     first_target: 0,
                                     channel_stride: columns.band,
                                 };
-                                with_tile!(columns.tile, convolve(simd, part, sums));
+                                with_tile!(columns.tile, convolve(simd, &part, sums));
                                 for o in 0..channels {
                                     let plane =
                                         &mut target[(channel + o) * target_plane..][..target_plane];

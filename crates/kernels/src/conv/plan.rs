@@ -64,7 +64,7 @@ impl Plan {
             &CONVOLVE,
             set.registers(),
             plan.channels[1],
-            std::iter::once(pixels.len()),
+            &[pixels.len()],
         );
         let weights = plan.pack(taps.len(), |group, o, tap| {
             weight[(group * plan.channels[1] + o) * taps.len() + tap]
@@ -102,12 +102,8 @@ impl Plan {
                 }
             }
         }
-        plan.tile = best_tile(
-            &CONVOLVE,
-            set.registers(),
-            plan.channels[1],
-            classes.iter().map(|(_, _, pixels)| pixels.len()),
-        );
+        let windows: Vec<usize> = classes.iter().map(|(_, _, pixels)| pixels.len()).collect();
+        plan.tile = best_tile(&CONVOLVE, set.registers(), plan.channels[1], &windows);
         for (row_class, column_class, pixels) in classes {
             let mut taps = Vec::new();
             // Which weight each tap takes, relative to its input channel's kernel.

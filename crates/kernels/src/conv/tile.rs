@@ -1,4 +1,8 @@
-//! The two register tiles that all convolutions are made of.
+//! The three register tiles that all convolutions are made of.
+//!
+//! Loops over channels and pixels count up to a constant and index arrays: that is what the compiler
+//! unrolls into registers.
+#![allow(clippy::needless_range_loop)]
 
 use pulp::{Simd, WithSimd};
 
@@ -61,12 +65,13 @@ pub(crate) fn best_tile(
     tiles: &Tiles,
     registers: usize,
     outputs: usize,
-    parts: impl Iterator<Item = usize> + Clone,
+    parts: &[usize],
 ) -> [usize; 2] {
     let cost = |[o, p]: [usize; 2]| {
         // Two multiply-adds or two loads a cycle; a store and the loop cost a little.
         let cycles = (o * p).max(o + p) + 1;
-        outputs.div_ceil(o) * parts.clone().map(|part| part.div_ceil(p)).sum::<usize>() * cycles
+        let tiles: usize = parts.iter().map(|part| part.div_ceil(p)).sum();
+        outputs.div_ceil(o) * tiles * cycles
     };
     let tiles = if registers >= 32 {
         tiles.of_32

@@ -49,12 +49,7 @@ pub(crate) fn weight_grad(
     let input_places = places(shape.input, [top, left], width);
     let gradient_places = places(output, [0, 0], columns);
     let taps = dense_taps(shape);
-    let tile = best_tile(
-        &CORRELATE,
-        set.registers(),
-        c_out,
-        std::iter::once(taps.len()),
-    );
+    let tile = best_tile(&CORRELATE, set.registers(), c_out, &[taps.len()]);
     let correlation = Correlation {
         shape,
         tile,

@@ -62,7 +62,7 @@ pub(crate) fn weight_grad(
     }
     let lanes = set.lanes();
     let needed = taps.len().div_ceil(lanes);
-    let tile = best_tile(&CONVOLVE, set.registers(), c_out, std::iter::once(needed));
+    let tile = best_tile(&CONVOLVE, set.registers(), c_out, &[needed]);
     let tiles = needed.div_ceil(tile[1]);
     let vectors = tiles.min((VECTORS / tile[1]).max(1)) * tile[1];
     let tap_blocks = needed.div_ceil(vectors);
@@ -164,7 +164,7 @@ impl WithSimd for Task<'_> {
                             input: pixels,
                             vectors: sums.vectors,
                         };
-                        with_tile!(sums.tile, outer(simd, part, self.totals));
+                        with_tile!(sums.tile, outer(simd, &part, self.totals));
                     }
                 }
             });
@@ -185,7 +185,7 @@ struct Part<'a> {
 }
 
 #[inline(always)]
-fn outer<const O: usize, const V: usize>(simd: impl Simd, part: Part<'_>, totals: &mut [f32]) {
+fn outer<const O: usize, const V: usize>(simd: impl Simd, part: &Part<'_>, totals: &mut [f32]) {
     let lanes = totals_lanes(simd);
     let row = part.vectors * lanes;
     for (index, totals) in totals.chunks_mut(O * row).enumerate() {

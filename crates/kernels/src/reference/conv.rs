@@ -68,7 +68,7 @@ pub fn conv2d<T: Float>(
         }
     }
     each_product(shape, |at| {
-        output[at.output] += weight[at.weight] * input[at.input]
+        output[at.output] += weight[at.weight] * input[at.input];
     })
 }
 
@@ -87,7 +87,7 @@ pub fn conv2d_input_grad<T: Float>(
     check_length(CONV, "input_grad", shape.input_len()?, input_grad.len())?;
     input_grad.fill(T::ZERO);
     each_product(shape, |at| {
-        input_grad[at.input] += weight[at.weight] * gradient[at.output]
+        input_grad[at.input] += weight[at.weight] * gradient[at.output];
     })
 }
 
@@ -106,7 +106,7 @@ pub fn conv2d_weight_grad<T: Float>(
     check_length(CONV, "weight_grad", shape.weight_len()?, weight_grad.len())?;
     weight_grad.fill(T::ZERO);
     each_product(shape, |at| {
-        weight_grad[at.weight] += gradient[at.output] * input[at.input]
+        weight_grad[at.weight] += gradient[at.output] * input[at.input];
     })
 }
 
