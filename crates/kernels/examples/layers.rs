@@ -129,7 +129,7 @@ fn norm(shape: BatchNormShape) -> Result<(), KernelError> {
         )
     };
     train()?;
-    let forward = best(|| train());
+    let forward = best(&mut train);
     let mut gradients = [beta.clone(), beta.clone()];
     let backward = best(|| {
         let [gamma_grad, beta_grad] = &mut gradients;
@@ -139,7 +139,7 @@ fn norm(shape: BatchNormShape) -> Result<(), KernelError> {
         };
         let to = [&mut gamma_grad[..], beta_grad];
         let from = [&input[..], &gradient];
-        batch_norm_train_backward(&shape, from, &gamma, statistics, 1e-5, &mut output, to);
+        batch_norm_train_backward(&shape, from, &gamma, statistics, 1e-5, &mut output, to)
     });
     println!("{name}: forward {forward:.0}, backward {backward:.0}");
     Ok(())

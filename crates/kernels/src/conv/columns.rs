@@ -73,37 +73,50 @@ impl Windows {
             let bound = |x: isize| (x.max(0) as usize).div_ceil(self.step[1]).min(columns);
             let inside = (bound(-right), bound(width as isize - right));
             let mut at = windows.start;
-            let mut packed = &mut packed[..windows.len()];
+            // From left to right: a copy may write a little past its end.
             while at < windows.end {
                 let (row, column) = (at / columns, at % columns);
                 let length = (columns - column).min(windows.end - at);
-                let (line, rest) = packed.split_at_mut(length);
-                packed = rest;
+                let line = at - windows.start;
                 at += length;
                 let y = (row * self.step[0]) as isize + down;
                 if y < 0 || y >= height as isize {
-                    line.fill(0.0);
+                    packed[line..line + length].fill(0.0);
                     continue;
                 }
-                let first = inside.0.clamp(column, column + length);
-                let end = inside.1.clamp(first, column + length);
-                line[..first - column].fill(0.0);
-                line[end - column..].fill(0.0);
-                if first == end {
-                    continue;
-                }
-                let start = y as usize * width + ((first * self.step[1]) as isize + right) as usize;
-                let line = &mut line[first - column..end - column];
-                if self.step[1] == 1 {
-                    line.copy_from_slice(&plane[start..start + line.len()]);
-                } else {
-                    for (value, source) in line.iter_mut().zip(plane[start..].chunks(self.step[1]))
-                    {
-                        *value = source[0];
+                let first = inside.0.clamp(column, column + length) - column;
+                let end = inside.1.clamp(column + first, column + length) - column;
+                packed[line..line + first].fill(0.0);
+                if first < end {
+                    let x = ((column + first) * self.step[1]) as isize + right;
+                    let source = &plane[y as usize * width + x as usize..];
+                    let target = &mut packed[line + first..];
+                    if self.step[1] == 1 {
+                        copy(source, target, end - first);
+                    } else {
+                        let sources = source.chunks(self.step[1]);
+                        for (value, source) in target[..end - first].iter_mut().zip(sources) {
+                            *value = source[0];
+                        }
                     }
                 }
+                packed[line + end..line + length].fill(0.0);
             }
         }
+    }
+}
+
+/// Copies `count` values, sixteen at a time; past them, what follows in `target` may change. Rows are
+/// short, and a call to memcpy for each takes longer than the copy.
+fn copy(source: &[f32], target: &mut [f32], count: usize) {
+    let mut at = 0;
+    while at < count {
+        let to = target.get_mut(at..at + 16);
+        match (to, source.get(at..at + 16)) {
+            (Some(to), Some(from)) => to.copy_from_slice(from),
+            _ => return target[at..count].copy_from_slice(&source[at..count]),
+        }
+        at += 16;
     }
 }
 

@@ -25,8 +25,9 @@ const VECTORS: usize = 8;
 /// Into how many tasks a call is cut, at least, as long as there are channels.
 const TASKS: usize = 8;
 
-/// Channels of a task, at least: each task packs its taps itself.
-const CHANNELS: usize = 48;
+/// Channels of a task, at least, with some blocks of taps and without: each task packs its taps
+/// itself, which costs as much as to multiply them by some sixteen channels.
+const CHANNELS: [usize; 2] = [64, 32];
 
 /// What all tasks share.
 struct Sums<'a> {
@@ -67,9 +68,10 @@ pub(crate) fn weight_grad(
     let vectors = tiles.min((VECTORS / tile[1]).max(1)) * tile[1];
     let tap_blocks = needed.div_ceil(vectors);
     let channel_blocks = c_out.div_ceil(tile[0]);
+    let few = usize::from(shape.groups * tap_blocks < TASKS / 2);
     let parts = TASKS
         .div_ceil(shape.groups * tap_blocks)
-        .min(c_out.div_ceil(CHANNELS));
+        .min(c_out.div_ceil(CHANNELS[few]));
     let channels = channel_blocks.div_ceil(parts) * tile[0];
     let sums = Sums {
         shape,
