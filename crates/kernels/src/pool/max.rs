@@ -123,7 +123,7 @@ impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
         let shape = self.shape;
         let [rows, columns] = self.output_extent;
         let [height, width] = shape.input;
-        let inner = inner_columns(shape, columns);
+        let [inner_rows, inner] = [inner(shape, 0, rows), inner(shape, 1, columns)];
         for (plane, (output, indices)) in self
             .output
             .chunks_mut(rows * columns)
@@ -133,8 +133,7 @@ impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
             let input = &self.input[plane * height * width..][..height * width];
             let lines = output.chunks_mut(columns).zip(indices.chunks_mut(columns));
             for (row, (output, indices)) in lines.enumerate() {
-                let taps = shape.taps(0, row);
-                let whole = taps == [0, shape.kernel[0]];
+                let whole = (inner_rows[0]..inner_rows[1]).contains(&row);
                 let [mut first, mut end] = [0, 0];
                 if whole && shape.dilation == [1, 1] {
                     let top = row * shape.stride[0] - shape.padding[0];
@@ -167,12 +166,12 @@ impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
     }
 }
 
-/// The windows that lie within the input's columns, from the first to behind the last.
-fn inner_columns(shape: &Pool2dShape, columns: usize) -> [usize; 2] {
-    let whole = |&column: &usize| shape.taps(1, column) == [0, shape.kernel[1]];
-    match (0..columns).find(whole) {
+/// The windows that lie within the input's rows or columns, from the first to behind the last.
+fn inner(shape: &Pool2dShape, axis: usize, windows: usize) -> [usize; 2] {
+    let whole = |&window: &usize| shape.taps(axis, window) == [0, shape.kernel[axis]];
+    match (0..windows).find(whole) {
         Some(first) => {
-            let length = (first..columns).take_while(whole).count();
+            let length = (first..windows).take_while(whole).count();
             [first, first + length]
         }
         None => [0, 0],
