@@ -158,8 +158,14 @@ fn a_batch_larger_than_the_scratch_is_cut() {
 
 #[test]
 fn the_same_bits_for_any_number_of_threads() {
-    for shape in layers() {
-        let shape = Conv2dShape { batch: 70, ..shape };
+    let full = layers()
+        .into_iter()
+        .map(|shape| Conv2dShape { batch: 70, ..shape });
+    let few = Conv2dShape {
+        stride: [2, 1],
+        ..Conv2dShape::new(5, [36, 140], [20, 21], [3, 3])
+    };
+    for shape in full.chain([few]) {
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads)
