@@ -1,0 +1,302 @@
+//! Images side by side: sixteen (or eight, or four) images become the lanes of one vector.
+//!
+//! Tensors are `[B, C, H, W]`. A *lane block* holds as many images as a vector has lanes, with the
+//! images innermost: `[C, H, W, lane]`. A sum over a window is then the same sum in every lane,
+//! whatever stride, padding and dilation are: no lane ever needs its neighbour's value, rows of any
+//! width fill all lanes, and a weight is one broadcast. The price is a transposition at either end,
+//! a few shuffles for each vector.
+
+use std::any::Any;
+
+use pulp::{Simd, WithSimd};
+
+/// Where a source pixel that nobody reads goes.
+pub(crate) const DROPPED: u32 = u32::MAX;
+
+/// The most lanes of any instruction set.
+pub(crate) const MAX_LANES: usize = 16;
+
+/// Copies one channel of a block of images into a lane block.
+pub(crate) struct Gather<'a> {
+    /// From the block's first image, at the channel's first pixel, to the end of the tensor.
+    pub source: &'a [f32],
+    /// How many images the block has; further lanes get zeros.
+    pub images: usize,
+    /// From one image to the next in `source`.
+    pub image_stride: usize,
+    /// For each source pixel, which vector of `target` it becomes, or [`DROPPED`].
+    pub places: &'a [u32],
+    /// The channel's plane; what no pixel is copied to becomes zero.
+    pub target: &'a mut [f32],
+}
+
+impl WithSimd for Gather<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (target, _) = S::as_mut_simd_f32s(self.target);
+        let zero = simd.splat_f32s(0.0);
+        if target.len() > self.places.len() {
+            target.fill(zero);
+        }
+        let mut block = [zero; MAX_LANES];
+        for (chunk, places) in self.places.chunks(S::F32_LANES).enumerate() {
+            let first = chunk * S::F32_LANES;
+            for (lane, row) in block[..S::F32_LANES].iter_mut().enumerate() {
+                *row = zero;
+                if lane < self.images {
+                    let start = lane * self.image_stride + first;
+                    *row = load(simd, &self.source[start..start + places.len()]);
+                }
+            }
+            transpose(simd, &mut block);
+            for (&place, &pixel) in places.iter().zip(&block) {
+                if place != DROPPED {
+                    target[place as usize] = pixel;
+                }
+            }
+        }
+    }
+}
+
+/// Copies one channel of a lane block out to the images.
+pub(crate) struct Scatter<'a, 'b> {
+    /// The pixels, a vector each.
+    pub source: &'a [f32],
+    /// One slice an image.
+    pub images: &'a mut [&'b mut [f32]],
+    /// Where in each image's slice the first pixel goes.
+    pub first: usize,
+}
+
+impl WithSimd for Scatter<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (source, _) = S::as_simd_f32s(self.source);
+        let mut block = [simd.splat_f32s(0.0); MAX_LANES];
+        for (chunk, pixels) in source.chunks(S::F32_LANES).enumerate() {
+            let start = self.first + chunk * S::F32_LANES;
+            if pixels.len() == S::F32_LANES {
+                // By registers: a call to memcpy would store halves of what is then loaded whole.
+                #[expect(clippy::manual_memcpy, reason = "that is the call to memcpy")]
+                for lane in 0..S::F32_LANES {
+                    block[lane] = pixels[lane];
+                }
+            } else {
+                block[..pixels.len()].copy_from_slice(pixels);
+            }
+            transpose(simd, &mut block);
+            for (image, &row) in self.images.iter_mut().zip(&block) {
+                store(simd, &mut image[start..start + pixels.len()], row);
+            }
+        }
+    }
+}
+
+/// Turns rows into lanes: a matrix of `rows` by `columns` becomes `columns` times as many vectors as
+/// its rows fill, with zeros in the last one's further lanes.
+pub(crate) struct Interleave<'a> {
+    /// The matrix, each row `stride` long.
+    pub source: &'a [f32],
+    pub stride: usize,
+    pub columns: usize,
+    /// `[column][target_stride]` vectors.
+    pub target: &'a mut [f32],
+    pub target_stride: usize,
+}
+
+impl WithSimd for Interleave<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (target, _) = S::as_mut_simd_f32s(self.target);
+        let zero = simd.splat_f32s(0.0);
+        let mut block = [zero; MAX_LANES];
+        for (vector, rows) in self.source.chunks(S::F32_LANES * self.stride).enumerate() {
+            let count = rows.len() / self.stride;
+            for first in (0..self.columns).step_by(S::F32_LANES) {
+                let length = S::F32_LANES.min(self.columns - first);
+                for (lane, row) in block[..S::F32_LANES].iter_mut().enumerate() {
+                    *row = zero;
+                    if lane < count {
+                        *row = load(simd, &rows[lane * self.stride + first..][..length]);
+                    }
+                }
+                transpose(simd, &mut block);
+                for (column, &value) in block[..length].iter().enumerate() {
+                    target[(first + column) * self.target_stride + vector] = value;
+                }
+            }
+        }
+    }
+}
+
+/// Loads a vector, or as much of one as `from` holds and zeros after it.
+#[inline(always)]
+pub(crate) fn load<S: Simd>(simd: S, from: &[f32]) -> S::f32s {
+    match S::as_simd_f32s(from).0.first() {
+        Some(&full) => full,
+        None => simd.partial_load_f32s(from),
+    }
+}
+
+/// Stores a vector, or as much of one as `to` holds.
+#[inline(always)]
+pub(crate) fn store<S: Simd>(simd: S, to: &mut [f32], value: S::f32s) {
+    if to.len() >= S::F32_LANES {
+        S::as_mut_simd_f32s(to).0[0] = value;
+    } else {
+        simd.partial_store_f32s(to, value);
+    }
+}
+
+/// Adds up the lanes of each vector: transposed, so that all of them are added at once.
+#[inline(always)]
+pub(crate) fn sum_lanes<S: Simd>(simd: S, vectors: &[S::f32s], sums: &mut [f32]) {
+    let mut block = [simd.splat_f32s(0.0); MAX_LANES];
+    for (vectors, sums) in vectors
+        .chunks(S::F32_LANES)
+        .zip(sums.chunks_mut(S::F32_LANES))
+    {
+        block[..vectors.len()].copy_from_slice(vectors);
+        transpose(simd, &mut block);
+        let mut sum = block[0];
+        for &lane in &block[1..S::F32_LANES] {
+            sum = simd.add_f32s(sum, lane);
+        }
+        store(simd, sums, sum);
+    }
+}
+
+/// Transposes the square of the first `S::F32_LANES` rows.
+#[inline(always)]
+fn transpose<S: Simd>(simd: S, rows: &mut [S::f32s; MAX_LANES]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let simd: &dyn Any = &simd;
+        if let Some(&simd) = simd.downcast_ref::<pulp::x86::V4>() {
+            return transpose_16(simd, bytemuck::cast_slice_mut(rows));
+        }
+        if let Some(&simd) = simd.downcast_ref::<pulp::x86::V3>() {
+            return transpose_8(simd, bytemuck::cast_slice_mut(rows));
+        }
+    }
+    let _: &dyn Any = &simd;
+    let lanes = S::F32_LANES;
+    let values: &mut [f32] = bytemuck::cast_slice_mut(rows);
+    for row in 0..lanes {
+        for column in 0..row {
+            values.swap(row * lanes + column, column * lanes + row);
+        }
+    }
+}
+
+/// Four rounds of sixteen shuffles: pairs, quadruples, then 128-bit quarters twice.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn transpose_16(simd: pulp::x86::V4, rows: &mut [pulp::f32x16]) {
+    use bytemuck::cast;
+    let simd = simd.avx512f;
+    let mut a = [simd._mm512_setzero_ps(); 16];
+    let mut b = a;
+    for i in 0..8 {
+        let (low, high) = (cast(rows[2 * i]), cast(rows[2 * i + 1]));
+        a[2 * i] = simd._mm512_unpacklo_ps(low, high);
+        a[2 * i + 1] = simd._mm512_unpackhi_ps(low, high);
+    }
+    for i in 0..4 {
+        for half in 0..2 {
+            let (low, high) = (cast(a[4 * i + half]), cast(a[4 * i + 2 + half]));
+            b[4 * i + 2 * half] = cast(simd._mm512_unpacklo_pd(low, high));
+            b[4 * i + 2 * half + 1] = cast(simd._mm512_unpackhi_pd(low, high));
+        }
+    }
+    for j in 0..4 {
+        let even_low = simd._mm512_shuffle_f32x4::<0x88>(b[j], b[4 + j]);
+        let odd_low = simd._mm512_shuffle_f32x4::<0xdd>(b[j], b[4 + j]);
+        let even_high = simd._mm512_shuffle_f32x4::<0x88>(b[8 + j], b[12 + j]);
+        let odd_high = simd._mm512_shuffle_f32x4::<0xdd>(b[8 + j], b[12 + j]);
+        rows[j] = cast(simd._mm512_shuffle_f32x4::<0x88>(even_low, even_high));
+        rows[8 + j] = cast(simd._mm512_shuffle_f32x4::<0xdd>(even_low, even_high));
+        rows[4 + j] = cast(simd._mm512_shuffle_f32x4::<0x88>(odd_low, odd_high));
+        rows[12 + j] = cast(simd._mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high));
+    }
+}
+
+/// As [`transpose_16`], with one round of halves in place of two of quarters.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn transpose_8(simd: pulp::x86::V3, rows: &mut [pulp::f32x8]) {
+    use bytemuck::cast;
+    let simd = simd.avx;
+    let mut a = [simd._mm256_setzero_ps(); 8];
+    let mut b = a;
+    for i in 0..4 {
+        let (low, high) = (cast(rows[2 * i]), cast(rows[2 * i + 1]));
+        a[2 * i] = simd._mm256_unpacklo_ps(low, high);
+        a[2 * i + 1] = simd._mm256_unpackhi_ps(low, high);
+    }
+    for i in 0..2 {
+        for half in 0..2 {
+            let (low, high) = (cast(a[4 * i + half]), cast(a[4 * i + 2 + half]));
+            b[4 * i + 2 * half] = cast(simd._mm256_unpacklo_pd(low, high));
+            b[4 * i + 2 * half + 1] = cast(simd._mm256_unpackhi_pd(low, high));
+        }
+    }
+    for j in 0..4 {
+        rows[j] = cast(simd._mm256_permute2f128_ps::<0x20>(b[j], b[4 + j]));
+        rows[4 + j] = cast(simd._mm256_permute2f128_ps::<0x31>(b[j], b[4 + j]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DROPPED, Gather, Scatter};
+    use crate::isa::InstructionSet;
+
+    #[test]
+    fn images_survive_the_way_into_lanes_and_out() {
+        for set in InstructionSet::available() {
+            let lanes = set.lanes();
+            for pixels in [1, 3, 16, 37] {
+                for images in 1..=lanes {
+                    let stride = pixels + 5;
+                    let source: Vec<f32> = (0..images * stride).map(|i| i as f32).collect();
+                    let mut places: Vec<u32> = (0..pixels as u32).map(|p| p + 2).collect();
+                    places[0] = DROPPED;
+                    let mut block = vec![f32::NAN; (pixels + 3) * lanes];
+                    set.run(Gather {
+                        source: &source,
+                        images,
+                        image_stride: stride,
+                        places: &places,
+                        target: &mut block,
+                    });
+                    let mut result = vec![-1.0; images * (pixels + 4)];
+                    let mut rows: Vec<&mut [f32]> = result.chunks_mut(pixels + 4).collect();
+                    set.run(Scatter {
+                        source: &block,
+                        images: &mut rows,
+                        first: 1,
+                    });
+                    for (image, row) in rows.iter().enumerate() {
+                        for (at, &value) in row.iter().enumerate() {
+                            let expected = match at {
+                                0 => -1.0,
+                                _ if (4..pixels + 3).contains(&at) => {
+                                    source[image * stride + at - 3]
+                                }
+                                _ => 0.0,
+                            };
+                            assert_eq!(value, expected, "{set:?} {pixels} {images} {at}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+use proptest::prelude::*;
+
+use super::{BatchNormShape, BatchNormStatistics, batch_norm_train, batch_norm_train_backward};
+use crate::reference;
+use crate::sample::{assert_close, doubles, values};
+
+const EPSILON: f64 = 1e-3;
+
+struct Results<T> {
+    output: Vec<T>,
+    mean: Vec<T>,
+    variance: Vec<T>,
+    input_grad: Vec<T>,
+    gamma_grad: Vec<T>,
+    beta_grad: Vec<T>,
+}
+
+struct Given {
+    input: Vec<f32>,
+    gamma: Vec<f32>,
+    beta: Vec<f32>,
+    gradient: Vec<f32>,
+}
+
+fn given(shape: &BatchNormShape) -> Given {
+    let length = shape.len().unwrap();
+    Given {
+        // Far from zero, as after a relu.
+        input: values(length, 1).iter().map(|value| value + 3.0).collect(),
+        gamma: values(shape.channels, 2),
+        beta: values(shape.channels, 3),
+        gradient: values(length, 4),
+    }
+}
+
+fn fast(shape: &BatchNormShape) -> Results<f32> {
+    let given = given(shape);
+    let tensor = || vec![f32::NAN; given.input.len()];
+    let channel = || vec![f32::NAN; shape.channels];
+    let mut results = Results {
+        output: tensor(),
+        mean: channel(),
+        variance: channel(),
+        input_grad: tensor(),
+        gamma_grad: channel(),
+        beta_grad: channel(),
+    };
+    batch_norm_train(
+        shape,
+        &given.input,
+        [&given.gamma, &given.beta],
+        EPSILON,
+        &mut results.output,
+        [&mut results.mean, &mut results.variance],
+    )
+    .unwrap();
+    let statistics = BatchNormStatistics {
+        mean: &results.mean,
+        variance: &results.variance,
+    };
+    batch_norm_train_backward(
+        shape,
+        [&given.input, &given.gradient],
+        &given.gamma,
+        statistics,
+        EPSILON,
+        &mut results.input_grad,
+        [&mut results.gamma_grad, &mut results.beta_grad],
+    )
+    .unwrap();
+    results
+}
+
+/// `output`, `mean`, `variance` by definition.
+fn define(
+    shape: &BatchNormShape,
+    input: &[f64],
+    [gamma, beta]: [&[f64]; 2],
+) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    let channel_of = |index: usize| index / shape.pixels % shape.channels;
+    let count = (shape.batch * shape.pixels) as f64;
+    let mut mean = vec![0.0; shape.channels];
+    let mut variance = vec![0.0; shape.channels];
+    for (index, value) in input.iter().enumerate() {
+        mean[channel_of(index)] += value / count;
+    }
+    for (index, value) in input.iter().enumerate() {
+        let channel = channel_of(index);
+        variance[channel] += (value - mean[channel]).powi(2) / count;
+    }
+    let normalise = |(index, value): (usize, &f64)| {
+        let channel = channel_of(index);
+        let deviation = (variance[channel] + EPSILON).sqrt();
+        (value - mean[channel]) / deviation * gamma[channel] + beta[channel]
+    };
+    let output = input.iter().enumerate().map(normalise).collect();
+    (output, mean, variance)
+}
+
+/// Central difference quotients of `loss`.
+fn quotients(values: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let step = 1e-4;
+    let mut values = values.to_vec();
+    (0..values.len())
+        .map(|index| {
+            let middle = values[index];
+            values[index] = middle + step;
+            let above = loss(&values);
+            values[index] = middle - step;
+            let below = loss(&values);
+            values[index] = middle;
+            (above - below) / (2.0 * step)
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn equals_the_definition_and_its_difference_quotients(
+        batch in 1_usize..6, channels in 1_usize..5, pixels in 1_usize..40,
+    ) {
+        let shape = BatchNormShape { batch, channels, pixels };
+        let given = given(&shape);
+        let fast = fast(&shape);
+        let [input, gamma, beta, gradient] =
+            [&given.input, &given.gamma, &given.beta, &given.gradient].map(|values| doubles(values));
+        let (output, mean, variance) = define(&shape, &input, [&gamma, &beta]);
+        // A single value is its own mean: its distance, zero, is rounding.
+        assert_close(&fast.output, &output);
+        assert_close(&fast.mean, &mean);
+        assert_close(&fast.variance, &variance);
+        let mut reference = [vec![0.0; input.len()], vec![0.0; channels], vec![0.0; channels]];
+        let [reference_grad, reference_gamma, reference_beta] = &mut reference;
+        let (mut defined, mut statistics) = (output.clone(), [mean.clone(), variance.clone()]);
+        let [defined_mean, defined_variance] = &mut statistics;
+        reference::batch_norm_train(
+            &shape, &input, [&gamma, &beta], EPSILON, &mut defined,
+            [defined_mean, defined_variance],
+        ).unwrap();
+        reference::batch_norm_train_backward(
+            &shape, [&input, &gradient], &gamma, [&mean, &variance], EPSILON, reference_grad,
+            [reference_gamma, reference_beta],
+        ).unwrap();
+        assert_close(&fast.output, &defined);
+        assert_close(&fast.mean, &statistics[0]);
+        assert_close(&fast.variance, &statistics[1]);
+        for (fast, reference) in [&fast.input_grad, &fast.gamma_grad, &fast.beta_grad]
+            .into_iter()
+            .zip(&reference)
+        {
+            assert_close(fast, reference);
+        }
+        let loss = |input: &[f64], gamma: &[f64], beta: &[f64]| {
+            let (output, ..) = define(&shape, input, [gamma, beta]);
+            output.iter().zip(&gradient).map(|(y, g)| y * g).sum::<f64>()
+        };
+        assert_close(&fast.beta_grad, &quotients(&beta, |beta| loss(&input, &gamma, beta)));
+        assert_close(&fast.gamma_grad, &quotients(&gamma, |gamma| loss(&input, gamma, &beta)));
+        assert_close(&fast.input_grad, &quotients(&input, |input| loss(input, &gamma, &beta)));
+    }
+}
+
+#[test]
+fn empty_tensors_have_no_mean() {
+    for (batch, pixels) in [(0, 3), (2, 0)] {
+        let shape = BatchNormShape {
+            batch,
+            channels: 2,
+            pixels,
+        };
+        let results = fast(&shape);
+        assert!(
+            results
+                .mean
+                .iter()
+                .chain(&results.variance)
+                .all(|value| value.is_nan())
+        );
+        assert_eq!(results.beta_grad, [0.0, 0.0]);
+        assert!(results.output.is_empty() && results.input_grad.is_empty());
+    }
+    let none = BatchNormShape {
+        batch: 3,
+        channels: 0,
+        pixels: 4,
+    };
+    assert!(fast(&none).mean.is_empty());
+}
+
+#[test]
+fn the_same_bits_for_any_number_of_threads() {
+    let shape = BatchNormShape {
+        batch: 40,
+        channels: 7,
+        pixels: 531,
+    };
+    let on = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        let results = pool.install(|| fast(&shape));
+        let all = [
+            results.output,
+            results.mean,
+            results.variance,
+            results.input_grad,
+            results.gamma_grad,
+            results.beta_grad,
+        ];
+        all.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+    };
+    let one = on(1);
+    assert_eq!(one, on(2));
+    assert_eq!(one, on(4));
+}

@@ -1,0 +1,300 @@
+//! Max pooling with indices.
+
+use pulp::{Simd, WithSimd};
+
+use super::PIECE;
+use super::shape::Pool2dShape;
+use crate::error::{KernelError, check_length};
+use crate::isa::InstructionSet;
+use crate::parallel::each_task;
+use crate::reference::Float;
+
+const MAX_POOL: &str = "max_pool2d";
+
+/// A type that indices of maxima are stored in: Burn's `i64`, or `i32` at half the memory.
+///
+/// ```
+/// use everburn_kernels::PlaneIndex;
+///
+/// assert_eq!(<i64 as PlaneIndex>::from_i32(-1).to_i64(), -1);
+/// ```
+pub trait PlaneIndex: Copy + Send + Sync + 'static {
+    /// The same value.
+    fn from_i32(index: i32) -> Self;
+
+    /// The same value.
+    fn to_i64(self) -> i64;
+}
+
+impl PlaneIndex for i32 {
+    fn from_i32(index: i32) -> Self {
+        index
+    }
+
+    fn to_i64(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+impl PlaneIndex for i64 {
+    fn from_i32(index: i32) -> Self {
+        Self::from(index)
+    }
+
+    fn to_i64(self) -> i64 {
+        self
+    }
+}
+
+/// Writes the largest value of each window to `output`, and its index in its plane to `indices`.
+///
+/// As in Burn and PyTorch, not-a-number is larger than all numbers, of several the last counts, and
+/// of equal numbers the first. A window without any input yields minus infinity and index -1.
+///
+/// ```
+/// use everburn_kernels::{Pool2dShape, max_pool2d};
+///
+/// let shape = Pool2dShape::new([1, 1], [2, 4], [2, 2]);
+/// let (mut output, mut indices) = ([0.0; 2], [0_i64; 2]);
+/// max_pool2d(&shape, &[1.0, 2.0, 5.0, 3.0, 0.0, 4.0, 1.0, 1.0], &mut output, &mut indices)?;
+/// assert_eq!((output, indices), ([4.0, 5.0], [5, 2]));
+/// # Ok::<(), everburn_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// A shape that is no pooling, and slices of other lengths than it says.
+pub fn max_pool2d<T: Float, I: PlaneIndex>(
+    shape: &Pool2dShape,
+    input: &[T],
+    output: &mut [T],
+    indices: &mut [I],
+) -> Result<(), KernelError> {
+    max_pool2d_on(InstructionSet::best(), shape, input, output, indices)
+}
+
+pub(super) fn max_pool2d_on<T: Float, I: PlaneIndex>(
+    set: InstructionSet,
+    shape: &Pool2dShape,
+    input: &[T],
+    output: &mut [T],
+    indices: &mut [I],
+) -> Result<(), KernelError> {
+    check_length(MAX_POOL, "input", shape.input_len()?, input.len())?;
+    check_length(MAX_POOL, "output", shape.output_len()?, output.len())?;
+    check_length(MAX_POOL, "indices", output.len(), indices.len())?;
+    let [rows, columns] = shape.output()?;
+    if output.is_empty() {
+        return Ok(());
+    }
+    let plane = shape.input[0] * shape.input[1];
+    let per_task = (PIECE / (plane + rows * columns)).max(1);
+    let piece = per_task * rows * columns;
+    let tasks: Vec<Task<'_, T, I>> = output
+        .chunks_mut(piece)
+        .zip(indices.chunks_mut(piece))
+        .enumerate()
+        .map(|(index, (output, indices))| Task {
+            shape,
+            output_extent: [rows, columns],
+            input: &input[index * per_task * plane..],
+            output,
+            indices,
+        })
+        .collect();
+    each_task(tasks, input.len(), |task| set.run(task));
+    Ok(())
+}
+
+/// Some planes.
+struct Task<'a, T, I> {
+    shape: &'a Pool2dShape,
+    output_extent: [usize; 2],
+    /// From the first plane on.
+    input: &'a [T],
+    output: &'a mut [T],
+    indices: &'a mut [I],
+}
+
+impl<T: Float, I: PlaneIndex> WithSimd for Task<'_, T, I> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let shape = self.shape;
+        let [rows, columns] = self.output_extent;
+        let [height, width] = shape.input;
+        let [inner_rows, inner] = [inner(shape, 0, rows), inner(shape, 1, columns)];
+        for (plane, (output, indices)) in self
+            .output
+            .chunks_mut(rows * columns)
+            .zip(self.indices.chunks_mut(rows * columns))
+            .enumerate()
+        {
+            let input = &self.input[plane * height * width..][..height * width];
+            let lines = output.chunks_mut(columns).zip(indices.chunks_mut(columns));
+            for (row, (output, indices)) in lines.enumerate() {
+                let whole = (inner_rows[0]..inner_rows[1]).contains(&row);
+                let [mut first, mut end] = [0, 0];
+                if whole && shape.dilation == [1, 1] {
+                    let top = row * shape.stride[0] - shape.padding[0];
+                    let line = Line {
+                        input: &input[top * width..],
+                        width,
+                        first_index: (top * width) as i32,
+                        column: inner[0] * shape.stride[1]
+                            - shape.padding[1].min(inner[0] * shape.stride[1]),
+                    };
+                    let output = &mut output[inner[0]..inner[1]];
+                    let indices = &mut indices[inner[0]..inner[1]];
+                    let done = match (shape.kernel, shape.stride[1]) {
+                        ([2, 2], 2) => line.search::<I, 2, 2>(output, indices),
+                        ([3, 3], 2) => line.search::<I, 3, 2>(output, indices),
+                        ([2, 2], 1) => line.search::<I, 2, 1>(output, indices),
+                        ([3, 3], 1) => line.search::<I, 3, 1>(output, indices),
+                        ([3, 3], 3) => line.search::<I, 3, 3>(output, indices),
+                        _ => 0,
+                    };
+                    [first, end] = [inner[0], inner[0] + done];
+                }
+                for column in (0..first).chain(end..columns) {
+                    let (value, index) = search(shape, input, [row, column]);
+                    output[column] = value;
+                    indices[column] = I::from_i32(index);
+                }
+            }
+        }
+    }
+}
+
+/// The windows that lie within the input's rows or columns, from the first to behind the last.
+fn inner(shape: &Pool2dShape, axis: usize, windows: usize) -> [usize; 2] {
+    let whole = |&window: &usize| shape.taps(axis, window) == [0, shape.kernel[axis]];
+    match (0..windows).find(whole) {
+        Some(first) => {
+            let length = (first..windows).take_while(whole).count();
+            [first, first + length]
+        }
+        None => [0, 0],
+    }
+}
+
+/// Any window.
+#[inline(always)]
+fn search<T: Float>(shape: &Pool2dShape, input: &[T], at: [usize; 2]) -> (T, i32) {
+    let mut best = (T::NEG_INFINITY, -1);
+    let [rows, columns] = [0, 1].map(|axis| shape.taps(axis, at[axis]));
+    for ky in rows[0]..rows[1] {
+        let y = at[0] * shape.stride[0] + ky * shape.dilation[0] - shape.padding[0];
+        for kx in columns[0]..columns[1] {
+            let x = at[1] * shape.stride[1] + kx * shape.dilation[1] - shape.padding[1];
+            let index = y * shape.input[1] + x;
+            let value = input[index];
+            if best.1 < 0 || wins(value, best.0) {
+                best = (value, index as i32);
+            }
+        }
+    }
+    best
+}
+
+/// Whether `value` takes the place of `best`. (Without `||`, which would be a jump.)
+#[inline(always)]
+fn wins<T: Float>(value: T, best: T) -> bool {
+    let unordered = value.partial_cmp(&value).is_none();
+    (value > best) | unordered
+}
+
+/// Windows of one output row that lie within the input.
+struct Line<'a, T> {
+    /// From the windows' first row on.
+    input: &'a [T],
+    width: usize,
+    /// Index in the plane of `input`'s first value.
+    first_index: i32,
+    /// The first window's first column.
+    column: usize,
+}
+
+impl<T: Float> Line<'_, T> {
+    /// Searches windows of `K * K`, `STRIDE` apart; known numbers let the compiler unroll and
+    /// vectorise. Returns how many windows it did.
+    #[inline(always)]
+    fn search<I: PlaneIndex, const K: usize, const STRIDE: usize>(
+        &self,
+        output: &mut [T],
+        indices: &mut [I],
+    ) -> usize {
+        let count = output.len().min(indices.len());
+        if count == 0 {
+            return 0;
+        }
+        let reach = (count - 1) * STRIDE + K;
+        let mut rows: [&[T]; K] = [&[]; K];
+        for (ky, row) in rows.iter_mut().enumerate() {
+            *row = &self.input[ky * self.width + self.column..][..reach];
+        }
+        for window in 0..count {
+            let start = window * STRIDE;
+            let mut best = rows[0][start];
+            let mut tap = 0;
+            for (ky, row) in rows.iter().enumerate() {
+                for kx in 0..K {
+                    let value = row[start + kx];
+                    let better = wins(value, best);
+                    best = if better { value } else { best };
+                    let this = ky as i32 * self.width as i32 + kx as i32;
+                    tap = if better { this } else { tap };
+                }
+            }
+            output[window] = best;
+            indices[window] = I::from_i32(self.first_index + (self.column + start) as i32 + tap);
+        }
+        count
+    }
+}
+
+/// Adds each value of `gradient` to where its maximum was; everything else becomes zero.
+///
+/// # Errors
+/// A shape that is no pooling, slices of other lengths than it says, and indices that lie outside
+/// their plane.
+pub fn max_pool2d_backward<T: Float, I: PlaneIndex>(
+    shape: &Pool2dShape,
+    gradient: &[T],
+    indices: &[I],
+    input_grad: &mut [T],
+) -> Result<(), KernelError> {
+    check_length(MAX_POOL, "gradient", shape.output_len()?, gradient.len())?;
+    check_length(MAX_POOL, "indices", gradient.len(), indices.len())?;
+    check_length(MAX_POOL, "input_grad", shape.input_len()?, input_grad.len())?;
+    let [rows, columns] = shape.output()?;
+    let plane = shape.input[0] * shape.input[1];
+    let outside = |index: &&I| !(-1..plane as i64).contains(&index.to_i64());
+    if let Some(index) = indices.iter().find(outside) {
+        return Err(KernelError::Index {
+            operation: MAX_POOL,
+            index: index.to_i64(),
+            plane,
+        });
+    }
+    if plane == 0 {
+        return Ok(());
+    }
+    let windows = rows * columns;
+    let per_task = (PIECE / (plane + windows)).max(1);
+    let work = input_grad.len();
+    crate::parallel::each_piece(input_grad, per_task * plane, work, |index, input_grad| {
+        input_grad.fill(T::ZERO);
+        let first = index * per_task;
+        for (plane, target) in input_grad.chunks_mut(plane).enumerate() {
+            let at = (first + plane) * windows;
+            let indices = &indices[at..at + windows];
+            for (&slope, &index) in gradient[at..at + windows].iter().zip(indices) {
+                if let Some(value) = target.get_mut(index.to_i64() as usize) {
+                    *value += slope;
+                }
+            }
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,236 @@
+use proptest::prelude::*;
+
+use super::max::max_pool2d_on;
+use super::{
+    AdaptivePool2dShape, Divisor, Pool2dShape, Rounding, adaptive_avg_pool2d,
+    adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d_backward,
+};
+use crate::isa::InstructionSet;
+use crate::sample::{assert_close, doubles, values};
+
+fn shapes() -> impl Strategy<Value = Pool2dShape> {
+    let axis = (
+        0_usize..=40,
+        1_usize..=4,
+        1_usize..=4,
+        0_usize..=2,
+        1_usize..=2,
+    );
+    (0_usize..=3, 0_usize..=3, any::<bool>(), axis.clone(), axis).prop_map(
+        |(images, channels, ceil, rows, columns)| Pool2dShape {
+            planes: [images, channels],
+            input: [rows.0, columns.0],
+            kernel: [rows.1, columns.1],
+            stride: [rows.2, columns.2],
+            padding: [rows.3, columns.3],
+            dilation: [rows.4, columns.4],
+            rounding: if ceil {
+                Rounding::Ceil
+            } else {
+                Rounding::Floor
+            },
+        },
+    )
+}
+
+/// All taps of a window, as burn-flex visits them: index in the plane, or `None` in the padding.
+fn taps(shape: &Pool2dShape, at: [usize; 2]) -> Vec<Option<usize>> {
+    let mut taps = Vec::new();
+    for ky in 0..shape.kernel[0] {
+        for kx in 0..shape.kernel[1] {
+            let k = [ky, kx];
+            let place = [0, 1].map(|axis| {
+                (at[axis] * shape.stride[axis] + k[axis] * shape.dilation[axis])
+                    .checked_sub(shape.padding[axis])
+                    .filter(|&place| place < shape.input[axis])
+            });
+            taps.push(match place {
+                [Some(y), Some(x)] => Some(y * shape.input[1] + x),
+                _ => None,
+            });
+        }
+    }
+    taps
+}
+
+/// Maximum and index of a window, in the words of burn-flex's loop.
+fn maximum(plane: &[f32], taps: &[Option<usize>]) -> (f32, i64) {
+    let mut best = (f32::NEG_INFINITY, -1);
+    for &index in taps.iter().flatten() {
+        let value = plane[index];
+        if best.1 < 0 || value > best.0 || value.is_nan() {
+            best = (value, index as i64);
+        }
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn maxima_are_burns(shape in shapes(), special in 0_u8..3) {
+        let mut input = values(shape.input_len().unwrap(), 1);
+        for (index, value) in input.iter_mut().enumerate() {
+            match special {
+                1 if index % 3 == 0 => *value = f32::NAN,
+                1 if index % 7 == 1 => *value = f32::NEG_INFINITY,
+                // Ties.
+                2 => *value = (*value * 2.0).round(),
+                _ => {}
+            }
+        }
+        let [rows, columns] = shape.output().unwrap();
+        let plane = shape.input[0] * shape.input[1];
+        let (mut expected, mut expected_at) = (Vec::new(), Vec::new());
+        for p in 0..shape.planes[0] * shape.planes[1] {
+            for pixel in 0..rows * columns {
+                let taps = taps(&shape, [pixel / columns, pixel % columns]);
+                let (value, at) = maximum(&input[p * plane..][..plane], &taps);
+                expected.push(value.to_bits());
+                expected_at.push(at);
+            }
+        }
+        for set in InstructionSet::available() {
+            let mut output = vec![0.0; expected.len()];
+            let mut indices = vec![0_i64; expected.len()];
+            max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
+            let bits: Vec<u32> = output.iter().map(|value| value.to_bits()).collect();
+            prop_assert_eq!(&bits, &expected);
+            prop_assert_eq!(&indices, &expected_at);
+        }
+
+        let gradient = values(expected.len(), 2);
+        let mut input_grad = vec![f32::NAN; input.len()];
+        max_pool2d_backward(&shape, &gradient, &expected_at, &mut input_grad).unwrap();
+        let mut sums = vec![0.0; input.len()];
+        for (window, &at) in expected_at.iter().enumerate().filter(|(_, at)| **at >= 0) {
+            sums[window / (rows * columns) * plane + at as usize] += f64::from(gradient[window]);
+        }
+        assert_close(&input_grad, &sums);
+    }
+
+    #[test]
+    fn averages_are_burns(shape in shapes(), include in any::<bool>()) {
+        let shape = Pool2dShape { dilation: [1, 1], ..shape };
+        let divisor = if include { Divisor::IncludePadding } else { Divisor::ExcludePadding };
+        let input = values(shape.input_len().unwrap(), 1);
+        let [rows, columns] = shape.output().unwrap();
+        let plane = shape.input[0] * shape.input[1];
+        let gradient = values(shape.output_len().unwrap(), 2);
+        let mut expected = Vec::new();
+        let mut slopes = vec![0.0; input.len()];
+        for p in 0..shape.planes[0] * shape.planes[1] {
+            for pixel in 0..rows * columns {
+                let at = [pixel / columns, pixel % columns];
+                let taps = taps(&shape, at);
+                let padded = [0, 1].map(|axis| {
+                    let end = shape.input[axis] + 2 * shape.padding[axis];
+                    end.saturating_sub(at[axis] * shape.stride[axis]).min(shape.kernel[axis])
+                });
+                let count = match divisor {
+                    Divisor::IncludePadding => padded[0] * padded[1],
+                    Divisor::ExcludePadding => taps.iter().flatten().count(),
+                }.max(1) as f64;
+                let inside: Vec<usize> = taps.into_iter().flatten().map(|at| p * plane + at).collect();
+                expected.push(inside.iter().map(|&at| f64::from(input[at])).sum::<f64>() / count);
+                for at in inside {
+                    slopes[at] += f64::from(gradient[p * rows * columns + pixel]) / count;
+                }
+            }
+        }
+        let mut output = vec![f32::NAN; expected.len()];
+        avg_pool2d(&shape, divisor, &input, &mut output).unwrap();
+        assert_close(&output, &expected);
+        let mut input_grad = vec![f32::NAN; input.len()];
+        avg_pool2d_backward(&shape, divisor, &gradient, &mut input_grad).unwrap();
+        assert_close(&input_grad, &slopes);
+        let mut double = vec![f64::NAN; expected.len()];
+        avg_pool2d(&shape, divisor, &doubles(&input), &mut double).unwrap();
+        for (actual, expected) in double.iter().zip(&expected) {
+            prop_assert!((actual - expected).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn adaptive_averages_are_burns(
+        planes in [0_usize..3, 0_usize..4], input in [1_usize..20, 1_usize..20],
+        output in [0_usize..9, 1_usize..9],
+    ) {
+        let shape = AdaptivePool2dShape { planes, input, output };
+        let count = planes[0] * planes[1];
+        let [height, width] = input;
+        let values_in = values(count * height * width, 1);
+        let gradient = values(count * output[0] * output[1], 2);
+        let mut expected = Vec::new();
+        let mut slopes = vec![0.0; values_in.len()];
+        for p in 0..count {
+            for pixel in 0..output[0] * output[1] {
+                let at = [pixel / output[1], pixel % output[1]];
+                let [rows, columns] = [0, 1].map(|axis| {
+                    at[axis] * input[axis] / output[axis]
+                        ..((at[axis] + 1) * input[axis]).div_ceil(output[axis])
+                });
+                let size = (rows.len() * columns.len()) as f64;
+                let mut sum = 0.0;
+                for y in rows {
+                    for x in columns.clone() {
+                        let index = (p * height + y) * width + x;
+                        sum += f64::from(values_in[index]);
+                        slopes[index] += f64::from(gradient[expected.len()]) / size;
+                    }
+                }
+                expected.push(sum / size);
+            }
+        }
+        let mut actual = vec![f32::NAN; expected.len()];
+        adaptive_avg_pool2d(&shape, &values_in, &mut actual).unwrap();
+        assert_close(&actual, &expected);
+        let mut input_grad = vec![f32::NAN; values_in.len()];
+        adaptive_avg_pool2d_backward(&shape, &gradient, &mut input_grad).unwrap();
+        assert_close(&input_grad, &slopes);
+    }
+}
+
+#[test]
+fn an_index_outside_its_plane_is_named() {
+    let shape = Pool2dShape::new([1, 1], [2, 2], [2, 2]);
+    let result = max_pool2d_backward(&shape, &[1.0], &[4_i64], &mut [0.0; 4]);
+    assert_eq!(
+        result.unwrap_err().to_string(),
+        "max_pool2d: index 4 lies outside a plane of 4 values"
+    );
+}
+
+#[test]
+fn the_same_bits_for_any_number_of_threads() {
+    let shape = Pool2dShape {
+        stride: [1, 1],
+        padding: [1, 1],
+        ..Pool2dShape::new([9, 8], [31, 33], [3, 3])
+    };
+    let input = values(shape.input_len().unwrap(), 1);
+    let on = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| {
+            let mut output = vec![0.0; shape.output_len().unwrap()];
+            let mut indices = vec![0_i32; output.len()];
+            let set = InstructionSet::best();
+            max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
+            let mut input_grad = vec![0.0; input.len()];
+            max_pool2d_backward(&shape, &output, &indices, &mut input_grad).unwrap();
+            let mut averages = vec![0.0; output.len()];
+            avg_pool2d(&shape, Divisor::default(), &input, &mut averages).unwrap();
+            (
+                indices,
+                [output, input_grad, averages]
+                    .map(|v| v.into_iter().map(f32::to_bits).collect::<Vec<_>>()),
+            )
+        })
+    };
+    let one = on(1);
+    assert_eq!(one, on(2));
+    assert_eq!(one, on(4));
+}
