@@ -81,6 +81,7 @@ fn two_ranks(folder: &Path, data: &Path, name: &str, flags: &[&str]) -> Run {
 
 #[test]
 #[ignore = "takes minutes; `cargo xtask check` runs it"]
+#[expect(clippy::print_stdout, reason = "the figures are wanted, not only the verdict")]
 fn compressed_gradients_keep_the_accuracy() {
     let Some(mnist) = mnist_folder("training with compressed gradients") else {
         return;
@@ -88,7 +89,7 @@ fn compressed_gradients_keep_the_accuracy() {
     let data = mnist.parent().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let plain = two_ranks(folder.path(), data, "plain", &[]);
-    let hooks = [("bf16", 0.51), ("fp16", 0.51), ("power-sgd:4", 0.5)];
+    let hooks = [("bf16", 0.51), ("fp16", 0.51), ("power-sgd:4", 0.2)];
     for (hook, most_bytes) in hooks {
         let flags = ["--communication-hook", hook];
         let run = two_ranks(folder.path(), data, hook, &flags);
