@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use burn::nn::LinearConfig;
-//! use burn::optim::{GradientsParams, SgdConfig};
+//! use burn::optim::SgdConfig;
 //! use burn::prelude::*;
 //! use everburn_collectives::group::{ProcessGroup, GroupOptions};
 //! use everburn_distributed::{Ddp, DdpConfig};
@@ -26,9 +26,11 @@
 //!         let mut optimizer = SgdConfig::new().init();
 //!
 //!         let samples = 1 + ddp.group().rank(); // ranks may have different numbers of samples
-//!         let loss = model.forward(Tensor::<2>::ones([samples, 3], &device)).mean();
-//!         let gradients = GradientsParams::from_grads(loss.backward(), &model);
-//!         let synced = ddp.sync_gradients(&model, gradients, samples)?;
+//!         let step = ddp.begin(samples)?;
+//!         let watched = step.watch_last(&model, samples);
+//!         let loss = watched.forward(Tensor::<2>::ones([samples, 3], &device)).mean();
+//!         drop(loss.backward()); // gradients leave while it runs
+//!         let synced = step.finish(&model)?;
 //!         assert_eq!(synced.samples, 3);
 //!         let model = optimizer.step(0.1, model, synced.gradients);
 //!         ddp.verify_replicas(&model)?;
@@ -41,6 +43,21 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # For those who know PyTorch's DDP
+//!
+//! | PyTorch | here |
+//! |---|---|
+//! | `DistributedDataParallel(model)` | [`Ddp::new`], which gives the model back as it is |
+//! | hooks on the backward pass | [`Ddp::begin`], [`Synchronization::watch_last`], [`Synchronization::finish`] |
+//! | `no_sync()` | [`Synchronization::watch`] for all micro-batches but the last |
+//! | mean over ranks | mean over samples: a rank's gradients weigh as much as its samples |
+//! | `find_unused_parameters=True` | always; `static_graph=True` is [`DdpConfig::static_graph`] |
+//! | `Join` for uneven inputs | take part with no samples until [`DdpError::NoSamples`] |
+//! | `clip_grad_norm_` | [`DdpConfig::max_gradient_norm`] |
+//! | `broadcast_buffers` | [`Ddp::synchronize_buffers`], before validation and checkpoints |
+//! | `register_comm_hook` | [`DdpConfig::communication`], [`Ddp::with_hook`] |
+//! | `SyncBatchNorm.convert_sync_batchnorm` | [`synchronize_batch_norms`] |
 
 mod batch_norm;
 mod bucket;

@@ -4,10 +4,12 @@ mod models;
 
 use burn::module::Param;
 use burn::nn::Linear;
-use burn::optim::GradientsParams;
+use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
-use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Ddp, DdpConfig, DdpError, SyncedGradients, share_of};
+use everburn_collectives::group::{CollectiveError, ProcessGroup};
+use everburn_distributed::{
+    CommunicationHook, Ddp, DdpConfig, DdpError, GradientBucket, SyncedGradients, share_of,
+};
 
 use models::{Branchy, assert_close, gradient, on_ranks, rows};
 
@@ -154,13 +156,18 @@ fn buckets_are_packed_once_in_the_order_of_the_backward_pass() {
 #[test]
 fn a_branch_taken_on_some_ranks_only_gives_the_mean_and_no_hang() {
     on_ranks(3, |group| {
-        let (ddp, model, _) = start(group, small_buckets());
-        let branch = gradient(&whole(&model, 6, true), &model.sometimes.weight).unwrap();
+        let (ddp, model, device) = start(group, small_buckets());
         for taker in 0..3 {
             let take_branch = ddp.group().rank() == taker;
             let synced = overlapped(&ddp, &model, 6, 1, take_branch).unwrap();
             let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
-            assert_eq!(found.len(), branch.len());
+            // The taker's two of the six rows, and nothing of what an earlier step left.
+            let share = share_of(6, taker, 3);
+            let theirs = model.loss(rows(6, &device).slice([share]), true).mean();
+            let theirs = GradientsParams::from_grads(theirs.backward(), &model);
+            let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
+            let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
+            assert_close(&found, &expected);
             assert_eq!(gradient(&synced.gradients, &model.never), None);
         }
         let synced = overlapped(&ddp, &model, 6, 1, false).unwrap();
@@ -320,4 +327,233 @@ fn a_step_that_is_given_up_or_a_rank_that_is_lost_ends_the_others_step() {
     for error in [&results[0], &results[2]] {
         assert!(error.contains("rank 1"), "{error}");
     }
+}
+
+#[test]
+fn a_branch_in_an_earlier_micro_batch_only_counts() {
+    on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let both = rows(4, &device);
+        let share = share_of(8, ddp.group().rank(), 2);
+        assert_eq!(share.len(), 4);
+        let step = ddp.begin(4).unwrap();
+        for (part, take_branch) in [(0..2, true), (2..4, false)] {
+            let watched = if take_branch {
+                step.watch(&model, 2)
+            } else {
+                step.watch_last(&model, 2)
+            };
+            let loss = watched.loss(both.clone().slice([part]), take_branch);
+            drop(loss.mean().backward());
+        }
+        let synced = step.finish(&model).unwrap();
+        let first = model.loss(both.slice([0..2]), true).mean();
+        let first = GradientsParams::from_grads(first.backward(), &model);
+        let expected = gradient(&first, &model.sometimes.weight).unwrap();
+        let expected: Vec<f32> = expected.into_iter().map(|g| g / 2.0).collect();
+        let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
+        assert_close(&found, &expected);
+    });
+}
+
+#[test]
+fn ranks_whose_data_end_at_different_times_stop_together() {
+    let steps = on_ranks(3, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        // Rank 0 has no data at all: its first step shows no order of gradients.
+        let batches = 2 * ddp.group().rank();
+        let mut steps = 0;
+        loop {
+            let samples = if steps < batches { 3 } else { 0 };
+            let step = ddp.begin(samples).unwrap();
+            if samples > 0 {
+                let watched = step.watch_last(&model, samples);
+                drop(watched.loss(rows(3, &device), true).mean().backward());
+            }
+            match step.finish(&model) {
+                Ok(synced) => {
+                    let having = [1, 2].into_iter().filter(|rank| steps < 2 * rank).count();
+                    assert_eq!(synced.samples, 3 * having as u64);
+                    let expected = all_values(&model, &whole(&model, 3, true));
+                    let found = all_values(&model, &synced.gradients);
+                    assert_equal_within_rounding(&found, &expected);
+                }
+                Err(DdpError::NoSamples) => break,
+                Err(error) => panic!("{error}"),
+            }
+            steps += 1;
+        }
+        ddp.group().barrier().wait().unwrap();
+        steps
+    });
+    assert_eq!(steps, [4, 4, 4]);
+}
+
+#[test]
+fn tied_weights_learn_as_one_parameter() {
+    let train = |world_size: usize| {
+        let device = Device::flex().autodiff();
+        let layer = Branchy::new(&device).sometimes;
+        let weights = layer.weight.val().into_data();
+        let ranks = on_ranks(world_size, move |group| {
+            let device = Device::flex().autodiff();
+            let mut layer = Branchy::new(&device).sometimes;
+            layer.weight = Param::from_data(weights.clone(), &device);
+            let (ddp, mut model) =
+                Ddp::new(vec![layer.clone(), layer], group, small_buckets()).unwrap();
+            let share = share_of(4, ddp.group().rank(), ddp.group().world_size());
+            let mut optimizer = SgdConfig::new().init();
+            for _ in 0..3 {
+                let step = ddp.begin(share.len()).unwrap();
+                let watched = step.watch_last(&model, share.len());
+                let mine = rows(4, &device).slice([share.clone(), 0..3]);
+                let output = watched[1].forward(watched[0].forward(mine).tanh());
+                drop(output.powf_scalar(2.0).mean().backward());
+                let synced = step.finish(&model).unwrap();
+                model = ddp.tie(optimizer.step(0.1, model, synced.gradients));
+            }
+            ddp.verify_replicas(&model).unwrap();
+            let both = [0, 1].map(|layer: usize| -> Vec<f32> {
+                model[layer]
+                    .weight
+                    .val()
+                    .into_data()
+                    .try_into_vec()
+                    .unwrap()
+            });
+            assert_eq!(both[0], both[1], "both places hold what was learnt");
+            both[0].clone()
+        });
+        ranks[0].clone()
+    };
+    assert_close(&train(1), &train(2));
+}
+
+#[test]
+fn gradients_without_a_norm_are_refused_by_all_ranks_and_the_next_step_is_made() {
+    on_ranks(2, |group| {
+        let config = DdpConfig {
+            max_gradient_norm: Some(1.0),
+            ..small_buckets()
+        };
+        let (ddp, model, device) = start(group, config);
+        let step = ddp.begin(2).unwrap();
+        let bad = f32::from(u8::from(ddp.group().rank() == 1)) * f32::INFINITY;
+        let mine = rows(2, &device) + bad;
+        drop(
+            step.watch_last(&model, 2)
+                .loss(mine, true)
+                .mean()
+                .backward(),
+        );
+        let error = step.finish(&model).unwrap_err();
+        assert!(
+            matches!(error, DdpError::GradientNotFinite { .. }),
+            "{error}"
+        );
+        overlapped(&ddp, &model, 4, 1, true).unwrap();
+    });
+}
+
+#[test]
+fn a_model_that_ddp_does_not_know_and_a_missing_backward_pass_are_refused() {
+    let errors = on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let step = ddp.begin(2).unwrap();
+        let other = Branchy::new(&device);
+        drop(
+            step.watch_last(&other, 2)
+                .loss(rows(2, &device), true)
+                .mean()
+                .backward(),
+        );
+        step.finish(&model).unwrap_err().to_string()
+    });
+    assert!(
+        errors
+            .iter()
+            .any(|error| error.contains("has lost the parameter")),
+        "{errors:?}"
+    );
+    let errors = on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let step = ddp.begin(2).unwrap();
+        drop(step.watch_last(&model, 2).loss(rows(2, &device), true));
+        step.finish(&model).unwrap_err().to_string()
+    });
+    assert!(
+        errors
+            .iter()
+            .any(|error| error.contains("brought no gradient")),
+        "{errors:?}"
+    );
+    on_ranks(1, |group| {
+        let (ddp, _, _) = start(group, small_buckets());
+        let open = ddp.begin(1).unwrap();
+        assert!(matches!(ddp.begin(1), Err(DdpError::StepOpen)));
+        drop(open);
+        drop(ddp.begin(1).unwrap());
+    });
+}
+
+#[test]
+fn different_configurations_are_named_on_every_rank() {
+    let errors = on_ranks(3, |group| {
+        let device = Device::flex().autodiff();
+        let config = DdpConfig {
+            static_graph: group.rank() == 2,
+            ..small_buckets()
+        };
+        Ddp::new(Branchy::new(&device), group, config)
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        assert!(
+            error.contains("rank 2") && error.contains("static_graph: true"),
+            "{error}"
+        );
+    }
+}
+
+/// A hook that fails as no hook should.
+#[derive(Debug)]
+struct Panics;
+
+impl CommunicationHook for Panics {
+    fn name(&self) -> String {
+        "panics".to_string()
+    }
+
+    fn reduce(
+        &mut self,
+        _: GradientBucket<'_>,
+        group: &ProcessGroup,
+    ) -> Result<u64, CollectiveError> {
+        assert!(group.rank() != 1, "on purpose");
+        group.barrier().wait()?;
+        Ok(0)
+    }
+}
+
+#[test]
+fn a_hook_that_panics_ends_the_step_on_all_ranks() {
+    let errors = on_ranks(2, |group| {
+        let device = Device::flex().autodiff();
+        let model = Branchy::new(&device);
+        let (ddp, model) = Ddp::with_hook(model, group, small_buckets(), Box::new(Panics)).unwrap();
+        overlapped(&ddp, &model, 4, 1, true)
+            .unwrap_err()
+            .to_string()
+    });
+    assert!(
+        errors[1].contains("it panicked: on purpose"),
+        "{}",
+        errors[1]
+    );
+    assert!(
+        errors[0].contains("the gradient reducer of rank 1"),
+        "{}",
+        errors[0]
+    );
 }
