@@ -104,6 +104,7 @@ impl Layout {
     }
 
     /// Bytes of all, a multiple of the page.
+    #[cfg_attr(loom, allow(dead_code, reason = "a model has no bytes but data"))]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
