@@ -4,6 +4,10 @@ use std::io;
 
 /// Why memory could not be shared.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(
+    not(all(target_os = "linux", not(loom))),
+    allow(dead_code, reason = "elsewhere there is only `Unavailable`")
+)]
 pub(crate) enum SegmentError {
     /// Not Linux, or something that does not do all that Linux does.
     #[error("memory shared between processes needs Linux (memfd); use TCP here")]

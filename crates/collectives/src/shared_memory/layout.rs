@@ -1,4 +1,4 @@
-//! Where everything lies in a segment, and the header that says so.
+//! Where everything lies in a segment.
 //!
 //! ```text
 //! 0                 header, one page: magic, version, ranks, capacity, bytes, nonce
@@ -11,7 +11,6 @@
 //! Rings are numbered by sender, then receiver; a rank has no ring to itself.
 
 use super::SegmentError;
-use super::segment::Nonce;
 
 /// What data are aligned to; a multiple of every element's size and of the cache line, and the
 /// page of most machines (larger pages only cost the kernel a split).
@@ -19,14 +18,6 @@ pub(super) const PAGE: usize = 4096;
 
 /// Two cache lines: processors fetch lines in pairs, and what two cores write must not share one.
 pub(super) const LINE: usize = 128;
-
-/// Bytes at the start of the header page that mean something.
-pub(super) const HEADER_BYTES: usize = 48;
-
-const MAGIC: [u8; 8] = *b"everburn";
-
-/// Changes with the place or the meaning of anything in a segment.
-const VERSION: u32 = 1;
 
 /// More ranks than any machine has; bounds the arithmetic below.
 const MAX_RANKS: u64 = 1024;
@@ -69,7 +60,8 @@ impl Layout {
         Self::checked(ranks as u64, capacity as u64)
     }
 
-    fn checked(ranks: u64, capacity: u64) -> Result<Self, SegmentError> {
+    /// The same from numbers that may come from elsewhere.
+    pub(super) fn checked(ranks: u64, capacity: u64) -> Result<Self, SegmentError> {
         let refuse = |limit| SegmentError::Layout {
             ranks,
             capacity,
@@ -112,6 +104,7 @@ impl Layout {
     }
 
     /// Bytes of all, a multiple of the page.
+    #[cfg_attr(loom, allow(dead_code, reason = "a model has no bytes but data"))]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -142,48 +135,4 @@ impl Layout {
             data: self.data_start + index * self.capacity,
         })
     }
-
-    /// What stands at the start of a segment.
-    pub(super) fn header(&self, nonce: &Nonce) -> [u8; HEADER_BYTES] {
-        let mut header = [0; HEADER_BYTES];
-        header[..8].copy_from_slice(&MAGIC);
-        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        header[12..16].copy_from_slice(&(self.ranks as u32).to_le_bytes());
-        header[16..24].copy_from_slice(&(self.capacity as u64).to_le_bytes());
-        header[24..32].copy_from_slice(&(self.bytes as u64).to_le_bytes());
-        header[32..].copy_from_slice(nonce);
-        header
-    }
-
-    /// The layout that a header describes; else what is wrong with it.
-    pub(super) fn from_header(header: &[u8; HEADER_BYTES], nonce: &Nonce) -> Result<Self, String> {
-        if header[..8] != MAGIC {
-            return Err("it does not begin as one".to_owned());
-        }
-        let version = u32::from_le_bytes(array(header, 8));
-        if version != VERSION {
-            return Err(format!("it has version {version} and not {VERSION}"));
-        }
-        if header[32..] != *nonce {
-            return Err("it belongs to another job or group (its nonce differs)".to_owned());
-        }
-        let ranks = u32::from_le_bytes(array(header, 12));
-        let capacity = u64::from_le_bytes(array(header, 16));
-        let bytes = u64::from_le_bytes(array(header, 24));
-        let layout =
-            Self::checked(u64::from(ranks), capacity).map_err(|error| error.to_string())?;
-        if layout.bytes as u64 != bytes {
-            return Err(format!(
-                "its header says {bytes} bytes, its numbers make {}",
-                layout.bytes
-            ));
-        }
-        Ok(layout)
-    }
-}
-
-fn array<const N: usize>(header: &[u8; HEADER_BYTES], start: usize) -> [u8; N] {
-    let mut value = [0; N];
-    value.copy_from_slice(&header[start..start + N]);
-    value
 }

@@ -13,7 +13,8 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 
 use super::SegmentError;
-use super::layout::{HEADER_BYTES, Layout};
+use super::header::HEADER_BYTES;
+use super::layout::Layout;
 use super::memory::Memory;
 use super::segment::Nonce;
 

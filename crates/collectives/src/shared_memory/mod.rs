@@ -32,6 +32,8 @@
 
 mod doorbell;
 mod error;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod header;
 mod layout;
 #[cfg_attr(
     not(all(target_os = "linux", not(loom))),
