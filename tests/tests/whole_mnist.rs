@@ -81,7 +81,10 @@ fn two_ranks(folder: &Path, data: &Path, name: &str, flags: &[&str]) -> Run {
 
 #[test]
 #[ignore = "takes minutes; `cargo xtask check` runs it"]
-#[expect(clippy::print_stdout, reason = "the figures are wanted, not only the verdict")]
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are wanted, not only the verdict"
+)]
 fn compressed_gradients_keep_the_accuracy() {
     let Some(mnist) = mnist_folder("training with compressed gradients") else {
         return;

@@ -1,0 +1,7 @@
+//! Gradients that leave during the backward pass equal one device on the same global batch.
+
+#[path = "../models/mod.rs"]
+mod models;
+mod refusals;
+mod results;
+mod steps;
