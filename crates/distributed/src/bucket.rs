@@ -26,6 +26,11 @@ impl BucketEntry {
     pub fn num_elements(&self) -> usize {
         self.shape.iter().product()
     }
+
+    /// How many bytes the gradient has.
+    pub fn num_bytes(&self) -> usize {
+        self.num_elements() * self.dtype.size()
+    }
 }
 
 /// How large buckets may become, in bytes.
@@ -42,6 +47,27 @@ pub struct BucketLimits {
     pub first: usize,
     /// All others.
     pub others: usize,
+}
+
+/// Into how many buckets at least a model is cut that is large enough: with fewer, the last one, which
+/// nothing hides, is a large part of the whole.
+const FEWEST_BUCKETS: usize = 8;
+
+/// Buckets are not made smaller than this for the sake of their number, in bytes: latency would cost
+/// more than overlap gains.
+const SMALLEST_CUT: usize = 1 << 20;
+
+impl BucketLimits {
+    /// Limits for a model whose gradients are `bytes` long: a model of a few buckets' size is cut
+    /// finer, so that most of it can travel while the backward pass goes on.
+    #[must_use]
+    pub fn for_model(self, bytes: usize) -> Self {
+        let finer = (bytes / FEWEST_BUCKETS).max(SMALLEST_CUT);
+        Self {
+            first: self.first.min(finer),
+            others: self.others.min(finer),
+        }
+    }
 }
 
 /// Gradients that travel together: one type of element, one message.
@@ -247,6 +273,13 @@ mod tests {
         let entries = parameters(&[1; 6].map(|n| (n, DType::F32)));
         let plan = BucketPlan::in_reverse(&entries, limits(4, 12));
         assert_eq!(numbers(&plan), [vec![5], vec![4, 3, 2], vec![1, 0]]);
+    }
+
+    #[test]
+    fn a_model_of_one_buckets_size_is_cut_into_several() {
+        let limits = limits(1 << 20, 25 << 20);
+        let of = |mib: usize| limits.for_model(mib << 20).others >> 20;
+        assert_eq!([2, 24, 100, 1000].map(of), [1, 3, 12, 25]);
     }
 
     #[test]

@@ -52,7 +52,8 @@ impl fmt::Display for BufferSync {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DdpConfig {
-    /// The largest size of a bucket of gradients, in bytes.
+    /// The largest size of a bucket of gradients, in bytes. A model of less than eight such buckets is
+    /// cut finer, down to 1 MiB.
     pub bucket_bytes: usize,
     /// The largest size of the bucket that leaves first, in bytes.
     pub first_bucket_bytes: usize,

@@ -107,11 +107,13 @@ impl Ddp {
                 None => None,
             },
         };
+        let bytes = parameters.iter().map(BucketEntry::num_bytes).sum();
+        let limits = config.bucket_limits().for_model(bytes);
         let numbers = parameters.iter().enumerate();
         let shared = Shared {
             numbers: numbers.map(|(number, entry)| (entry.id, number)).collect(),
             plan: Mutex::new(Plan {
-                buckets: Arc::new(BucketPlan::in_reverse(&parameters, config.bucket_limits())),
+                buckets: Arc::new(BucketPlan::in_reverse(&parameters, limits)),
                 buffers: None,
                 ordered: reducer.is_none(),
                 used: None,
@@ -120,6 +122,7 @@ impl Ddp {
             }),
             group,
             config,
+            limits,
             parameters,
             tied,
             reducer,

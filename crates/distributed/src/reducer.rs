@@ -91,7 +91,8 @@ impl Reducer {
     ) -> Result<Self, DdpError> {
         let (jobs, inbox) = mpsc::channel();
         let worker = Worker {
-            group: group.clone(),
+            // The backward pass computes on the same cores.
+            group: group.in_background(),
             hook,
             share: 0.0,
         };

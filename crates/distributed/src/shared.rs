@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::module::{Module, ParamId};
 use everburn_collectives::group::ProcessGroup;
 
-use crate::bucket::{BucketEntry, BucketPlan};
+use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
 use crate::config::DdpConfig;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
@@ -18,6 +18,8 @@ use crate::replicas::{self, TensorKind};
 pub(crate) struct Shared {
     pub(crate) group: ProcessGroup,
     pub(crate) config: DdpConfig,
+    /// How large this model's buckets may become.
+    pub(crate) limits: BucketLimits,
     /// In order of registration.
     pub(crate) parameters: Vec<BucketEntry>,
     pub(crate) numbers: HashMap<ParamId, usize>,
@@ -116,8 +118,7 @@ impl Shared {
     /// Packs the buckets anew, once: gradients that are finished together travel together.
     pub(crate) fn rebuild(&self, order: &[usize]) {
         let mut plan = lock(&self.plan);
-        let limits = self.config.bucket_limits();
-        plan.buckets = Arc::new(BucketPlan::in_order(&self.parameters, order, limits));
+        plan.buckets = Arc::new(BucketPlan::in_order(&self.parameters, order, self.limits));
         plan.buffers = None;
         plan.ordered = true;
     }
