@@ -57,6 +57,7 @@ pub use self::work::Work;
 pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 use self::core::Core;
+use self::engine::Pace;
 pub(crate) use self::signature::SIGNATURE_BYTES;
 pub(crate) use self::tuning::Path;
 use crate::rendezvous::Rendezvous;
@@ -92,6 +93,8 @@ const WORLD: u64 = 1;
 #[derive(Clone)]
 pub struct ProcessGroup {
     shared: Arc<Shared>,
+    /// How collectives in place wait.
+    pace: Pace,
 }
 
 impl ProcessGroup {
@@ -153,6 +156,31 @@ impl ProcessGroup {
         let core = Core::new(transport, mailbox, WORLD, members, rank, options, step);
         Self {
             shared: Shared::new(core, local_rank),
+            pace: Pace::Caller,
+        }
+    }
+
+    /// Another handle on the same group, for a thread that works beside one that computes: its
+    /// collectives in place leave the core to the others while they wait, as those on the
+    /// communication thread do, instead of spinning for the answer.
+    ///
+    /// ```
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+    ///
+    /// let group = ProcessGroup::alone(GroupOptions::default());
+    /// let beside = group.in_background();
+    /// let reducer = std::thread::spawn(move || {
+    ///     let mut gradients = [1.0f32, 2.0];
+    ///     beside.all_reduce_in_place(&mut gradients, ReduceOp::Mean).map(|()| gradients)
+    /// });
+    /// assert_eq!(reducer.join().unwrap()?, [1.0, 2.0]);
+    /// # Ok::<(), everburn_collectives::group::CollectiveError>(())
+    /// ```
+    #[must_use]
+    pub fn in_background(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            pace: Pace::Background,
         }
     }
 

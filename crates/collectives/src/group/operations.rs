@@ -266,7 +266,7 @@ impl ProcessGroup {
         let place = self.shared.take_number(call)?;
         let _turn = EndOfTurn(core);
         core.take_turn(&place)?;
-        run(&mut Collective::new(core, place, signature, Pace::Caller))
+        run(&mut Collective::new(core, place, signature, self.pace))
     }
 
     /// A call whose arguments can never succeed: nothing is sent, no number is taken.

@@ -45,6 +45,7 @@ impl ProcessGroup {
         let child = Core::new(transport, mailbox, id, members, rank, core.options, step);
         Ok(Some(Self {
             shared: Shared::new(child, self.local_rank()),
+            pace: self.pace,
         }))
     }
 

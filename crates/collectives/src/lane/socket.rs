@@ -110,9 +110,10 @@ impl SocketLane {
         }
         let mut total = buffered;
         while total < into.len() {
-            match self.read(&mut into[total..])? {
-                0 => break,
-                bytes => total += bytes,
+            let (bytes, more) = self.read(&mut into[total..])?;
+            total += bytes;
+            if !more {
+                break;
             }
         }
         Ok(total)
@@ -132,8 +133,12 @@ impl SocketLane {
         while self.end - self.start < most && self.end < AHEAD {
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut buffer);
             match self.read(&mut bytes[self.end..]) {
-                Ok(0) => break,
-                Ok(bytes) => self.end += bytes,
+                Ok((bytes, more)) => {
+                    self.end += bytes;
+                    if !more {
+                        break;
+                    }
+                }
                 Err(error) => {
                     // What came before the end of the stream is still good.
                     if self.start == self.end {
@@ -161,8 +166,10 @@ impl SocketLane {
         self.end - self.start
     }
 
-    /// Reads once from the connection whose turn it is; 0 if nothing has come.
-    fn read(&mut self, into: &mut [u8]) -> Result<usize, LaneError> {
+    /// Reads once from the connection whose turn it is: how much had come, and whether more may
+    /// have. A read that is not filled has emptied the connection; asking again would be a system
+    /// call for nothing.
+    fn read(&mut self, into: &mut [u8]) -> Result<(usize, bool), LaneError> {
         let (stream, most) = self.turn(self.received);
         let most = most.min(into.len());
         loop {
@@ -172,9 +179,9 @@ impl SocketLane {
                 }
                 Ok(bytes) => {
                     self.received += bytes as u64;
-                    return Ok(bytes);
+                    return Ok((bytes, bytes == most));
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((0, false)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken("reading", &error)),
             }

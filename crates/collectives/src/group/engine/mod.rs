@@ -368,6 +368,9 @@ fn wants_more(plan: &mut Plan, peer: usize, buffered: usize, block: usize) -> bo
         return false;
     }
     match plan.receiving(peer) {
+        // Nothing reads this lane before the others have come to the same task, so its bytes would
+        // end every sleep at once.
+        Some(task) if !plan.can_read(task) => false,
         Some(task) => {
             let allowed = plan.allowed(task);
             allowed > 0 && buffered < allowed.min(block)

@@ -247,8 +247,19 @@ impl Plan {
         allowed(&self.tasks, &self.gates, task)
     }
 
+    /// Whether all ranks that `task` hears have come to it, if it hears several.
+    pub(crate) fn can_read(&mut self, task: TaskId) -> bool {
+        let Action::Reduce { first, end, .. } = self.tasks[task as usize].action else {
+            return true;
+        };
+        (first..end).all(|at| {
+            let source = self.sources[at as usize];
+            self.is_next(source, task)
+        })
+    }
+
     /// Whether elements of `task` are what comes next from `peer`.
-    pub(crate) fn is_next(&mut self, peer: usize, task: TaskId) -> bool {
+    fn is_next(&mut self, peer: usize, task: TaskId) -> bool {
         self.receives[peer].is_open && self.receiving(peer) == Some(task)
     }
 

@@ -162,11 +162,7 @@ pub(super) fn receive<T: Element>(
             last,
             alone,
         } => {
-            let all_are_here = (first..end).all(|at| {
-                let source = plan.sources(at, end)[0];
-                plan.is_next(source, id)
-            });
-            if !all_are_here {
+            if !plan.can_read(id) {
                 return Ok(0);
             }
             let reduction = Reduction {
@@ -261,13 +257,14 @@ impl Reduction<'_> {
         scratch: &mut [u64],
     ) -> Result<usize, (usize, LaneError)> {
         let mut length = self.length;
+        // All of them, even where one has nothing: what a socket holds would end every sleep.
         for source in self.sources {
-            let view = lane(lanes, *source).peek(length);
+            let view = lane(lanes, *source).peek(self.length);
             let view = view.map_err(|error| (*source, error))?;
             length = length.min(view.len() - view.len() % size_of::<T>());
-            if length == 0 {
-                return Ok(0);
-            }
+        }
+        if length == 0 {
+            return Ok(0);
         }
         let start = self.task.start + self.task.done;
         let range = start / size_of::<T>()..(start + length) / size_of::<T>();
