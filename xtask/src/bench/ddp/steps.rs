@@ -177,7 +177,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_batch_is_found_with_which_both_take_as_long() {
-        assert_eq!(balanced(0.0, 1.0, 32.0), (32, 2));
+        assert_eq!(balanced(0.0, 1.0, 32.0), (45, 3));
         for (fixed, each, exchange) in [(0.0, 2.0, 400.0), (30.0, 0.5, 300.0), (5.0, 9.0, 60.0)] {
             let (batch, runs) = balanced(fixed, each, exchange);
             let compute = fixed + each * batch as f64;
