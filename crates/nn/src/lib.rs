@@ -53,6 +53,7 @@
 //! Deliberately absent: how ranks talk to each other, and any knowledge of process groups.
 
 mod all_reduce;
+mod blocks;
 mod conversion;
 mod exchange;
 mod group;
@@ -62,6 +63,10 @@ mod statistics;
 mod sync_batch_norm;
 
 pub use all_reduce::all_reduce_sum;
+pub use blocks::{
+    Activation, ActivationError, AnyActivation, BlockError, Blocks, InBlocks, ParameterPath,
+    parameter_paths,
+};
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
