@@ -6,6 +6,8 @@
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
+//! - [`checkpoint`] runs a segment of a model without keeping its activations, and once more in the
+//!   backward pass; [`checkpointed_forward`] does it for a model [`InBlocks`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -59,6 +61,7 @@ mod exchange;
 mod group;
 mod normalize;
 mod rank_ops;
+mod recompute;
 mod statistics;
 mod sync_batch_norm;
 
@@ -69,4 +72,7 @@ pub use blocks::{
 };
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use recompute::{
+    Randomness, SegmentValue, checkpoint, checkpoint_with, checkpointed_forward, recomputing,
+};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
