@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
+use everburn::nn::{Activation, InBlocks};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
 use everburn::train::{Objective, RunLock, Samples, StopSignal, renderer};
@@ -286,7 +287,7 @@ impl<'a> RankJob<'a> {
         pixels: PixelRange,
     ) -> Result<TrainingReport, CliError> {
         let data = self.loaded.images(pixels)?;
-        Ok(self.fit(trainer, Classifier::of_blocks(model), &data, None)?)
+        Ok(self.fit(trainer, self.in_blocks(model), &data, None)?)
     }
 
     fn fit_text<M: TextModel>(
@@ -304,7 +305,16 @@ impl<'a> RankJob<'a> {
         let every = self.config.text.sample_every;
         let samples = writer.samples(every, self.config.training.seed)?;
         let samples = (trainer.group.rank() == 0).then_some(samples);
-        Ok(self.fit(trainer, LanguageModel::of_blocks(model), &data, samples)?)
+        Ok(self.fit(trainer, self.in_blocks(model), &data, samples)?)
+    }
+
+    fn in_blocks<M, O>(&self, model: M) -> Supervised<M, O>
+    where
+        M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
+        O: Objective<Input: Activation, Output: Activation>,
+    {
+        let checkpointing = self.config.training.activation_checkpointing;
+        Supervised::of_checkpointed_blocks(model, checkpointing)
     }
 
     fn fit<M, O, I>(
@@ -451,6 +461,10 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
             report.gradient_bytes / report.steps.max(1) as u64,
             100.0 * report.exposed_seconds / report.train_seconds
         );
+    }
+    if let Some(bytes) = report.peak_memory {
+        let mebibytes = bytes as f64 / f64::from(1 << 20);
+        say!("peak memory of a rank: {mebibytes:.0} MiB");
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
