@@ -86,9 +86,10 @@ impl Draws {
             || first_output(&output).and_then(|output| sum_of(&output)) == self.outcome;
         assert!(
             same,
-            "a checkpointed segment drew other random numbers when it was recomputed, because another \
-             thread used the generator, which the whole process shares; run each rank as a process, or \
-             do without dropout or without activation checkpointing"
+            "a checkpointed segment drew other random numbers when it was recomputed than in the forward \
+             pass, and its output is another: most likely another thread used the generator, which the \
+             whole process shares; run each rank as a process, or do without dropout or without activation \
+             checkpointing"
         );
         output
     }
