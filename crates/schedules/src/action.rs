@@ -177,12 +177,20 @@ impl Message {
     /// tag of a send and its receive.
     #[must_use]
     pub const fn tag(&self) -> u64 {
-        // Stages are neighbours, so the lower one and the direction tell the cut.
-        let (direction, cut) = match self.carried {
-            Carried::Activation => (0, self.from_stage),
-            Carried::Gradient => (1, self.to_stage),
+        let direction = match self.carried {
+            Carried::Activation => 0,
+            Carried::Gradient => 1,
         };
-        ((cut as u64) << 33) | ((self.micro_batch as u64) << 1) | direction
+        ((self.cut() as u64) << 33) | ((self.micro_batch as u64) << 1) | direction
+    }
+
+    /// The stage in front of the cut that it crosses, forward or back.
+    #[must_use]
+    pub const fn cut(&self) -> usize {
+        match self.carried {
+            Carried::Activation => self.from_stage,
+            Carried::Gradient => self.to_stage,
+        }
     }
 }
 

@@ -91,6 +91,7 @@ pub fn stage_costs(blocks: &[Block], cuts: &[Range<usize>], link: Link) -> Costs
             transfer: blocks
                 .last()
                 .map_or(0.0, |last| link.seconds(last.output_bytes)),
+            output_bytes: blocks.last().map_or(0, |last| last.output_bytes),
             parameter_bytes: bytes(|block| block.parameter_bytes),
             activation_bytes: bytes(|block| block.activation_bytes),
             deferred_bytes: bytes(|block| block.deferred_bytes),

@@ -23,6 +23,8 @@ pub struct StageCosts {
     pub backward_weight: f64,
     /// What the output needs to the rank of the next stage, and the gradient of it back.
     pub transfer: f64,
+    /// Bytes of the output, and of its gradient.
+    pub output_bytes: u64,
     /// Bytes of the stage's parameters.
     pub parameter_bytes: u64,
     /// Bytes kept from the forward pass until the backward pass has ended.
@@ -42,6 +44,7 @@ impl StageCosts {
             backward_input: seconds,
             backward_weight: seconds,
             transfer: 0.0,
+            output_bytes: 0,
             parameter_bytes: 0,
             activation_bytes: 0,
             deferred_bytes: 0,

@@ -11,6 +11,7 @@
 //!   which ranks wait for each other, and for what.
 //! - [`Timeline::to_text`] and [`Timeline::to_svg`] draw it; [`Timeline::idle_share`] is its bubble, and
 //!   [`theoretical_idle`] what the papers say of it; [`Timeline::peak_live`] is what a rank has to keep.
+//!   Times that were measured in a real step are drawn alike ([`Timeline::measured`]).
 //!
 //! # From blocks to a plan
 //! - [`Block`]s, with times and bytes from a measurement or an estimate, are cut into stages by
@@ -75,4 +76,4 @@ pub use memory::{MemoryLimit, OptimizerState, RankMemory, memory_of};
 pub use schedule::{MAX_ACTIONS, Schedule};
 pub use simulation::{SimulationError, simulate};
 pub use theory::theoretical_idle;
-pub use timeline::{Span, Timeline};
+pub use timeline::{Span, Timeline, TimelineError};

@@ -2,17 +2,18 @@
 
 /// `seconds` with three digits and the unit that suits it: `33 s`, `1.25 ms`, `12.3 µs`.
 pub(crate) fn time(seconds: f64) -> String {
-    let magnitude = seconds.abs();
-    let (value, unit) = if magnitude >= 1.0 || magnitude == 0.0 {
-        (seconds, "s")
-    } else if magnitude >= 1e-3 {
-        (seconds * 1e3, "ms")
-    } else if magnitude >= 1e-6 {
-        (seconds * 1e6, "µs")
-    } else {
-        (seconds * 1e9, "ns")
+    time_beside(seconds, seconds)
+}
+
+/// `seconds` in the unit that suits `longest`: for numbers that stand beside each other.
+pub(crate) fn time_beside(seconds: f64, longest: f64) -> String {
+    let (factor, unit) = match longest.abs() {
+        long if long >= 1.0 || long == 0.0 => (1.0, "s"),
+        long if long >= 1e-3 => (1e3, "ms"),
+        long if long >= 1e-6 => (1e6, "µs"),
+        _ => (1e9, "ns"),
     };
-    format!("{} {unit}", three_digits(value))
+    format!("{} {unit}", three_digits(seconds * factor))
 }
 
 /// `0.2727` as `27.3 %`.
@@ -61,6 +62,7 @@ mod tests {
             "0 s", "33 s", "1 s", "1.25 ms", "12.3 µs", "10 s", "1234 s", "5 ns",
         ];
         assert_eq!(times.map(time), texts);
+        assert_eq!(time_beside(0.5, 3.0), "0.5 s");
         let sizes = [0, 1023, 1024, 1536 << 20, 25 << 20];
         let texts = ["0 B", "1023 B", "1 KiB", "1.5 GiB", "25 MiB"];
         assert_eq!(sizes.map(bytes), texts);

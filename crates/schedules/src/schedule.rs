@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use crate::orders::{self, Place};
-use crate::{Action, Carried, Message, Pass, ScheduleError, ScheduleKind, complete, simulation};
+use crate::{
+    Action, Carried, Costs, Message, Pass, ScheduleError, ScheduleKind, complete, simulation,
+};
 
 /// The most passes that a schedule may have, over all ranks. Real ones have thousands; the bound
 /// keeps a slip of the keyboard from filling the memory.
@@ -186,6 +188,28 @@ impl Schedule {
             Pass::BackwardWeight => return None,
         };
         self.message(carried, action.micro_batch(), stage, to_stage)
+    }
+
+    /// Every message that `rank` sends in a step, in the order in which it does.
+    pub fn messages_from(&self, rank: usize) -> impl Iterator<Item = Message> {
+        let actions = self.actions(rank).iter();
+        actions.filter_map(|action| self.sends(*action))
+    }
+
+    /// How many bytes `rank` sends in a step:
+    /// [`StageCosts::output_bytes`](crate::StageCosts::output_bytes) for each activation and for each
+    /// gradient.
+    ///
+    /// Stages that `costs` do not have count nothing.
+    #[must_use]
+    pub fn sent_bytes(&self, rank: usize, costs: &Costs) -> u64 {
+        let bytes = |message: Message| {
+            let stage = costs.stages.get(message.cut());
+            stage.map_or(0, |stage| stage.output_bytes)
+        };
+        self.messages_from(rank)
+            .map(bytes)
+            .fold(0, u64::saturating_add)
     }
 
     fn message(

@@ -331,6 +331,5 @@ impl Standing {
 
 /// What the output of a stage needs, and the gradient of it on its way back.
 fn transfer(costs: &Costs, message: &Message) -> f64 {
-    let cut = message.from_stage.min(message.to_stage);
-    costs.stages[cut].transfer
+    costs.stages[message.cut()].transfer
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::quantity::{bytes, share, time};
+use crate::quantity::{bytes, share, time, time_beside};
 use crate::{Pass, Span, Timeline};
 
 /// Left of the boxes, for the names of ranks.
@@ -27,7 +27,7 @@ const MAX_WIDTH: f64 = 6000.0;
 
 /// What a character of a box's number takes, at its font size of 12, and what stays free around it.
 const CHARACTER: f64 = 7.0;
-const MARGIN: f64 = 4.0;
+const MARGIN: f64 = 6.0;
 
 /// How many numbers the axis has, about.
 const TICKS: f64 = 10.0;
@@ -181,7 +181,7 @@ impl Drawing<'_> {
         for tick in 0..=ticks {
             let seconds = tick as f64 * step;
             let x = round(LEFT + seconds * self.scale);
-            let label = time(seconds);
+            let label = time_beside(seconds, makespan);
             self.line(format_args!(
                 r#"<line class="rule" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}"/><text class="faint" x="{x}" y="{}" text-anchor="middle">{label}</text>"#,
                 bottom + 18.0

@@ -10,7 +10,7 @@ pub(super) const IDLE: char = '·';
 
 /// How many lines a rank may have. Of what is longer, the middle is left out: there a pipeline does
 /// the same again and again.
-const MAX_PANELS: usize = 12;
+const MAX_PANELS: usize = 8;
 
 /// The widest drawing before its middle is left out. Only a step of very unequal passes gets here.
 const MAX_COLUMNS: f64 = 1e5;

@@ -3,6 +3,7 @@
 mod balance;
 mod deadlock;
 mod drawing;
+mod measured;
 mod messages;
 mod order;
 mod theory;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use everburn_schedules::{Action, Carried, Message, Schedule, ScheduleKind};
+use everburn_schedules::{Action, Carried, Costs, Message, Schedule, ScheduleKind};
 
 fn all_actions(schedule: &Schedule) -> impl Iterator<Item = Action> {
     (0..schedule.ranks()).flat_map(|rank| schedule.actions(rank).iter().copied())
@@ -113,4 +113,20 @@ fn the_ends_and_one_rank_alone_exchange_nothing() {
 
     let alone = Schedule::new(ScheduleKind::Interleaved1F1B, 1, 4, 3).unwrap();
     assert!(all_actions(&alone).all(|a| alone.sends(a).is_none() && alone.receives(a).is_none()));
+}
+
+#[test]
+fn bytes_are_counted_at_the_rank_that_sends_them() {
+    let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 3, 4, 1).unwrap();
+    let mut costs = Costs::equal(3);
+    for (stage, bytes) in [100, 10, 1].into_iter().enumerate() {
+        costs.stages[stage].output_bytes = bytes;
+    }
+    // The first rank sends its output, the second one its output and the first one's gradient, the
+    // last one the second one's gradient.
+    let sent: Vec<u64> = (0..3)
+        .map(|rank| schedule.sent_bytes(rank, &costs))
+        .collect();
+    assert_eq!(sent, [4 * 100, 4 * (10 + 100), 4 * 10]);
+    assert_eq!(schedule.messages_from(1).count(), 8);
 }
