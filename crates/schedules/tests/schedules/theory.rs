@@ -41,7 +41,6 @@ fn zero_bubble_is_less_idle_than_1f1b() {
                 of(ScheduleKind::ZeroBubbleH1),
                 of(ScheduleKind::OneForwardOneBackward),
             );
-            // With two ranks and one micro-batch nothing can be done meanwhile but the weights.
             assert!(
                 zero < one,
                 "{ranks} ranks, {micro_batches} micro-batches: {zero} and {one}"
