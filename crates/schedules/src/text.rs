@@ -64,17 +64,16 @@ impl Timeline {
     /// The first line: what it is, how long it takes and how idle it is.
     pub(crate) fn headline(&self) -> String {
         let schedule = self.schedule();
-        let count = |number: usize, what: &str| {
-            let plural = if number == 1 { "" } else { "s" };
-            format!("{number} {what}{plural}")
+        let count = |number: usize, one: &str, many: &str| match number {
+            1 => format!("1 {one}"),
+            number => format!("{number} {many}"),
         };
-        let mut text = format!("{}: {}", schedule.name(), count(schedule.ranks(), "rank"));
+        let ranks = count(schedule.ranks(), "rank", "ranks");
+        let micro_batches = count(schedule.micro_batches(), "micro-batch", "micro-batches");
+        let mut text = format!("{}: {ranks}", schedule.name());
         if schedule.chunks() > 1 {
             let _ = write!(text, " of {} chunks", schedule.chunks());
         }
-        let micro_batches = count(schedule.micro_batches(), "micro-batch");
-        // The plural of a batch.
-        let micro_batches = micro_batches.replace("batchs", "batches");
         let (makespan, idle) = (time(self.makespan()), share(self.idle_share()));
         let _ = write!(text, ", {micro_batches}, {makespan}, idle {idle}");
         text

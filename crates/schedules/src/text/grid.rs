@@ -102,7 +102,9 @@ impl Grid {
     /// The columns of each line: all, or as many of the first and of the last as there may be.
     pub(super) fn panels(&self) -> Vec<Range<usize>> {
         let panels = self.breaks.iter().zip(self.breaks.iter().skip(1));
-        let mut panels: Vec<Range<usize>> = panels.map(|(from, to)| *from..*to).collect();
+        let panels = panels.map(|(from, to)| *from..*to);
+        // A step that takes no time has no line.
+        let mut panels: Vec<Range<usize>> = panels.filter(|panel| !panel.is_empty()).collect();
         if panels.len() > MAX_PANELS {
             let shown = MAX_PANELS / 2;
             panels.drain(shown..panels.len() - shown);
