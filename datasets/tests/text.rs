@@ -1,5 +1,7 @@
 //! Where text comes from, and what it becomes.
 
+#![allow(clippy::print_stderr, reason = "a test says why it was skipped")]
+
 use std::fs;
 use std::path::Path;
 
@@ -48,7 +50,9 @@ fn the_real_text_is_found_by_the_variable() {
         return;
     };
     // Relative to the workspace, where the user set it; Cargo runs tests in the package.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(folder);
     if !folder.join("tinyshakespeare/input.txt").exists() {
         eprintln!("SKIPPED: there is no tinyshakespeare/input.txt in EVERBURN_DATA_DIR");
         return;
@@ -68,7 +72,11 @@ fn the_real_text_is_found_by_the_variable() {
 #[test]
 fn without_a_file_auto_takes_the_embedded_text_and_says_why() {
     let empty = tempfile::tempdir().unwrap();
-    let text = load_text_in(&request(DataChoice::Auto), &surroundings(Some(empty.path()))).unwrap();
+    let text = load_text_in(
+        &request(DataChoice::Auto),
+        &surroundings(Some(empty.path())),
+    )
+    .unwrap();
     let line = text.description.to_string();
     let folder = empty.path().join("tinyshakespeare");
     let reason = format!("there is no input.txt in {}", folder.display());
@@ -104,7 +112,11 @@ fn the_text_by_name_fails_where_it_is_not_and_lists_the_places() {
 
 #[test]
 fn another_text_in_its_place_is_taken_and_told() {
-    let text = load_bytes(&b"to be or not to be ".repeat(50), &request(DataChoice::Auto)).unwrap();
+    let text = load_bytes(
+        &b"to be or not to be ".repeat(50),
+        &request(DataChoice::Auto),
+    )
+    .unwrap();
     assert_eq!(text.tokenizer.alphabet().as_deref(), Some(" benort"));
     let reason = "found by EVERBURN_DATA_DIR; it is not the published text";
     assert_eq!(text.description.reason, reason);
@@ -118,7 +130,10 @@ fn a_folder_of_the_text_itself_may_be_named() {
         ..request(DataChoice::TinyShakespeare)
     };
     let text = load_text_in(&request, &surroundings(None)).unwrap();
-    assert_eq!(text.description.reason.split(';').next(), Some("found by --data-dir"));
+    assert_eq!(
+        text.description.reason.split(';').next(),
+        Some("found by --data-dir")
+    );
 }
 
 #[test]
@@ -130,7 +145,9 @@ fn a_file_that_is_damaged_too_short_or_unreadable_is_an_error_even_for_auto() {
     assert!(error.contains("byte 700 is not UTF-8"), "{error}");
     assert!(error.contains("input.txt"), "{error}");
     for length in [0, 1, 64, 640] {
-        let error = load_bytes(&vec![b'a'; length], &request).unwrap_err().to_string();
+        let error = load_bytes(&vec![b'a'; length], &request)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(&format!("has {length} tokens")), "{error}");
         assert!(error.contains("more than the 64"), "{error}");
     }
@@ -145,7 +162,10 @@ fn a_file_that_is_damaged_too_short_or_unreadable_is_an_error_even_for_auto() {
 #[test]
 fn images_are_no_text_and_text_is_no_image() {
     let error = load_text_in(&request(DataChoice::Mnist), &surroundings(None)).unwrap_err();
-    assert_eq!(error.to_string(), "--data mnist is images, and this model takes text");
+    assert_eq!(
+        error.to_string(),
+        "--data mnist is images, and this model takes text"
+    );
     let images = DataRequest {
         choice: DataChoice::TinyShakespeare,
         ..DataRequest::default()
@@ -163,7 +183,10 @@ fn bytes_read_any_text_and_characters_only_those_that_they_know() {
         ..request(DataChoice::Auto)
     };
     let loaded = load_bytes(text.as_bytes(), &bytes).unwrap();
-    assert_eq!((loaded.tokenizer.vocabulary(), loaded.tokenizer.alphabet()), (256, None));
+    assert_eq!(
+        (loaded.tokenizer.vocabulary(), loaded.tokenizer.alphabet()),
+        (256, None)
+    );
     assert!(loaded.description.unit.ends_with("bytes"));
 
     let known = TextRequest {
@@ -171,7 +194,10 @@ fn bytes_read_any_text_and_characters_only_those_that_they_know() {
         ..request(DataChoice::Auto)
     };
     let error = load_bytes(text.as_bytes(), &known).unwrap_err().to_string();
-    assert!(error.starts_with("byte 4 of the text begins 'ß'"), "{error}");
+    assert!(
+        error.starts_with("byte 4 of the text begins 'ß'"),
+        "{error}"
+    );
     let known = TextRequest {
         alphabet: Some("\nGerzßö".to_string()),
         ..known
@@ -194,7 +220,10 @@ fn limits_keep_the_first_windows() {
         ..limited
     };
     let error = load_text_in(&none, &surroundings(None)).unwrap_err();
-    assert!(error.to_string().starts_with("0 training samples"), "{error}");
+    assert!(
+        error.to_string().starts_with("0 training samples"),
+        "{error}"
+    );
 }
 
 proptest! {

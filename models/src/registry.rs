@@ -120,6 +120,9 @@ pub struct GptOptions {
     /// How the model knows positions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub positions: Option<Positions>,
+    /// The standard deviation of the initial weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deviation: Option<f64>,
 }
 
 impl GptOptions {
@@ -127,7 +130,7 @@ impl GptOptions {
     /// one that cannot be built: see [`GptConfig::check`].
     pub fn config(&self, name: &str) -> Option<GptConfig> {
         let preset = match name {
-            "gpt-nano" => GptConfig::new(TINYSHAKESPEARE_CHARACTERS),
+            "gpt-nano" => GptConfig::nano(TINYSHAKESPEARE_CHARACTERS),
             "gpt2-124m" => GptConfig::gpt2_124m(),
             _ => return None,
         };
@@ -139,6 +142,7 @@ impl GptOptions {
             heads: self.heads.unwrap_or(preset.heads),
             dropout: self.dropout.unwrap_or(preset.dropout),
             positions: self.positions.unwrap_or(preset.positions),
+            deviation: self.deviation.unwrap_or(preset.deviation),
         })
     }
 }

@@ -147,7 +147,9 @@ fn values(gpt: &Gpt) -> Vec<(String, Vec<f32>)> {
     }
     let mut collect = Collect(Vec::new());
     gpt.visit(&mut collect);
-    let paths = parameter_paths(gpt).into_iter().map(|parameter| parameter.path);
+    let paths = parameter_paths(gpt)
+        .into_iter()
+        .map(|parameter| parameter.path);
     paths.zip(collect.0).collect()
 }
 
@@ -164,7 +166,10 @@ fn weights_start_as_those_of_gpt_2() {
             _ => 0.02,
         };
         // 4,096 numbers at least: five deviations of their deviation are 6 %.
-        assert!((deviation - expected).abs() <= 0.06 * expected, "{path}: {deviation}");
+        assert!(
+            (deviation - expected).abs() <= 0.06 * expected,
+            "{path}: {deviation}"
+        );
     }
 }
 
