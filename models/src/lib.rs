@@ -10,12 +10,14 @@
 //! - [`mnist::Mnist`]: the two-convolution net of the PyTorch tutorials.
 //! - [`mnist_bn::MnistBn`]: the Keras convolution net with batch norm and dropout.
 //! - [`mlp::Mlp`]: a multi-layer perceptron.
+//! - [`gpt::Gpt`]: a decoder of text, as GPT-2.
 //!
 //! [`registry`] finds a model by its name.
 //!
 //! Legend of the shapes in this crate: `B` batch, `C` channels, `H` height, `W` width,
-//! `K` classes.
+//! `K` classes, `T` tokens, `E` width of a token's vector, `V` vocabulary.
 
+pub mod gpt;
 pub mod mlp;
 pub mod mnist;
 pub mod mnist_bn;
