@@ -11,6 +11,8 @@ use burn::prelude::*;
 use crate::mlp::{Mlp, MlpConfig};
 use crate::mnist::{Mnist, MnistConfig};
 use crate::mnist_bn::{MnistBn, MnistBnConfig};
+use crate::resnet50::{ResNet50, ResNet50Config, Stem};
+use crate::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
 
 /// The numbers in which a model takes its pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub struct ModelInfo {
 }
 
 /// The names and summaries of all models, in the order in which they are listed.
-pub const MODELS: [ModelInfo; 3] = [
+pub const MODELS: [ModelInfo; 5] = [
     ModelInfo {
         name: "mnist",
         summary: "two convolutions and two linear layers",
@@ -47,6 +49,16 @@ pub const MODELS: [ModelInfo; 3] = [
     ModelInfo {
         name: "mlp",
         summary: "a perceptron with hidden layers of 256 and 128",
+        pixels: PixelRange::Unit,
+    },
+    ModelInfo {
+        name: "resnet50",
+        summary: "the residual net of 50 layers, with a stem for 28 x 28 pixels",
+        pixels: PixelRange::Unit,
+    },
+    ModelInfo {
+        name: "two-part-resnet",
+        summary: "the stem of a ResNet and the next block, to be cut in two",
         pixels: PixelRange::Unit,
     },
 ];
@@ -101,8 +113,18 @@ pub fn visit<V: ModelVisitor>(name: &str, visitor: V) -> Option<V::Output> {
         "mnist" => Some(visitor.visit(info, |d| MnistConfig::new().init(d), Mnist::forward)),
         "mnist-bn" => Some(visitor.visit(info, |d| MnistBnConfig::new().init(d), MnistBn::forward)),
         "mlp" => Some(visitor.visit(info, |d| MlpConfig::new().init(d), Mlp::forward)),
+        "resnet50" => Some(visitor.visit(info, mnist_resnet50, ResNet50::forward)),
+        "two-part-resnet" => {
+            let init = |d: &Device| TwoPartResNetConfig::new().init(d);
+            Some(visitor.visit(info, init, TwoPartResNet::forward))
+        }
         _ => None,
     }
+}
+
+fn mnist_resnet50(device: &Device) -> ResNet50 {
+    let config = ResNet50Config::new().with_stem(Stem::Mnist);
+    config.with_classes(10).init(device)
 }
 
 /// The number of trainable and fixed numbers of the model of this name.
