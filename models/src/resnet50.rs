@@ -11,8 +11,8 @@ use burn::prelude::*;
 use burn::tensor::activation::relu;
 use everburn_nn::{Blocks, InBlocks, SyncBatchNorm};
 
-pub(crate) use bottleneck::{batch_norm, convolution};
 pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};
+pub(crate) use bottleneck::{batch_norm, convolution};
 pub use stem::Stem;
 pub(crate) use stem::max_pool;
 

@@ -1,17 +1,18 @@
 //! `everburn eval`
 
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
-use everburn::burn::module::Module;
 use everburn::prelude::*;
 use everburn::train::checkpoint::{Checkpoint, CheckpointFolder};
 use everburn::train::{Tally, load_safetensors, with_parameters};
 use everburn_datasets::LoadedData;
 use everburn_launch::RankEnvironment;
-use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{
+    self, ImageModel, Init, ModelOptions, ModelVisitor, PixelRange, TextModel,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::{DataFlags, EvalArguments, RankFlags};
@@ -144,7 +145,7 @@ fn evaluate(
         run,
         loaded: &loaded,
     };
-    let tally = registry::visit(&config.model, visitor)
+    let tally = registry::visit(&config.model, &ModelOptions::default(), visitor)?
         .ok_or(CliError::NoModel)??
         .ok_or_else(|| CliError::usage("stopped before the end"))?;
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
@@ -212,20 +213,19 @@ struct Evaluate<'a> {
 impl ModelVisitor for Evaluate<'_> {
     type Output = Result<Option<Tally>, CliError>;
 
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
+    fn visit_text<M: TextModel>(self, _config: GptConfig, _init: Init<M>) -> Self::Output {
+        Err(CliError::usage("text comes with the next commit"))
+    }
+
+    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
         let model = init(&self.trainer.device);
         let model = match self.checkpoint {
             None => load_safetensors(model, self.run)?,
             Some(which) => with_parameters(model, &load_checkpoint(self.run, which)?)?,
         };
-        let data = data::for_training(self.loaded, info.pixels);
+        let data = data::for_training(self.loaded, pixels);
         Ok(self
             .trainer
-            .evaluate(&Classifier::new(model, forward), &data)?)
+            .evaluate(&Classifier::of_blocks(model), &data)?)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use everburn_models::registry;
+use everburn_models::registry::{self, ModelOptions};
 
 use crate::error::CliError;
 
@@ -10,7 +10,8 @@ use crate::error::CliError;
 pub(crate) fn run() -> Result<ExitCode, CliError> {
     say!("{:<10} {:>10}  what it is", "model", "parameters");
     for info in registry::MODELS {
-        let parameters = registry::num_params(info.name).unwrap_or_default();
+        let parameters =
+            registry::num_params(info.name, &ModelOptions::default()).unwrap_or_default();
         say!("{:<10} {parameters:>10}  {}", info.name, info.summary);
     }
     Ok(ExitCode::SUCCESS)

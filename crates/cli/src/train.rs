@@ -1,18 +1,19 @@
 //! `everburn train`
 
-use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
 use everburn::train::{RunLock, StopSignal, renderer};
 use everburn_datasets::LoadedData;
 use everburn_launch::{RankEnvironment, StopRequest};
-use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{
+    self, ImageModel, Init, ModelOptions, ModelVisitor, PixelRange, TextModel,
+};
 
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
@@ -192,7 +193,8 @@ fn train_here(
         devices,
         run,
     };
-    let reports = registry::visit(&config.model, threads).ok_or(CliError::NoModel)??;
+    let reports = registry::visit(&config.model, &ModelOptions::default(), threads)?
+        .ok_or(CliError::NoModel)??;
     // Ranks that are threads have no launcher to tell of an interruption.
     let interrupted = reports.iter().any(|report| report.test_accuracy.is_none());
     Ok(if interrupted {
@@ -231,7 +233,7 @@ fn train_as_rank(
         trainer: job.trainer(group, device, run),
         job: &job,
     };
-    registry::visit(&config.model, rank).ok_or(CliError::NoModel)??;
+    registry::visit(&config.model, &ModelOptions::default(), rank)?.ok_or(CliError::NoModel)??;
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     Ok(ExitCode::SUCCESS)
 }
@@ -275,13 +277,13 @@ impl<'a> RankJob<'a> {
         }
     }
 
-    fn fit<M: Module + Display + Sync + 'static>(
+    fn fit<M: ImageModel>(
         &self,
         trainer: Trainer,
         model: Classifier<M, 4>,
-        info: ModelInfo,
+        pixels: PixelRange,
     ) -> Result<TrainingReport, TrainError> {
-        let data = data::for_training(self.loaded, info.pixels);
+        let data = data::for_training(self.loaded, pixels);
         let (_model, report) = trainer.fit(model, &data)?;
         if trainer.group.rank() == 0 {
             print_report(&report, trainer.run.as_ref());
@@ -300,15 +302,14 @@ struct TrainOneRank<'a> {
 impl ModelVisitor for TrainOneRank<'_> {
     type Output = Result<TrainingReport, TrainError>;
 
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
+    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
         self.trainer.seed();
-        let model = Classifier::new(init(&self.trainer.device), forward);
-        self.job.fit(self.trainer, model, info)
+        let model = Classifier::of_blocks(init(&self.trainer.device));
+        self.job.fit(self.trainer, model, pixels)
+    }
+
+    fn visit_text<M: TextModel>(self, _config: GptConfig, _init: Init<M>) -> Self::Output {
+        Err(TrainError::Config("text comes with the next commit".into()))
     }
 }
 
@@ -322,12 +323,11 @@ struct TrainOnThreads<'a> {
 impl ModelVisitor for TrainOnThreads<'_> {
     type Output = Result<Vec<TrainingReport>, TrainError>;
 
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
+    fn visit_text<M: TextModel>(self, _config: GptConfig, _init: Init<M>) -> Self::Output {
+        Err(TrainError::Config("text comes with the next commit".into()))
+    }
+
+    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
         // Threads may share a generator of random numbers, so the weights are drawn before there
         // are any: they are lazy, and taking a record draws them.
         self.job.config.training.seed_for_weights(&self.devices[0]);
@@ -339,9 +339,9 @@ impl ModelVisitor for TrainOnThreads<'_> {
             rank::group_options(&self.job.config.ranks),
             |group, device| {
                 let run = (group.rank() == 0).then(|| self.run.clone());
-                let model = Classifier::new(model.clone().fork(&device), forward);
+                let model = Classifier::of_blocks(model.clone().fork(&device));
                 self.job
-                    .fit(self.job.trainer(group, device, run), model, info)
+                    .fit(self.job.trainer(group, device, run), model, pixels)
             },
         )
     }

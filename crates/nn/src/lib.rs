@@ -74,7 +74,7 @@ pub use blocks::{
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
 pub use placement::{
-    DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, forward_costs,
-    parameter_counts,
+    DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
+    split_by_time,
 };
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

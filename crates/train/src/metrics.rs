@@ -21,7 +21,7 @@ enum Quantity {
     ExposedCommunication,
 }
 
-/// A number of the [`StepReport`], averaged over an epoch and weighted by samples.
+/// A number of the [`StepReport`], averaged over an epoch and weighted by predictions.
 ///
 /// ```
 /// use everburn_train::RankMetric;
@@ -45,12 +45,12 @@ impl RankMetric {
         }
     }
 
-    /// The mean loss of a sample.
+    /// The mean loss of a prediction.
     pub fn loss() -> Self {
         Self::new(Quantity::Loss, "Loss")
     }
 
-    /// The share of samples that were classified correctly, in per cent.
+    /// The share of predictions that were correct, in per cent.
     pub fn accuracy() -> Self {
         Self::new(Quantity::Accuracy, "Accuracy")
     }
@@ -129,7 +129,7 @@ impl Metric for RankMetric {
             Quantity::Waiting => 1e3 * cost.waited,
             Quantity::ExposedCommunication => 1e3 * cost.exposed,
         };
-        self.state.update(value, tally.samples as usize);
+        self.state.update(value, tally.predictions as usize);
         Ok(self.state.compute_update(self.format()))
     }
 

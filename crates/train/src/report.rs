@@ -35,12 +35,16 @@ pub struct TrainingReport {
     pub dataset: String,
     /// Where that data set came from and why it was taken.
     pub dataset_origin: String,
-    /// The share of test samples that were classified correctly; absent if the run was stopped.
+    /// The share of correct predictions on the test samples: of classes, or of next tokens. Absent if
+    /// the run was stopped.
     pub test_accuracy: Option<f64>,
-    /// The mean loss of a test sample, in nats; absent if the run was stopped.
+    /// The mean loss of a prediction on the test samples, in nats; absent if the run was stopped.
     pub test_loss: Option<f64>,
     /// How many test samples there were, over all ranks.
     pub test_samples: u64,
+    /// How many predictions were made on them: as many for images, one for each token of a text.
+    #[serde(default)]
+    pub test_predictions: u64,
     /// The lowest validation loss of an epoch, and which epoch it was.
     pub best_epoch: Option<BestEpoch>,
     /// Training samples of all ranks divided by the seconds spent on training steps.

@@ -6,34 +6,38 @@ use burn_train::metric::{Adaptor, ItemLazy};
 use everburn_collectives::group::{ProcessGroup, ReduceOp, Work};
 use serde::{Deserialize, Serialize};
 
-/// Sums over samples. A mean is formed last and once, over all ranks: never a mean of means.
+/// Sums over predictions: a prediction is the class of a sample, or the next token of a text, of
+/// which a sample has many. A mean is formed last and once, over all ranks: never a mean of means.
 ///
 /// ```
 /// use everburn_train::Tally;
 ///
-/// let tally = Tally { loss_sum: 3.0, correct: 1, samples: 2 } + Tally { loss_sum: 0.0, correct: 1, samples: 1 };
-/// assert_eq!(tally.mean_loss(), 1.0);
-/// assert_eq!(tally.accuracy(), 2.0 / 3.0);
+/// let two = Tally { loss_sum: 3.0, correct: 1, predictions: 2, samples: 2 };
+/// let one = Tally { loss_sum: 0.0, correct: 1, predictions: 1, samples: 1 };
+/// assert_eq!((two + one).mean_loss(), 1.0);
+/// assert_eq!((two + one).accuracy(), 2.0 / 3.0);
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// The sum of each sample's loss, in nats.
+    /// The sum of each prediction's loss, in nats.
     pub loss_sum: f64,
-    /// How many samples were classified correctly.
+    /// How many predictions were correct.
     pub correct: u64,
+    /// How many predictions there were.
+    pub predictions: u64,
     /// How many samples there were.
     pub samples: u64,
 }
 
 impl Tally {
-    /// The mean loss of a sample, NaN if there was none.
+    /// The mean loss of a prediction, NaN if there was none.
     pub fn mean_loss(&self) -> f64 {
-        self.loss_sum / self.samples as f64
+        self.loss_sum / self.predictions as f64
     }
 
-    /// The share of samples that were classified correctly, NaN if there was none.
+    /// The share of predictions that were correct, NaN if there was none.
     pub fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.samples as f64
+        self.correct as f64 / self.predictions as f64
     }
 
     /// Starts to add up the tallies and the votes to stop of all ranks.
@@ -41,6 +45,7 @@ impl Tally {
         let numbers = vec![
             self.loss_sum,
             self.correct as f64,
+            self.predictions as f64,
             self.samples as f64,
             f64::from(stop),
         ];
@@ -55,6 +60,7 @@ impl std::ops::Add for Tally {
         Self {
             loss_sum: self.loss_sum + other.loss_sum,
             correct: self.correct + other.correct,
+            predictions: self.predictions + other.predictions,
             samples: self.samples + other.samples,
         }
     }
@@ -78,9 +84,10 @@ impl PendingTally {
         let tally = Tally {
             loss_sum: sums[0],
             correct: sums[1] as u64,
-            samples: sums[2] as u64,
+            predictions: sums[2] as u64,
+            samples: sums[3] as u64,
         };
-        Ok((tally, sums[3] > 0.0))
+        Ok((tally, sums[4] > 0.0))
     }
 }
 
@@ -93,10 +100,12 @@ impl PendingTally {
 pub enum StepReport {
     /// This process' own samples; the numbers may still be on the device.
     Local {
-        /// The mean loss, shape `[1]`.
+        /// The mean loss of a prediction, shape `[1]`.
         loss: Tensor<1>,
-        /// How many samples were classified correctly, shape `[1]`.
+        /// How many predictions were correct, shape `[1]`.
         correct: Tensor<1, Int>,
+        /// How many predictions there were.
+        predictions: usize,
         /// How many samples there were.
         samples: usize,
     },
@@ -164,10 +173,12 @@ impl StepReport {
             Self::Local {
                 loss,
                 correct,
+                predictions,
                 samples,
             } => Ok(Tally {
-                loss_sum: loss.clone().try_into_scalar::<f64>()? * *samples as f64,
+                loss_sum: loss.clone().try_into_scalar::<f64>()? * *predictions as f64,
                 correct: correct.clone().try_into_scalar::<i64>()? as u64,
+                predictions: *predictions as u64,
                 samples: *samples as u64,
             }),
             Self::OfAllRanks { tally, .. } => Ok(*tally),
@@ -203,12 +214,14 @@ impl ItemLazy for StepReport {
             Self::Local {
                 loss,
                 correct,
+                predictions,
                 samples,
             } => {
                 loss.device().flush()?;
                 Self::Local {
                     loss: loss.without_autodiff(),
                     correct: correct.without_autodiff(),
+                    predictions,
                     samples,
                 }
             }
@@ -228,15 +241,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_weighted_by_samples() {
+    fn means_are_weighted_by_predictions() {
         let large = Tally {
             loss_sum: 10.0,
             correct: 9,
-            samples: 10,
+            predictions: 10,
+            samples: 2,
         };
         let small = Tally {
             loss_sum: 5.0,
             correct: 0,
+            predictions: 1,
             samples: 1,
         };
         let both = large + small;

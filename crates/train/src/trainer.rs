@@ -245,6 +245,7 @@ impl Trainer {
             test_accuracy: test.map(|tally| tally.accuracy()),
             test_loss: test.map(|tally| tally.mean_loss()),
             test_samples: test.map_or(0, |tally| tally.samples),
+            test_predictions: test.map_or(0, |tally| tally.predictions),
             best_epoch: outcome.best,
             samples_per_second: outcome.samples as f64
                 / outcome.cost.seconds.max(f64::MIN_POSITIVE),

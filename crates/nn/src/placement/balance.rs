@@ -30,7 +30,10 @@ pub fn balanced_parts(costs: &[f64], parts: usize) -> Result<Vec<Range<usize>>, 
             blocks,
         });
     }
-    if let Some(block) = costs.iter().position(|cost| !cost.is_finite() || *cost < 0.0) {
+    if let Some(block) = costs
+        .iter()
+        .position(|cost| !cost.is_finite() || *cost < 0.0)
+    {
         return Err(PlacementError::Cost {
             block: block.to_string(),
             cost: costs[block],

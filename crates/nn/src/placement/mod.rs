@@ -10,7 +10,7 @@ use burn::prelude::*;
 use crate::blocks::{Blocks, InBlocks, lies_under};
 
 pub use balance::balanced_parts;
-pub use cost::{forward_costs, parameter_counts};
+pub use cost::{parameter_counts, split_by_time};
 pub use error::PlacementError;
 pub use split::{DeviceSplit, Move, Moved, Part};
 
@@ -91,8 +91,8 @@ impl Placement {
 
     /// As many parts as there are devices, each of consecutive blocks, such that the part with the
     /// most parameters has as few as can be: what fits memory best. Layers that share their weights
-    /// over many pixels compute more than others of as many parameters; [`Placement::balanced`] with
-    /// [`forward_costs`] is for those.
+    /// over many pixels compute more than others of as many parameters; [`split_by_time`] is for
+    /// those.
     ///
     /// # Errors
     /// [`PlacementError`] if there are no devices, or more than blocks, or the blocks do not fit the

@@ -180,23 +180,29 @@ impl DeviceSplit {
         let mut activation: Box<dyn AnyActivation> = Box::new(input);
         for part in &self.parts {
             activation = activation.to_device(&part.device);
-            let blocks_of_part = part.blocks.clone();
-            activation = if part.borrowed.is_empty() {
-                blocks.run(model, blocks_of_part, activation)
-            } else {
-                // Only now, so that a parameter which is made when it is first asked for is not
-                // asked for before the blocks of its own part have run.
-                let lent = model.clone().map(&mut Lending {
-                    part,
-                    path: Vec::new(),
-                });
-                blocks.run(&lent, blocks_of_part, activation)
-            };
+            // Only now, so that a parameter which is made when it is first asked for is not asked
+            // for before the blocks of its own part have run.
+            let lent = part.lend(model);
+            let model = lent.as_ref().unwrap_or(model);
+            activation = blocks.run(model, part.blocks.clone(), activation);
         }
         *activation
             .into_any()
             .downcast::<M::Output>()
             .expect("the last block of a model yields the model's output")
+    }
+}
+
+impl Part {
+    /// The copy of `model` that this part's blocks are run with, if they use parameters of other
+    /// parts.
+    pub(super) fn lend<M: Module>(&self, model: &M) -> Option<M> {
+        (!self.borrowed.is_empty()).then(|| {
+            model.clone().map(&mut Lending {
+                part: self,
+                path: Vec::new(),
+            })
+        })
     }
 }
 
@@ -245,7 +251,10 @@ struct Placing<'a> {
 
 impl Placing<'_> {
     fn place<P: Module + 'static>(&mut self, id: ParamId, param: P) -> P {
-        let known = self.placed.get(&id).and_then(|known| known.downcast_ref::<P>());
+        let known = self
+            .placed
+            .get(&id)
+            .and_then(|known| known.downcast_ref::<P>());
         if let Some(known) = known {
             return known.clone();
         }
