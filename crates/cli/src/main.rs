@@ -25,6 +25,7 @@ mod eval;
 mod launching;
 mod list;
 mod logging;
+mod model_parallel;
 mod rank;
 mod train;
 

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use everburn::burn::prelude::Device;
+use everburn::burn::prelude::{Device, Tensor};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
 use everburn::train::{RunLock, StopSignal, renderer};
@@ -19,7 +19,8 @@ use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
-use crate::{data, devices, launching, rank};
+use crate::model_parallel::TIMED_SAMPLES;
+use crate::{data, devices, launching, model_parallel, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -33,6 +34,7 @@ pub(crate) fn run(
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    model_parallel::check_model(&config, &ModelOptions::default())?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config.data)?;
     say!("{}", loaded.description);
@@ -178,7 +180,11 @@ fn train_here(
             .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
     let (run, _lock) = prepare_run_directory(config, arguments)?;
-    let job = RankJob::new(config, arguments, loaded, None)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(config, arguments, loaded, None)?
+    };
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
         log.redirect(&path).map_err(|error| {
@@ -226,8 +232,15 @@ fn train_as_rank(
             (Some(run), Some(lock))
         }
     };
-    let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
-    let device = devices::of_rank(&config.ranks.devices, environment.local_rank)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
+    let device = match model_devices.as_deref() {
+        Some([first, ..]) => first.clone(),
+        _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
+    };
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(&config, arguments, &loaded, Some(environment))?
+    };
     let group = rank::join(Some(environment), &config.ranks)?;
     let rank = TrainOneRank {
         trainer: job.trainer(group, device, run),
@@ -245,6 +258,8 @@ struct RankJob<'a> {
     resume: bool,
     display: renderer::Display,
     stop: StopSignal,
+    /// The devices that the model is cut over, if it is.
+    model_devices: Option<Vec<Device>>,
 }
 
 impl<'a> RankJob<'a> {
@@ -262,6 +277,7 @@ impl<'a> RankJob<'a> {
             resume: arguments.resume,
             display: choose_display(arguments),
             stop: StopSignal::from_flag(stop.flag()),
+            model_devices: None,
         })
     }
 
@@ -275,6 +291,11 @@ impl<'a> RankJob<'a> {
             model_name: self.config.model.clone(),
             ..Trainer::new(self.config.training.clone(), group)
         }
+    }
+
+    fn classifier<M: ImageModel>(&self, model: M) -> Result<Classifier<M, 4>, TrainError> {
+        let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
+        model_parallel::supervised(model, self.model_devices.as_deref(), images)
     }
 
     fn fit<M: ImageModel>(
@@ -304,7 +325,7 @@ impl ModelVisitor for TrainOneRank<'_> {
 
     fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
         self.trainer.seed();
-        let model = Classifier::of_blocks(init(&self.trainer.device));
+        let model = self.job.classifier(init(&self.trainer.device))?;
         self.job.fit(self.trainer, model, pixels)
     }
 
@@ -339,7 +360,7 @@ impl ModelVisitor for TrainOnThreads<'_> {
             rank::group_options(&self.job.config.ranks),
             |group, device| {
                 let run = (group.rank() == 0).then(|| self.run.clone());
-                let model = Classifier::of_blocks(model.clone().fork(&device));
+                let model = self.job.classifier(model.clone().fork(&device))?;
                 self.job
                     .fit(self.job.trainer(group, device, run), model, pixels)
             },
