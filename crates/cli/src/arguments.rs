@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use everburn::collectives::group::TransportKind;
 use everburn::distributed::{BufferSync, CommunicationHookConfig};
 use everburn::train::{OptimizerKind, Schedule};
+use everburn_datasets::TokenizerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::bench_ddp::BenchDdpArguments;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Train(Box<TrainArguments>),
     /// Measure a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
+    /// Let a trained model of text write.
+    Generate(GenerateArguments),
     /// One rank of `cargo xtask bench ddp`.
     #[command(hide = true)]
     BenchDdp(BenchDdpArguments),
@@ -32,8 +35,8 @@ pub(crate) enum Command {
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TrainArguments {
-    /// The model, one of `--list`; `mnist-bn` has a preset of its own (cosine schedule, learning
-    /// rate 0.003).
+    /// The model, one of `--list`. Some have presets: `mnist-bn` a cosine schedule and learning rate
+    /// 0.003, models of text what the configuration of a run says.
     pub(crate) model: Option<String>,
 
     /// List the models with their parameter counts and exit.
@@ -119,7 +122,22 @@ pub(crate) struct TrainingFlags {
     pub(crate) log_every: Option<usize>,
 
     #[command(flatten)]
+    pub(crate) text: TextFlags,
+
+    #[command(flatten)]
     pub(crate) gradients: GradientFlags,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Text")]
+pub(crate) struct TextFlags {
+    /// What a token is: char (one of the text's characters) or byte [default: char].
+    #[arg(long, value_parser = kebab::<TokenizerKind>)]
+    pub(crate) tokenizer: Option<TokenizerKind>,
+
+    /// Let the model write a sample every so many steps, besides after each epoch [default: never].
+    #[arg(long, value_name = "STEPS")]
+    pub(crate) sample_every: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -163,7 +181,8 @@ pub(crate) struct GradientFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataFlags {
-    /// auto, mnist, fashion-mnist or synthetic [default: auto: MNIST where it can be had].
+    /// Images: mnist, fashion-mnist or synthetic; text: tinyshakespeare or embedded; or auto: MNIST or
+    /// tinyshakespeare where it can be had [default: auto].
     #[arg(long, value_name = "NAME")]
     pub(crate) data: Option<String>,
 
@@ -276,6 +295,36 @@ pub(crate) struct EvalArguments {
 
     #[command(flatten)]
     pub(crate) ranks: RankFlags,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GenerateArguments {
+    /// The folder of the run.
+    pub(crate) run_dir: PathBuf,
+
+    /// What the text begins with [default: a new line].
+    #[arg(long, default_value = "\n", hide_default_value = true)]
+    pub(crate) prompt: String,
+
+    /// How many tokens are written.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) tokens: usize,
+
+    /// How daring the choice of tokens is: at 0 the likeliest is always taken.
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
+    pub(crate) temperature: f64,
+
+    /// The seed of the choice.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+
+    /// Let a checkpoint write instead of the trained model: `best`, or the number of an epoch.
+    #[arg(long, value_name = "EPOCH")]
+    pub(crate) checkpoint: Option<String>,
+
+    /// Where the model runs: flex, cuda:0, cuda:1, ...
+    #[arg(long, default_value = "flex")]
+    pub(crate) device: String,
 }
 
 /// Parses what serde calls a unit variant in kebab case, so that flags and files agree.

@@ -22,11 +22,14 @@ mod data;
 mod devices;
 mod error;
 mod eval;
+mod generate;
 mod launching;
 mod list;
 mod logging;
 mod model_parallel;
+mod preset;
 mod rank;
+mod sampling;
 mod train;
 
 use std::process::ExitCode;
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Train(train) if train.list => list::run(),
         Command::Train(train) => train::run(train, rank.as_ref(), &log),
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
+        Command::Generate(generate) => generate::run(generate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
     };
     match result {

@@ -6,9 +6,7 @@ use everburn::burn::prelude::Device;
 use everburn::nn::{Activation, DeviceSplit, InBlocks, PlacementError, split_by_time};
 use everburn::train::{Objective, Supervised, TrainError};
 use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{
-    self, ImageModel, Init, ModelOptions, ModelVisitor, PixelRange, TextModel,
-};
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
 use crate::arguments::Strategy;
 use crate::config::{RanksConfig, RunConfig};
@@ -44,12 +42,14 @@ pub(crate) fn check_devices(config: &RanksConfig) -> Result<(), CliError> {
 }
 
 /// Checks that there is a block of the model for each device, before anything is started.
-pub(crate) fn check_model(config: &RunConfig, options: &ModelOptions) -> Result<(), CliError> {
+pub(crate) fn check_model(config: &RunConfig) -> Result<(), CliError> {
     if config.ranks.strategy != Strategy::ModelParallel {
         return Ok(());
     }
     let devices = config.ranks.devices.len() / config.ranks.ranks.max(1);
-    let blocks = registry::visit(&config.model, options, CountBlocks)?.ok_or(CliError::NoModel)?;
+    let options = config.model_options();
+    let blocks = registry::visit(&config.model, &options, CountBlocks)?;
+    let blocks = blocks.ok_or(CliError::NoModel)?;
     if devices > blocks {
         let error = PlacementError::TooManyDevices { devices, blocks };
         return Err(CliError::usage(format!("{}: {error}", config.model)));

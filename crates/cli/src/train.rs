@@ -1,25 +1,26 @@
 //! `everburn train`
 
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use everburn::burn::module::Module;
 use everburn::burn::prelude::{Device, Tensor};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
-use everburn::train::{RunLock, StopSignal, renderer};
-use everburn_datasets::LoadedData;
+use everburn::train::{Objective, RunLock, Samples, StopSignal, renderer};
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{
-    self, ImageModel, Init, ModelOptions, ModelVisitor, PixelRange, TextModel,
-};
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
+use crate::data::Loaded;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
 use crate::model_parallel::TIMED_SAMPLES;
+use crate::sampling::Writer;
 use crate::{data, devices, launching, model_parallel, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -34,10 +35,10 @@ pub(crate) fn run(
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
-    model_parallel::check_model(&config, &ModelOptions::default())?;
+    model_parallel::check_model(&config)?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
-    let loaded = data::load(&config.data)?;
-    say!("{}", loaded.description);
+    let loaded = data::load(&config)?;
+    say!("{}", loaded.description());
     resolve_data(&mut config, &loaded);
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
@@ -64,7 +65,7 @@ pub(crate) fn run(
 fn check_resume(
     config: &RunConfig,
     arguments: &TrainArguments,
-    loaded: &LoadedData,
+    loaded: &Loaded,
 ) -> Result<(), CliError> {
     if arguments.ranks.node_rank.unwrap_or(0) > 0 {
         return Ok(()); // the checkpoints are on machine 0
@@ -79,7 +80,7 @@ fn check_resume(
             say!("passed over: {refused}");
         }
     }
-    let samples = loaded.train.len();
+    let samples = loaded.train_len();
     let samples = samples.saturating_sub(training.held_out_of(samples));
     let here = Progress::start(&config.model, training, samples);
     let fits = here.fits(&newest.checkpoint.progress);
@@ -159,9 +160,9 @@ fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
 }
 
 /// Fixes what the data decide, so that the configuration that is written says it.
-fn resolve_data(config: &mut RunConfig, loaded: &LoadedData) {
-    data::pin(&mut config.data, &loaded.description);
-    let held_out = config.training.held_out_of(loaded.train.len());
+fn resolve_data(config: &mut RunConfig, loaded: &Loaded) {
+    data::pin(config, loaded);
+    let held_out = config.training.held_out_of(loaded.train_len());
     config.training.validation_samples = Some(held_out);
 }
 
@@ -169,7 +170,7 @@ fn resolve_data(config: &mut RunConfig, loaded: &LoadedData) {
 fn train_here(
     config: &RunConfig,
     arguments: &TrainArguments,
-    loaded: &LoadedData,
+    loaded: &Loaded,
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     if let Some(threads) = config.ranks.threads_per_rank {
@@ -199,7 +200,7 @@ fn train_here(
         devices,
         run,
     };
-    let reports = registry::visit(&config.model, &ModelOptions::default(), threads)?
+    let reports = registry::visit(&config.model, &config.model_options(), threads)?
         .ok_or(CliError::NoModel)??;
     // Ranks that are threads have no launcher to tell of an interruption.
     let interrupted = reports.iter().any(|report| report.test_accuracy.is_none());
@@ -215,7 +216,7 @@ fn train_as_rank(
     arguments: &TrainArguments,
     environment: &RankEnvironment,
 ) -> Result<ExitCode, CliError> {
-    let loaded = data::load(&config.data)?;
+    let loaded = data::load(&config)?;
     resolve_data(&mut config, &loaded);
     let ours = environment.launcher_pid.is_some();
     if !ours {
@@ -227,7 +228,7 @@ fn train_as_rank(
         (_, false) => (None, None),
         (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
         (_, true) => {
-            say!("{}", loaded.description);
+            say!("{}", loaded.description());
             let (run, lock) = prepare_run_directory(&config, arguments)?;
             (Some(run), Some(lock))
         }
@@ -246,7 +247,7 @@ fn train_as_rank(
         trainer: job.trainer(group, device, run),
         job: &job,
     };
-    registry::visit(&config.model, &ModelOptions::default(), rank)?.ok_or(CliError::NoModel)??;
+    registry::visit(&config.model, &config.model_options(), rank)?.ok_or(CliError::NoModel)??;
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     Ok(ExitCode::SUCCESS)
 }
@@ -254,7 +255,7 @@ fn train_as_rank(
 /// What every rank of this process does.
 struct RankJob<'a> {
     config: &'a RunConfig,
-    loaded: &'a LoadedData,
+    loaded: &'a Loaded,
     resume: bool,
     display: renderer::Display,
     stop: StopSignal,
@@ -266,7 +267,7 @@ impl<'a> RankJob<'a> {
     fn new(
         config: &'a RunConfig,
         arguments: &TrainArguments,
-        loaded: &'a LoadedData,
+        loaded: &'a Loaded,
         environment: Option<&RankEnvironment>,
     ) -> Result<Self, CliError> {
         let stop = StopRequest::listen(environment.is_some())
@@ -289,23 +290,58 @@ impl<'a> RankJob<'a> {
             display: self.display,
             stop: self.stop.clone(),
             model_name: self.config.model.clone(),
+            evaluation_batch: evaluation_batch(self.config),
             ..Trainer::new(self.config.training.clone(), group)
         }
     }
 
-    fn classifier<M: ImageModel>(&self, model: M) -> Result<Classifier<M, 4>, TrainError> {
-        let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
-        model_parallel::supervised(model, self.model_devices.as_deref(), images)
-    }
-
-    fn fit<M: ImageModel>(
+    fn fit_images<M: ImageModel>(
         &self,
         trainer: Trainer,
-        model: Classifier<M, 4>,
+        model: M,
         pixels: PixelRange,
-    ) -> Result<TrainingReport, TrainError> {
-        let data = data::for_training(self.loaded, pixels);
-        let (_model, report) = trainer.fit(model, &data)?;
+    ) -> Result<TrainingReport, CliError> {
+        let data = self.loaded.images(pixels)?;
+        let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
+        let devices = self.model_devices.as_deref();
+        let model: Classifier<M, 4> = model_parallel::supervised(model, devices, images)?;
+        Ok(self.fit(trainer, model, &data, None)?)
+    }
+
+    fn fit_text<M: TextModel>(
+        &self,
+        trainer: Trainer,
+        model: M,
+        config: &GptConfig,
+    ) -> Result<TrainingReport, CliError> {
+        let (text, data) = self.loaded.text()?;
+        let writer = Writer {
+            tokenizer: text.tokenizer.clone(),
+            context: config.context,
+            device: trainer.device.clone(),
+        };
+        let every = self.config.text.sample_every;
+        let samples = writer.samples(every, self.config.training.seed)?;
+        let samples = (trainer.group.rank() == 0).then_some(samples);
+        let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
+        let devices = self.model_devices.as_deref();
+        let model: LanguageModel<M> = model_parallel::supervised(model, devices, texts)?;
+        Ok(self.fit(trainer, model, &data, samples)?)
+    }
+
+    fn fit<M, O, I>(
+        &self,
+        trainer: Trainer,
+        model: Supervised<M, O>,
+        data: &TrainingData<I, (O::Input, O::Targets)>,
+        samples: Option<Samples<Supervised<M, O>>>,
+    ) -> Result<TrainingReport, TrainError>
+    where
+        M: Module + Display + Sync + 'static,
+        O: Objective,
+        I: Send + Sync + Clone + 'static,
+    {
+        let (_model, report) = trainer.fit_and_sample(model, data, samples)?;
         if trainer.group.rank() == 0 {
             print_report(&report, trainer.run.as_ref());
         }
@@ -321,16 +357,18 @@ struct TrainOneRank<'a> {
 }
 
 impl ModelVisitor for TrainOneRank<'_> {
-    type Output = Result<TrainingReport, TrainError>;
+    type Output = Result<TrainingReport, CliError>;
 
     fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
         self.trainer.seed();
-        let model = self.job.classifier(init(&self.trainer.device))?;
-        self.job.fit(self.trainer, model, pixels)
+        let model = init(&self.trainer.device);
+        self.job.fit_images(self.trainer, model, pixels)
     }
 
-    fn visit_text<M: TextModel>(self, _config: GptConfig, _init: Init<M>) -> Self::Output {
-        Err(TrainError::Config("text comes with the next commit".into()))
+    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
+        self.trainer.seed();
+        let model = init(&self.trainer.device);
+        self.job.fit_text(self.trainer, model, &config)
     }
 }
 
@@ -341,31 +379,56 @@ struct TrainOnThreads<'a> {
     run: RunDirectory,
 }
 
-impl ModelVisitor for TrainOnThreads<'_> {
-    type Output = Result<Vec<TrainingReport>, TrainError>;
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, _init: Init<M>) -> Self::Output {
-        Err(TrainError::Config("text comes with the next commit".into()))
-    }
-
-    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
+impl TrainOnThreads<'_> {
+    fn fit<M: Module + Sync + 'static>(
+        &self,
+        init: &Init<M>,
+        fit: impl Fn(Trainer, M) -> Result<TrainingReport, CliError> + Sync,
+    ) -> Result<Vec<TrainingReport>, CliError> {
         // Threads may share a generator of random numbers, so the weights are drawn before there
         // are any: they are lazy, and taking a record draws them.
         self.job.config.training.seed_for_weights(&self.devices[0]);
         let model = init(&self.devices[0]);
         let weights = model.clone().into_record();
         let model = model.load_record(weights);
-        data_parallel(
+        let reports = data_parallel(
             &self.devices,
             rank::group_options(&self.job.config.ranks),
             |group, device| {
                 let run = (group.rank() == 0).then(|| self.run.clone());
-                let model = self.job.classifier(model.clone().fork(&device))?;
-                self.job
-                    .fit(self.job.trainer(group, device, run), model, pixels)
+                let trainer = self.job.trainer(group, device.clone(), run);
+                match fit(trainer, model.clone().fork(&device)) {
+                    Err(CliError::Train(error)) => Err(error),
+                    Err(error) => Err(TrainError::Config(error.to_string())),
+                    Ok(report) => Ok(report),
+                }
             },
-        )
+        );
+        Ok(reports?)
     }
+}
+
+impl ModelVisitor for TrainOnThreads<'_> {
+    type Output = Result<Vec<TrainingReport>, CliError>;
+
+    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
+        self.fit(&init, |trainer, model| {
+            self.job.fit_images(trainer, model, pixels)
+        })
+    }
+
+    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
+        self.fit(&init, |trainer, model| {
+            self.job.fit_text(trainer, model, &config)
+        })
+    }
+}
+
+/// How many samples are read at once where no gradients are needed: as many as the trainer has it,
+/// but no more than 16,384 tokens, whose scores of all others would fill the memory.
+pub(crate) fn evaluation_batch(config: &RunConfig) -> usize {
+    let of_text = config.gpt.config(&config.model);
+    of_text.map_or(1_000, |gpt| (16_384 / gpt.context).clamp(1, 1_000))
 }
 
 /// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.

@@ -14,6 +14,7 @@
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
 //! | [`renderer`] | what a run looks like |
+//! | [`Samples`], [`Generation`] | what a language model writes, while it trains and after |
 
 mod agreement;
 mod atomic_file;
@@ -23,11 +24,14 @@ mod data_parallel;
 mod error;
 mod evaluation;
 mod finite;
+mod generation;
 mod metrics;
 mod objective;
+mod outcome;
 pub mod renderer;
 mod report;
 mod run_directory;
+mod samples;
 mod seeds;
 mod stop;
 mod strategy;
@@ -40,10 +44,12 @@ mod weights;
 pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
 pub use data_parallel::data_parallel;
 pub use error::TrainError;
+pub use generation::Generation;
 pub use metrics::RankMetric;
 pub use objective::{Classification, Loss, NextToken, Objective};
 pub use report::{BestEpoch, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
+pub use samples::Samples;
 pub use stop::StopSignal;
 pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
 pub use tally::{Report, StepCost, StepReport, Tally};

@@ -23,16 +23,18 @@ use crate::error::TrainError;
 use crate::evaluation::evaluate;
 use crate::finite::require_finite_loss;
 use crate::metrics::RankMetric;
+use crate::outcome::LoopOutcome;
 use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
+use crate::samples::Samples;
 use crate::stop::StopSignal;
-use crate::strategy::{LoopOutcome, RankSetup, RankStrategy};
+use crate::strategy::{RankSetup, RankStrategy};
 use crate::tally::{Report, StepReport, Tally};
 use crate::training_state::{TrainingState, agree_on_newest};
 use crate::weights::save_safetensors;
 
-/// The batch size of an evaluation, over all ranks: no gradients, so larger than in training.
+/// The usual batch size of an evaluation: no gradients, so larger than in training.
 const EVALUATION_BATCH: usize = 1_000;
 
 /// The data of a run: every rank is given all of it and reads its own share.
@@ -73,6 +75,8 @@ pub struct Trainer {
     pub stop: StopSignal,
     /// The name that goes into report and checkpoints.
     pub model_name: String,
+    /// How many samples all ranks together read at once in validation and test.
+    pub evaluation_batch: usize,
 }
 
 impl Trainer {
@@ -87,6 +91,7 @@ impl Trainer {
             display: Display::Silent,
             stop: StopSignal::default(),
             model_name: "model".to_string(),
+            evaluation_batch: EVALUATION_BATCH,
         }
     }
 
@@ -121,7 +126,30 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        let result = self.fit_inner(model, data);
+        self.fit_and_sample(model, data, None)
+    }
+
+    /// As [`fit`](Self::fit), and shows `samples` of what the model can do by then.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit); also what drawing a sample fails with.
+    pub fn fit_and_sample<M, I, B>(
+        &self,
+        model: M,
+        data: &TrainingData<I, B>,
+        samples: Option<Samples<M>>,
+    ) -> Result<(M, TrainingReport), TrainError>
+    where
+        M: LearnerModel
+            + TrainStep<Input = B, Output = StepReport>
+            + InferenceStep<Input = B, Output = StepReport>
+            + Send
+            + Sync,
+        StepReport: Adaptor<StepReport>,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let result = self.fit_inner(model, data, samples);
         if let Err(error) = &result {
             self.group.abort(error.to_string());
         }
@@ -132,6 +160,7 @@ impl Trainer {
         &self,
         model: M,
         data: &TrainingData<I, B>,
+        samples: Option<Samples<M>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
         M: LearnerModel
@@ -185,6 +214,8 @@ impl Trainer {
             checkpoints,
             metrics,
             stop: self.stop.clone(),
+            samples,
+            display: self.display(),
         };
         let (strategy, outcome) = RankStrategy::new(setup);
 
@@ -394,7 +425,7 @@ impl Trainer {
     ) -> Result<DistributedLoader<I, B>, TrainError> {
         let config = SamplerConfig {
             num_samples: dataset.len(),
-            batch_size: EVALUATION_BATCH.max(self.group.world_size()),
+            batch_size: self.evaluation_batch.max(self.group.world_size()),
             shuffle: None,
             tail: Tail::Keep,
         };
