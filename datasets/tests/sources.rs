@@ -136,6 +136,7 @@ fn auto_without_files_and_network_takes_synthetic_digits_and_says_why() {
         test,
         unit,
     } = &data.description;
+    assert_eq!(unit, "images");
     assert_eq!(
         (name.as_str(), origin.as_str()),
         ("synthetic-digits", "generated, seed 0")

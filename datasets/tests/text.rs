@@ -1,5 +1,7 @@
 //! Where text comes from, and what it becomes.
 
+#![allow(clippy::print_stderr, reason = "a test says why it was skipped")]
+
 use std::fs;
 use std::path::Path;
 

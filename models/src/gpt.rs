@@ -56,6 +56,10 @@ pub struct GptConfig {
     /// How the model knows positions.
     #[config(default = "Positions::Learned")]
     pub positions: Positions,
+    /// The standard deviation of the initial weights. GPT-2's suits a width of 768; a narrow model
+    /// learns faster from more, about the inverse root of its width.
+    #[config(default = 0.02)]
+    pub deviation: f64,
 }
 
 /// What cannot be built.
@@ -101,6 +105,17 @@ pub struct Gpt {
 }
 
 impl GptConfig {
+    /// A decoder of 0.8 million parameters that learns to spell in minutes on a processor.
+    pub fn nano(vocabulary: usize) -> Self {
+        Self::new(vocabulary)
+            .with_context(64)
+            .with_width(128)
+            .with_layers(4)
+            .with_heads(4)
+            .with_positions(Positions::Rotary)
+            .with_deviation(0.08)
+    }
+
     /// The 124 million parameters of the smallest GPT-2.
     pub fn gpt2_124m() -> Self {
         Self::new(50_257)
@@ -138,6 +153,9 @@ impl GptConfig {
                 self.width / self.heads
             ));
         }
+        if !(self.deviation.is_finite() && self.deviation >= 0.0) {
+            return refuse("the deviation of the weights must be a number from 0 on".to_string());
+        }
         if !(0.0..1.0).contains(&self.dropout) {
             return refuse("the dropout must be at least 0 and below 1".to_string());
         }
@@ -145,7 +163,7 @@ impl GptConfig {
     }
 
     /// Initialises the model on `device` as GPT-2 was: all weights from a normal distribution with
-    /// standard deviation 0.02, those that end in the residual path smaller by the root of how many
+    /// the configured deviation, those that end in the residual path smaller by the root of how many
     /// of them there are, so that their sum does not grow with the depth.
     ///
     /// # Panics
@@ -156,7 +174,7 @@ impl GptConfig {
         }
         let embedding = |rows: usize| {
             EmbeddingConfig::new(rows, self.width)
-                .with_initializer(normal(0.02))
+                .with_initializer(normal(self.deviation))
                 .init(device)
         };
         let learned = self.positions == Positions::Learned;
@@ -172,20 +190,21 @@ impl GptConfig {
 
     fn layer(&self, device: &Device) -> Layer {
         let (width, wide) = (self.width, 4 * self.width);
-        let into_residual = 0.02 / (2.0 * self.layers as f64).sqrt();
+        let deviation = self.deviation;
+        let into_residual = deviation / (2.0 * self.layers as f64).sqrt();
         let norm = || LayerNormConfig::new(width).init(device);
         let dropout = || DropoutConfig::new(self.dropout).init();
         let attention = Attention {
-            q: linear(width, width, 0.02, device),
-            k: linear(width, width, 0.02, device),
-            v: linear(width, width, 0.02, device),
+            q: linear(width, width, deviation, device),
+            k: linear(width, width, deviation, device),
+            v: linear(width, width, deviation, device),
             out: linear(width, width, into_residual, device),
             dropout: dropout(),
             head_width: width / self.heads,
             rotary: self.positions == Positions::Rotary,
         };
         let feed_forward = FeedForward {
-            up: linear(width, wide, 0.02, device),
+            up: linear(width, wide, deviation, device),
             down: linear(wide, width, into_residual, device),
         };
         Layer {

@@ -12,13 +12,16 @@ pub(crate) fn preset(model: &str) -> Table {
             [training.optimizer]
             learning_rate = 0.003
         },
-        // Large steps, which a falling rate ends and a limit on gradients keeps from going astray.
+        // Large steps, which a falling rate ends and a limit on gradients keeps from going astray. More
+        // samples a step take longer and hardly teach more.
         "gpt-nano" => toml::toml! {
             [training]
+            batch_size = 32
             schedule = "cosine"
             [training.optimizer]
             kind = "adam-w"
             learning_rate = 0.003
+            beta_2 = 0.99
             weight_decay = 0.1
             [training.ddp]
             max_gradient_norm = 1.0
@@ -32,6 +35,7 @@ pub(crate) fn preset(model: &str) -> Table {
             [training.optimizer]
             kind = "adam-w"
             learning_rate = 0.0006
+            beta_2 = 0.95
             weight_decay = 0.1
             [training.ddp]
             max_gradient_norm = 1.0

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use everburn::burn::module::Module;
-use everburn::burn::prelude::Device;
-use everburn::nn::{Activation, InBlocks};
+use everburn::burn::prelude::{Device, Tensor};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
-use everburn::train::{Objective, RunLock, Samples, StopSignal, renderer};
+use everburn::train::{ActivationCheckpointing, Objective, RunLock, Samples, StopSignal, renderer};
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
@@ -20,8 +19,9 @@ use crate::config::RunConfig;
 use crate::data::Loaded;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
+use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
-use crate::{data, devices, launching, rank};
+use crate::{data, devices, launching, model_parallel, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -35,6 +35,7 @@ pub(crate) fn run(
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    model_parallel::check_model(&config)?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config)?;
     say!("{}", loaded.description());
@@ -180,7 +181,11 @@ fn train_here(
             .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
     let (run, _lock) = prepare_run_directory(config, arguments)?;
-    let job = RankJob::new(config, arguments, loaded, None)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(config, arguments, loaded, None)?
+    };
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
         log.redirect(&path).map_err(|error| {
@@ -228,8 +233,15 @@ fn train_as_rank(
             (Some(run), Some(lock))
         }
     };
-    let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
-    let device = devices::of_rank(&config.ranks.devices, environment.local_rank)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
+    let device = match model_devices.as_deref() {
+        Some([first, ..]) => first.clone(),
+        _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
+    };
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(&config, arguments, &loaded, Some(environment))?
+    };
     let group = rank::join(Some(environment), &config.ranks)?;
     let rank = TrainOneRank {
         trainer: job.trainer(group, device, run),
@@ -247,6 +259,8 @@ struct RankJob<'a> {
     resume: bool,
     display: renderer::Display,
     stop: StopSignal,
+    /// The devices that the model is cut over, if it is.
+    model_devices: Option<Vec<Device>>,
 }
 
 impl<'a> RankJob<'a> {
@@ -264,6 +278,7 @@ impl<'a> RankJob<'a> {
             resume: arguments.resume,
             display: choose_display(arguments),
             stop: StopSignal::from_flag(stop.flag()),
+            model_devices: None,
         })
     }
 
@@ -287,7 +302,11 @@ impl<'a> RankJob<'a> {
         pixels: PixelRange,
     ) -> Result<TrainingReport, CliError> {
         let data = self.loaded.images(pixels)?;
-        Ok(self.fit(trainer, self.in_blocks(model), &data, None)?)
+        let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
+        let devices = self.model_devices.as_deref();
+        let model: Classifier<M, 4> =
+            model_parallel::supervised(model, devices, self.checkpointing(), images)?;
+        Ok(self.fit(trainer, model, &data, None)?)
     }
 
     fn fit_text<M: TextModel>(
@@ -305,16 +324,15 @@ impl<'a> RankJob<'a> {
         let every = self.config.text.sample_every;
         let samples = writer.samples(every, self.config.training.seed)?;
         let samples = (trainer.group.rank() == 0).then_some(samples);
-        Ok(self.fit(trainer, self.in_blocks(model), &data, samples)?)
+        let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
+        let devices = self.model_devices.as_deref();
+        let model: LanguageModel<M> =
+            model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
+        Ok(self.fit(trainer, model, &data, samples)?)
     }
 
-    fn in_blocks<M, O>(&self, model: M) -> Supervised<M, O>
-    where
-        M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
-        O: Objective<Input: Activation, Output: Activation>,
-    {
-        let checkpointing = self.config.training.activation_checkpointing;
-        Supervised::of_checkpointed_blocks(model, checkpointing)
+    fn checkpointing(&self) -> ActivationCheckpointing {
+        self.config.training.activation_checkpointing
     }
 
     fn fit<M, O, I>(

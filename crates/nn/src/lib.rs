@@ -6,6 +6,9 @@
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
+//! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
+//! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
+//!   parameters and activations there.
 //! - [`checkpoint`] runs a segment of a model without keeping its activations, and once more in the
 //!   backward pass; [`checkpointed_forward`] does it for a model [`InBlocks`].
 //!
@@ -60,6 +63,7 @@ mod conversion;
 mod exchange;
 mod group;
 mod normalize;
+mod placement;
 mod rank_ops;
 mod recompute;
 mod statistics;
@@ -72,7 +76,12 @@ pub use blocks::{
 };
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use placement::{
+    DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
+    split_by_time,
+};
 pub use recompute::{
-    Randomness, SegmentValue, checkpoint, checkpoint_with, checkpointed_forward, recomputing,
+    Randomness, SegmentValue, checkpoint, checkpoint_with, checkpointed_forward, checkpointed_run,
+    recomputing,
 };
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

@@ -1,10 +1,13 @@
 //! Models in blocks, checkpointed.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 
+use burn::module::Module;
+
 use super::{Randomness, checkpoint_with};
-use crate::blocks::{AnyActivation, InBlocks};
+use crate::blocks::{AnyActivation, Blocks, InBlocks};
 
 /// Runs all blocks of `model`, `every` of them as one checkpointed segment ([`checkpoint`](super::checkpoint)).
 /// The last segment may be shorter; it is not checkpointed, because its activations would be needed again
@@ -50,17 +53,50 @@ pub fn checkpointed_forward<M: InBlocks + 'static>(
     randomness: Randomness,
 ) -> M::Output {
     let blocks = Arc::new(model.blocks());
-    let (len, every) = (blocks.len(), every.get());
-    let mut activation: Box<dyn AnyActivation> = Box::new(input);
-    for start in (0..len).step_by(every) {
-        let range = start..len.min(start + every);
-        if range.end == len {
-            activation = blocks.run(model, range, activation);
-            continue;
-        }
-        let blocks = Arc::clone(&blocks);
-        let segment = move |model: &M, input| blocks.run(model, range.clone(), input);
+    let input: Box<dyn AnyActivation> = Box::new(input);
+    let last = (blocks.len() - 1) / every * every.get();
+    let before = checkpointed_run(&blocks, model, 0..last, input, every, randomness);
+    crate::blocks::typed(blocks.run(model, last..blocks.len(), before))
+}
+
+/// Runs the blocks of `range`, `every` of them as one checkpointed segment, the last ones too: for a part of
+/// a model, whose backward pass does not follow at once.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::prelude::*;
+/// use everburn_nn::{Blocks, Randomness, checkpointed_run};
+///
+/// type Layers = Vec<Linear>;
+///
+/// let device = Device::flex().autodiff();
+/// let layers: Layers = (0..4).map(|_| LinearConfig::new(3, 3).init(&device)).collect();
+/// let blocks = Blocks::first("0", ["0"], |layers: &Layers, x: Tensor<2>| layers[0].forward(x))
+///     .then("1", ["1"], |layers, x| layers[1].forward(x))
+///     .then("2", ["2"], |layers, x: Tensor<2>| layers[2].forward(x));
+/// let x = Tensor::<2>::ones([1, 3], &device);
+/// let every = 2.try_into().unwrap();
+/// let part = checkpointed_run(&Arc::new(blocks), &layers, 1..3, Box::new(x), every, Randomness::Unused);
+/// assert_eq!(part.shapes(), [vec![1, 3]]);
+/// ```
+///
+/// # Panics
+/// As [`checkpoint`](super::checkpoint), and as [`Blocks::run`].
+pub fn checkpointed_run<M: Module + 'static, I: 'static, O: 'static>(
+    blocks: &Arc<Blocks<M, I, O>>,
+    model: &M,
+    range: Range<usize>,
+    mut activation: Box<dyn AnyActivation>,
+    every: NonZeroUsize,
+    randomness: Randomness,
+) -> Box<dyn AnyActivation> {
+    for start in range.clone().step_by(every.get()) {
+        let part = start..range.end.min(start + every.get());
+        let blocks = Arc::clone(blocks);
+        let segment = move |model: &M, input| blocks.run(model, part.clone(), input);
         activation = checkpoint_with(randomness, model, activation, segment);
     }
-    crate::blocks::typed(activation)
+    activation
 }

@@ -31,7 +31,7 @@ use self::operations::{GradientSlot, Recomputation, RecomputeOps};
 use self::parameters::{Observed, Used, with_leaves};
 use self::randomness::{Draws, Recording};
 
-pub use blocks::checkpointed_forward;
+pub use blocks::{checkpointed_forward, checkpointed_run};
 pub use randomness::Randomness;
 pub use value::SegmentValue;
 

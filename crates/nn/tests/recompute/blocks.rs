@@ -2,7 +2,7 @@
 
 use burn::nn::LinearConfig;
 use burn::prelude::*;
-use everburn_nn::{Blocks, InBlocks, Randomness, checkpoint, checkpointed_forward};
+use everburn_nn::{Blocks, InBlocks, Placement, Randomness, checkpoint, checkpointed_forward};
 
 use crate::model::{Net, WIDTH, autodiff, outcome, plain, rows};
 
@@ -43,4 +43,20 @@ fn a_range_of_blocks_asks_for_its_own_parameters_only() {
     let _ = output.sum().backward();
     assert!(net.layers[1].up.weight.is_initialized());
     assert!(!net.layers[2].up.weight.is_initialized());
+}
+
+#[test]
+fn a_model_over_several_devices() {
+    let device = autodiff();
+    let net = Net::new(&device, 4, 0.0);
+    let expected = outcome(&net, plain);
+    let placement = Placement::new()
+        .put("start", &device)
+        .put("layers.2", &device);
+    let split = placement.split(&net).unwrap();
+    for every in [1, 2, 3] {
+        let split = split.clone().recomputing(every.try_into().ok());
+        let forward = |net: &Net, x| split.forward(net, x);
+        assert_eq!(outcome(&net, forward), expected, "{every}");
+    }
 }
