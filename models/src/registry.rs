@@ -15,6 +15,8 @@ use crate::gpt::{GptConfig, GptError, Positions};
 use crate::mlp::MlpConfig;
 use crate::mnist::MnistConfig;
 use crate::mnist_bn::MnistBnConfig;
+use crate::resnet50::{ResNet50, ResNet50Config, Stem};
+use crate::two_part_resnet::TwoPartResNetConfig;
 
 /// The numbers in which a model takes its pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub struct ModelInfo {
 }
 
 /// The names and summaries of all models, in the order in which they are listed.
-pub const MODELS: [ModelInfo; 5] = [
+pub const MODELS: [ModelInfo; 7] = [
     ModelInfo {
         name: "mnist",
         summary: "two convolutions and two linear layers",
@@ -60,6 +62,16 @@ pub const MODELS: [ModelInfo; 5] = [
     ModelInfo {
         name: "mlp",
         summary: "a perceptron with hidden layers of 256 and 128",
+        input: ModelInput::Images(PixelRange::Unit),
+    },
+    ModelInfo {
+        name: "resnet50",
+        summary: "the residual net of 50 layers, with a stem for 28 x 28 pixels",
+        input: ModelInput::Images(PixelRange::Unit),
+    },
+    ModelInfo {
+        name: "two-part-resnet",
+        summary: "the stem of a ResNet and the next block, to be cut in two",
         input: ModelInput::Images(PixelRange::Unit),
     },
     ModelInfo {
@@ -240,8 +252,17 @@ pub fn visit<V: ModelVisitor>(
             Some(visitor.visit_images(pixels, Box::new(|d| MnistBnConfig::new().init(d))))
         }
         "mlp" => Some(visitor.visit_images(pixels, Box::new(|d| MlpConfig::new().init(d)))),
+        "resnet50" => Some(visitor.visit_images(pixels, Box::new(mnist_resnet50))),
+        "two-part-resnet" => {
+            Some(visitor.visit_images(pixels, Box::new(|d| TwoPartResNetConfig::new().init(d))))
+        }
         _ => None,
     })
+}
+
+fn mnist_resnet50(device: &Device) -> ResNet50 {
+    let config = ResNet50Config::new().with_stem(Stem::Mnist);
+    config.with_classes(10).init(device)
 }
 
 /// The number of trainable and fixed numbers of the model of this name; none of them is drawn.

@@ -208,6 +208,8 @@ pub(crate) enum Strategy {
     Ddp,
     /// A thread of this process, with a device of its own.
     DataParallel,
+    /// A process whose model lies on several devices, one block after the other.
+    ModelParallel,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -217,7 +219,9 @@ pub(crate) struct RankFlags {
     #[arg(long)]
     pub(crate) ranks: Option<usize>,
 
-    /// ddp: each rank is a process; data-parallel: each is a thread of one process [default: ddp].
+    /// ddp: each rank is a process; data-parallel: each is a thread of one process; model-parallel:
+    /// one rank whose model is cut over all --devices (or --ranks N, over so many devices each)
+    /// [default: ddp].
     #[arg(long, value_parser = kebab::<Strategy>)]
     pub(crate) strategy: Option<Strategy>,
 
@@ -225,7 +229,8 @@ pub(crate) struct RankFlags {
     #[arg(long, value_name = "N", conflicts_with_all = ["ranks", "devices"])]
     pub(crate) gpus: Option<usize>,
 
-    /// The device of each rank, in turn: flex, cuda:0, cuda:1, ... [default: flex].
+    /// The device of each rank, in turn: flex, cuda:0, cuda:1, ...; with model-parallel, the devices of
+    /// a rank's model [default: flex].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) devices: Option<Vec<String>>,
 

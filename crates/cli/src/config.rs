@@ -14,6 +14,7 @@ use crate::arguments::{
     DataFlags, GradientFlags, RankFlags, Strategy, TrainArguments, TrainingFlags,
 };
 use crate::error::CliError;
+use crate::model_parallel;
 use crate::preset::preset;
 
 /// Which data a run reads.
@@ -201,6 +202,7 @@ impl RunConfig {
                 "on several machines, use --strategy ddp",
             ));
         }
+        model_parallel::check_devices(&self.ranks)?;
         if self.ranks.threads_per_rank == Some(0) {
             return Err(CliError::usage("--threads-per-rank must be at least 1"));
         }
@@ -338,8 +340,12 @@ fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> 
         .gpus
         .map(|count| (0..count).map(|i| format!("cuda:{i}")).collect::<Vec<_>>());
     let devices = flags.devices.clone().or(gpus);
-    // One rank a device, unless --ranks says otherwise.
-    let ranks = flags.ranks.or(devices.as_ref().map(Vec::len));
+    // One rank a device, unless --ranks says otherwise or the devices are one model's.
+    let ranks_of = |devices: &Vec<String>| match flags.strategy {
+        Some(Strategy::ModelParallel) => 1,
+        _ => devices.len(),
+    };
+    let ranks = flags.ranks.or(devices.as_ref().map(ranks_of));
     layer.set(&["ranks", "ranks"], ranks.as_ref())?;
     layer.set(&["ranks", "strategy"], flags.strategy.as_ref())?;
     layer.set(&["ranks", "devices"], devices.as_ref())?;

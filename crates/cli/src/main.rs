@@ -26,6 +26,7 @@ mod generate;
 mod launching;
 mod list;
 mod logging;
+mod model_parallel;
 mod preset;
 mod rank;
 mod sampling;

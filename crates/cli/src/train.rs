@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use everburn::burn::module::Module;
-use everburn::burn::prelude::Device;
+use everburn::burn::prelude::{Device, Tensor};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
 use everburn::train::{Objective, RunLock, Samples, StopSignal, renderer};
@@ -19,8 +19,9 @@ use crate::config::RunConfig;
 use crate::data::Loaded;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
+use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
-use crate::{data, devices, launching, rank};
+use crate::{data, devices, launching, model_parallel, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -34,6 +35,7 @@ pub(crate) fn run(
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    model_parallel::check_model(&config)?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config)?;
     say!("{}", loaded.description());
@@ -179,7 +181,11 @@ fn train_here(
             .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
     let (run, _lock) = prepare_run_directory(config, arguments)?;
-    let job = RankJob::new(config, arguments, loaded, None)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(config, arguments, loaded, None)?
+    };
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
         log.redirect(&path).map_err(|error| {
@@ -227,8 +233,15 @@ fn train_as_rank(
             (Some(run), Some(lock))
         }
     };
-    let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
-    let device = devices::of_rank(&config.ranks.devices, environment.local_rank)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
+    let device = match model_devices.as_deref() {
+        Some([first, ..]) => first.clone(),
+        _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
+    };
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(&config, arguments, &loaded, Some(environment))?
+    };
     let group = rank::join(Some(environment), &config.ranks)?;
     let rank = TrainOneRank {
         trainer: job.trainer(group, device, run),
@@ -246,6 +259,8 @@ struct RankJob<'a> {
     resume: bool,
     display: renderer::Display,
     stop: StopSignal,
+    /// The devices that the model is cut over, if it is.
+    model_devices: Option<Vec<Device>>,
 }
 
 impl<'a> RankJob<'a> {
@@ -263,6 +278,7 @@ impl<'a> RankJob<'a> {
             resume: arguments.resume,
             display: choose_display(arguments),
             stop: StopSignal::from_flag(stop.flag()),
+            model_devices: None,
         })
     }
 
@@ -286,7 +302,10 @@ impl<'a> RankJob<'a> {
         pixels: PixelRange,
     ) -> Result<TrainingReport, CliError> {
         let data = self.loaded.images(pixels)?;
-        Ok(self.fit(trainer, Classifier::of_blocks(model), &data, None)?)
+        let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
+        let devices = self.model_devices.as_deref();
+        let model: Classifier<M, 4> = model_parallel::supervised(model, devices, images)?;
+        Ok(self.fit(trainer, model, &data, None)?)
     }
 
     fn fit_text<M: TextModel>(
@@ -304,7 +323,10 @@ impl<'a> RankJob<'a> {
         let every = self.config.text.sample_every;
         let samples = writer.samples(every, self.config.training.seed)?;
         let samples = (trainer.group.rank() == 0).then_some(samples);
-        Ok(self.fit(trainer, LanguageModel::of_blocks(model), &data, samples)?)
+        let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
+        let devices = self.model_devices.as_deref();
+        let model: LanguageModel<M> = model_parallel::supervised(model, devices, texts)?;
+        Ok(self.fit(trainer, model, &data, samples)?)
     }
 
     fn fit<M, O, I>(

@@ -6,6 +6,9 @@
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
+//! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
+//! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
+//!   parameters and activations there.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -58,6 +61,7 @@ mod conversion;
 mod exchange;
 mod group;
 mod normalize;
+mod placement;
 mod rank_ops;
 mod statistics;
 mod sync_batch_norm;
@@ -69,4 +73,8 @@ pub use blocks::{
 };
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use placement::{
+    DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
+    split_by_time,
+};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

@@ -127,6 +127,8 @@ impl Objective for NextToken {
 /// The mean over the rows of `logits`.
 fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>, samples: usize) -> Loss {
     let predictions = targets.dims()[0];
+    // A model that lies on several devices yields its output on the last of them.
+    let targets = targets.to_device(&logits.device());
     let mean = CrossEntropyLossConfig::new()
         .init(&logits.device())
         .forward(logits.clone(), targets.clone());

@@ -7,7 +7,7 @@ use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::prelude::*;
 use burn::tensor::Int;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
-use everburn_nn::{Activation, InBlocks};
+use everburn_nn::{Activation, DeviceSplit, InBlocks};
 
 use crate::objective::{Classification, Loss, NextToken, Objective};
 use crate::tally::StepReport;
@@ -73,6 +73,8 @@ pub type LanguageModel<M> = Supervised<M, NextToken>;
 pub struct Supervised<M, O: Objective> {
     model: M,
     forward: Forward<M, O>,
+    /// Where the model lies, if on several devices.
+    split: Option<Arc<DeviceSplit>>,
 }
 
 type Forward<M, O> =
@@ -87,6 +89,7 @@ impl<M, O: Objective> Supervised<M, O> {
         Self {
             model,
             forward: Arc::new(forward),
+            split: None,
         }
     }
 
@@ -98,6 +101,38 @@ impl<M, O: Objective> Supervised<M, O> {
         O::Output: Activation,
     {
         Self::new(model, |model, input| model.blocks().forward(model, input))
+    }
+
+    /// Pairs `model` with the way through all its blocks, each on the device that `split` has for it, and
+    /// moves its parameters there. There they stay: `fork` and `to_device` keep them.
+    ///
+    /// ```
+    /// use burn::prelude::*;
+    /// use everburn_models::mnist::MnistConfig;
+    /// use everburn_nn::Placement;
+    /// use everburn_train::Classifier;
+    ///
+    /// let (first, second) = (Device::flex(), Device::flex());
+    /// let model = MnistConfig::new().init(&first);
+    /// let placement = Placement::new().put("conv1", &first).put("fc1", &second);
+    /// let split = placement.split(&model).unwrap();
+    /// let classifier = Classifier::on_devices(model, split);
+    /// let logits = classifier.forward(Tensor::zeros([2, 1, 28, 28], &first));
+    /// assert_eq!(logits.dims(), [2, 10]);
+    /// ```
+    pub fn on_devices(model: M, split: DeviceSplit) -> Self
+    where
+        M: InBlocks<Input = O::Input, Output = O::Output>,
+        O::Input: Activation,
+        O::Output: Activation,
+    {
+        let split = Arc::new(split);
+        let way = Arc::clone(&split);
+        Self {
+            model: split.place(model),
+            forward: Arc::new(move |model: &M, input| way.forward(model, input)),
+            split: Some(split),
+        }
     }
 
     /// The module itself.
@@ -118,6 +153,7 @@ impl<M, O: Objective> Supervised<M, O> {
         Self {
             model: map(self.model),
             forward: self.forward,
+            split: self.split,
         }
     }
 }
@@ -127,6 +163,7 @@ impl<M: Clone, O: Objective> Clone for Supervised<M, O> {
         Self {
             model: self.model.clone(),
             forward: Arc::clone(&self.forward),
+            split: self.split.clone(),
         }
     }
 }
@@ -165,11 +202,17 @@ impl<M: Module, O: Objective> Module for Supervised<M, O> {
     }
 
     fn fork(self, device: &Device) -> Self {
-        self.map_model(|model| model.fork(device))
+        match self.split.clone() {
+            Some(split) => self.map_model(|model| split.place(model)),
+            None => self.map_model(|model| model.fork(device)),
+        }
     }
 
     fn to_device(self, device: &Device) -> Self {
-        self.map_model(|model| model.to_device(device))
+        match self.split.clone() {
+            Some(split) => self.map_model(|model| split.place(model)),
+            None => self.map_model(|model| model.to_device(device)),
+        }
     }
 
     fn train(self) -> Self {
@@ -180,6 +223,7 @@ impl<M: Module, O: Objective> Module for Supervised<M, O> {
         Self {
             model: self.model.valid(),
             forward: Arc::clone(&self.forward),
+            split: self.split.clone(),
         }
     }
 

@@ -13,6 +13,7 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 
 pub use activation::{Activation, ActivationError, AnyActivation};
+pub(crate) use coverage::lies_under;
 pub use coverage::{BlockError, ParameterPath, parameter_paths};
 
 /// A model that offers its layers as blocks in order, so that it can be cut between any two of
