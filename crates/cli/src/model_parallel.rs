@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use everburn::burn::prelude::Device;
 use everburn::nn::{Activation, DeviceSplit, InBlocks, PlacementError, split_by_time};
-use everburn::train::{Objective, Supervised, TrainError};
+use everburn::train::{ActivationCheckpointing, Objective, Supervised, TrainError};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
@@ -86,18 +86,20 @@ pub(crate) fn devices_of_rank(
 }
 
 /// The model, ready to be trained: in one piece, or cut over `devices` so that all take about as long
-/// for the samples that `sample` makes on a device.
+/// for the samples that `sample` makes on a device. The backward pass computes as many blocks again as
+/// `checkpointing` says.
 pub(crate) fn supervised<M, O>(
     model: M,
     devices: Option<&[Device]>,
+    checkpointing: ActivationCheckpointing,
     sample: impl FnOnce(&Device) -> O::Input,
 ) -> Result<Supervised<M, O>, TrainError>
 where
-    M: InBlocks<Input = O::Input, Output = O::Output>,
+    M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
     O: Objective<Input: Activation, Output: Activation>,
 {
     let Some(devices @ [first, ..]) = devices else {
-        return Ok(Supervised::of_blocks(model));
+        return Ok(Supervised::of_checkpointed_blocks(model, checkpointing));
     };
     let (model, split) =
         split_by_time(model, devices, sample(first)).map_err(|error| match error {
@@ -105,6 +107,7 @@ where
             error => TrainError::Config(error.to_string()),
         })?;
     tracing::info!("{}", description(&split));
+    let split = split.recomputing(checkpointing.blocks_a_segment());
     Ok(Supervised::on_devices(model, split))
 }
 
