@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use everburn::collectives::group::TransportKind;
 use everburn::distributed::{BufferSync, CommunicationHookConfig};
-use everburn::train::{OptimizerKind, Schedule};
+use everburn::train::{ActivationCheckpointing, OptimizerKind, Schedule};
 use everburn_datasets::TokenizerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::bench_ddp::BenchDdpArguments;
+use crate::bench_recompute::BenchRecomputeArguments;
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -30,6 +31,9 @@ pub(crate) enum Command {
     /// One rank of `cargo xtask bench ddp`.
     #[command(hide = true)]
     BenchDdp(BenchDdpArguments),
+    /// One side of `cargo xtask bench recompute`.
+    #[command(hide = true)]
+    BenchRecompute(BenchRecomputeArguments),
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
@@ -147,6 +151,11 @@ pub(crate) struct GradientFlags {
     /// in less memory [default: 1].
     #[arg(long, value_name = "PARTS")]
     pub(crate) accumulate: Option<usize>,
+
+    /// Compute activations again in the backward pass and do not keep them: none, blocks (each block of the
+    /// model by itself), a number of blocks to a segment, or burn (Burn's own strategy) [default: none].
+    #[arg(long, value_name = "HOW")]
+    pub(crate) activation_checkpointing: Option<ActivationCheckpointing>,
 
     /// Scale gradients down to this norm, over all parameters together [default: never].
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]

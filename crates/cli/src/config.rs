@@ -303,6 +303,11 @@ fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Result<(), Cl
     let given = |flag: bool| flag.then_some(true);
     let bucket_bytes = flags.bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
     layer.set(&["training", "accumulate"], flags.accumulate.as_ref())?;
+    let checkpointing = flags.activation_checkpointing;
+    layer.set(
+        &["training", "activation_checkpointing"],
+        checkpointing.as_ref(),
+    )?;
     let overlap = flags.no_overlap.then_some(false);
     layer.set(&["training", "overlap"], overlap.as_ref())?;
     let sync_batch_norm = given(flags.sync_batch_norm);

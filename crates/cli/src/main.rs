@@ -17,6 +17,7 @@ macro_rules! say {
 
 mod arguments;
 mod bench_ddp;
+mod bench_recompute;
 mod config;
 mod data;
 mod devices;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
         Command::Generate(generate) => generate::run(generate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
+        Command::BenchRecompute(bench) => bench_recompute::run(bench),
     };
     match result {
         Ok(code) => code,

@@ -9,7 +9,7 @@ use everburn::burn::module::Module;
 use everburn::burn::prelude::{Device, Tensor};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
-use everburn::train::{Objective, RunLock, Samples, StopSignal, renderer};
+use everburn::train::{ActivationCheckpointing, Objective, RunLock, Samples, StopSignal, renderer};
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
@@ -235,7 +235,7 @@ fn train_as_rank(
     };
     let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
     let device = match model_devices.as_deref() {
-        Some([first, ..]) => first.clone(),
+        Some([(_, first), ..]) => first.clone(),
         _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
     };
     let job = RankJob {
@@ -260,7 +260,7 @@ struct RankJob<'a> {
     display: renderer::Display,
     stop: StopSignal,
     /// The devices that the model is cut over, if it is.
-    model_devices: Option<Vec<Device>>,
+    model_devices: Option<Vec<(String, Device)>>,
 }
 
 impl<'a> RankJob<'a> {
@@ -304,7 +304,8 @@ impl<'a> RankJob<'a> {
         let data = self.loaded.images(pixels)?;
         let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
         let devices = self.model_devices.as_deref();
-        let model: Classifier<M, 4> = model_parallel::supervised(model, devices, images)?;
+        let model: Classifier<M, 4> =
+            model_parallel::supervised(model, devices, self.checkpointing(), images)?;
         Ok(self.fit(trainer, model, &data, None)?)
     }
 
@@ -325,8 +326,13 @@ impl<'a> RankJob<'a> {
         let samples = (trainer.group.rank() == 0).then_some(samples);
         let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
         let devices = self.model_devices.as_deref();
-        let model: LanguageModel<M> = model_parallel::supervised(model, devices, texts)?;
+        let model: LanguageModel<M> =
+            model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
         Ok(self.fit(trainer, model, &data, samples)?)
+    }
+
+    fn checkpointing(&self) -> ActivationCheckpointing {
+        self.config.training.activation_checkpointing
     }
 
     fn fit<M, O, I>(
@@ -473,6 +479,10 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
             report.gradient_bytes / report.steps.max(1) as u64,
             100.0 * report.exposed_seconds / report.train_seconds
         );
+    }
+    if let Some(bytes) = report.peak_memory {
+        let mebibytes = bytes as f64 / f64::from(1 << 20);
+        say!("peak memory of a rank: {mebibytes:.0} MiB");
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());

@@ -9,6 +9,8 @@
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
 //!   parameters and activations there.
+//! - [`checkpoint`] runs a segment of a model without keeping its activations, and once more in the
+//!   backward pass; [`checkpointed_forward`] does it for a model [`InBlocks`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -63,6 +65,7 @@ mod group;
 mod normalize;
 mod placement;
 mod rank_ops;
+mod recompute;
 mod statistics;
 mod sync_batch_norm;
 
@@ -76,5 +79,9 @@ pub use group::{LossReduction, StatisticsGroup, SyncError};
 pub use placement::{
     DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
     split_by_time,
+};
+pub use recompute::{
+    Randomness, SegmentValue, checkpoint, checkpoint_with, checkpointed_forward, checkpointed_run,
+    recomputing,
 };
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

@@ -10,6 +10,7 @@ use burn::prelude::Device;
 use everburn_distributed::DdpConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
 use crate::seeds::mix;
 
@@ -170,6 +171,8 @@ pub struct TrainingConfig {
     /// In how many parts, one after the other, a rank runs its share of a global batch: the same
     /// step in less memory.
     pub accumulate: usize,
+    /// Which activations are computed again in the backward pass, and not kept for it.
+    pub activation_checkpointing: ActivationCheckpointing,
     /// Gradients travel while the backward pass still runs.
     pub overlap: bool,
     /// Batch norms that can, compute their statistics over all ranks' samples.
@@ -202,6 +205,7 @@ impl Default for TrainingConfig {
             steps: None,
             batch_size: 64,
             accumulate: 1,
+            activation_checkpointing: ActivationCheckpointing::None,
             overlap: true,
             sync_batch_norm: false,
             seed: 42,

@@ -10,12 +10,14 @@
 //! | [`Supervised`] | a Burn module, its forward function and an [`Objective`], as burn-train wants it |
 //! | [`Classifier`], [`LanguageModel`] | the two objectives that there are |
 //! | [`TrainingConfig`] | how to train, as written to `config.toml` |
+//! | [`ActivationCheckpointing`], [`PeakMemory`] | less memory for more time, and how much memory |
 //! | [`data_parallel()`] | several devices in one process |
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
 //! | [`renderer`] | what a run looks like |
 //! | [`Samples`], [`Generation`] | what a language model writes, while it trains and after |
 
+mod activation_checkpointing;
 mod agreement;
 mod atomic_file;
 pub mod checkpoint;
@@ -25,6 +27,7 @@ mod error;
 mod evaluation;
 mod finite;
 mod generation;
+mod memory;
 mod metrics;
 mod objective;
 mod outcome;
@@ -41,10 +44,12 @@ mod trainer;
 mod training_state;
 mod weights;
 
+pub use activation_checkpointing::{ActivationCheckpointing, InvalidActivationCheckpointing};
 pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
 pub use data_parallel::data_parallel;
 pub use error::TrainError;
 pub use generation::Generation;
+pub use memory::PeakMemory;
 pub use metrics::RankMetric;
 pub use objective::{Classification, Loss, NextToken, Objective};
 pub use report::{BestEpoch, TrainingReport, Versions};

@@ -67,6 +67,9 @@ pub struct TrainingReport {
     /// How many bytes of gradients rank 0 handed to the exchange, after compression.
     #[serde(default)]
     pub gradient_bytes: u64,
+    /// The most memory that a rank has used in a training step, in bytes; absent where none can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
     /// Why the run ended before its last epoch, if it did.
     pub stopped: Option<String>,
     /// The epoch after which the run was resumed, if it was.

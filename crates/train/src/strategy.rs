@@ -21,6 +21,7 @@ use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::evaluate;
 use crate::finite::{require_finite, require_finite_loss};
+use crate::memory::PeakMemory;
 use crate::outcome::LoopOutcome;
 use crate::renderer::Display;
 use crate::report::BestEpoch;
@@ -201,6 +202,9 @@ where
         })?;
         let mut epoch_tally = Tally::default();
         let mut epoch_cost = StepCost::default();
+        // A step's peak is that from the end of one backward pass to the end of the next.
+        let memory = PeakMemory::of(&self.setup.device);
+        memory.restart();
         let loader = self.setup.train.clone();
         let mut shares = loader.epoch(epoch);
         let mut finished = true;
@@ -214,7 +218,10 @@ where
 
             let (synced, local) = self.forward_and_backward(&model, share, ddp)?;
             let stop_wanted = self.stop_wanted();
-            let verdict = local.all_reduce(stop_wanted, &self.setup.group);
+            let peak = memory.bytes();
+            memory.restart();
+            let group = &self.setup.group;
+            let verdict = local.all_reduce_with_memory(stop_wanted, peak, group);
             let rate = self.setup.state.scheduler.step();
             model = ddp.tie(model.optimize(
                 &mut self.setup.state.optimizer,
@@ -222,7 +229,7 @@ where
                 synced.gradients,
             ));
             let waiting = Instant::now();
-            let (tally, stop) = verdict.wait()?;
+            let (tally, stop, peak_memory) = verdict.wait_with_memory()?;
             let elapsed = start.elapsed();
             let communication = synced.communication;
             let cost = StepCost {
@@ -231,6 +238,7 @@ where
                 exposed: communication.exposed.as_secs_f64(),
                 communication: communication.busy.as_secs_f64(),
                 gradient_bytes: communication.bytes,
+                peak_memory,
             };
 
             epoch_tally += tally;

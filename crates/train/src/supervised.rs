@@ -7,8 +7,9 @@ use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::prelude::*;
 use burn::tensor::Int;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
-use everburn_nn::{Activation, DeviceSplit, InBlocks};
+use everburn_nn::{Activation, DeviceSplit, InBlocks, Randomness};
 
+use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::objective::{Classification, Loss, NextToken, Objective};
 use crate::tally::StepReport;
 
@@ -103,6 +104,26 @@ impl<M, O: Objective> Supervised<M, O> {
         Self::new(model, |model, input| model.blocks().forward(model, input))
     }
 
+    /// Pairs `model` with the way through all its blocks, of which the backward pass computes as many again
+    /// as `checkpointing` says.
+    ///
+    /// Ranks that are threads of one process share the generator of random numbers, so that a block with
+    /// dropout cannot be computed again in each: the backward pass refuses it
+    /// ([`everburn_nn::checkpoint`]).
+    pub fn of_checkpointed_blocks(model: M, checkpointing: ActivationCheckpointing) -> Self
+    where
+        M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
+        O::Input: Activation,
+        O::Output: Activation,
+    {
+        let Some(every) = checkpointing.blocks_a_segment() else {
+            return Self::of_blocks(model);
+        };
+        Self::new(model, move |model, input| {
+            everburn_nn::checkpointed_forward(model, input, every, Randomness::Replayed)
+        })
+    }
+
     /// Pairs `model` with the way through all its blocks, each on the device that `split` has for it, and
     /// moves its parameters there. There they stay: `fork` and `to_device` keep them.
     ///
@@ -122,7 +143,7 @@ impl<M, O: Objective> Supervised<M, O> {
     /// ```
     pub fn on_devices(model: M, split: DeviceSplit) -> Self
     where
-        M: InBlocks<Input = O::Input, Output = O::Output>,
+        M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
         O::Input: Activation,
         O::Output: Activation,
     {

@@ -42,13 +42,29 @@ impl Tally {
 
     /// Starts to add up the tallies and the votes to stop of all ranks.
     pub(crate) fn all_reduce(self, stop: bool, group: &ProcessGroup) -> PendingTally {
-        let numbers = vec![
+        self.all_reduce_with_memory(stop, None, group)
+    }
+
+    /// The same, and lets all ranks know what memory this one has used, in bytes.
+    pub(crate) fn all_reduce_with_memory(
+        self,
+        stop: bool,
+        memory: Option<u64>,
+        group: &ProcessGroup,
+    ) -> PendingTally {
+        let mut numbers = vec![
             self.loss_sum,
             self.correct as f64,
             self.predictions as f64,
             self.samples as f64,
             f64::from(stop),
         ];
+        // A place for each rank, so that a sum hands out what each has: their largest is wanted.
+        let of_ranks = (0..group.world_size()).map(|rank| match memory {
+            Some(bytes) if rank == group.rank() => bytes as f64,
+            _ => 0.0,
+        });
+        numbers.extend(of_ranks);
         PendingTally(group.all_reduce(numbers, ReduceOp::Sum))
     }
 }
@@ -80,6 +96,14 @@ impl PendingTally {
     pub(crate) fn wait(
         self,
     ) -> Result<(Tally, bool), everburn_collectives::group::CollectiveError> {
+        let (tally, stop, _) = self.wait_with_memory()?;
+        Ok((tally, stop))
+    }
+
+    /// The same, and the most memory that a rank has told of, in bytes.
+    pub(crate) fn wait_with_memory(
+        self,
+    ) -> Result<(Tally, bool, Option<u64>), everburn_collectives::group::CollectiveError> {
         let sums = self.0.wait()?;
         let tally = Tally {
             loss_sum: sums[0],
@@ -87,7 +111,8 @@ impl PendingTally {
             predictions: sums[2] as u64,
             samples: sums[3] as u64,
         };
-        Ok((tally, sums[4] > 0.0))
+        let memory = sums[5..].iter().map(|bytes| *bytes as u64).max();
+        Ok((tally, sums[4] > 0.0, memory.filter(|bytes| *bytes > 0)))
     }
 }
 
@@ -141,6 +166,10 @@ pub struct StepCost {
     pub communication: f64,
     /// How many bytes of gradients the rank handed to the exchange, after compression.
     pub gradient_bytes: u64,
+    /// The most memory that a rank has used ([`PeakMemory`](crate::PeakMemory)), in bytes; absent where no
+    /// rank can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
 }
 
 impl std::ops::Add for StepCost {
@@ -153,6 +182,7 @@ impl std::ops::Add for StepCost {
             exposed: self.exposed + other.exposed,
             communication: self.communication + other.communication,
             gradient_bytes: self.gradient_bytes + other.gradient_bytes,
+            peak_memory: self.peak_memory.max(other.peak_memory),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::evaluate;
 use crate::finite::require_finite_loss;
+use crate::memory::PeakMemory;
 use crate::metrics::RankMetric;
 use crate::outcome::LoopOutcome;
 use crate::renderer::Display;
@@ -174,7 +175,10 @@ impl Trainer {
         let start = Instant::now();
         self.config.validate(self.group.world_size())?;
         self.check_agreement(data)?;
-        let autodiff = self.device.clone().autodiff();
+        let autodiff = self
+            .config
+            .activation_checkpointing
+            .autodiff(self.device.clone());
         let (train, validation) = self.split(data)?;
         let run = self.run.as_ref().filter(|_| self.is_first());
         let checkpoints =
@@ -239,6 +243,10 @@ impl Trainer {
                 .metric_train_numeric(RankMetric::waiting())
                 .metric_train_numeric(RankMetric::exposed_communication())
                 .metric_train_numeric(LearningRateMetric::new());
+        let training = match PeakMemory::of(&self.device).bytes() {
+            Some(_) => training.metric_train_numeric(RankMetric::peak_memory()),
+            None => training,
+        };
         let training = match resumed_after_epoch {
             Some(epoch) => training.checkpoint(epoch),
             None => training,
@@ -288,6 +296,7 @@ impl Trainer {
             train_seconds: outcome.cost.seconds,
             exposed_seconds: outcome.cost.exposed,
             gradient_bytes: outcome.cost.gradient_bytes,
+            peak_memory: outcome.cost.peak_memory,
             stopped: outcome.stopped.or(stopped_in_test),
             resumed_after_epoch,
             versions: Versions::default(),
@@ -409,7 +418,9 @@ impl Trainer {
             part(0, all - held_out),
             data.batcher.clone(),
             sampler,
-            self.device.clone().autodiff(),
+            self.config
+                .activation_checkpointing
+                .autodiff(self.device.clone()),
         )
         .in_micro_batches(self.config.accumulate);
         let validation = (held_out > 0)

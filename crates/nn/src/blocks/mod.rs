@@ -110,7 +110,7 @@ impl<M> Block<M> {
 }
 
 /// Takes back the type of what passes between two blocks.
-fn typed<A: Activation>(activation: Box<dyn AnyActivation>) -> A {
+pub(crate) fn typed<A: Activation>(activation: Box<dyn AnyActivation>) -> A {
     let shapes = activation.shapes();
     let any: Box<dyn Any> = activation.into_any();
     match any.downcast::<A>() {

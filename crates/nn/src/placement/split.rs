@@ -2,13 +2,16 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{Bool, Int};
 
 use crate::blocks::{AnyActivation, Blocks, InBlocks};
+use crate::recompute::{Randomness, checkpointed_run};
 
 /// How a model lies on several devices: made by [`Placement::split`](super::Placement::split), and
 /// good for every copy of the model, with or without autodiff.
@@ -28,6 +31,8 @@ pub struct DeviceSplit {
     parts: Vec<Part>,
     /// Parameters by path: the part that each lives with.
     homes: HashMap<String, usize>,
+    /// How many blocks the backward pass computes again together.
+    segment: Option<NonZeroUsize>,
 }
 
 /// Consecutive blocks on one device: a part of a [`DeviceSplit`].
@@ -109,7 +114,11 @@ impl DeviceSplit {
             }
             homes.insert(path, home);
         }
-        Self { parts, homes }
+        Self {
+            parts,
+            homes,
+            segment: None,
+        }
     }
 
     /// The parts, in the order in which they are run.
@@ -165,12 +174,22 @@ impl DeviceSplit {
         })
     }
 
+    /// The same split, of which the backward pass computes the blocks again, `every` of them together, and
+    /// does not find their activations in memory ([`checkpointed_run`]). A segment ends with its part.
+    #[must_use]
+    pub fn recomputing(self, every: Option<NonZeroUsize>) -> Self {
+        Self {
+            segment: every,
+            ..self
+        }
+    }
+
     /// The output of a model that [`DeviceSplit::place`] has placed, on the last device.
     ///
     /// # Panics
     /// Panics if the model has other blocks than the one that the split was made for.
-    pub fn forward<M: InBlocks>(&self, model: &M, input: M::Input) -> M::Output {
-        let blocks = model.blocks();
+    pub fn forward<M: InBlocks + 'static>(&self, model: &M, input: M::Input) -> M::Output {
+        let blocks = Arc::new(model.blocks());
         let planned = self.parts.last().map_or(0, |part| part.blocks.end);
         assert_eq!(
             blocks.len(),
@@ -184,7 +203,14 @@ impl DeviceSplit {
             // for before the blocks of its own part have run.
             let lent = part.lend(model);
             let model = lent.as_ref().unwrap_or(model);
-            activation = blocks.run(model, part.blocks.clone(), activation);
+            let range = part.blocks.clone();
+            activation = match self.segment {
+                None => blocks.run(model, range, activation),
+                Some(every) => {
+                    let drawn = Randomness::Replayed;
+                    checkpointed_run(&blocks, model, range, activation, every, drawn)
+                }
+            };
         }
         *activation
             .into_any()
