@@ -143,7 +143,7 @@ where
     let inputs = inputs.collect();
     let tracked = uses.into_iter().filter(Used::is_tracked);
     let parameters = tracked
-        .map(|Used { id, value }| (id, chain.take_part(value)))
+        .map(|Used { id, value, .. }| (id, chain.take_part(value)))
         .filter_map(|(id, slot)| Some((id, slot?)))
         .collect();
     let Some(marker) = chain.marker else {
