@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &BenchRecomputeArguments) -> Result<ExitCode, CliEr
         let output = forward(&model, texts.clone(), how);
         let mean = NextToken::loss(output, next.clone()).mean;
         let gradients = GradientsParams::from_grads(mean.backward(), &model);
-        model = model.optimize(&mut optimizer, 1e-3.into(), gradients);
+        model = optimizer.step(1e-3, model, gradients);
         // Reading it waits for the device.
         loss = mean.into_scalar::<f64>();
         if step >= WARM_UP {
