@@ -5,6 +5,7 @@
 //! - [`synchronize_batch_norms`] attaches a group of ranks to all of them in any module, in one
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
+//! - [`Linear`] is [`burn::nn::Linear`], which can also compute in parts.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //!
 //! ```
@@ -57,6 +58,7 @@ mod blocks;
 mod conversion;
 mod exchange;
 mod group;
+mod linear;
 mod normalize;
 mod rank_ops;
 mod statistics;
@@ -69,4 +71,5 @@ pub use blocks::{
 };
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use linear::{Linear, LinearConfig, linear};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
