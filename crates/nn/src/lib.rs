@@ -56,6 +56,7 @@
 mod all_reduce;
 mod blocks;
 mod conversion;
+pub mod deferral;
 mod exchange;
 mod group;
 mod linear;
@@ -63,6 +64,7 @@ mod normalize;
 mod rank_ops;
 mod statistics;
 mod sync_batch_norm;
+mod tensor_parallel;
 
 pub use all_reduce::all_reduce_sum;
 pub use blocks::{
@@ -73,3 +75,7 @@ pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, 
 pub use group::{LossReduction, StatisticsGroup, SyncError};
 pub use linear::{Linear, LinearConfig, linear};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
+pub use tensor_parallel::{
+    ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,
+    TensorShard, parameter_shards, tensor_parallel,
+};

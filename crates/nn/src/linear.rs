@@ -12,6 +12,9 @@ use burn::nn::{self, Initializer, LinearLayout};
 use burn::prelude::*;
 use burn::tensor::assert_shape;
 
+use crate::deferral;
+use crate::tensor_parallel::{self, Membership, TensorShard};
+
 /// Configuration of [`Linear`]: the same as [`burn::nn::LinearConfig`].
 #[derive(Config, Debug)]
 pub struct LinearConfig {
@@ -42,7 +45,8 @@ impl LinearConfig {
     }
 }
 
-/// Burn's [`burn::nn::Linear`], which can also compute in parts.
+/// Burn's [`burn::nn::Linear`], which can also compute in parts: its backward pass in two halves
+/// ([`crate::deferral`]), or each rank a part of its features ([`crate::tensor_parallel`]).
 ///
 /// It wraps Burn's module and shows its fields `weight` and `bias`. Parameters, their paths, records
 /// and the settings that `freeze` and its like change are Burn's, so a checkpoint loads either way.
@@ -63,6 +67,8 @@ impl LinearConfig {
 #[derive(Debug, Clone)]
 pub struct Linear {
     linear: nn::Linear,
+    /// Which part of a layer this is, if it is one.
+    part: Option<Membership>,
 }
 
 impl Linear {
@@ -72,9 +78,67 @@ impl Linear {
     /// - input: `[.., d_input]`
     /// - output: `[.., d_output]`
     ///
+    /// A [row shard](TensorShard::Row) takes `d_input / T` features, a column shard yields
+    /// `d_output / T`.
+    ///
     /// # Panics
-    /// Panics if the last dimension of the input is not `d_input`.
+    /// Panics if the last dimension of the input is not that of the weight.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        match &self.part {
+            Some(part) if part.shard == TensorShard::Row => {
+                let own = linear(input, self.linear.weight.val(), None);
+                let sum = part.collect(own);
+                match &self.linear.bias {
+                    Some(bias) => sum + bias.val().unsqueeze(),
+                    None => sum,
+                }
+            }
+            Some(part) => self.forward_alone(part.spread(input)),
+            None => self.forward_alone(input),
+        }
+    }
+
+    /// What each of `layers` makes of one input, as the queries, keys and values of an attention.
+    ///
+    /// The same as `forward` of each, but where all are [column shards](TensorShard::Column) the
+    /// gradients of the input cross the ranks together, once.
+    ///
+    /// # Panics
+    /// As [`Linear::forward`].
+    ///
+    /// ```
+    /// use burn::prelude::*;
+    /// use everburn_nn::{Linear, LinearConfig};
+    ///
+    /// let device = Device::flex();
+    /// let [q, k] = [8, 4].map(|features| LinearConfig::new(3, features).init(&device));
+    /// let [q, k] = Linear::forward_each([&q, &k], Tensor::<2>::ones([2, 3], &device));
+    /// assert_eq!((q.dims(), k.dims()), ([2, 8], [2, 4]));
+    /// ```
+    pub fn forward_each<const N: usize, const D: usize>(
+        layers: [&Self; N],
+        input: Tensor<D>,
+    ) -> [Tensor<D>; N] {
+        match layers.first().and_then(|layer| layer.column_part()) {
+            Some(first) if layers.iter().all(|layer| layer.column_part().is_some()) => {
+                let input = first.spread(input);
+                layers.map(|layer| layer.forward_alone(input.clone()))
+            }
+            _ => layers.map(|layer| layer.forward(input.clone())),
+        }
+    }
+
+    fn column_part(&self) -> Option<&Membership> {
+        let part = self.part.as_ref();
+        part.filter(|part| part.shard == TensorShard::Column)
+    }
+
+    /// How many ranks hold a part of this layer.
+    pub fn world_size(&self) -> usize {
+        self.part.as_ref().map_or(1, Membership::world_size)
+    }
+
+    fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let bias = self.linear.bias.as_ref().map(Param::val);
         linear(input, self.linear.weight.val(), bias)
     }
@@ -109,12 +173,12 @@ pub fn linear<const D: usize>(
 ) -> Tensor<D> {
     let [d_input, _] = weight.dims();
     assert_shape!(input, [.., d_input]);
-    burn::tensor::module::linear(input, weight, bias)
+    deferral::linear(input, weight, bias)
 }
 
 impl From<nn::Linear> for Linear {
     fn from(linear: nn::Linear) -> Self {
-        Self { linear }
+        Self { linear, part: None }
     }
 }
 
@@ -160,6 +224,7 @@ impl Module for Linear {
     fn valid(&self) -> Self {
         Self {
             linear: self.linear.valid(),
+            part: self.part.clone(),
         }
     }
 
@@ -168,11 +233,14 @@ impl Module for Linear {
     }
 
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        tensor_parallel::visited(&self.linear, self.part.as_ref());
         self.linear.visit(visitor);
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        self.with(|linear| linear.map(mapper))
+        let (linear, part) = tensor_parallel::mapped(self.linear, self.part);
+        let linear = linear.map(mapper);
+        Self { linear, part }
     }
 }
 
@@ -180,13 +248,21 @@ impl Linear {
     fn with(self, change: impl FnOnce(nn::Linear) -> nn::Linear) -> Self {
         Self {
             linear: change(self.linear),
+            part: self.part,
+        }
+    }
+
+    fn described(&self, content: Content) -> Content {
+        match self.world_size() {
+            1 => content,
+            ranks => content.add("ranks", &ranks),
         }
     }
 }
 
 impl ModuleDisplayDefault for Linear {
     fn content(&self, content: Content) -> Option<Content> {
-        self.linear.content(content)
+        Some(self.described(self.linear.content(content)?))
     }
 
     fn num_params(&self) -> usize {
@@ -200,7 +276,7 @@ impl ModuleDisplay for Linear {
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        self.linear.custom_content(content)
+        Some(self.described(self.linear.custom_content(content)?))
     }
 }
 
