@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataChoice {
-    /// MNIST where it is found or can be fetched, else the synthetic digits.
+    /// Of images, MNIST where it is found or can be fetched, else the synthetic digits; of texts,
+    /// tinyshakespeare where it is found, else the embedded one.
     #[default]
     Auto,
     /// MNIST, or an error.
@@ -27,6 +28,11 @@ pub enum DataChoice {
     FashionMnist,
     /// The synthetic digits: no file, no network.
     Synthetic,
+    /// The text of tinyshakespeare, or an error.
+    #[serde(rename = "tinyshakespeare")]
+    TinyShakespeare,
+    /// A text that is part of the program: no file, no network.
+    Embedded,
 }
 
 /// A name that is none of [`DataChoice::ALL`].
@@ -35,11 +41,12 @@ pub enum DataChoice {
 /// let error = "cifar".parse::<everburn_datasets::DataChoice>().unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "unknown data set 'cifar': expected auto, mnist, fashion-mnist or synthetic"
+///     "unknown data set 'cifar': expected auto, mnist, fashion-mnist, synthetic, \
+///      tinyshakespeare or embedded"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown data set '{given}': expected auto, mnist, fashion-mnist or synthetic{}",
+#[error("unknown data set '{given}': expected auto, mnist, fashion-mnist, synthetic, tinyshakespeare or embedded{}",
     nearest.map(|choice| format!("; did you mean '{choice}'?")).unwrap_or_default())]
 pub struct UnknownChoice {
     /// What was written.
@@ -50,7 +57,14 @@ pub struct UnknownChoice {
 
 impl DataChoice {
     /// Every choice, in the order in which help texts show them.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Mnist, Self::FashionMnist, Self::Synthetic];
+    pub const ALL: [Self; 6] = [
+        Self::Auto,
+        Self::Mnist,
+        Self::FashionMnist,
+        Self::Synthetic,
+        Self::TinyShakespeare,
+        Self::Embedded,
+    ];
 
     /// The name as written on the command line and in configuration files.
     pub const fn name(self) -> &'static str {
@@ -59,6 +73,8 @@ impl DataChoice {
             Self::Mnist => "mnist",
             Self::FashionMnist => "fashion-mnist",
             Self::Synthetic => "synthetic",
+            Self::TinyShakespeare => "tinyshakespeare",
+            Self::Embedded => "embedded",
         }
     }
 }
@@ -112,10 +128,12 @@ mod tests {
             ("MNIST", "mnist"),
             ("fashion_mnist", "fashion-mnist"),
             ("sythetic", "synthetic"),
+            ("tiny-shakespear", "tinyshakespeare"),
         ] {
             let error = given.parse::<DataChoice>().unwrap_err().to_string();
             assert!(
-                error.contains("auto, mnist, fashion-mnist or synthetic"),
+                error
+                    .contains("auto, mnist, fashion-mnist, synthetic, tinyshakespeare or embedded"),
                 "{error}"
             );
             assert!(

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::IdxError;
 use crate::locate::Place;
+use crate::{DataChoice, IdxError};
 
 /// Why a data set could not be had. Each message names the file or the setting, what was found
 /// and what to do.
@@ -93,8 +93,8 @@ pub enum DatasetError {
         expected: &'static str,
     },
 
-    /// A number of images that cannot be had.
-    #[error("{count} {split} images were asked for: expected 1 to {most}")]
+    /// A number of samples that cannot be had.
+    #[error("{count} {split} samples were asked for: expected 1 to {most}")]
     Count {
         /// "training" or "test".
         split: &'static str,
@@ -102,6 +102,79 @@ pub enum DatasetError {
         count: usize,
         /// The most that can be had.
         most: usize,
+    },
+
+    /// The text is nowhere.
+    #[error(
+        "tinyshakespeare was not found\n{}Name a folder that holds tinyshakespeare/input.txt with \
+         --data-dir or in EVERBURN_DATA_DIR, or take --data embedded, which needs no file",
+        places.iter().map(|place| format!("  looked in {place}\n")).collect::<String>()
+    )]
+    TextNotFound {
+        /// Where it was looked for.
+        places: Vec<Place>,
+    },
+
+    /// A file that should be text is something else, or damaged.
+    #[error("{} is damaged, or no text: byte {offset} is not UTF-8", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// The place of the first byte that does not belong.
+        offset: usize,
+    },
+
+    /// A file is larger than what is read.
+    #[error("{} has more than {most} bytes, which is the most that is read", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The most, in bytes.
+        most: u64,
+    },
+
+    /// A text is too short to be cut.
+    #[error(
+        "the text ({origin}) has {tokens} tokens: a tenth of it, the test samples, must have more \
+         than the {context} of a window; take a longer text or a smaller context"
+    )]
+    TooShort {
+        /// Where the text came from.
+        origin: String,
+        /// Its length.
+        tokens: usize,
+        /// How many tokens are predicted in a window.
+        context: usize,
+    },
+
+    /// A text has a character that the tokenizer does not know.
+    #[error(
+        "byte {offset} of the text begins {character:?}, which is none of the {known} characters \
+         that the tokenizer knows: a model can read only what the text it was trained on has, \
+         unless its tokenizer is byte"
+    )]
+    UnknownCharacter {
+        /// The character.
+        character: char,
+        /// Where it stands.
+        offset: usize,
+        /// How many characters the tokenizer knows.
+        known: usize,
+    },
+
+    /// A tokenizer's alphabet that is none.
+    #[error("the alphabet of the tokenizer cannot be used: {0}")]
+    Alphabet(&'static str),
+
+    /// Images where text is wanted, or the reverse.
+    #[error("--data {choice} is {found}, and this model takes {expected}")]
+    OtherKind {
+        /// What was asked for.
+        choice: DataChoice,
+        /// What that is.
+        found: &'static str,
+        /// What is wanted.
+        expected: &'static str,
     },
 
     /// Images and labels that do not belong together.

@@ -1,13 +1,17 @@
-//! Labelled 28x28 grey images, held in memory: MNIST, Fashion-MNIST and a synthetic digit set
-//! that needs neither files nor network.
+//! Data sets, held in memory. Labelled 28x28 grey images: MNIST, Fashion-MNIST and a synthetic digit
+//! set that needs neither files nor network. Text in windows of tokens: tinyshakespeare and a text
+//! of our own.
 //!
 //! The types, in the order in which a program meets them:
 //!
-//! 1. [`DataChoice`] names what is wanted (`auto`, `mnist`, `fashion-mnist`, `synthetic`);
+//! 1. [`DataChoice`] names what is wanted (`auto`, `mnist`, `tinyshakespeare`, ...);
 //! 2. [`DataRequest`] adds where to look, whether the network may be used and how many images;
 //! 3. [`load`] answers with [`LoadedData`]: two [`ImageDataset`]s (training and test) and a
 //!    [`DatasetDescription`] that says which set this is, where it came from and why;
 //! 4. [`ImageDataset`] gives pixels and labels by index, and is a [`burn_dataset::Dataset`].
+//!
+//! For text these are [`TextRequest`], [`load_text`], [`LoadedText`] and [`TextDataset`]; a
+//! [`Tokenizer`] stands between text and tokens.
 //!
 //! ```
 //! use everburn_datasets::{DataChoice, DataRequest, load};
@@ -46,6 +50,7 @@ mod locate;
 mod source;
 mod surroundings;
 mod synthetic;
+mod text;
 
 #[cfg(feature = "tensors")]
 pub use batcher::ImageBatcher;
@@ -59,6 +64,12 @@ pub use source::{
 };
 pub use surroundings::Surroundings;
 pub use synthetic::{Split, SyntheticDigits};
+#[cfg(feature = "tensors")]
+pub use text::TextBatcher;
+pub use text::{
+    LoadedText, TextDataset, TextItem, TextRequest, Tokenizer, TokenizerKind, load_text,
+    load_text_in,
+};
 
 /// Mean of MNIST's training pixels after division by 255.
 pub const MNIST_MEAN: f32 = 0.1307;

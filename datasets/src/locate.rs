@@ -57,7 +57,7 @@ pub(crate) fn look(
     surroundings: &Surroundings,
 ) -> Result<Vec<Place>, DatasetError> {
     let mut places = Vec::new();
-    for (folder, named_by) in folders(collection, data_dir, surroundings) {
+    for (folder, named_by) in folders(collection.folder, data_dir, surroundings) {
         let mut missing = Vec::new();
         for file in &collection.files {
             if find(&folder, file)?.is_none() {
@@ -76,25 +76,24 @@ pub(crate) fn look(
     Ok(places)
 }
 
-fn folders(
-    collection: &Collection,
+/// The folders in which the files of a data set with this sub-folder may lie, the first to look in
+/// first, each with the setting that names it.
+pub(crate) fn folders(
+    name: &str,
     data_dir: Option<&Path>,
     surroundings: &Surroundings,
 ) -> Vec<(PathBuf, &'static str)> {
     let mut folders = Vec::new();
     if let Some(folder) = data_dir {
         // Either the folder of this very set or, as with the variable, the parent of several.
-        folders.push((folder.join(collection.folder), "--data-dir"));
+        folders.push((folder.join(name), "--data-dir"));
         folders.push((folder.to_owned(), "--data-dir"));
     }
     if let Some(folder) = surroundings.data_dir() {
-        folders.push((
-            folder.join(collection.folder),
-            Surroundings::DATA_DIR_VARIABLE,
-        ));
+        folders.push((folder.join(name), Surroundings::DATA_DIR_VARIABLE));
     }
     if let Some(folder) = surroundings.cache_dir() {
-        folders.push((folder.join(collection.folder), "cache"));
+        folders.push((folder.join(name), "cache"));
     }
     folders
 }

@@ -88,6 +88,7 @@ pub struct LoadedData {
 ///     reason: "asked for".into(),
 ///     train: 60_000,
 ///     test: 10_000,
+///     unit: "images".into(),
 /// };
 /// assert_eq!(
 ///     description.to_string(),
@@ -97,17 +98,19 @@ pub struct LoadedData {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetDescription {
-    /// `mnist`, `fashion-mnist` or `synthetic-digits`.
+    /// `mnist`, `fashion-mnist`, `synthetic-digits`, `tinyshakespeare` or `embedded`.
     pub name: String,
-    /// The folder of the files, or `generated, seed 0`.
+    /// The folder or the path of the files, or `generated, seed 0`.
     pub origin: String,
     /// Why this set: which setting named the folder, which mirrors it was downloaded from, or
     /// what was not found.
     pub reason: String,
-    /// The number of training images.
+    /// The number of training samples.
     pub train: usize,
-    /// The number of test images.
+    /// The number of test samples.
     pub test: usize,
+    /// What a sample is: `images`, or `windows of 64 characters`.
+    pub unit: String,
 }
 
 impl fmt::Display for DatasetDescription {
@@ -118,10 +121,11 @@ impl fmt::Display for DatasetDescription {
             reason,
             train,
             test,
+            unit,
         } = self;
         write!(
             f,
-            "data: {name}, {train} training and {test} test images ({origin}): {reason}"
+            "data: {name}, {train} training and {test} test {unit} ({origin}): {reason}"
         )
     }
 }
@@ -139,7 +143,8 @@ impl fmt::Display for DatasetDescription {
 ///   synthetic digits then;
 /// - [`DatasetError::Idx`] and [`DatasetError::Altered`] if files were found, but are not what
 ///   they should be, whatever the choice;
-/// - [`DatasetError::Count`] if a limit cannot be met.
+/// - [`DatasetError::Count`] if a limit cannot be met;
+/// - [`DatasetError::OtherKind`] if the choice is a text.
 pub fn load(request: &DataRequest) -> Result<LoadedData, DatasetError> {
     load_in(request, &Surroundings::of_process())
 }
@@ -164,6 +169,13 @@ pub fn load_in(
             }) => synthetic(request, reason_to_fall_back(&places, &download)),
             loaded_or_broken => loaded_or_broken,
         },
+        choice @ (DataChoice::TinyShakespeare | DataChoice::Embedded) => {
+            Err(DatasetError::OtherKind {
+                choice,
+                found: "text",
+                expected: "images",
+            })
+        }
     }
 }
 
@@ -296,6 +308,7 @@ impl LoadedData {
             reason,
             train: train_count,
             test: test_count,
+            unit: "images".to_owned(),
         };
         Self {
             train,

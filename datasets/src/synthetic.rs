@@ -281,7 +281,7 @@ mod tests {
             let error = DIGITS.generate(Split::Test, count).unwrap_err().to_string();
             assert_eq!(
                 error,
-                format!("{count} test images were asked for: expected 1 to 2000000")
+                format!("{count} test samples were asked for: expected 1 to 2000000")
             );
         }
     }

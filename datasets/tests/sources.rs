@@ -134,7 +134,9 @@ fn auto_without_files_and_network_takes_synthetic_digits_and_says_why() {
         reason,
         train,
         test,
+        unit,
     } = &data.description;
+    assert_eq!(unit, "images");
     assert_eq!(
         (name.as_str(), origin.as_str()),
         ("synthetic-digits", "generated, seed 0")
@@ -298,5 +300,8 @@ fn a_limit_of_zero_is_refused() {
         ..request(DataChoice::Auto)
     };
     let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
-    assert_eq!(error, "0 test images were asked for: expected 1 to 2000000");
+    assert_eq!(
+        error,
+        "0 test samples were asked for: expected 1 to 2000000"
+    );
 }

@@ -10,13 +10,19 @@
 //! - [`mnist::Mnist`]: the two-convolution net of the PyTorch tutorials.
 //! - [`mnist_bn::MnistBn`]: the Keras convolution net with batch norm and dropout.
 //! - [`mlp::Mlp`]: a multi-layer perceptron.
+//! - [`resnet50::ResNet50`]: the residual net of 50 layers, with stems for three sizes of images.
+//! - [`two_part_resnet::TwoPartResNet`]: its beginning, an example of a model in two parts.
+//! - [`gpt::Gpt`]: a decoder of text, as GPT-2.
 //!
 //! [`registry`] finds a model by its name.
 //!
 //! Legend of the shapes in this crate: `B` batch, `C` channels, `H` height, `W` width,
-//! `K` classes.
+//! `K` classes, `T` tokens, `E` width of a token's vector, `V` vocabulary.
 
+pub mod gpt;
 pub mod mlp;
 pub mod mnist;
 pub mod mnist_bn;
 pub mod registry;
+pub mod resnet50;
+pub mod two_part_resnet;

@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
+use everburn_nn::{Blocks, InBlocks};
 
 /// Configuration of [`Mlp`].
 #[derive(Config, Debug)]
@@ -61,13 +62,51 @@ impl Mlp {
     /// # Panics
     /// Panics if the images have another size.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.blocks().forward(self, images)
+    }
+}
+
+impl InBlocks for Mlp {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
+        let path = |index| format!("layers.{index}");
+        let first = Blocks::first(path(0), [path(0)], |mlp: &Self, images: Tensor<4>| {
+            mlp.layers[0].forward(images.flatten::<2>(1, 3))
+        });
+        (1..self.layers.len()).fold(first, |blocks, index| {
+            blocks.then(path(index), [path(index)], move |mlp, x| {
+                mlp.layers[index].forward(relu(x))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+
+    use super::*;
+
+    fn written_out(mlp: &Mlp, images: Tensor<4>) -> Tensor<2> {
         let mut x: Tensor<2> = images.flatten(1, 3);
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, layer) in mlp.layers.iter().enumerate() {
             if index > 0 {
                 x = relu(x);
             }
             x = layer.forward(x);
         }
         x
+    }
+
+    #[test]
+    fn the_blocks_use_all_parameters_and_yield_the_bits_of_the_layers_written_out() {
+        let device = Device::flex();
+        let model = MlpConfig::new().init(&device);
+        model.blocks().check(&model).unwrap();
+        let images = Tensor::random([3, 1, 28, 28], Distribution::Default, &device);
+        let expected = written_out(&model, images.clone()).into_data();
+        assert_eq!(model.forward(images).into_data(), expected);
     }
 }

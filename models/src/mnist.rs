@@ -6,6 +6,7 @@ use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
+use everburn_nn::{Blocks, InBlocks};
 
 /// Configuration of [`Mnist`].
 #[derive(Config, Debug)]
@@ -58,9 +59,48 @@ impl Mnist {
     /// # Panics
     /// Panics if the images have another shape.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = relu(self.pool.forward(self.conv1.forward(images))); // [B, 10, 12, 12]
-        let x = relu(self.pool.forward(self.conv2.forward(x))); // [B, 20, 4, 4]
-        let x = relu(self.fc1.forward(x.flatten(1, 3))); // [B, 50]
-        self.fc2.forward(x)
+        self.blocks().forward(self, images)
+    }
+}
+
+impl InBlocks for Mnist {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
+        Blocks::first("conv1", ["conv1"], |mnist: &Self, images: Tensor<4>| {
+            relu(mnist.pool.forward(mnist.conv1.forward(images))) // [B, 10, 12, 12]
+        })
+        .then("conv2", ["conv2"], |mnist, x| {
+            relu(mnist.pool.forward(mnist.conv2.forward(x))) // [B, 20, 4, 4]
+        })
+        .then("fc1", ["fc1"], |mnist, x| {
+            relu(mnist.fc1.forward(x.flatten::<2>(1, 3))) // [B, 50]
+        })
+        .then("fc2", ["fc2"], |mnist, x| mnist.fc2.forward(x))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+
+    use super::*;
+
+    fn written_out(mnist: &Mnist, images: Tensor<4>) -> Tensor<2> {
+        let x = relu(mnist.pool.forward(mnist.conv1.forward(images)));
+        let x = relu(mnist.pool.forward(mnist.conv2.forward(x)));
+        let x = relu(mnist.fc1.forward(x.flatten::<2>(1, 3)));
+        mnist.fc2.forward(x)
+    }
+
+    #[test]
+    fn the_blocks_use_all_parameters_and_yield_the_bits_of_the_layers_written_out() {
+        let device = Device::flex();
+        let model = MnistConfig::new().init(&device);
+        model.blocks().check(&model).unwrap();
+        let images = Tensor::random([3, 1, 28, 28], Distribution::Default, &device);
+        let expected = written_out(&model, images.clone()).into_data();
+        assert_eq!(model.forward(images).into_data(), expected);
     }
 }

@@ -5,7 +5,7 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::SyncBatchNorm;
+use everburn_nn::{Blocks, InBlocks, SyncBatchNorm};
 
 /// Configuration of [`MnistBn`].
 #[derive(Config, Debug)]
@@ -103,12 +103,60 @@ impl MnistBn {
     /// # Panics
     /// Panics if the images have another shape.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = images.mul_scalar(self.rescale);
-        let x = relu(self.norm1.forward(self.conv1.forward(x))); // [B, 12, 28, 28]
-        let x = relu(self.norm2.forward(self.conv2.forward(x))); // [B, 24, 14, 14]
-        let x = relu(self.norm3.forward(self.conv3.forward(x))); // [B, 32, 7, 7]
-        let x: Tensor<2> = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2); // [B, 32]
-        let x = self.dropout.forward(relu(self.fc1.forward(x))); // [B, 256]
-        self.fc2.forward(x)
+        self.blocks().forward(self, images)
+    }
+}
+
+impl InBlocks for MnistBn {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
+        Blocks::first(
+            "conv1",
+            ["conv1", "norm1"],
+            |net: &Self, images: Tensor<4>| {
+                let x = images.mul_scalar(net.rescale);
+                relu(net.norm1.forward(net.conv1.forward(x))) // [B, 12, 28, 28]
+            },
+        )
+        .then("conv2", ["conv2", "norm2"], |net, x| {
+            relu(net.norm2.forward(net.conv2.forward(x))) // [B, 24, 14, 14]
+        })
+        .then("conv3", ["conv3", "norm3"], |net, x| {
+            relu(net.norm3.forward(net.conv3.forward(x))) // [B, 32, 7, 7]
+        })
+        .then("fc1", ["fc1"], |net, x| {
+            let x: Tensor<2> = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2); // [B, 32]
+            net.dropout.forward(relu(net.fc1.forward(x))) // [B, 256]
+        })
+        .then("fc2", ["fc2"], |net, x| net.fc2.forward(x))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+
+    use super::*;
+
+    fn written_out(net: &MnistBn, images: Tensor<4>) -> Tensor<2> {
+        let x = images.mul_scalar(net.rescale);
+        let x = relu(net.norm1.forward(net.conv1.forward(x)));
+        let x = relu(net.norm2.forward(net.conv2.forward(x)));
+        let x = relu(net.norm3.forward(net.conv3.forward(x)));
+        let x: Tensor<2> = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2);
+        let x = net.dropout.forward(relu(net.fc1.forward(x)));
+        net.fc2.forward(x)
+    }
+
+    #[test]
+    fn the_blocks_use_all_parameters_and_yield_the_bits_of_the_layers_written_out() {
+        let device = Device::flex();
+        let model = MnistBnConfig::new().init(&device);
+        model.blocks().check(&model).unwrap();
+        let images = Tensor::random([3, 1, 28, 28], Distribution::Default, &device);
+        let expected = written_out(&model, images.clone()).into_data();
+        assert_eq!(model.forward(images).into_data(), expected);
     }
 }

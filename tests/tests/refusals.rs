@@ -101,8 +101,8 @@ fn numbers_of_nothing() {
             "--threads-per-rank must be at least 1",
         ),
         ("--log-every", "--log-every must be at least 1"),
-        ("--train-samples", "0 training images were asked for"),
-        ("--test-samples", "0 test images were asked for"),
+        ("--train-samples", "0 training samples were asked for"),
+        ("--test-samples", "0 test samples were asked for"),
     ] {
         refused("mlp", &[flag, "0"], 2, &[message]);
     }

@@ -12,6 +12,7 @@ mod owner;
 mod process;
 mod pytorch;
 mod quantity;
+mod recompute;
 mod statistics;
 mod table;
 mod team;
@@ -42,7 +43,7 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 3] = [
+const BENCHES: [Bench; 4] = [
     Bench {
         name: "train",
         about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
@@ -57,6 +58,11 @@ const BENCHES: [Bench; 3] = [
         name: "ddp",
         about: "a step's compute and exchange, one after the other and overlapped; --link 1gbit",
         run: ddp::run,
+    },
+    Bench {
+        name: "recompute",
+        about: "memory that activation checkpointing saves in a step of a decoder, and its time",
+        run: recompute::run,
     },
 ];
 

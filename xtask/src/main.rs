@@ -38,6 +38,9 @@ enum Command {
     /// Evaluate a run's model on the test set, as in `eval runs/a`
     #[command(disable_help_flag = true)]
     Eval(HandedOn),
+    /// Let a run's model of text write, as in `generate runs/a --prompt "To be"`
+    #[command(disable_help_flag = true)]
+    Generate(HandedOn),
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
@@ -85,6 +88,7 @@ fn run() -> miette::Result<ExitCode> {
     match Cli::parse().command {
         Command::Train(args) => binary::become_everburn("train", &args.arguments),
         Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
+        Command::Generate(args) => binary::become_everburn("generate", &args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),
         Command::Test(args) => check::test(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),

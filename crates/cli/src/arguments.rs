@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use everburn::collectives::group::TransportKind;
 use everburn::distributed::{BufferSync, CommunicationHookConfig};
-use everburn::train::{OptimizerKind, Schedule};
+use everburn::train::{ActivationCheckpointing, OptimizerKind, Schedule};
+use everburn_datasets::TokenizerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::bench_ddp::BenchDdpArguments;
+use crate::bench_recompute::BenchRecomputeArguments;
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -24,16 +26,21 @@ pub(crate) enum Command {
     Train(Box<TrainArguments>),
     /// Measure a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
+    /// Let a trained model of text write.
+    Generate(GenerateArguments),
     /// One rank of `cargo xtask bench ddp`.
     #[command(hide = true)]
     BenchDdp(BenchDdpArguments),
+    /// One side of `cargo xtask bench recompute`.
+    #[command(hide = true)]
+    BenchRecompute(BenchRecomputeArguments),
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TrainArguments {
-    /// The model, one of `--list`; `mnist-bn` has a preset of its own (cosine schedule, learning
-    /// rate 0.003).
+    /// The model, one of `--list`. Some have presets: `mnist-bn` a cosine schedule and learning rate
+    /// 0.003, models of text what the configuration of a run says.
     pub(crate) model: Option<String>,
 
     /// List the models with their parameter counts and exit.
@@ -119,7 +126,22 @@ pub(crate) struct TrainingFlags {
     pub(crate) log_every: Option<usize>,
 
     #[command(flatten)]
+    pub(crate) text: TextFlags,
+
+    #[command(flatten)]
     pub(crate) gradients: GradientFlags,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Text")]
+pub(crate) struct TextFlags {
+    /// What a token is: char (one of the text's characters) or byte [default: char].
+    #[arg(long, value_parser = kebab::<TokenizerKind>)]
+    pub(crate) tokenizer: Option<TokenizerKind>,
+
+    /// Let the model write a sample every so many steps, besides after each epoch [default: never].
+    #[arg(long, value_name = "STEPS")]
+    pub(crate) sample_every: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -129,6 +151,11 @@ pub(crate) struct GradientFlags {
     /// in less memory [default: 1].
     #[arg(long, value_name = "PARTS")]
     pub(crate) accumulate: Option<usize>,
+
+    /// Compute activations again in the backward pass and do not keep them: none, blocks (each block of the
+    /// model by itself), a number of blocks to a segment, or burn (Burn's own strategy) [default: none].
+    #[arg(long, value_name = "HOW")]
+    pub(crate) activation_checkpointing: Option<ActivationCheckpointing>,
 
     /// Scale gradients down to this norm, over all parameters together [default: never].
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
@@ -163,7 +190,8 @@ pub(crate) struct GradientFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataFlags {
-    /// auto, mnist, fashion-mnist or synthetic [default: auto: MNIST where it can be had].
+    /// Images: mnist, fashion-mnist or synthetic; text: tinyshakespeare or embedded; or auto: MNIST or
+    /// tinyshakespeare where it can be had [default: auto].
     #[arg(long, value_name = "NAME")]
     pub(crate) data: Option<String>,
 
@@ -189,6 +217,8 @@ pub(crate) enum Strategy {
     Ddp,
     /// A thread of this process, with a device of its own.
     DataParallel,
+    /// A process whose model lies on several devices, one block after the other.
+    ModelParallel,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -198,7 +228,9 @@ pub(crate) struct RankFlags {
     #[arg(long)]
     pub(crate) ranks: Option<usize>,
 
-    /// ddp: each rank is a process; data-parallel: each is a thread of one process [default: ddp].
+    /// ddp: each rank is a process; data-parallel: each is a thread of one process; model-parallel:
+    /// one rank whose model is cut over all --devices (or --ranks N, over so many devices each)
+    /// [default: ddp].
     #[arg(long, value_parser = kebab::<Strategy>)]
     pub(crate) strategy: Option<Strategy>,
 
@@ -206,7 +238,8 @@ pub(crate) struct RankFlags {
     #[arg(long, value_name = "N", conflicts_with_all = ["ranks", "devices"])]
     pub(crate) gpus: Option<usize>,
 
-    /// The device of each rank, in turn: flex, cuda:0, cuda:1, ... [default: flex].
+    /// The device of each rank, in turn: flex, cuda:0, cuda:1, ...; with model-parallel, the devices of
+    /// a rank's model [default: flex].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) devices: Option<Vec<String>>,
 
@@ -271,6 +304,36 @@ pub(crate) struct EvalArguments {
 
     #[command(flatten)]
     pub(crate) ranks: RankFlags,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GenerateArguments {
+    /// The folder of the run.
+    pub(crate) run_dir: PathBuf,
+
+    /// What the text begins with [default: a new line].
+    #[arg(long, default_value = "\n", hide_default_value = true)]
+    pub(crate) prompt: String,
+
+    /// How many tokens are written.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) tokens: usize,
+
+    /// How daring the choice of tokens is: at 0 the likeliest is always taken.
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
+    pub(crate) temperature: f64,
+
+    /// The seed of the choice.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+
+    /// Let a checkpoint write instead of the trained model: `best`, or the number of an epoch.
+    #[arg(long, value_name = "EPOCH")]
+    pub(crate) checkpoint: Option<String>,
+
+    /// Where the model runs: flex, cuda:0, cuda:1, ...
+    #[arg(long, default_value = "flex")]
+    pub(crate) device: String,
 }
 
 /// Parses what serde calls a unit variant in kebab case, so that flags and files agree.

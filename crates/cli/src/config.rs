@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use everburn::collectives::group::TransportKind;
 use everburn::prelude::RunDirectory;
 use everburn::train::TrainingConfig;
-use everburn_models::registry;
+use everburn_datasets::TokenizerKind;
+use everburn_models::registry::{self, GptOptions, ModelOptions};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -13,12 +14,14 @@ use crate::arguments::{
     DataFlags, GradientFlags, RankFlags, Strategy, TrainArguments, TrainingFlags,
 };
 use crate::error::CliError;
+use crate::model_parallel;
+use crate::preset::preset;
 
 /// Which data a run reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DataConfig {
-    /// `auto`, `mnist`, `fashion-mnist` or `synthetic`.
+    /// A [`everburn_datasets::DataChoice`].
     pub(crate) name: String,
     /// Why this data set was taken where the user left the choice open.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,6 +44,19 @@ impl Default for DataConfig {
             test_samples: None,
         }
     }
+}
+
+/// How a model of text reads and shows what it writes.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TextConfig {
+    pub(crate) tokenizer: TokenizerKind,
+    /// The characters that the tokenizer knows; those of the text if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) alphabet: Option<String>,
+    /// A sample is written every so many steps, besides after each epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sample_every: Option<usize>,
 }
 
 /// On what a run runs.
@@ -86,9 +102,26 @@ pub(crate) struct RunConfig {
     pub(crate) data: DataConfig,
     pub(crate) ranks: RanksConfig,
     pub(crate) training: TrainingConfig,
+    /// Of models of text only.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) text: TextConfig,
+    /// What a model of text has otherwise than its preset.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) gpt: GptOptions,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl RunConfig {
+    /// What the model is built with.
+    pub(crate) fn model_options(&self) -> ModelOptions {
+        ModelOptions {
+            gpt: self.gpt.clone(),
+        }
+    }
+
     pub(crate) fn world_size(&self) -> usize {
         self.ranks.ranks.saturating_mul(self.ranks.nodes)
     }
@@ -134,6 +167,22 @@ impl RunConfig {
     fn validate(&self) -> Result<(), CliError> {
         self.validate_ranks()?;
         self.training.validate(self.world_size())?;
+        self.validate_text()
+    }
+
+    fn validate_text(&self) -> Result<(), CliError> {
+        if let Some(config) = self.gpt.config(&self.model) {
+            config.check()?;
+        } else if !is_default(&self.text) || !is_default(&self.gpt) {
+            return Err(CliError::usage_with_help(
+                format!("{} does not read text", self.model),
+                "--tokenizer, --sample-every, [text] and [gpt] are for models of text; --list shows \
+                 which these are",
+            ));
+        }
+        if self.text.sample_every == Some(0) {
+            return Err(CliError::usage("--sample-every must be at least 1"));
+        }
         Ok(())
     }
 
@@ -153,6 +202,7 @@ impl RunConfig {
                 "on several machines, use --strategy ddp",
             ));
         }
+        model_parallel::check_devices(&self.ranks)?;
         if self.ranks.threads_per_rank == Some(0) {
             return Err(CliError::usage("--threads-per-rank must be at least 1"));
         }
@@ -172,20 +222,6 @@ fn unknown_model(name: &str) -> CliError {
     CliError::UnknownModel {
         name: name.to_string(),
         hint: nearest.map_or_else(String::new, |(_, name)| format!("did you mean `{name}`? ")),
-    }
-}
-
-/// What a model wants otherwise than the defaults have it.
-fn preset(model: &str) -> Table {
-    match model {
-        // The Keras original decays its learning rate; half a cosine does it without a number.
-        "mnist-bn" => toml::toml! {
-            [training]
-            schedule = "cosine"
-            [training.optimizer]
-            learning_rate = 0.003
-        },
-        _ => Table::new(),
     }
 }
 
@@ -227,6 +263,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         early_stopping,
         keep_checkpoints,
         log_every,
+        text,
         gradients,
     } = &arguments.training;
     layer.set(&["training", "epochs"], epochs.as_ref())?;
@@ -254,6 +291,8 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         &["training", "optimizer", "weight_decay"],
         weight_decay.as_ref(),
     )?;
+    layer.set(&["text", "tokenizer"], text.tokenizer.as_ref())?;
+    layer.set(&["text", "sample_every"], text.sample_every.as_ref())?;
     add_gradient_flags(&mut layer, gradients)?;
     add_data_flags(&mut layer, &arguments.data)?;
     add_rank_flags(&mut layer, &arguments.ranks)?;
@@ -264,6 +303,11 @@ fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Result<(), Cl
     let given = |flag: bool| flag.then_some(true);
     let bucket_bytes = flags.bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
     layer.set(&["training", "accumulate"], flags.accumulate.as_ref())?;
+    let checkpointing = flags.activation_checkpointing;
+    layer.set(
+        &["training", "activation_checkpointing"],
+        checkpointing.as_ref(),
+    )?;
     let overlap = flags.no_overlap.then_some(false);
     layer.set(&["training", "overlap"], overlap.as_ref())?;
     let sync_batch_norm = given(flags.sync_batch_norm);
@@ -301,8 +345,12 @@ fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> 
         .gpus
         .map(|count| (0..count).map(|i| format!("cuda:{i}")).collect::<Vec<_>>());
     let devices = flags.devices.clone().or(gpus);
-    // One rank a device, unless --ranks says otherwise.
-    let ranks = flags.ranks.or(devices.as_ref().map(Vec::len));
+    // One rank a device, unless --ranks says otherwise or the devices are one model's.
+    let ranks_of = |devices: &Vec<String>| match flags.strategy {
+        Some(Strategy::ModelParallel) => 1,
+        _ => devices.len(),
+    };
+    let ranks = flags.ranks.or(devices.as_ref().map(ranks_of));
     layer.set(&["ranks", "ranks"], ranks.as_ref())?;
     layer.set(&["ranks", "strategy"], flags.strategy.as_ref())?;
     layer.set(&["ranks", "devices"], devices.as_ref())?;
@@ -388,101 +436,4 @@ impl Layer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn arguments(model: &str) -> TrainArguments {
-        TrainArguments {
-            model: Some(model.to_string()),
-            ..TrainArguments::default()
-        }
-    }
-
-    #[test]
-    fn flags_win_over_the_file_and_the_file_over_the_preset() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.toml");
-        std::fs::write(
-            &path,
-            "model = \"mnist-bn\"\n[training]\nepochs = 7\nschedule = \"constant\"\n\
-             [training.optimizer]\nlearning_rate = 0.5\n",
-        )
-        .unwrap();
-        let mut arguments = TrainArguments {
-            config: Some(path),
-            ..TrainArguments::default()
-        };
-        arguments.training.learning_rate = Some(0.25);
-        let config = RunConfig::resolve(&arguments).unwrap();
-        assert_eq!(config.model, "mnist-bn");
-        assert_eq!(config.training.epochs, 7, "from the file");
-        assert_eq!(
-            config.training.schedule,
-            everburn::train::Schedule::Constant,
-            "file over preset"
-        );
-        assert_eq!(
-            config.training.optimizer.learning_rate, 0.25,
-            "from the flag"
-        );
-        assert_eq!(config.training.batch_size, 64, "default");
-    }
-
-    #[test]
-    fn a_preset_wins_over_the_defaults() {
-        let config = RunConfig::resolve(&arguments("mnist-bn")).unwrap();
-        assert_eq!(config.training.schedule, everburn::train::Schedule::Cosine);
-    }
-
-    #[test]
-    fn the_resolved_configuration_repeats_itself() {
-        let mut arguments = arguments("mnist");
-        arguments.training.early_stopping = Some(3);
-        arguments.ranks.ranks = Some(2);
-        let config = RunConfig::resolve(&arguments).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config.toml");
-        std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
-        let again = TrainArguments {
-            config: Some(path),
-            ..TrainArguments::default()
-        };
-        assert_eq!(RunConfig::resolve(&again).unwrap(), config);
-    }
-
-    #[test]
-    fn an_unknown_model_suggests_the_nearest() {
-        let error = RunConfig::resolve(&arguments("mnits")).unwrap_err();
-        assert_eq!(error.to_string(), "there is no model called `mnits`");
-        let help = miette::Diagnostic::help(&error).unwrap().to_string();
-        assert!(help.starts_with("did you mean `mnist`?"), "{help}");
-    }
-
-    #[test]
-    fn impossible_numbers_of_ranks_are_refused() {
-        let mut none = arguments("mnist");
-        none.ranks.ranks = Some(0);
-        assert!(
-            RunConfig::resolve(&none)
-                .unwrap_err()
-                .to_string()
-                .contains("--ranks 0")
-        );
-        let mut many = arguments("mnist");
-        many.ranks.ranks = Some(65);
-        let error = RunConfig::resolve(&many).unwrap_err().to_string();
-        assert!(
-            error.contains("64 samples cannot be shared by 65 ranks"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn gpus_mean_one_rank_each() {
-        let mut arguments = arguments("mnist");
-        arguments.ranks.gpus = Some(2);
-        let config = RunConfig::resolve(&arguments).unwrap();
-        assert_eq!(config.ranks.ranks, 2);
-        assert_eq!(config.ranks.devices, ["cuda:0", "cuda:1"]);
-    }
-}
+mod tests;

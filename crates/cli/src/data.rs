@@ -2,24 +2,105 @@
 
 use std::sync::Arc;
 
-use everburn::burn::prelude::*;
-use everburn::train::TrainingData;
+use everburn::train::{LabeledBatch, TextBatch, TrainingData};
 use everburn_datasets::{
-    DataRequest, DatasetDescription, ImageBatcher, ImageItem, LoadedData, SyntheticDigits,
+    DataChoice, DataRequest, DatasetDescription, ImageBatcher, ImageItem, LoadedData, LoadedText,
+    SyntheticDigits, TextBatcher, TextItem, TextRequest,
 };
 use everburn_models::registry::PixelRange;
 
-use crate::config::DataConfig;
+use crate::config::RunConfig;
 use crate::error::CliError;
 
 /// Images `[B, 1, 28, 28]` and their classes `[B]`.
-pub(crate) type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+pub(crate) type Images = TrainingData<ImageItem, LabeledBatch<4>>;
+
+/// Texts `[B, T]` and what follows each of their tokens.
+pub(crate) type Texts = TrainingData<TextItem, TextBatch>;
+
+/// What a model reads.
+pub(crate) enum Loaded {
+    Images(LoadedData),
+    Text(LoadedText),
+}
+
+impl Loaded {
+    pub(crate) fn description(&self) -> &DatasetDescription {
+        match self {
+            Self::Images(images) => &images.description,
+            Self::Text(text) => &text.description,
+        }
+    }
+
+    /// How many training samples there are.
+    pub(crate) fn train_len(&self) -> usize {
+        self.description().train
+    }
+
+    /// The images as a trainer takes them.
+    pub(crate) fn images(&self, pixels: PixelRange) -> Result<Images, CliError> {
+        let Self::Images(data) = self else {
+            return Err(CliError::usage(
+                "the model takes images, and the data are text",
+            ));
+        };
+        let batcher = match pixels {
+            PixelRange::Unit => ImageBatcher::unit(),
+            PixelRange::Byte => ImageBatcher::bytes(),
+        };
+        let (train, test) = (&data.train, &data.test);
+        Ok(TrainingData {
+            train: Arc::new(train.clone()),
+            test: Arc::new(test.clone()),
+            batcher: Arc::new(batcher),
+            name: data.description.name.clone(),
+            fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+            origin: origin(&data.description),
+        })
+    }
+
+    /// The text, and its windows as a trainer takes them.
+    pub(crate) fn text(&self) -> Result<(&LoadedText, Texts), CliError> {
+        let Self::Text(text) = self else {
+            return Err(CliError::usage(
+                "the model takes text, and the data are images",
+            ));
+        };
+        let data = TrainingData {
+            train: Arc::new(text.train.clone()),
+            test: Arc::new(text.test.clone()),
+            batcher: Arc::new(TextBatcher),
+            name: text.description.name.clone(),
+            fingerprint: text.fingerprint(),
+            origin: origin(&text.description),
+        };
+        Ok((text, data))
+    }
+}
+
+fn origin(description: &DatasetDescription) -> String {
+    format!("{}: {}", description.origin, description.reason)
+}
 
 /// Finds, fetches or draws the data.
-pub(crate) fn load(config: &DataConfig) -> Result<LoadedData, CliError> {
-    let choice = config.name.parse();
+pub(crate) fn load(config: &RunConfig) -> Result<Loaded, CliError> {
+    let choice = config.data.name.parse();
     let choice = choice.map_err(|error| CliError::usage(format!("{error}")))?;
-    let (train, test) = (config.train_samples, config.test_samples);
+    let mut loaded = match config.gpt.config(&config.model) {
+        Some(gpt) => Loaded::Text(load_text(config, choice, gpt.context)?),
+        None => Loaded::Images(load_images(config, choice)?),
+    };
+    if let Some(reason) = &config.data.reason {
+        match &mut loaded {
+            Loaded::Images(images) => images.description.reason.clone_from(reason),
+            Loaded::Text(text) => text.description.reason.clone_from(reason),
+        }
+    }
+    Ok(loaded)
+}
+
+fn load_images(config: &RunConfig, choice: DataChoice) -> Result<LoadedData, CliError> {
+    let (train, test) = (config.data.train_samples, config.data.test_samples);
     // Asked for here, and not cut off afterwards: digits that nobody reads are not drawn.
     let limits = (train.is_some() || test.is_some()).then(|| {
         (
@@ -27,42 +108,43 @@ pub(crate) fn load(config: &DataConfig) -> Result<LoadedData, CliError> {
             test.unwrap_or(SyntheticDigits::TEST_COUNT),
         )
     });
-    let mut data = everburn_datasets::load(&DataRequest {
+    Ok(everburn_datasets::load(&DataRequest {
         choice,
-        data_dir: config.folder.clone(),
+        data_dir: config.data.folder.clone(),
         limits,
         ..DataRequest::default()
-    })?;
-    if let Some(reason) = &config.reason {
-        data.description.reason.clone_from(reason);
-    }
-    Ok(data)
+    })?)
 }
 
-/// Fixes a choice that was left open, so that every rank and every repetition takes the same.
-pub(crate) fn pin(config: &mut DataConfig, description: &DatasetDescription) {
-    if config.name == "auto" {
-        config.name = match description.name.as_str() {
+fn load_text(
+    config: &RunConfig,
+    choice: DataChoice,
+    context: usize,
+) -> Result<LoadedText, CliError> {
+    Ok(everburn_datasets::load_text(&TextRequest {
+        choice,
+        data_dir: config.data.folder.clone(),
+        tokenizer: config.text.tokenizer,
+        alphabet: config.text.alphabet.clone(),
+        context,
+        train_limit: config.data.train_samples,
+        test_limit: config.data.test_samples,
+    })?)
+}
+
+/// Fixes what was left open, so that every rank and every repetition takes the same, and a model of
+/// text is always read with the tokenizer that it was trained with.
+pub(crate) fn pin(config: &mut RunConfig, loaded: &Loaded) {
+    let description = loaded.description();
+    if config.data.name == "auto" {
+        config.data.name = match description.name.as_str() {
             "synthetic-digits" => "synthetic".to_string(),
             other => other.to_string(),
         };
-        config.reason = Some(description.reason.clone());
+        config.data.reason = Some(description.reason.clone());
     }
-}
-
-/// The data as a trainer takes it.
-pub(crate) fn for_training(data: &LoadedData, pixels: PixelRange) -> Images {
-    let batcher = match pixels {
-        PixelRange::Unit => ImageBatcher::unit(),
-        PixelRange::Byte => ImageBatcher::bytes(),
-    };
-    let description = &data.description;
-    TrainingData {
-        train: Arc::new(data.train.clone()),
-        test: Arc::new(data.test.clone()),
-        batcher: Arc::new(batcher),
-        name: description.name.clone(),
-        fingerprint: format!("{} {}", data.train.fingerprint(), data.test.fingerprint()),
-        origin: format!("{}: {}", description.origin, description.reason),
+    if let Loaded::Text(text) = loaded {
+        config.text.alphabet = text.tokenizer.alphabet();
+        config.gpt.vocabulary = Some(text.tokenizer.vocabulary());
     }
 }

@@ -37,7 +37,11 @@ pub(crate) fn check(names: &[String], ranks: usize) -> Result<(), CliError> {
     }
     for name in names {
         if let DeviceName::Cuda(number) = name.parse()? {
-            check_cuda(number, ranks)?;
+            let flex = match ranks == names.len() {
+                true => format!("--ranks {ranks} in place of --gpus {ranks}"),
+                false => format!("--devices {}", vec!["flex"; names.len()].join(",")),
+            };
+            check_cuda(number, &flex)?;
         }
     }
     Ok(())
@@ -58,21 +62,33 @@ fn cuda(number: usize) -> Result<Device, CliError> {
 
 #[cfg(not(feature = "cuda"))]
 fn cuda(number: usize) -> Result<Device, CliError> {
-    check_cuda(number, 1)?;
+    check_cuda(number, "--devices flex")?;
     Err(CliError::usage("this program was built without CUDA"))
 }
 
-fn check_cuda(number: usize, ranks: usize) -> Result<(), CliError> {
+fn check_cuda(number: usize, flex: &str) -> Result<(), CliError> {
     let missing = if !has_nvidia_driver() {
         "there is no NVIDIA driver on this machine (no /proc/driver/nvidia/version)"
     } else if !cfg!(feature = "cuda") {
         "this program was built without the feature `cuda`"
     } else {
-        return Ok(());
+        return check_number(number);
     };
     Err(CliError::usage_with_help(
         format!("cuda:{number} cannot be used: {missing}"),
-        format!("on the processor, the same with --ranks {ranks} in place of --gpus {ranks}"),
+        format!("on the processor, the same with {flex}"),
+    ))
+}
+
+/// What the driver lists, where it does; a container may be given fewer.
+fn check_number(number: usize) -> Result<(), CliError> {
+    let gpus = std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count);
+    if gpus == 0 || number < gpus {
+        return Ok(());
+    }
+    Err(CliError::usage_with_help(
+        format!("cuda:{number} cannot be used: this machine has {gpus} GPUs"),
+        format!("devices are flex, cuda:0 to cuda:{}", gpus - 1),
     ))
 }
 

@@ -8,6 +8,7 @@ use everburn::distributed::DdpError;
 use everburn::train::TrainError;
 use everburn_datasets::DatasetError;
 use everburn_launch::{LaunchError, RankEnvironmentError};
+use everburn_models::gpt::GptError;
 use miette::Diagnostic;
 
 /// The exit code for flags, files and devices that cannot be used: nothing was started.
@@ -39,6 +40,10 @@ pub(crate) enum CliError {
     #[error("{path} cannot be used as a configuration: {reason}")]
     #[diagnostic(help("--config takes a TOML file like the config.toml of a run"))]
     Config { path: PathBuf, reason: String },
+
+    #[error("the model cannot be built: {0}")]
+    #[diagnostic(help("the numbers of models of text stand in [gpt] of the configuration file"))]
+    Model(#[from] GptError),
 
     #[error(transparent)]
     Data(#[from] DatasetError),
@@ -102,6 +107,7 @@ impl CliError {
             | Self::NoModel
             | Self::Usage { .. }
             | Self::Config { .. }
+            | Self::Model(_)
             | Self::Data(_)
             | Self::Launch(_)
             | Self::Environment(_) => true,

@@ -1,7 +1,6 @@
 //! `everburn eval`
 
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -9,15 +8,16 @@ use everburn::burn::module::Module;
 use everburn::prelude::*;
 use everburn::train::checkpoint::{Checkpoint, CheckpointFolder};
 use everburn::train::{Tally, load_safetensors, with_parameters};
-use everburn_datasets::LoadedData;
 use everburn_launch::RankEnvironment;
-use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::{DataFlags, EvalArguments, RankFlags};
 use crate::config::RunConfig;
+use crate::data::Loaded;
 use crate::error::CliError;
-use crate::train::counted;
+use crate::train::{counted, evaluation_batch};
 use crate::{data, devices, launching, rank};
 
 /// What an evaluation yields, and what `--json` prints.
@@ -29,6 +29,7 @@ struct Evaluation {
     test_loss: f64,
     test_correct: u64,
     test_samples: u64,
+    test_predictions: u64,
     world_size: usize,
     data: String,
 }
@@ -130,8 +131,9 @@ fn evaluate(
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
-    let loaded = data::load(&config.data)?;
+    let loaded = data::load(config)?;
     let trainer = Trainer {
+        evaluation_batch: evaluation_batch(config),
         device: devices::of_rank(&config.ranks.devices, local_rank)?,
         ..Trainer::new(
             config.training.clone(),
@@ -144,18 +146,19 @@ fn evaluate(
         run,
         loaded: &loaded,
     };
-    let tally = registry::visit(&config.model, visitor)
+    let tally = registry::visit(&config.model, &config.model_options(), visitor)?
         .ok_or(CliError::NoModel)??
         .ok_or_else(|| CliError::usage("stopped before the end"))?;
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
         model: config.model.clone(),
-        dataset: loaded.description.name.clone(),
+        dataset: loaded.description().name.clone(),
         test_accuracy: tally.accuracy(),
         test_loss: tally.mean_loss(),
         test_correct: tally.correct,
         test_samples: tally.samples,
+        test_predictions: tally.predictions,
         world_size: trainer.group.world_size(),
-        data: loaded.description.to_string(),
+        data: loaded.description().to_string(),
     });
     trainer.group.destroy()?;
     Ok(evaluation)
@@ -172,7 +175,7 @@ impl Evaluation {
             "test accuracy {:.2} % ({} of {})  loss {:.4}  {} on {}  {}",
             100.0 * self.test_accuracy,
             self.test_correct,
-            self.test_samples,
+            self.test_predictions,
             self.test_loss,
             self.model,
             self.dataset,
@@ -202,30 +205,39 @@ fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliErr
     Ok(folder.load(epoch)?)
 }
 
+/// The model with the parameters of a run's end, or of the checkpoint `which`.
+pub(crate) fn load_parameters<M: Module>(
+    model: M,
+    run: &RunDirectory,
+    which: Option<&str>,
+) -> Result<M, CliError> {
+    Ok(match which {
+        None => load_safetensors(model, run)?,
+        Some(which) => with_parameters(model, &load_checkpoint(run, which)?)?,
+    })
+}
+
 struct Evaluate<'a> {
     checkpoint: Option<&'a str>,
     trainer: &'a Trainer,
     run: &'a RunDirectory,
-    loaded: &'a LoadedData,
+    loaded: &'a Loaded,
 }
 
 impl ModelVisitor for Evaluate<'_> {
     type Output = Result<Option<Tally>, CliError>;
 
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
-        let model = init(&self.trainer.device);
-        let model = match self.checkpoint {
-            None => load_safetensors(model, self.run)?,
-            Some(which) => with_parameters(model, &load_checkpoint(self.run, which)?)?,
-        };
-        let data = data::for_training(self.loaded, info.pixels);
-        Ok(self
-            .trainer
-            .evaluate(&Classifier::new(model, forward), &data)?)
+    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
+        let model = load_parameters(init(&self.trainer.device), self.run, self.checkpoint)?;
+        let (_text, data) = self.loaded.text()?;
+        let model = LanguageModel::of_blocks(model);
+        Ok(self.trainer.evaluate(&model, &data)?)
+    }
+
+    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
+        let model = load_parameters(init(&self.trainer.device), self.run, self.checkpoint)?;
+        let data = self.loaded.images(pixels)?;
+        let model = Classifier::of_blocks(model);
+        Ok(self.trainer.evaluate(&model, &data)?)
     }
 }

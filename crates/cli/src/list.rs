@@ -2,16 +2,17 @@
 
 use std::process::ExitCode;
 
-use everburn_models::registry;
+use everburn_models::registry::{self, ModelOptions};
 
 use crate::error::CliError;
 
 /// Prints the models with their parameter counts.
 pub(crate) fn run() -> Result<ExitCode, CliError> {
-    say!("{:<10} {:>10}  what it is", "model", "parameters");
+    say!("{:<10} {:>11}  what it is", "model", "parameters");
     for info in registry::MODELS {
-        let parameters = registry::num_params(info.name).unwrap_or_default();
-        say!("{:<10} {parameters:>10}  {}", info.name, info.summary);
+        let parameters =
+            registry::num_params(info.name, &ModelOptions::default()).unwrap_or_default();
+        say!("{:<10} {parameters:>11}  {}", info.name, info.summary);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,15 +17,20 @@ macro_rules! say {
 
 mod arguments;
 mod bench_ddp;
+mod bench_recompute;
 mod config;
 mod data;
 mod devices;
 mod error;
 mod eval;
+mod generate;
 mod launching;
 mod list;
 mod logging;
+mod model_parallel;
+mod preset;
 mod rank;
+mod sampling;
 mod train;
 
 use std::process::ExitCode;
@@ -49,7 +54,9 @@ fn main() -> ExitCode {
         Command::Train(train) if train.list => list::run(),
         Command::Train(train) => train::run(train, rank.as_ref(), &log),
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
+        Command::Generate(generate) => generate::run(generate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
+        Command::BenchRecompute(bench) => bench_recompute::run(bench),
     };
     match result {
         Ok(code) => code,

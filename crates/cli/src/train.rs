@@ -6,19 +6,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use everburn::burn::module::Module;
-use everburn::burn::prelude::Device;
+use everburn::burn::prelude::{Device, Tensor};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
-use everburn::train::{RunLock, StopSignal, renderer};
-use everburn_datasets::LoadedData;
+use everburn::train::{ActivationCheckpointing, Objective, RunLock, Samples, StopSignal, renderer};
 use everburn_launch::{RankEnvironment, StopRequest};
-use everburn_models::registry::{self, Forward, Init, ModelInfo, ModelVisitor};
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
+use crate::data::Loaded;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
-use crate::{data, devices, launching, rank};
+use crate::model_parallel::TIMED_SAMPLES;
+use crate::sampling::Writer;
+use crate::{data, devices, launching, model_parallel, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -32,9 +35,10 @@ pub(crate) fn run(
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    model_parallel::check_model(&config)?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
-    let loaded = data::load(&config.data)?;
-    say!("{}", loaded.description);
+    let loaded = data::load(&config)?;
+    say!("{}", loaded.description());
     resolve_data(&mut config, &loaded);
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
@@ -61,7 +65,7 @@ pub(crate) fn run(
 fn check_resume(
     config: &RunConfig,
     arguments: &TrainArguments,
-    loaded: &LoadedData,
+    loaded: &Loaded,
 ) -> Result<(), CliError> {
     if arguments.ranks.node_rank.unwrap_or(0) > 0 {
         return Ok(()); // the checkpoints are on machine 0
@@ -76,7 +80,7 @@ fn check_resume(
             say!("passed over: {refused}");
         }
     }
-    let samples = loaded.train.len();
+    let samples = loaded.train_len();
     let samples = samples.saturating_sub(training.held_out_of(samples));
     let here = Progress::start(&config.model, training, samples);
     let fits = here.fits(&newest.checkpoint.progress);
@@ -156,9 +160,9 @@ fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
 }
 
 /// Fixes what the data decide, so that the configuration that is written says it.
-fn resolve_data(config: &mut RunConfig, loaded: &LoadedData) {
-    data::pin(&mut config.data, &loaded.description);
-    let held_out = config.training.held_out_of(loaded.train.len());
+fn resolve_data(config: &mut RunConfig, loaded: &Loaded) {
+    data::pin(config, loaded);
+    let held_out = config.training.held_out_of(loaded.train_len());
     config.training.validation_samples = Some(held_out);
 }
 
@@ -166,7 +170,7 @@ fn resolve_data(config: &mut RunConfig, loaded: &LoadedData) {
 fn train_here(
     config: &RunConfig,
     arguments: &TrainArguments,
-    loaded: &LoadedData,
+    loaded: &Loaded,
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     if let Some(threads) = config.ranks.threads_per_rank {
@@ -177,7 +181,11 @@ fn train_here(
             .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
     let (run, _lock) = prepare_run_directory(config, arguments)?;
-    let job = RankJob::new(config, arguments, loaded, None)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(config, arguments, loaded, None)?
+    };
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
         log.redirect(&path).map_err(|error| {
@@ -192,7 +200,8 @@ fn train_here(
         devices,
         run,
     };
-    let reports = registry::visit(&config.model, threads).ok_or(CliError::NoModel)??;
+    let reports = registry::visit(&config.model, &config.model_options(), threads)?
+        .ok_or(CliError::NoModel)??;
     // Ranks that are threads have no launcher to tell of an interruption.
     let interrupted = reports.iter().any(|report| report.test_accuracy.is_none());
     Ok(if interrupted {
@@ -207,7 +216,7 @@ fn train_as_rank(
     arguments: &TrainArguments,
     environment: &RankEnvironment,
 ) -> Result<ExitCode, CliError> {
-    let loaded = data::load(&config.data)?;
+    let loaded = data::load(&config)?;
     resolve_data(&mut config, &loaded);
     let ours = environment.launcher_pid.is_some();
     if !ours {
@@ -219,19 +228,26 @@ fn train_as_rank(
         (_, false) => (None, None),
         (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
         (_, true) => {
-            say!("{}", loaded.description);
+            say!("{}", loaded.description());
             let (run, lock) = prepare_run_directory(&config, arguments)?;
             (Some(run), Some(lock))
         }
     };
-    let job = RankJob::new(&config, arguments, &loaded, Some(environment))?;
-    let device = devices::of_rank(&config.ranks.devices, environment.local_rank)?;
+    let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
+    let device = match model_devices.as_deref() {
+        Some([first, ..]) => first.clone(),
+        _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
+    };
+    let job = RankJob {
+        model_devices,
+        ..RankJob::new(&config, arguments, &loaded, Some(environment))?
+    };
     let group = rank::join(Some(environment), &config.ranks)?;
     let rank = TrainOneRank {
         trainer: job.trainer(group, device, run),
         job: &job,
     };
-    registry::visit(&config.model, rank).ok_or(CliError::NoModel)??;
+    registry::visit(&config.model, &config.model_options(), rank)?.ok_or(CliError::NoModel)??;
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     Ok(ExitCode::SUCCESS)
 }
@@ -239,17 +255,19 @@ fn train_as_rank(
 /// What every rank of this process does.
 struct RankJob<'a> {
     config: &'a RunConfig,
-    loaded: &'a LoadedData,
+    loaded: &'a Loaded,
     resume: bool,
     display: renderer::Display,
     stop: StopSignal,
+    /// The devices that the model is cut over, if it is.
+    model_devices: Option<Vec<Device>>,
 }
 
 impl<'a> RankJob<'a> {
     fn new(
         config: &'a RunConfig,
         arguments: &TrainArguments,
-        loaded: &'a LoadedData,
+        loaded: &'a Loaded,
         environment: Option<&RankEnvironment>,
     ) -> Result<Self, CliError> {
         let stop = StopRequest::listen(environment.is_some())
@@ -260,6 +278,7 @@ impl<'a> RankJob<'a> {
             resume: arguments.resume,
             display: choose_display(arguments),
             stop: StopSignal::from_flag(stop.flag()),
+            model_devices: None,
         })
     }
 
@@ -271,18 +290,64 @@ impl<'a> RankJob<'a> {
             display: self.display,
             stop: self.stop.clone(),
             model_name: self.config.model.clone(),
+            evaluation_batch: evaluation_batch(self.config),
             ..Trainer::new(self.config.training.clone(), group)
         }
     }
 
-    fn fit<M: Module + Display + Sync + 'static>(
+    fn fit_images<M: ImageModel>(
         &self,
         trainer: Trainer,
-        model: Classifier<M, 4>,
-        info: ModelInfo,
-    ) -> Result<TrainingReport, TrainError> {
-        let data = data::for_training(self.loaded, info.pixels);
-        let (_model, report) = trainer.fit(model, &data)?;
+        model: M,
+        pixels: PixelRange,
+    ) -> Result<TrainingReport, CliError> {
+        let data = self.loaded.images(pixels)?;
+        let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
+        let devices = self.model_devices.as_deref();
+        let model: Classifier<M, 4> =
+            model_parallel::supervised(model, devices, self.checkpointing(), images)?;
+        Ok(self.fit(trainer, model, &data, None)?)
+    }
+
+    fn fit_text<M: TextModel>(
+        &self,
+        trainer: Trainer,
+        model: M,
+        config: &GptConfig,
+    ) -> Result<TrainingReport, CliError> {
+        let (text, data) = self.loaded.text()?;
+        let writer = Writer {
+            tokenizer: text.tokenizer.clone(),
+            context: config.context,
+            device: trainer.device.clone(),
+        };
+        let every = self.config.text.sample_every;
+        let samples = writer.samples(every, self.config.training.seed)?;
+        let samples = (trainer.group.rank() == 0).then_some(samples);
+        let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
+        let devices = self.model_devices.as_deref();
+        let model: LanguageModel<M> =
+            model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
+        Ok(self.fit(trainer, model, &data, samples)?)
+    }
+
+    fn checkpointing(&self) -> ActivationCheckpointing {
+        self.config.training.activation_checkpointing
+    }
+
+    fn fit<M, O, I>(
+        &self,
+        trainer: Trainer,
+        model: Supervised<M, O>,
+        data: &TrainingData<I, (O::Input, O::Targets)>,
+        samples: Option<Samples<Supervised<M, O>>>,
+    ) -> Result<TrainingReport, TrainError>
+    where
+        M: Module + Display + Sync + 'static,
+        O: Objective,
+        I: Send + Sync + Clone + 'static,
+    {
+        let (_model, report) = trainer.fit_and_sample(model, data, samples)?;
         if trainer.group.rank() == 0 {
             print_report(&report, trainer.run.as_ref());
         }
@@ -298,17 +363,18 @@ struct TrainOneRank<'a> {
 }
 
 impl ModelVisitor for TrainOneRank<'_> {
-    type Output = Result<TrainingReport, TrainError>;
+    type Output = Result<TrainingReport, CliError>;
 
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
+    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
         self.trainer.seed();
-        let model = Classifier::new(init(&self.trainer.device), forward);
-        self.job.fit(self.trainer, model, info)
+        let model = init(&self.trainer.device);
+        self.job.fit_images(self.trainer, model, pixels)
+    }
+
+    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
+        self.trainer.seed();
+        let model = init(&self.trainer.device);
+        self.job.fit_text(self.trainer, model, &config)
     }
 }
 
@@ -319,32 +385,56 @@ struct TrainOnThreads<'a> {
     run: RunDirectory,
 }
 
-impl ModelVisitor for TrainOnThreads<'_> {
-    type Output = Result<Vec<TrainingReport>, TrainError>;
-
-    fn visit<M: Module + Display + Sync + 'static>(
-        self,
-        info: ModelInfo,
-        init: Init<M>,
-        forward: Forward<M>,
-    ) -> Self::Output {
+impl TrainOnThreads<'_> {
+    fn fit<M: Module + Sync + 'static>(
+        &self,
+        init: &Init<M>,
+        fit: impl Fn(Trainer, M) -> Result<TrainingReport, CliError> + Sync,
+    ) -> Result<Vec<TrainingReport>, CliError> {
         // Threads may share a generator of random numbers, so the weights are drawn before there
         // are any: they are lazy, and taking a record draws them.
         self.job.config.training.seed_for_weights(&self.devices[0]);
         let model = init(&self.devices[0]);
         let weights = model.clone().into_record();
         let model = model.load_record(weights);
-        data_parallel(
+        let reports = data_parallel(
             &self.devices,
             rank::group_options(&self.job.config.ranks),
             |group, device| {
                 let run = (group.rank() == 0).then(|| self.run.clone());
-                let model = Classifier::new(model.clone().fork(&device), forward);
-                self.job
-                    .fit(self.job.trainer(group, device, run), model, info)
+                let trainer = self.job.trainer(group, device.clone(), run);
+                match fit(trainer, model.clone().fork(&device)) {
+                    Err(CliError::Train(error)) => Err(error),
+                    Err(error) => Err(TrainError::Config(error.to_string())),
+                    Ok(report) => Ok(report),
+                }
             },
-        )
+        );
+        Ok(reports?)
     }
+}
+
+impl ModelVisitor for TrainOnThreads<'_> {
+    type Output = Result<Vec<TrainingReport>, CliError>;
+
+    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
+        self.fit(&init, |trainer, model| {
+            self.job.fit_images(trainer, model, pixels)
+        })
+    }
+
+    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
+        self.fit(&init, |trainer, model| {
+            self.job.fit_text(trainer, model, &config)
+        })
+    }
+}
+
+/// How many samples are read at once where no gradients are needed: as many as the trainer has it,
+/// but no more than 16,384 tokens, whose scores of all others would fill the memory.
+pub(crate) fn evaluation_batch(config: &RunConfig) -> usize {
+    let of_text = config.gpt.config(&config.model);
+    of_text.map_or(1_000, |gpt| (16_384 / gpt.context).clamp(1, 1_000))
 }
 
 /// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.
@@ -389,6 +479,10 @@ fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
             report.gradient_bytes / report.steps.max(1) as u64,
             100.0 * report.exposed_seconds / report.train_seconds
         );
+    }
+    if let Some(bytes) = report.peak_memory {
+        let mebibytes = bytes as f64 / f64::from(1 << 20);
+        say!("peak memory of a rank: {mebibytes:.0} MiB");
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());

@@ -14,7 +14,7 @@ use crate::config::DdpConfig;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::initial_state::{broadcast_state, check_equal_structure};
-use crate::reducer::{Reducer, lock};
+use crate::reducer::{Reducer, WORKERS, lock};
 use crate::replicas::{self, TensorKind};
 use crate::shared::{Plan, Shared};
 use crate::synchronization::{Communication, SyncedGradients, Synchronization};
@@ -101,11 +101,16 @@ impl Ddp {
         let ranks: Vec<usize> = (0..group.world_size()).collect();
         let reducer = match ranks.len() {
             1 => None,
-            // A group of its own, because its thread's collectives run beside all others.
-            _ => match group.subgroup(&ranks)? {
-                Some(own) => Some(Reducer::start(own, hook)?),
-                None => None,
-            },
+            _ => {
+                // Groups of their own, because their threads' collectives run beside all others.
+                let workers = if hook.is_some() { 1 } else { WORKERS };
+                let groups = (0..workers).map(|_| group.subgroup(&ranks));
+                let groups = groups.collect::<Result<Vec<_>, _>>()?;
+                Some(Reducer::start(
+                    groups.into_iter().flatten().collect(),
+                    hook,
+                )?)
+            }
         };
         let bytes = parameters.iter().map(BucketEntry::num_bytes).sum();
         let limits = config.bucket_limits().for_model(bytes);

@@ -171,15 +171,24 @@ impl HostBuffer {
         }
     }
 
-    /// `factor` times `range` as a tensor of `shape`.
+    /// `factor` times `range` as a tensor of `shape`; in the memory of `spent`, if it fits, which is
+    /// cheaper than fresh memory.
     pub(crate) fn tensor_data(
         &self,
         range: Range<usize>,
         shape: &[usize],
         factor: f64,
+        spent: Option<TensorData>,
     ) -> TensorData {
         each_type!(self, values => {
             let values = &values[range];
+            if let Some(mut spent) = spent
+                && **spent.shape() == *shape
+                && let Ok(place) = spent.as_mut_slice()
+                && put(place, values, factor, Put::Replace).is_ok()
+            {
+                return spent;
+            }
             let copy = if factor == 1.0 {
                 values.to_vec()
             } else {
@@ -220,7 +229,7 @@ mod tests {
             buffer.put(1..3, &data, 2.0, Put::Add).unwrap();
             buffer.scale(1..3, 2.0);
             let values = buffer
-                .tensor_data(0..3, &[3], 1.0)
+                .tensor_data(0..3, &[3], 1.0, None)
                 .iter::<f64>()
                 .collect::<Vec<_>>();
             assert_eq!(values, [0.0, 5.0, -10.0]);
@@ -229,8 +238,14 @@ mod tests {
             assert_eq!(buffer.sum_of_squares(0..3), 25.0);
             assert!(buffer.flag(1) && !buffer.flag(2));
             buffer.set_flag(2, true);
-            let halved = buffer.tensor_data(1..3, &[2], 0.5);
+            let halved = buffer.tensor_data(1..3, &[2], 0.5, None);
             assert_eq!(halved.iter::<f64>().collect::<Vec<_>>(), [2.5, 0.5]);
+            let spent = TensorData::from([7.0f32, 7.0]).convert_dtype(dtype);
+            let reused = buffer.tensor_data(1..3, &[2], 0.5, Some(spent));
+            assert_eq!(reused, halved);
+            let short = TensorData::from([7.0f32]).convert_dtype(dtype);
+            let fresh = buffer.tensor_data(1..3, &[2], 0.5, Some(short));
+            assert_eq!(fresh, halved);
             let wrong = TensorData::from([1i32, 2]);
             assert!(buffer.put(1..3, &wrong, 1.0, Put::Replace).is_err());
             assert!(buffer.put(0..3, &data, 1.0, Put::Replace).is_err());

@@ -1,9 +1,9 @@
-//! The thread that exchanges gradients while the backward pass goes on.
+//! The threads that exchange gradients while the backward pass goes on.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,17 @@ use crate::host::HostBuffer;
 /// How much longer than the group a waiter has patience: the group's own error tells more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How many threads take turns with the buckets: while one of them waits for the last bytes of its
+/// bucket, the other's keep the links busy.
+pub(crate) const WORKERS: usize = 2;
+
+/// A rank's share of a step's samples, once all ranks have told how many they have.
+pub(crate) type Share = Arc<OnceLock<f64>>;
+
 /// What is exchanged. All ranks submit the same jobs in the same order.
 pub(crate) enum Job {
     /// How many samples this rank has in the step: the first job of each step.
-    Samples(usize),
+    Samples(usize, Share),
     /// A bucket of this rank's mean gradients.
     Bucket(Load),
     /// Rank 0's order of parameters; empty if it has none to offer.
@@ -36,6 +43,8 @@ pub(crate) struct Load {
     pub(crate) with_flags: bool,
     /// The norm is wanted.
     pub(crate) with_squares: bool,
+    /// The gradients have been multiplied by this rank's share already.
+    pub(crate) is_scaled: bool,
 }
 
 /// What came of a job.
@@ -67,9 +76,14 @@ struct Assignment {
     report_to: Sender<Report>,
 }
 
-/// A thread that works off jobs in the order in which they are submitted, over a process group of
-/// its own.
+/// Threads that work off jobs in the order in which they are submitted, each over a process group of
+/// its own. Buckets are dealt to them in turn, by their numbers: the same on all ranks.
 pub(crate) struct Reducer {
+    hands: Vec<Hand>,
+}
+
+/// A thread, seen from outside.
+struct Hand {
     group: ProcessGroup,
     jobs: Mutex<Option<Sender<Assignment>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -77,50 +91,64 @@ pub(crate) struct Reducer {
 
 impl std::fmt::Debug for Reducer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reducer")
-            .field("group", &self.group)
-            .finish_non_exhaustive()
+        f.debug_list()
+            .entries(self.hands.iter().map(|hand| &hand.group))
+            .finish()
     }
 }
 
 impl Reducer {
-    /// Starts the thread. Nobody else may use `group`.
+    /// Starts a thread for each of `groups`, which nobody else may use. A hook remembers what it has
+    /// seen, so there is one thread at most with one.
     pub(crate) fn start(
-        group: ProcessGroup,
-        hook: Option<Box<dyn CommunicationHook>>,
+        groups: Vec<ProcessGroup>,
+        mut hook: Option<Box<dyn CommunicationHook>>,
     ) -> Result<Self, DdpError> {
-        let (jobs, inbox) = mpsc::channel();
-        let worker = Worker {
-            // The backward pass computes on the same cores.
-            group: group.in_background(),
-            hook,
-            share: 0.0,
-        };
-        let thread = thread::Builder::new()
-            .name("everburn-reducer".to_string())
-            .spawn(move || worker.run(&inbox))
-            .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
-        Ok(Self {
-            group,
-            jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
-        })
+        let hands = groups.into_iter().enumerate().map(|(number, group)| {
+            let (jobs, inbox) = mpsc::channel();
+            let worker = Worker {
+                // The backward pass computes on the same cores.
+                group: group.in_background(),
+                hook: hook.take(),
+                share: 0.0,
+            };
+            let thread = thread::Builder::new()
+                .name(format!("everburn-reducer-{number}"))
+                .spawn(move || worker.run(&inbox))
+                .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
+            Ok(Hand {
+                group,
+                jobs: Mutex::new(Some(jobs)),
+                thread: Mutex::new(Some(thread)),
+            })
+        });
+        let hands = hands.collect::<Result<_, DdpError>>()?;
+        Ok(Self { hands })
     }
 
-    /// Queues a job; if the thread is gone, the channel of reports closes, which its reader sees.
-    pub(crate) fn submit(&self, job: Job, report_to: &Sender<Report>) {
-        let report_to = report_to.clone();
-        if let Some(jobs) = lock(&self.jobs).as_ref() {
-            drop(jobs.send(Assignment { job, report_to }));
-        }
+    /// Queues a job; how many reports will come of it. If a thread is gone, the channel of reports
+    /// closes when the others are done, which its reader sees.
+    pub(crate) fn submit(&self, job: Job, report_to: &Sender<Report>) -> usize {
+        let hand = match &job {
+            Job::Samples(samples, share) => {
+                for hand in &self.hands {
+                    hand.submit(Job::Samples(*samples, share.clone()), report_to);
+                }
+                return self.hands.len();
+            }
+            Job::Bucket(load) => load.index % self.hands.len(),
+            Job::Order(_) => 0,
+        };
+        self.hands[hand].submit(job, report_to);
+        1
     }
 
     /// The next report; waits as long as exchanges are finished within the group's timeout.
     pub(crate) fn next_report(&self, reports: &Receiver<Report>) -> Result<Report, DdpError> {
-        let patience = self.group.timeout() + PATIENCE;
+        let patience = self.hands[0].group.timeout() + PATIENCE;
         reports.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
-                self.group.abort("the gradient exchange came to no end");
+                self.abort("the gradient exchange came to no end");
                 DdpError::Reducer(format!(
                     "nothing came from it for {patience:.0?}, longer than an operation may take"
                 ))
@@ -133,16 +161,31 @@ impl Reducer {
 
     /// Tells the other ranks that this one does not go on with the step.
     pub(crate) fn abort(&self, reason: &str) {
-        self.group.abort(reason);
+        for hand in &self.hands {
+            hand.group.abort(reason);
+        }
+    }
+}
+
+impl Hand {
+    fn submit(&self, job: Job, report_to: &Sender<Report>) {
+        let report_to = report_to.clone();
+        if let Some(jobs) = lock(&self.jobs).as_ref() {
+            drop(jobs.send(Assignment { job, report_to }));
+        }
     }
 }
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        drop(lock(&self.jobs).take());
-        if let Some(thread) = lock(&self.thread).take() {
-            // A panic has been reported by the thread itself.
-            let _ = thread.join();
+        for hand in &self.hands {
+            drop(lock(&hand.jobs).take());
+        }
+        for hand in &self.hands {
+            if let Some(thread) = lock(&hand.thread).take() {
+                // A panic has been reported by the thread itself.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -187,11 +230,12 @@ impl Worker {
 
     fn work(&mut self, job: Job) -> Result<(Outcome, u64), CollectiveError> {
         match job {
-            Job::Samples(samples) => {
+            Job::Samples(samples, share) => {
                 let mut total = [samples as u64 as i64];
                 self.group.all_reduce_in_place(&mut total, ReduceOp::Sum)?;
                 let total = total[0] as u64;
                 self.share = samples as f64 / total.max(1) as f64;
+                let _ = share.set(self.share); // the other threads find the same
                 Ok((Outcome::Samples(total), 8))
             }
             Job::Bucket(load) => self.reduce(load),
@@ -210,11 +254,14 @@ impl Worker {
             mut buffer,
             with_flags,
             with_squares,
+            is_scaled,
         } = load;
         let (length, all) = (bucket.len(), bucket.length_with_flags());
         // Before the sum, so that half-precision gradients cannot overflow in it. A rank that has
         // all the samples multiplies by exactly one.
-        buffer.scale(0..length, self.share);
+        if !is_scaled {
+            buffer.scale(0..length, self.share);
+        }
         let end = if with_flags { all } else { length };
         let bytes = match (&mut self.hook, buffer.as_f32()) {
             (Some(hook), Some(values)) => {

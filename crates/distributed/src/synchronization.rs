@@ -15,7 +15,7 @@ use self::step::{BackwardPass, KEEP_ORDER, Step};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_tap::{GradientSink, Nowhere, watch};
-use crate::reducer::{Job, Report, lock};
+use crate::reducer::{Job, Report, Share, lock};
 
 /// What [`Synchronization::finish`] yields.
 #[derive(Debug)]
@@ -45,7 +45,8 @@ pub struct Communication {
     /// How long the training thread stood still for it: the part that the backward pass did not
     /// hide.
     pub exposed: Duration,
-    /// How long exchanges ran, hidden or not, waiting for slower ranks included.
+    /// How long exchanges ran, hidden or not, waiting for slower ranks included; those that ran at the
+    /// same time are added up.
     pub busy: Duration,
     /// How many bytes of gradients this rank handed to collectives, after compression.
     pub bytes: u64,
@@ -95,10 +96,12 @@ impl Synchronization {
         let shared = ddp.shared();
         let (plan, buffers) = shared.take_plan()?;
         let (sender, reports) = mpsc::channel();
-        if let Some(reducer) = shared.reducer() {
-            reducer.submit(Job::Samples(samples), &sender);
-        }
-        let step = Step::new(shared.clone(), plan, buffers, samples, sender);
+        let share = Share::default();
+        let expected = shared.reducer().map_or(0, |reducer| {
+            reducer.submit(Job::Samples(samples, share.clone()), &sender)
+        });
+        let mut step = Step::new(shared.clone(), plan, buffers, samples, sender);
+        step.expect(expected, share);
         Ok(Self {
             ddp: ddp.clone(),
             step: Arc::new(Mutex::new(step)),
@@ -203,10 +206,11 @@ impl Synchronization {
         let exchanges_used = !shared.knows_used();
         let mut step = lock(&self.step);
         step.close()?;
+        let mut expected = step.expected();
         if asks_for_order {
             let order = step.order_to_offer();
             if let (Some(reducer), Some(reports)) = (shared.reducer(), &step.reports) {
-                reducer.submit(Job::Order(order), reports);
+                expected += reducer.submit(Job::Order(order), reports);
             }
         }
         // From now on the channel closes with the reducer.
@@ -217,6 +221,7 @@ impl Synchronization {
             buffers: (0..buckets).map(|_| None).collect(),
             squares: vec![Vec::new(); buckets],
             used: step.used().to_vec(),
+            spent: step.take_spent(),
             samples: step.samples as u64,
             plan: step.plan.clone(),
             communication: Communication::default(),
@@ -229,7 +234,6 @@ impl Synchronization {
             }
             Some(reducer) => {
                 drop(step);
-                let expected = 1 + buckets + usize::from(asks_for_order);
                 for _ in 0..expected {
                     let report = reducer.next_report(&self.reports)?;
                     summed.take(report, &mut order)?;

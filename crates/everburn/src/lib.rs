@@ -47,7 +47,7 @@ pub mod prelude {
         Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
     };
     pub use everburn_train::{
-        Classifier, RunDirectory, TrainError, Trainer, TrainingConfig, TrainingData,
-        TrainingReport, data_parallel,
+        Classifier, LanguageModel, RunDirectory, Supervised, TrainError, Trainer, TrainingConfig,
+        TrainingData, TrainingReport, data_parallel,
     };
 }

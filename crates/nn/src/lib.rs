@@ -7,6 +7,11 @@
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
 //! - [`Linear`] is [`burn::nn::Linear`], which can also compute in parts.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
+//! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
+//! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
+//!   parameters and activations there.
+//! - [`checkpoint`] runs a segment of a model without keeping its activations, and once more in the
+//!   backward pass; [`checkpointed_forward`] does it for a model [`InBlocks`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -61,7 +66,9 @@ mod exchange;
 mod group;
 mod linear;
 mod normalize;
+mod placement;
 mod rank_ops;
+mod recompute;
 mod statistics;
 mod sync_batch_norm;
 mod tensor_parallel;
@@ -74,6 +81,14 @@ pub use blocks::{
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
 pub use linear::{Linear, LinearConfig, linear};
+pub use placement::{
+    DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
+    split_by_time,
+};
+pub use recompute::{
+    Randomness, SegmentValue, checkpoint, checkpoint_with, checkpointed_forward, checkpointed_run,
+    recomputing,
+};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
 pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,

@@ -9,7 +9,7 @@ use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::{
     Content, Devices, DisplaySettings, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper,
-    ModuleVisitor,
+    ModuleVisitor, RunningState,
 };
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::prelude::*;
@@ -20,6 +20,7 @@ use crate::exchange::Place;
 use crate::group::StatisticsGroup;
 use crate::normalize::GlobalBatch;
 use crate::rank_ops::RankOps;
+use crate::recompute::recomputing;
 use crate::statistics::Statistics;
 
 /// Configuration of [`SyncBatchNorm`]: the same as [`BatchNormConfig`].
@@ -141,7 +142,7 @@ impl SyncBatchNorm {
             Some(membership) if trains && membership.group.world_size() > 1 => {
                 self.forward_over_ranks(input, membership)
             }
-            _ => self.norm.forward(input),
+            _ => self.forward_alone(input),
         }
     }
 
@@ -149,6 +150,17 @@ impl SyncBatchNorm {
     pub fn world_size(&self) -> usize {
         let group = self.membership.as_ref();
         group.map_or(1, |membership| membership.group.world_size())
+    }
+
+    /// As Burn's module; when a checkpointed segment runs again, its samples have been counted.
+    fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        if !recomputing() {
+            return self.norm.forward(input);
+        }
+        let mut norm = self.norm.clone();
+        norm.running_mean = RunningState::new(norm.running_mean.value());
+        norm.running_var = RunningState::new(norm.running_var.value());
+        norm.forward(input)
     }
 
     fn forward_over_ranks<const D: usize>(
@@ -166,11 +178,13 @@ impl SyncBatchNorm {
         let statistics = match Statistics::over_ranks(&input, membership, call) {
             Ok(Some(statistics)) => statistics,
             // Failed, which the group makes known, or nobody has samples.
-            _ if samples > 0 => return self.norm.forward(input),
+            _ if samples > 0 => return self.forward_alone(input),
             _ => return self.forward_by_running_statistics(input),
         };
         let [mean, variance] = statistics.tensors(&input);
-        self.update_running_statistics(&mean, &variance, &input.device());
+        if !recomputing() {
+            self.update_running_statistics(&mean, &variance, &input.device());
+        }
         let batch = GlobalBatch {
             epsilon: self.norm.epsilon,
             elements: statistics.elements,

@@ -10,6 +10,7 @@ use burn::prelude::Device;
 use everburn_distributed::DdpConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
 use crate::seeds::mix;
 
@@ -38,6 +39,9 @@ pub struct OptimizerConfig {
     pub momentum: f64,
     /// How strongly parameters are pulled to zero.
     pub weight_decay: f64,
+    /// The share of the last second moment of gradients that Adam and AdamW keep: less of it follows
+    /// gradients that change quickly, as those of a short run do.
+    pub beta_2: f64,
     /// What Adam and AdamW add to the root of the second moment.
     pub epsilon: f64,
 }
@@ -49,6 +53,7 @@ impl Default for OptimizerConfig {
             learning_rate: 1e-3,
             momentum: 0.0,
             weight_decay: 0.0,
+            beta_2: 0.999,
             epsilon: 1e-8,
         }
     }
@@ -77,6 +82,9 @@ impl OptimizerConfig {
         if self.momentum != 0.0 && self.kind != OptimizerKind::Sgd {
             return refuse("momentum goes with --optimizer sgd only");
         }
+        if !(0.0..1.0).contains(&self.beta_2) {
+            return refuse("beta_2 must be at least 0 and below 1");
+        }
         if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
             return refuse("epsilon must be a positive number");
         }
@@ -85,10 +93,12 @@ impl OptimizerConfig {
         Ok(match self.kind {
             OptimizerKind::Adam => AdamConfig::new()
                 .with_weight_decay(decay)
+                .with_beta_2(self.beta_2 as f32)
                 .with_epsilon(self.epsilon as f32)
                 .init(),
             OptimizerKind::AdamW => AdamWConfig::new()
                 .with_weight_decay(self.weight_decay as f32)
+                .with_beta_2(self.beta_2 as f32)
                 .with_epsilon(self.epsilon as f32)
                 .init(),
             OptimizerKind::Sgd => SgdConfig::new()
@@ -161,6 +171,8 @@ pub struct TrainingConfig {
     /// In how many parts, one after the other, a rank runs its share of a global batch: the same
     /// step in less memory.
     pub accumulate: usize,
+    /// Which activations are computed again in the backward pass, and not kept for it.
+    pub activation_checkpointing: ActivationCheckpointing,
     /// Gradients travel while the backward pass still runs.
     pub overlap: bool,
     /// Batch norms that can, compute their statistics over all ranks' samples.
@@ -193,6 +205,7 @@ impl Default for TrainingConfig {
             steps: None,
             batch_size: 64,
             accumulate: 1,
+            activation_checkpointing: ActivationCheckpointing::None,
             overlap: true,
             sync_batch_norm: false,
             seed: 42,

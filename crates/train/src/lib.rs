@@ -7,42 +7,56 @@
 //!
 //! | type | what it is for |
 //! |---|---|
-//! | [`Classifier`] | a Burn module and its forward function, as burn-train wants it |
+//! | [`Supervised`] | a Burn module, its forward function and an [`Objective`], as burn-train wants it |
+//! | [`Classifier`], [`LanguageModel`] | the two objectives that there are |
 //! | [`TrainingConfig`] | how to train, as written to `config.toml` |
+//! | [`ActivationCheckpointing`], [`PeakMemory`] | less memory for more time, and how much memory |
 //! | [`data_parallel()`] | several devices in one process |
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
 //! | [`renderer`] | what a run looks like |
+//! | [`Samples`], [`Generation`] | what a language model writes, while it trains and after |
 
+mod activation_checkpointing;
 mod agreement;
 mod atomic_file;
 pub mod checkpoint;
-mod classifier;
 mod config;
 mod data_parallel;
 mod error;
 mod evaluation;
 mod finite;
+mod generation;
+mod memory;
 mod metrics;
+mod objective;
+mod outcome;
 pub mod renderer;
 mod report;
 mod run_directory;
+mod samples;
 mod seeds;
 mod stop;
 mod strategy;
+mod supervised;
 mod tally;
 mod trainer;
 mod training_state;
 mod weights;
 
-pub use classifier::{Classifier, LabeledBatch};
+pub use activation_checkpointing::{ActivationCheckpointing, InvalidActivationCheckpointing};
 pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
 pub use data_parallel::data_parallel;
 pub use error::TrainError;
+pub use generation::Generation;
+pub use memory::PeakMemory;
 pub use metrics::RankMetric;
+pub use objective::{Classification, Loss, NextToken, Objective};
 pub use report::{BestEpoch, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
+pub use samples::Samples;
 pub use stop::StopSignal;
+pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
 pub use tally::{Report, StepCost, StepReport, Tally};
 pub use trainer::{Trainer, TrainingData};
 pub use training_state::with_parameters;

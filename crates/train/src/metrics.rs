@@ -11,6 +11,8 @@ use burn_train::metric::{
 
 use crate::tally::{StepCost, StepReport};
 
+const MIB: f64 = (1 << 20) as f64;
+
 /// Which number of a [`StepReport`] a [`RankMetric`] shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quantity {
@@ -19,9 +21,10 @@ enum Quantity {
     SamplesPerSecond,
     Waiting,
     ExposedCommunication,
+    PeakMemory,
 }
 
-/// A number of the [`StepReport`], averaged over an epoch and weighted by samples.
+/// A number of the [`StepReport`], averaged over an epoch and weighted by predictions.
 ///
 /// ```
 /// use everburn_train::RankMetric;
@@ -45,12 +48,12 @@ impl RankMetric {
         }
     }
 
-    /// The mean loss of a sample.
+    /// The mean loss of a prediction.
     pub fn loss() -> Self {
         Self::new(Quantity::Loss, "Loss")
     }
 
-    /// The share of samples that were classified correctly, in per cent.
+    /// The share of predictions that were correct, in per cent.
     pub fn accuracy() -> Self {
         Self::new(Quantity::Accuracy, "Accuracy")
     }
@@ -70,11 +73,17 @@ impl RankMetric {
         Self::new(Quantity::ExposedCommunication, "Exposed communication")
     }
 
+    /// The most memory that a rank has used in a step, in MiB.
+    pub fn peak_memory() -> Self {
+        Self::new(Quantity::PeakMemory, "Peak memory")
+    }
+
     fn unit(&self) -> Option<&'static str> {
         match self.quantity {
             Quantity::Loss | Quantity::SamplesPerSecond => None,
             Quantity::Accuracy => Some("%"),
             Quantity::Waiting | Quantity::ExposedCommunication => Some("ms"),
+            Quantity::PeakMemory => Some("MiB"),
         }
     }
 
@@ -82,7 +91,7 @@ impl RankMetric {
         let options = FormatOptions::new(self.name.clone()).precision(match self.quantity {
             Quantity::Loss => 4,
             Quantity::Accuracy | Quantity::Waiting | Quantity::ExposedCommunication => 2,
-            Quantity::SamplesPerSecond => 0,
+            Quantity::SamplesPerSecond | Quantity::PeakMemory => 0,
         });
         match self.unit() {
             Some(unit) => options.unit(unit),
@@ -128,8 +137,11 @@ impl Metric for RankMetric {
             Quantity::SamplesPerSecond => tally.samples as f64 / cost.seconds,
             Quantity::Waiting => 1e3 * cost.waited,
             Quantity::ExposedCommunication => 1e3 * cost.exposed,
+            Quantity::PeakMemory => cost
+                .peak_memory
+                .map_or(f64::NAN, |bytes| bytes as f64 / MIB),
         };
-        self.state.update(value, tally.samples as usize);
+        self.state.update(value, tally.predictions as usize);
         Ok(self.state.compute_update(self.format()))
     }
 

@@ -35,12 +35,16 @@ pub struct TrainingReport {
     pub dataset: String,
     /// Where that data set came from and why it was taken.
     pub dataset_origin: String,
-    /// The share of test samples that were classified correctly; absent if the run was stopped.
+    /// The share of correct predictions on the test samples: of classes, or of next tokens. Absent if
+    /// the run was stopped.
     pub test_accuracy: Option<f64>,
-    /// The mean loss of a test sample, in nats; absent if the run was stopped.
+    /// The mean loss of a prediction on the test samples, in nats; absent if the run was stopped.
     pub test_loss: Option<f64>,
     /// How many test samples there were, over all ranks.
     pub test_samples: u64,
+    /// How many predictions were made on them: as many for images, one for each token of a text.
+    #[serde(default)]
+    pub test_predictions: u64,
     /// The lowest validation loss of an epoch, and which epoch it was.
     pub best_epoch: Option<BestEpoch>,
     /// Training samples of all ranks divided by the seconds spent on training steps.
@@ -63,6 +67,9 @@ pub struct TrainingReport {
     /// How many bytes of gradients rank 0 handed to the exchange, after compression.
     #[serde(default)]
     pub gradient_bytes: u64,
+    /// The most memory that a rank has used in a training step, in bytes; absent where none can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
     /// Why the run ended before its last epoch, if it did.
     pub stopped: Option<String>,
     /// The epoch after which the run was resumed, if it was.

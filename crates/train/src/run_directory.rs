@@ -284,12 +284,15 @@ pub struct MetricLine {
     pub epoch: usize,
     /// How many steps have been made over all epochs.
     pub step: usize,
-    /// The mean loss of a sample, in nats.
+    /// The mean loss of a prediction, in nats.
     pub loss: f64,
-    /// The share of samples that were classified correctly.
+    /// The share of predictions that were correct.
     pub accuracy: f64,
     /// How many samples this is about.
     pub samples: u64,
+    /// How many predictions: as many for images, one for each token of a text.
+    #[serde(default)]
+    pub predictions: u64,
     /// What it cost rank 0.
     #[serde(flatten)]
     pub cost: StepCost,
@@ -310,6 +313,7 @@ impl MetricLine {
             loss: tally.mean_loss(),
             accuracy: tally.accuracy(),
             samples: tally.samples,
+            predictions: tally.predictions,
             cost: StepCost::default(),
             learning_rate: None,
             gradient_norm: None,

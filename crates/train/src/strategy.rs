@@ -21,15 +21,19 @@ use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::evaluate;
 use crate::finite::{require_finite, require_finite_loss};
+use crate::memory::PeakMemory;
+use crate::outcome::LoopOutcome;
+use crate::renderer::Display;
 use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
+use crate::samples::Samples;
 use crate::seeds::mix;
 use crate::stop::StopSignal;
 use crate::tally::{Report, StepCost, Tally};
 use crate::training_state::{self, TrainingState};
 
 /// What a rank's loop needs besides the model.
-pub(crate) struct RankSetup<I, B> {
+pub(crate) struct RankSetup<M, I, B> {
     pub(crate) config: TrainingConfig,
     pub(crate) model_name: String,
     pub(crate) group: ProcessGroup,
@@ -43,32 +47,21 @@ pub(crate) struct RankSetup<I, B> {
     /// On rank 0 only.
     pub(crate) metrics: Option<MetricsFile>,
     pub(crate) stop: StopSignal,
-}
-
-/// Where a loop has come to.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LoopOutcome {
-    pub(crate) epoch: usize,
-    pub(crate) step: usize,
-    pub(crate) samples: u64,
-    /// Of all training steps.
-    pub(crate) cost: StepCost,
-    pub(crate) best: Option<BestEpoch>,
-    pub(crate) stopped: Option<String>,
-    pub(crate) error: Option<TrainError>,
+    pub(crate) samples: Option<Samples<M>>,
+    pub(crate) display: Display,
 }
 
 /// burn-train's strategy for a rank of a process group.
 ///
 /// burn-train's `Learner` does not give its optimizer away again, and a checkpoint needs it; so the
 /// loop owns optimizer and scheduler, and takes only the model from the learner.
-pub(crate) struct RankStrategy<I, B> {
-    setup: Mutex<Option<RankSetup<I, B>>>,
+pub(crate) struct RankStrategy<M, I, B> {
+    setup: Mutex<Option<RankSetup<M, I, B>>>,
     outcome: Arc<Mutex<LoopOutcome>>,
 }
 
-impl<I, B> RankStrategy<I, B> {
-    pub(crate) fn new(setup: RankSetup<I, B>) -> (Self, Arc<Mutex<LoopOutcome>>) {
+impl<M, I, B> RankStrategy<M, I, B> {
+    pub(crate) fn new(setup: RankSetup<M, I, B>) -> (Self, Arc<Mutex<LoopOutcome>>) {
         let outcome = Arc::new(Mutex::new(LoopOutcome::default()));
         let strategy = Self {
             setup: Mutex::new(Some(setup)),
@@ -78,7 +71,7 @@ impl<I, B> RankStrategy<I, B> {
     }
 }
 
-impl<M, I, B> SupervisedLearningStrategy<M> for RankStrategy<I, B>
+impl<M, I, B> SupervisedLearningStrategy<M> for RankStrategy<M, I, B>
 where
     M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
     <M as TrainStep>::Output: Report,
@@ -124,7 +117,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 struct RankLoop<M: LearnerModel, I, B> {
-    setup: RankSetup<I, B>,
+    setup: RankSetup<M, I, B>,
     interrupter: Interrupter,
     events: SupervisedTrainingEventProcessor<M>,
     outcome: LoopOutcome,
@@ -181,6 +174,7 @@ where
                 break;
             }
             let validation_loss = self.validate(&model, epoch)?;
+            self.show_sample(&model)?;
             if finished {
                 self.outcome.epoch = epoch;
             }
@@ -208,6 +202,9 @@ where
         })?;
         let mut epoch_tally = Tally::default();
         let mut epoch_cost = StepCost::default();
+        // A step's peak is that from the end of one backward pass to the end of the next.
+        let memory = PeakMemory::of(&self.setup.device);
+        memory.restart();
         let loader = self.setup.train.clone();
         let mut shares = loader.epoch(epoch);
         let mut finished = true;
@@ -221,7 +218,10 @@ where
 
             let (synced, local) = self.forward_and_backward(&model, share, ddp)?;
             let stop_wanted = self.stop_wanted();
-            let verdict = local.all_reduce(stop_wanted, &self.setup.group);
+            let peak = memory.bytes();
+            memory.restart();
+            let group = &self.setup.group;
+            let verdict = local.all_reduce_with_memory(stop_wanted, peak, group);
             let rate = self.setup.state.scheduler.step();
             model = ddp.tie(model.optimize(
                 &mut self.setup.state.optimizer,
@@ -229,7 +229,7 @@ where
                 synced.gradients,
             ));
             let waiting = Instant::now();
-            let (tally, stop) = verdict.wait()?;
+            let (tally, stop, peak_memory) = verdict.wait_with_memory()?;
             let elapsed = start.elapsed();
             let communication = synced.communication;
             let cost = StepCost {
@@ -238,6 +238,7 @@ where
                 exposed: communication.exposed.as_secs_f64(),
                 communication: communication.busy.as_secs_f64(),
                 gradient_bytes: communication.bytes,
+                peak_memory,
             };
 
             epoch_tally += tally;
@@ -258,6 +259,10 @@ where
                 let report = Report::of_all_ranks(tally, cost);
                 let item = TrainingItem::new(report, progress, Some(step), Some(rate));
                 self.event_train(LearnerEvent::ProcessedItem(item))?;
+            }
+            let samples = self.setup.samples.as_ref();
+            if shares.len() > 0 && samples.is_some_and(|samples| samples.is_due(step)) {
+                self.show_sample(&model)?;
             }
             if stop {
                 // On whichever rank: this one may learn of a signal only after the others.
@@ -378,6 +383,16 @@ where
         line.cost.seconds = start.elapsed().as_secs_f64();
         self.log(&line)?;
         Ok(Some(tally.mean_loss()))
+    }
+
+    fn show_sample(&self, model: &M) -> Result<(), TrainError> {
+        let Some(samples) = &self.setup.samples else {
+            return Ok(());
+        };
+        if let Some(text) = samples.draw(&model.valid(), self.outcome.step)? {
+            self.setup.display.show(&text);
+        }
+        Ok(())
     }
 
     /// Remembers the best epoch, writes the checkpoint and decides about stopping early. The

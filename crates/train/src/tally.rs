@@ -6,44 +6,65 @@ use burn_train::metric::{Adaptor, ItemLazy};
 use everburn_collectives::group::{ProcessGroup, ReduceOp, Work};
 use serde::{Deserialize, Serialize};
 
-/// Sums over samples. A mean is formed last and once, over all ranks: never a mean of means.
+/// Sums over predictions: a prediction is the class of a sample, or the next token of a text, of
+/// which a sample has many. A mean is formed last and once, over all ranks: never a mean of means.
 ///
 /// ```
 /// use everburn_train::Tally;
 ///
-/// let tally = Tally { loss_sum: 3.0, correct: 1, samples: 2 } + Tally { loss_sum: 0.0, correct: 1, samples: 1 };
-/// assert_eq!(tally.mean_loss(), 1.0);
-/// assert_eq!(tally.accuracy(), 2.0 / 3.0);
+/// let two = Tally { loss_sum: 3.0, correct: 1, predictions: 2, samples: 2 };
+/// let one = Tally { loss_sum: 0.0, correct: 1, predictions: 1, samples: 1 };
+/// assert_eq!((two + one).mean_loss(), 1.0);
+/// assert_eq!((two + one).accuracy(), 2.0 / 3.0);
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// The sum of each sample's loss, in nats.
+    /// The sum of each prediction's loss, in nats.
     pub loss_sum: f64,
-    /// How many samples were classified correctly.
+    /// How many predictions were correct.
     pub correct: u64,
+    /// How many predictions there were.
+    pub predictions: u64,
     /// How many samples there were.
     pub samples: u64,
 }
 
 impl Tally {
-    /// The mean loss of a sample, NaN if there was none.
+    /// The mean loss of a prediction, NaN if there was none.
     pub fn mean_loss(&self) -> f64 {
-        self.loss_sum / self.samples as f64
+        self.loss_sum / self.predictions as f64
     }
 
-    /// The share of samples that were classified correctly, NaN if there was none.
+    /// The share of predictions that were correct, NaN if there was none.
     pub fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.samples as f64
+        self.correct as f64 / self.predictions as f64
     }
 
     /// Starts to add up the tallies and the votes to stop of all ranks.
     pub(crate) fn all_reduce(self, stop: bool, group: &ProcessGroup) -> PendingTally {
-        let numbers = vec![
+        self.all_reduce_with_memory(stop, None, group)
+    }
+
+    /// The same, and lets all ranks know what memory this one has used, in bytes.
+    pub(crate) fn all_reduce_with_memory(
+        self,
+        stop: bool,
+        memory: Option<u64>,
+        group: &ProcessGroup,
+    ) -> PendingTally {
+        let mut numbers = vec![
             self.loss_sum,
             self.correct as f64,
+            self.predictions as f64,
             self.samples as f64,
             f64::from(stop),
         ];
+        // A place for each rank, so that a sum hands out what each has: their largest is wanted.
+        let of_ranks = (0..group.world_size()).map(|rank| match memory {
+            Some(bytes) if rank == group.rank() => bytes as f64,
+            _ => 0.0,
+        });
+        numbers.extend(of_ranks);
         PendingTally(group.all_reduce(numbers, ReduceOp::Sum))
     }
 }
@@ -55,6 +76,7 @@ impl std::ops::Add for Tally {
         Self {
             loss_sum: self.loss_sum + other.loss_sum,
             correct: self.correct + other.correct,
+            predictions: self.predictions + other.predictions,
             samples: self.samples + other.samples,
         }
     }
@@ -74,13 +96,23 @@ impl PendingTally {
     pub(crate) fn wait(
         self,
     ) -> Result<(Tally, bool), everburn_collectives::group::CollectiveError> {
+        let (tally, stop, _) = self.wait_with_memory()?;
+        Ok((tally, stop))
+    }
+
+    /// The same, and the most memory that a rank has told of, in bytes.
+    pub(crate) fn wait_with_memory(
+        self,
+    ) -> Result<(Tally, bool, Option<u64>), everburn_collectives::group::CollectiveError> {
         let sums = self.0.wait()?;
         let tally = Tally {
             loss_sum: sums[0],
             correct: sums[1] as u64,
-            samples: sums[2] as u64,
+            predictions: sums[2] as u64,
+            samples: sums[3] as u64,
         };
-        Ok((tally, sums[3] > 0.0))
+        let memory = sums[5..].iter().map(|bytes| *bytes as u64).max();
+        Ok((tally, sums[4] > 0.0, memory.filter(|bytes| *bytes > 0)))
     }
 }
 
@@ -93,10 +125,12 @@ impl PendingTally {
 pub enum StepReport {
     /// This process' own samples; the numbers may still be on the device.
     Local {
-        /// The mean loss, shape `[1]`.
+        /// The mean loss of a prediction, shape `[1]`.
         loss: Tensor<1>,
-        /// How many samples were classified correctly, shape `[1]`.
+        /// How many predictions were correct, shape `[1]`.
         correct: Tensor<1, Int>,
+        /// How many predictions there were.
+        predictions: usize,
         /// How many samples there were.
         samples: usize,
     },
@@ -132,6 +166,10 @@ pub struct StepCost {
     pub communication: f64,
     /// How many bytes of gradients the rank handed to the exchange, after compression.
     pub gradient_bytes: u64,
+    /// The most memory that a rank has used ([`PeakMemory`](crate::PeakMemory)), in bytes; absent where no
+    /// rank can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
 }
 
 impl std::ops::Add for StepCost {
@@ -144,6 +182,7 @@ impl std::ops::Add for StepCost {
             exposed: self.exposed + other.exposed,
             communication: self.communication + other.communication,
             gradient_bytes: self.gradient_bytes + other.gradient_bytes,
+            peak_memory: self.peak_memory.max(other.peak_memory),
         }
     }
 }
@@ -164,10 +203,12 @@ impl StepReport {
             Self::Local {
                 loss,
                 correct,
+                predictions,
                 samples,
             } => Ok(Tally {
-                loss_sum: loss.clone().try_into_scalar::<f64>()? * *samples as f64,
+                loss_sum: loss.clone().try_into_scalar::<f64>()? * *predictions as f64,
                 correct: correct.clone().try_into_scalar::<i64>()? as u64,
+                predictions: *predictions as u64,
                 samples: *samples as u64,
             }),
             Self::OfAllRanks { tally, .. } => Ok(*tally),
@@ -203,12 +244,14 @@ impl ItemLazy for StepReport {
             Self::Local {
                 loss,
                 correct,
+                predictions,
                 samples,
             } => {
                 loss.device().flush()?;
                 Self::Local {
                     loss: loss.without_autodiff(),
                     correct: correct.without_autodiff(),
+                    predictions,
                     samples,
                 }
             }
@@ -228,15 +271,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_weighted_by_samples() {
+    fn means_are_weighted_by_predictions() {
         let large = Tally {
             loss_sum: 10.0,
             correct: 9,
-            samples: 10,
+            predictions: 10,
+            samples: 2,
         };
         let small = Tally {
             loss_sum: 5.0,
             correct: 0,
+            predictions: 1,
             samples: 1,
         };
         let both = large + small;

@@ -22,17 +22,20 @@ use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::evaluate;
 use crate::finite::require_finite_loss;
+use crate::memory::PeakMemory;
 use crate::metrics::RankMetric;
+use crate::outcome::LoopOutcome;
 use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
+use crate::samples::Samples;
 use crate::stop::StopSignal;
-use crate::strategy::{LoopOutcome, RankSetup, RankStrategy};
+use crate::strategy::{RankSetup, RankStrategy};
 use crate::tally::{Report, StepReport, Tally};
 use crate::training_state::{TrainingState, agree_on_newest};
 use crate::weights::save_safetensors;
 
-/// The batch size of an evaluation, over all ranks: no gradients, so larger than in training.
+/// The usual batch size of an evaluation: no gradients, so larger than in training.
 const EVALUATION_BATCH: usize = 1_000;
 
 /// The data of a run: every rank is given all of it and reads its own share.
@@ -73,6 +76,8 @@ pub struct Trainer {
     pub stop: StopSignal,
     /// The name that goes into report and checkpoints.
     pub model_name: String,
+    /// How many samples all ranks together read at once in validation and test.
+    pub evaluation_batch: usize,
 }
 
 impl Trainer {
@@ -87,6 +92,7 @@ impl Trainer {
             display: Display::Silent,
             stop: StopSignal::default(),
             model_name: "model".to_string(),
+            evaluation_batch: EVALUATION_BATCH,
         }
     }
 
@@ -121,7 +127,30 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        let result = self.fit_inner(model, data);
+        self.fit_and_sample(model, data, None)
+    }
+
+    /// As [`fit`](Self::fit), and shows `samples` of what the model can do by then.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit); also what drawing a sample fails with.
+    pub fn fit_and_sample<M, I, B>(
+        &self,
+        model: M,
+        data: &TrainingData<I, B>,
+        samples: Option<Samples<M>>,
+    ) -> Result<(M, TrainingReport), TrainError>
+    where
+        M: LearnerModel
+            + TrainStep<Input = B, Output = StepReport>
+            + InferenceStep<Input = B, Output = StepReport>
+            + Send
+            + Sync,
+        StepReport: Adaptor<StepReport>,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let result = self.fit_inner(model, data, samples);
         if let Err(error) = &result {
             self.group.abort(error.to_string());
         }
@@ -132,6 +161,7 @@ impl Trainer {
         &self,
         model: M,
         data: &TrainingData<I, B>,
+        samples: Option<Samples<M>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
         M: LearnerModel
@@ -145,7 +175,10 @@ impl Trainer {
         let start = Instant::now();
         self.config.validate(self.group.world_size())?;
         self.check_agreement(data)?;
-        let autodiff = self.device.clone().autodiff();
+        let autodiff = self
+            .config
+            .activation_checkpointing
+            .autodiff(self.device.clone());
         let (train, validation) = self.split(data)?;
         let run = self.run.as_ref().filter(|_| self.is_first());
         let checkpoints =
@@ -185,6 +218,8 @@ impl Trainer {
             checkpoints,
             metrics,
             stop: self.stop.clone(),
+            samples,
+            display: self.display(),
         };
         let (strategy, outcome) = RankStrategy::new(setup);
 
@@ -208,6 +243,10 @@ impl Trainer {
                 .metric_train_numeric(RankMetric::waiting())
                 .metric_train_numeric(RankMetric::exposed_communication())
                 .metric_train_numeric(LearningRateMetric::new());
+        let training = match PeakMemory::of(&self.device).bytes() {
+            Some(_) => training.metric_train_numeric(RankMetric::peak_memory()),
+            None => training,
+        };
         let training = match resumed_after_epoch {
             Some(epoch) => training.checkpoint(epoch),
             None => training,
@@ -245,6 +284,7 @@ impl Trainer {
             test_accuracy: test.map(|tally| tally.accuracy()),
             test_loss: test.map(|tally| tally.mean_loss()),
             test_samples: test.map_or(0, |tally| tally.samples),
+            test_predictions: test.map_or(0, |tally| tally.predictions),
             best_epoch: outcome.best,
             samples_per_second: outcome.samples as f64
                 / outcome.cost.seconds.max(f64::MIN_POSITIVE),
@@ -256,6 +296,7 @@ impl Trainer {
             train_seconds: outcome.cost.seconds,
             exposed_seconds: outcome.cost.exposed,
             gradient_bytes: outcome.cost.gradient_bytes,
+            peak_memory: outcome.cost.peak_memory,
             stopped: outcome.stopped.or(stopped_in_test),
             resumed_after_epoch,
             versions: Versions::default(),
@@ -377,7 +418,9 @@ impl Trainer {
             part(0, all - held_out),
             data.batcher.clone(),
             sampler,
-            self.device.clone().autodiff(),
+            self.config
+                .activation_checkpointing
+                .autodiff(self.device.clone()),
         )
         .in_micro_batches(self.config.accumulate);
         let validation = (held_out > 0)
@@ -393,7 +436,7 @@ impl Trainer {
     ) -> Result<DistributedLoader<I, B>, TrainError> {
         let config = SamplerConfig {
             num_samples: dataset.len(),
-            batch_size: EVALUATION_BATCH.max(self.group.world_size()),
+            batch_size: self.evaluation_batch.max(self.group.world_size()),
             shuffle: None,
             tail: Tail::Keep,
         };

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::prelude::*;
+use burn::tensor::TensorData;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_datasets::{ImageBatcher, ImageDataset, ImageItem, Split, SyntheticDigits};
 use everburn_models::mnist::{Mnist, MnistConfig};
@@ -45,12 +46,36 @@ fn parameters<M: Module>(model: &M) -> Vec<f32> {
     collect.0
 }
 
-/// Initial weights, to be used for every world size that is compared: tests beside this one draw
-/// from the same generator, so that drawing them twice would give different ones.
+/// Initial weights, the same in every run of the tests: those beside this one draw from the generator
+/// of Burn's device, so that even a seed would not make it so.
 fn initial_weights() -> Mnist {
+    struct Draw(u64);
+    impl ModuleMapper for Draw {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (id, old, mapper) = param.consume();
+            let shape = old.dims();
+            // A linear layer has its inputs first, a convolution its outputs.
+            let inputs: usize = match D {
+                2 => shape[0],
+                _ => shape.iter().skip(1).product(),
+            };
+            let bound = if D == 1 {
+                0.0
+            } else {
+                1.4 / (inputs as f32).sqrt()
+            };
+            let values = (0..old.shape().num_elements()).map(|_| {
+                // Knuth's MMIX generator; its upper bits are the good ones.
+                let step = self.0.wrapping_mul(6_364_136_223_846_793_005);
+                self.0 = step.wrapping_add(1_442_695_040_888_963_407);
+                bound * ((self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0)
+            });
+            let data = TensorData::new(values.collect::<Vec<f32>>(), shape);
+            Param::from_mapped_value(id, Tensor::from_data(data, &old.device()), mapper)
+        }
+    }
     let model: Mnist = MnistConfig::new().init(&Device::flex());
-    drop(parameters(&model)); // lazily initialised parameters are drawn now
-    model
+    model.map(&mut Draw(1))
 }
 
 /// Trains the two-convolution net on ranks that are threads; returns the loss of each step and

@@ -35,6 +35,10 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if name.starts_with("everburn") && file.path.starts_with("crates/nn/") {
             complain("`nn` stands on Burn alone");
         }
+        let ours = name.starts_with("everburn");
+        if (is_burn || ours) && file.path.starts_with("crates/schedules/") {
+            complain("`schedules` stands on nothing of ours, nor on Burn");
+        }
         let may_train = ["crates/train/", "crates/everburn/"];
         if name == "burn-train" && !file.is_under(&may_train) {
             complain("only `crates/train` and the façade know burn-train");
@@ -103,6 +107,10 @@ mod tests {
         let ddp = "[dependencies]\neverburn-distributed.workspace = true";
         assert!(complaints("models/Cargo.toml", ddp).contains("one device"));
         assert!(complaints("crates/nn/Cargo.toml", ddp).contains("on Burn alone"));
+        for dependency in [burn, ddp] {
+            let found = complaints("crates/schedules/Cargo.toml", dependency);
+            assert!(found.contains("nothing of ours"));
+        }
         let nn = "[dependencies]\neverburn-nn.workspace = true";
         assert_eq!(complaints("models/Cargo.toml", nn), "");
         assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");

@@ -68,6 +68,8 @@ pub(super) struct Summed {
     /// By bucket: the sum of squares of each of its parameters, where the reducer has formed it.
     pub(super) squares: Vec<Vec<f64>>,
     pub(super) used: Vec<bool>,
+    /// By parameter: memory for its gradient, where there is some.
+    pub(super) spent: Vec<Option<TensorData>>,
     pub(super) samples: u64,
     pub(super) communication: Communication,
 }
@@ -107,7 +109,7 @@ impl Summed {
     }
 
     /// Clips, and turns buckets into the gradients of `model`.
-    pub(super) fn give<M: Module>(self, model: &M) -> Result<SyncedGradients, DdpError> {
+    pub(super) fn give<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
         let (mut norm, mut factor) = (None, 1.0);
         if let Some(max) = self.shared.config().max_gradient_norm {
             let found = self.norm()?;
@@ -120,7 +122,9 @@ impl Summed {
             for (slot, number) in bucket.parameters().iter().enumerate() {
                 if self.used[*number] {
                     let entry = &self.shared.parameters()[*number];
-                    let values = buffer.tensor_data(bucket.range(slot), &entry.shape, factor);
+                    let spent = self.spent[*number].take();
+                    let range = bucket.range(slot);
+                    let values = buffer.tensor_data(range, &entry.shape, factor, spent);
                     data.insert(entry.id, values);
                 }
             }

@@ -9,7 +9,7 @@ use crate::bucket::BucketPlan;
 use crate::error::DdpError;
 use crate::gradient_tap::GradientSink;
 use crate::host::{HostBuffer, Put};
-use crate::reducer::{Job, Load, Report, lock};
+use crate::reducer::{Job, Load, Report, Share, lock};
 use crate::shared::Shared;
 
 /// In place of an order: the present one is to be kept.
@@ -38,6 +38,12 @@ pub(super) struct Step {
     closed: bool,
     /// `None` once the last job is submitted.
     pub(super) reports: Option<Sender<Report>>,
+    /// By parameter: the memory in which its gradient came, for the one that goes out.
+    spent: Vec<Option<TensorData>>,
+    /// How many reports will come of the jobs so far.
+    expected: usize,
+    /// This rank's share of all samples, once it is known.
+    share: Share,
     error: Option<DdpError>,
 }
 
@@ -47,6 +53,16 @@ pub(super) struct Filling {
     /// `None` once it has left.
     pub(super) buffer: Option<HostBuffer>,
     missing: usize,
+    scaling: Scaling,
+}
+
+/// Whether gradients are multiplied by this rank's share as they are put into a bucket, which saves
+/// a way through memory, or by the reducer. Both ways lead to the same bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Scaling {
+    Undecided,
+    Here(f64),
+    ByReducer,
 }
 
 /// The sink of one backward pass.
@@ -98,6 +114,7 @@ impl Step {
         let filling = buckets.map(|(bucket, buffer)| Filling {
             buffer: Some(buffer),
             missing: bucket.parameters().len(),
+            scaling: Scaling::Undecided,
         });
         let parameters = shared.parameters().len();
         Self {
@@ -113,8 +130,22 @@ impl Step {
             passes: Vec::new(),
             closed: false,
             reports: Some(reports),
+            spent: (0..parameters).map(|_| None).collect(),
+            expected: 0,
+            share: Share::default(),
             error: None,
         }
+    }
+
+    /// That `reports` will come of the first job, and where this rank's share will be found.
+    pub(super) fn expect(&mut self, reports: usize, share: Share) {
+        self.expected += reports;
+        self.share = share;
+    }
+
+    /// How many reports will come of the jobs so far.
+    pub(super) fn expected(&self) -> usize {
+        self.expected
     }
 
     /// Announces a pass over `samples` samples: its number, and its share of this rank's samples.
@@ -157,7 +188,7 @@ impl Step {
         if self.error.is_some() {
             return;
         }
-        if let Err(error) = self.put(number, gradient, factor) {
+        if let Err(error) = self.put(number, gradient, factor, last) {
             self.refuse(error);
             return;
         }
@@ -176,6 +207,7 @@ impl Step {
         number: usize,
         gradient: Result<TensorData, String>,
         factor: f64,
+        last: bool,
     ) -> Result<(), DdpError> {
         let (bucket, slot) = self.plan.place(number);
         let path = || self.shared.parameters()[number].path.clone();
@@ -196,11 +228,23 @@ impl Step {
         } else {
             Put::Replace
         };
+        let whole = last && factor == 1.0 && how == Put::Replace;
+        let filling = &mut self.buckets[bucket];
+        if filling.scaling == Scaling::Undecided {
+            // Only what is put down once, so that nothing is rounded in another order.
+            let share = self.share.get().filter(|_| whole);
+            filling.scaling = share.map_or(Scaling::ByReducer, |share| Scaling::Here(*share));
+        }
+        let factor = match filling.scaling {
+            Scaling::Here(share) if whole => share,
+            _ => factor,
+        };
         // A bucket that has left has no incomplete parameter.
-        if let Some(buffer) = &mut self.buckets[bucket].buffer {
+        if let Some(buffer) = &mut filling.buffer {
             buffer.put(range, &data, factor, how).map_err(read)?;
         }
         self.used[number] = true;
+        self.spent[number] = Some(data);
         Ok(())
     }
 
@@ -227,8 +271,9 @@ impl Step {
                     buffer,
                     with_flags: !self.shared.knows_used(),
                     with_squares: self.shared.config().max_gradient_norm.is_some(),
+                    is_scaled: matches!(self.buckets[index].scaling, Scaling::Here(_)),
                 };
-                reducer.submit(Job::Bucket(load), reports);
+                self.expected += reducer.submit(Job::Bucket(load), reports);
             }
             _ => self.buckets[index].buffer = Some(buffer),
         }
@@ -261,6 +306,11 @@ impl Step {
     /// What has come after the step was closed, if anything has.
     pub(super) fn late(&mut self) -> Result<(), DdpError> {
         self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// By parameter: memory for its gradient, where there is some.
+    pub(super) fn take_spent(&mut self) -> Vec<Option<TensorData>> {
+        std::mem::take(&mut self.spent)
     }
 
     /// Which parameters this rank used.

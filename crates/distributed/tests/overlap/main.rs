@@ -2,6 +2,7 @@
 
 #[path = "../models/mod.rs"]
 mod models;
+mod recomputed;
 mod refusals;
 mod results;
 mod steps;

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use burn::backend::DispatchTensor;
 use burn::prelude::*;
 use burn::tensor::{Gradients, Int, TensorData};
 
@@ -71,6 +72,11 @@ pub trait Activation: Clone + Send + 'static {
 
     /// Shapes, for messages.
     fn shapes(&self) -> Vec<Vec<usize>>;
+
+    /// The same with each tensor of numbers replaced by what `map` makes of it, in their order; whole
+    /// numbers stay.
+    #[must_use]
+    fn map_floats(self, map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self;
 }
 
 /// What is wrong with an activation that came from elsewhere.
@@ -179,6 +185,10 @@ impl<const D: usize> Activation for Tensor<D> {
     fn shapes(&self) -> Vec<Vec<usize>> {
         vec![self.dims().to_vec()]
     }
+
+    fn map_floats(self, map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self {
+        Self::from_dispatch(map(self.into_dispatch()))
+    }
 }
 
 impl<const D: usize> Activation for Tensor<D, Int> {
@@ -227,6 +237,10 @@ impl<const D: usize> Activation for Tensor<D, Int> {
 
     fn shapes(&self) -> Vec<Vec<usize>> {
         vec![self.dims().to_vec()]
+    }
+
+    fn map_floats(self, _map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self {
+        self
     }
 }
 
@@ -287,6 +301,11 @@ impl<A: Activation, B: Activation> Activation for (A, B) {
         shapes.extend(self.1.shapes());
         shapes
     }
+
+    fn map_floats(self, map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self {
+        let first = self.0.map_floats(map);
+        (first, self.1.map_floats(map))
+    }
 }
 
 /// An [`Activation`] whose type is known to the blocks on both of its sides only.
@@ -322,6 +341,13 @@ pub trait AnyActivation: Send {
     /// [`Activation::shapes`]
     fn shapes(&self) -> Vec<Vec<usize>>;
 
+    /// [`Activation::map_floats`]
+    #[must_use]
+    fn map_floats(
+        self: Box<Self>,
+        map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor,
+    ) -> Box<dyn AnyActivation>;
+
     /// For taking the type back.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
@@ -352,6 +378,13 @@ impl<A: Activation> AnyActivation for A {
 
     fn shapes(&self) -> Vec<Vec<usize>> {
         Activation::shapes(self)
+    }
+
+    fn map_floats(
+        self: Box<Self>,
+        map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor,
+    ) -> Box<dyn AnyActivation> {
+        Box::new(Activation::map_floats(*self, map))
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {

@@ -131,7 +131,7 @@ impl<M: Module, I, O> Blocks<M, I, O> {
 }
 
 /// Whether `path` is `module`, or lies in it.
-fn lies_under(path: &str, module: &str) -> bool {
+pub(crate) fn lies_under(path: &str, module: &str) -> bool {
     path.strip_prefix(module)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

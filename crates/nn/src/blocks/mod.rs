@@ -13,6 +13,7 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 
 pub use activation::{Activation, ActivationError, AnyActivation};
+pub(crate) use coverage::lies_under;
 pub use coverage::{BlockError, ParameterPath, parameter_paths};
 
 /// A model that offers its layers as blocks in order, so that it can be cut between any two of
@@ -109,7 +110,7 @@ impl<M> Block<M> {
 }
 
 /// Takes back the type of what passes between two blocks.
-fn typed<A: Activation>(activation: Box<dyn AnyActivation>) -> A {
+pub(crate) fn typed<A: Activation>(activation: Box<dyn AnyActivation>) -> A {
     let shapes = activation.shapes();
     let any: Box<dyn Any> = activation.into_any();
     match any.downcast::<A>() {

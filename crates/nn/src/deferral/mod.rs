@@ -38,7 +38,8 @@
 //! only where a weight is used three times or more within one recording, the order of its sum can
 //! differ.
 //!
-//! Biases, norms, embeddings and all else get their gradients in the first pass.
+//! Biases, norms, embeddings and all else get their gradients in the first pass, and so does what lies
+//! in a [checkpointed](crate::checkpoint) segment.
 
 mod operations;
 mod slot;
@@ -178,7 +179,7 @@ fn ticket(device: &Device) -> Tensor<1> {
 
 /// What the layers of a recording have put off so far.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recording {
+struct Recording {
     parts: Arc<Mutex<Vec<Part>>>,
 }
 
@@ -189,15 +190,18 @@ struct Part {
     slot: Arc<Slot>,
 }
 
-/// The recording of this thread, if there is one: for what runs a part of the forward pass again
-/// later, outside of it.
-pub(crate) fn current() -> Option<Recording> {
+/// The recording of this thread, if there is one. What a checkpointed segment computes again is no
+/// part of one: its parameters are copies, which are gone when the backward pass is over.
+fn current() -> Option<Recording> {
+    if crate::recomputing() {
+        return None;
+    }
     RECORDING.with_borrow(Clone::clone)
 }
 
 impl Recording {
     /// Runs `forward`, whose layers leave here what they put off.
-    pub(crate) fn enter<R>(&self, forward: impl FnOnce() -> R) -> R {
+    fn enter<R>(&self, forward: impl FnOnce() -> R) -> R {
         /// Takes back what was there before, whatever happens.
         struct Restore(Option<Recording>);
         impl Drop for Restore {

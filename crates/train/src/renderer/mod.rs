@@ -8,6 +8,8 @@ pub use dashboard::Dashboard;
 pub use lines::Lines;
 pub use silent::Silent;
 
+use std::io::Write;
+
 use burn_train::Interrupter;
 use burn_train::renderer::MetricsRenderer;
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,16 @@ impl Display {
             Self::Dashboard => Box::new(Dashboard::new(interrupter.clone())),
             Self::Lines => Box::new(Lines::stdout()),
             Self::Silent => Box::new(Silent),
+        }
+    }
+
+    /// Shows a text that is not progress: among the lines; in the log where there is a dashboard.
+    pub(crate) fn show(self, text: &str) {
+        match self {
+            // Nobody is left to tell when standard output is closed; the training goes on.
+            Self::Lines => drop(writeln!(std::io::stdout(), "{text}")),
+            Self::Dashboard => tracing::info!("{text}"),
+            Self::Silent => {}
         }
     }
 }

@@ -1,0 +1,98 @@
+//! Tests of what a configuration becomes.
+
+use super::*;
+
+fn arguments(model: &str) -> TrainArguments {
+    TrainArguments {
+        model: Some(model.to_string()),
+        ..TrainArguments::default()
+    }
+}
+
+#[test]
+fn flags_win_over_the_file_and_the_file_over_the_preset() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    std::fs::write(
+        &path,
+        "model = \"mnist-bn\"\n[training]\nepochs = 7\nschedule = \"constant\"\n\
+         [training.optimizer]\nlearning_rate = 0.5\n",
+    )
+    .unwrap();
+    let mut arguments = TrainArguments {
+        config: Some(path),
+        ..TrainArguments::default()
+    };
+    arguments.training.learning_rate = Some(0.25);
+    let config = RunConfig::resolve(&arguments).unwrap();
+    assert_eq!(config.model, "mnist-bn");
+    assert_eq!(config.training.epochs, 7, "from the file");
+    assert_eq!(
+        config.training.schedule,
+        everburn::train::Schedule::Constant,
+        "file over preset"
+    );
+    assert_eq!(
+        config.training.optimizer.learning_rate, 0.25,
+        "from the flag"
+    );
+    assert_eq!(config.training.batch_size, 64, "default");
+}
+
+#[test]
+fn a_preset_wins_over_the_defaults() {
+    let config = RunConfig::resolve(&arguments("mnist-bn")).unwrap();
+    assert_eq!(config.training.schedule, everburn::train::Schedule::Cosine);
+}
+
+#[test]
+fn the_resolved_configuration_repeats_itself() {
+    let mut arguments = arguments("mnist");
+    arguments.training.early_stopping = Some(3);
+    arguments.ranks.ranks = Some(2);
+    let config = RunConfig::resolve(&arguments).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
+    let again = TrainArguments {
+        config: Some(path),
+        ..TrainArguments::default()
+    };
+    assert_eq!(RunConfig::resolve(&again).unwrap(), config);
+}
+
+#[test]
+fn an_unknown_model_suggests_the_nearest() {
+    let error = RunConfig::resolve(&arguments("mnits")).unwrap_err();
+    assert_eq!(error.to_string(), "there is no model called `mnits`");
+    let help = miette::Diagnostic::help(&error).unwrap().to_string();
+    assert!(help.starts_with("did you mean `mnist`?"), "{help}");
+}
+
+#[test]
+fn impossible_numbers_of_ranks_are_refused() {
+    let mut none = arguments("mnist");
+    none.ranks.ranks = Some(0);
+    assert!(
+        RunConfig::resolve(&none)
+            .unwrap_err()
+            .to_string()
+            .contains("--ranks 0")
+    );
+    let mut many = arguments("mnist");
+    many.ranks.ranks = Some(65);
+    let error = RunConfig::resolve(&many).unwrap_err().to_string();
+    assert!(
+        error.contains("64 samples cannot be shared by 65 ranks"),
+        "{error}"
+    );
+}
+
+#[test]
+fn gpus_mean_one_rank_each() {
+    let mut arguments = arguments("mnist");
+    arguments.ranks.gpus = Some(2);
+    let config = RunConfig::resolve(&arguments).unwrap();
+    assert_eq!(config.ranks.ranks, 2);
+    assert_eq!(config.ranks.devices, ["cuda:0", "cuda:1"]);
+}

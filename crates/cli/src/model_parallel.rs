@@ -1,0 +1,161 @@
+//! `--strategy model-parallel`: one model over several devices of a process.
+
+use std::fmt::Write as _;
+
+use everburn::burn::prelude::Device;
+use everburn::nn::{Activation, DeviceSplit, InBlocks, PlacementError, split_by_time};
+use everburn::train::{ActivationCheckpointing, Objective, Supervised, TrainError};
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+
+use crate::arguments::Strategy;
+use crate::config::{RanksConfig, RunConfig};
+use crate::devices;
+use crate::error::CliError;
+
+/// How many samples blocks are timed on: the shares hardly change with more.
+pub(crate) const TIMED_SAMPLES: usize = 8;
+
+/// Checks that each rank has devices enough: as many as any other, and two at least.
+pub(crate) fn check_devices(config: &RanksConfig) -> Result<(), CliError> {
+    let (devices, ranks) = (config.devices.len(), config.ranks);
+    if config.strategy != Strategy::ModelParallel {
+        return Ok(());
+    }
+    if config.nodes > 1 {
+        return Err(CliError::usage_with_help(
+            "--strategy model-parallel is for one machine",
+            "on several machines, use --strategy ddp",
+        ));
+    }
+    if devices >= 2 * ranks && devices.is_multiple_of(ranks) {
+        return Ok(());
+    }
+    Err(CliError::usage_with_help(
+        format!(
+            "--strategy model-parallel cuts each rank's model over two devices or more, as many for \
+             each rank; --ranks {ranks} and {devices} in --devices do not go together"
+        ),
+        "name the devices of the first rank's model, then those of the second's: --ranks 1 \
+         --devices cuda:0,cuda:1, or on the processor --ranks 1 --devices flex,flex",
+    ))
+}
+
+/// Checks that there is a block of the model for each device, before anything is started.
+pub(crate) fn check_model(config: &RunConfig) -> Result<(), CliError> {
+    if config.ranks.strategy != Strategy::ModelParallel {
+        return Ok(());
+    }
+    let devices = config.ranks.devices.len() / config.ranks.ranks.max(1);
+    let options = config.model_options();
+    let blocks = registry::visit(&config.model, &options, CountBlocks)?;
+    let blocks = blocks.ok_or(CliError::NoModel)?;
+    if devices > blocks {
+        let error = PlacementError::TooManyDevices { devices, blocks };
+        return Err(CliError::usage(format!("{}: {error}", config.model)));
+    }
+    Ok(())
+}
+
+struct CountBlocks;
+
+impl ModelVisitor for CountBlocks {
+    type Output = usize;
+
+    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> usize {
+        init(&Device::flex()).blocks().len()
+    }
+
+    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> usize {
+        init(&Device::flex()).blocks().len()
+    }
+}
+
+/// The devices of a rank's model, if it has several.
+pub(crate) fn devices_of_rank(
+    config: &RanksConfig,
+    local_rank: usize,
+) -> Result<Option<Vec<Device>>, CliError> {
+    if config.strategy != Strategy::ModelParallel {
+        return Ok(None);
+    }
+    let each = config.devices.len() / config.ranks.max(1);
+    let own = local_rank * each..(local_rank + 1) * each;
+    let devices = own.map(|device| devices::of_rank(&config.devices, device));
+    devices.collect::<Result<_, _>>().map(Some)
+}
+
+/// The model, ready to be trained: in one piece, or cut over `devices` so that all take about as long
+/// for the samples that `sample` makes on a device. The backward pass computes as many blocks again as
+/// `checkpointing` says.
+pub(crate) fn supervised<M, O>(
+    model: M,
+    devices: Option<&[Device]>,
+    checkpointing: ActivationCheckpointing,
+    sample: impl FnOnce(&Device) -> O::Input,
+) -> Result<Supervised<M, O>, TrainError>
+where
+    M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
+    O: Objective<Input: Activation, Output: Activation>,
+{
+    let Some(devices @ [first, ..]) = devices else {
+        return Ok(Supervised::of_checkpointed_blocks(model, checkpointing));
+    };
+    let (model, split) =
+        split_by_time(model, devices, sample(first)).map_err(|error| match error {
+            PlacementError::Measure { .. } => TrainError::Device(error.to_string()),
+            error => TrainError::Config(error.to_string()),
+        })?;
+    tracing::info!("{}", description(&split));
+    let split = split.recomputing(checkpointing.blocks_a_segment());
+    Ok(Supervised::on_devices(model, split))
+}
+
+/// `the model is cut in 2: conv1 to conv2 on flex, fc1 to fc2 on cuda:1`
+fn description(split: &DeviceSplit) -> String {
+    let mut text = format!("the model is cut in {}", split.parts().len());
+    for (number, part) in split.parts().iter().enumerate() {
+        let before = if number == 0 { ":" } else { "," };
+        let (first, last) = (part.names.first(), part.names.last());
+        let (first, last) = (first.map_or("", |name| name), last.map_or("", |name| name));
+        let blocks = match first == last {
+            true => first.to_string(),
+            false => format!("{first} to {last}"),
+        };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{before} {blocks} on {:?}", part.device);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranks(ranks: usize, devices: usize) -> RanksConfig {
+        RanksConfig {
+            ranks,
+            devices: vec!["flex".to_string(); devices],
+            strategy: Strategy::ModelParallel,
+            ..RanksConfig::default()
+        }
+    }
+
+    #[test]
+    fn each_rank_has_as_many_devices_and_two_at_least() {
+        for (count, devices) in [(1, 2), (1, 3), (2, 4), (3, 6)] {
+            check_devices(&ranks(count, devices)).unwrap();
+            let own = devices_of_rank(&ranks(count, devices), count - 1).unwrap();
+            assert_eq!(own.unwrap().len(), devices / count);
+        }
+        for (count, devices) in [(1, 1), (2, 2), (2, 3), (2, 5)] {
+            let error = check_devices(&ranks(count, devices)).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("two devices or more"), "{text}");
+            assert!(text.contains(&format!("--ranks {count}")), "{text}");
+        }
+        let ddp = RanksConfig::default();
+        check_devices(&ddp).unwrap();
+        assert_eq!(devices_of_rank(&ddp, 0).unwrap(), None);
+    }
+}

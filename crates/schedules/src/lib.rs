@@ -1,0 +1,79 @@
+//! Pipeline schedules as data, without a model: what each rank does in a step, how long that takes, how
+//! it looks, and where to cut a model so that it takes the least time.
+//!
+//! # From a name to a picture
+//! - A [`ScheduleKind`] (`gpipe`, `1f1b`, `interleaved`, `zb-h1`) becomes a [`Schedule`]: for each rank
+//!   an ordered list of [`Action`]s. Lists of one's own become one too, if they are whole and have
+//!   an end ([`Schedule::from_actions`]).
+//! - [`Schedule::receives`] and [`Schedule::sends`] tell which [`Message`] an action waits for, and which
+//!   one it yields. Who runs a schedule works through its own list and needs no more.
+//! - [`simulate`] makes a [`Timeline`] of a schedule and its [`Costs`], or tells of the [`Deadlock`]:
+//!   which ranks wait for each other, and for what.
+//! - [`Timeline::to_text`] and [`Timeline::to_svg`] draw it; [`Timeline::idle_share`] is its bubble, and
+//!   [`theoretical_idle`] what the papers say of it; [`Timeline::peak_live`] is what a rank has to keep.
+//!   Times that were measured in a real step are drawn alike ([`Timeline::measured`]).
+//!
+//! # From blocks to a plan
+//! - [`Block`]s, with times and bytes from a measurement or an estimate, are cut into stages by
+//!   [`balance`], within a [`MemoryLimit`] if there is one.
+//! - [`stage_costs`] makes [`Costs`] of the cut and of the [`Link`] between ranks; [`simulate`] then
+//!   foretells the time of a step, [`memory_of`] what each rank's memory holds.
+//!
+//! ```
+//! use everburn_schedules::*;
+//!
+//! let blocks: Vec<Block> = (0..12)
+//!     .map(|index| Block {
+//!         parameter_bytes: 28 << 20,
+//!         activation_bytes: 9 << 20,
+//!         output_bytes: 3 << 20,
+//!         ..Block::of_forward(format!("layers.{index}"), 0.010)
+//!     })
+//!     .collect();
+//! let schedule = Schedule::new("1f1b".parse()?, 4, 8, 1)?;
+//! let limit = MemoryLimit::of_schedule(&schedule, 1 << 30, OptimizerState::ADAM);
+//! let cuts = balance(&blocks, schedule.stages(), Some(&limit))?;
+//! let costs = stage_costs(&blocks, &cuts, Link { latency: 50e-6, bytes_per_second: 1e9 });
+//!
+//! let timeline = simulate(&schedule, &costs)?;
+//! assert!(timeline.makespan() > 11.0 * 0.090 && timeline.makespan() < 11.0 * 0.100);
+//! let memory = memory_of(&schedule, &costs, OptimizerState::ADAM)?;
+//! assert_eq!(memory[0].total(), 4 * 3 * (28 << 20) + 4 * 3 * (9 << 20));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is deliberately absent
+//! Tensors, processes, sends that are really sent, and schedules that look at the clock: an order is
+//! fixed before the step, so every rank knows those of all others.
+
+mod action;
+mod balance;
+mod block;
+mod complete;
+mod costs;
+mod deadlock;
+mod error;
+mod kind;
+mod live;
+mod memory;
+mod orders;
+mod quantity;
+mod schedule;
+mod simulation;
+mod svg;
+mod text;
+mod theory;
+mod timeline;
+
+pub use action::{Action, Carried, Message, Pass};
+pub use balance::{BalanceError, MAX_BLOCKS, balance};
+pub use block::{Block, Link, stage_costs};
+pub use costs::{Costs, Sends, StageCosts};
+pub use deadlock::{Awaited, Deadlock, Wait};
+pub use error::ScheduleError;
+pub use kind::ScheduleKind;
+pub use memory::{MemoryLimit, OptimizerState, RankMemory, memory_of};
+pub use schedule::{MAX_ACTIONS, Schedule};
+pub use simulation::{SimulationError, simulate};
+pub use theory::theoretical_idle;
+pub use timeline::{Span, Timeline, TimelineError};

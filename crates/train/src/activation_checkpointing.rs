@@ -1,0 +1,126 @@
+//! Which activations are kept for the backward pass.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use burn::prelude::Device;
+use serde::{Deserialize, Serialize};
+
+/// Which activations are kept for the backward pass, and which are computed once more in it.
+///
+/// Written `none`, `blocks`, a number of blocks, or `burn`, on the command line and in files. The
+/// gradients are the same, to the bit where a block draws no random numbers.
+///
+/// ```
+/// use everburn_train::ActivationCheckpointing;
+///
+/// let checkpointing: ActivationCheckpointing = "3".parse()?;
+/// assert_eq!(checkpointing.blocks_a_segment().unwrap().get(), 3);
+/// assert_eq!("blocks".parse(), "1".parse::<ActivationCheckpointing>());
+/// # Ok::<(), everburn_train::InvalidActivationCheckpointing>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ActivationCheckpointing {
+    /// All are kept.
+    #[default]
+    None,
+    /// What goes from one segment of so many blocks to the next is kept, and the segments run again:
+    /// [`everburn_nn::checkpointed_forward`].
+    Blocks(NonZeroUsize),
+    /// Burn's own strategy: outputs of operations that cost little computation are computed again, one by
+    /// one.
+    Burn,
+}
+
+impl ActivationCheckpointing {
+    /// How many blocks a segment has; none for other strategies.
+    pub fn blocks_a_segment(self) -> Option<NonZeroUsize> {
+        match self {
+            Self::Blocks(every) => Some(every),
+            Self::None | Self::Burn => None,
+        }
+    }
+
+    /// `device` with a graph of this kind.
+    #[must_use]
+    pub fn autodiff(self, device: Device) -> Device {
+        let device = device.autodiff();
+        match self {
+            Self::Burn => device.gradient_checkpointing(),
+            Self::None | Self::Blocks(_) => device,
+        }
+    }
+}
+
+impl fmt::Display for ActivationCheckpointing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Blocks(every) if every.get() == 1 => f.write_str("blocks"),
+            Self::Blocks(every) => every.fmt(f),
+            Self::Burn => f.write_str("burn"),
+        }
+    }
+}
+
+impl From<ActivationCheckpointing> for String {
+    fn from(checkpointing: ActivationCheckpointing) -> Self {
+        checkpointing.to_string()
+    }
+}
+
+/// A text that names no way of activation checkpointing.
+///
+/// ```
+/// use everburn_train::ActivationCheckpointing;
+///
+/// let error = "0".parse::<ActivationCheckpointing>().unwrap_err();
+/// assert!(error.to_string().contains("blocks"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no activation checkpointing: use none, blocks (each runs again), a number of blocks to a \
+     segment, or burn"
+)]
+pub struct InvalidActivationCheckpointing(String);
+
+impl FromStr for ActivationCheckpointing {
+    type Err = InvalidActivationCheckpointing;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "none" => Ok(Self::None),
+            "burn" => Ok(Self::Burn),
+            "blocks" => Ok(Self::Blocks(NonZeroUsize::MIN)),
+            number => match number.parse() {
+                Ok(every) => Ok(Self::Blocks(every)),
+                Err(_) => Err(InvalidActivationCheckpointing(text.to_string())),
+            },
+        }
+    }
+}
+
+impl TryFrom<String> for ActivationCheckpointing {
+    type Error = InvalidActivationCheckpointing;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in ["none", "blocks", "4", "burn"] {
+            let checkpointing = text.parse::<ActivationCheckpointing>().unwrap();
+            assert_eq!(checkpointing.to_string(), text);
+        }
+        assert!("".parse::<ActivationCheckpointing>().is_err());
+        assert!("-1".parse::<ActivationCheckpointing>().is_err());
+    }
+}

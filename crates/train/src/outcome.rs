@@ -1,0 +1,18 @@
+//! Where a training loop has come to.
+
+use crate::error::TrainError;
+use crate::report::BestEpoch;
+use crate::tally::StepCost;
+
+/// Where a loop has come to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LoopOutcome {
+    pub(crate) epoch: usize,
+    pub(crate) step: usize,
+    pub(crate) samples: u64,
+    /// Of all training steps.
+    pub(crate) cost: StepCost,
+    pub(crate) best: Option<BestEpoch>,
+    pub(crate) stopped: Option<String>,
+    pub(crate) error: Option<TrainError>,
+}

@@ -1,0 +1,258 @@
+//! A decoder learns, and learns the same on one rank and on several.
+
+use std::sync::{Arc, Mutex};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::prelude::*;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_datasets::{
+    DataChoice, LoadedText, Surroundings, TextBatcher, TextDataset, TextItem, TextRequest,
+    load_text_in,
+};
+use everburn_models::gpt::{Gpt, GptConfig, Positions};
+use everburn_train::{
+    Generation, LanguageModel, MetricLine, OptimizerConfig, OptimizerKind, RunDirectory, Samples,
+    TextBatch, Trainer, TrainingConfig, TrainingData,
+};
+
+type Texts = TrainingData<TextItem, TextBatch>;
+
+const CONTEXT: usize = 16;
+
+fn embedded() -> LoadedText {
+    let request = TextRequest {
+        choice: DataChoice::Embedded,
+        context: CONTEXT,
+        ..TextRequest::default()
+    };
+    load_text_in(&request, &Surroundings::new(|_| None, None)).unwrap()
+}
+
+fn texts(train: &TextDataset, test: &TextDataset) -> Texts {
+    TrainingData {
+        train: Arc::new(train.clone()),
+        test: Arc::new(test.clone()),
+        batcher: Arc::new(TextBatcher),
+        name: "text".to_string(),
+        origin: "embedded".to_string(),
+        fingerprint: train.fingerprint(),
+    }
+}
+
+/// A small decoder whose weights are drawn: tests beside this one draw from the same generator.
+fn small(vocabulary: usize, positions: Positions) -> Gpt {
+    let config = GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(32)
+        .with_layers(2)
+        .with_heads(2)
+        .with_positions(positions);
+    let gpt = config.init(&Device::flex());
+    drop(parameters(&gpt));
+    gpt
+}
+
+/// Every parameter, flat, in visiting order.
+fn parameters<M: Module>(model: &M) -> Vec<f32> {
+    struct Collect(Vec<f32>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>());
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    model.visit(&mut collect);
+    collect.0
+}
+
+fn adam_w(learning_rate: f64) -> OptimizerConfig {
+    OptimizerConfig {
+        kind: OptimizerKind::AdamW,
+        learning_rate,
+        ..OptimizerConfig::default()
+    }
+}
+
+fn twenty_steps() -> TrainingConfig {
+    TrainingConfig {
+        epochs: 2,
+        steps: Some(20),
+        batch_size: 24,
+        validation_samples: Some(30),
+        log_every: 1,
+        optimizer: adam_w(3e-3),
+        ..TrainingConfig::default()
+    }
+}
+
+/// The lines of `metrics.jsonl` of a training on ranks that are threads, and the parameters.
+fn train(
+    model: &Gpt,
+    world_size: usize,
+    config: &TrainingConfig,
+    text: &LoadedText,
+) -> (Vec<MetricLine>, Vec<f32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = ProcessGroup::over_threads(world_size, GroupOptions::default())
+        .into_iter()
+        .map(|group| {
+            let (config, model) = (config.clone(), model.clone());
+            let data = texts(&text.train, &text.test);
+            let run = (group.rank() == 0)
+                .then(|| RunDirectory::create(folder.path().join("run")).unwrap());
+            std::thread::spawn(move || {
+                let trainer = Trainer {
+                    run,
+                    ..Trainer::new(config, group)
+                };
+                let model = LanguageModel::of_blocks(model);
+                let (model, report) = trainer.fit(model, &data).unwrap();
+                let predictions = report.test_samples * CONTEXT as u64;
+                assert_eq!(report.test_samples, data.test.len() as u64);
+                assert_eq!(report.test_predictions, predictions);
+                parameters(&model)
+            })
+        })
+        .collect::<Vec<_>>();
+    let ranks = ranks.into_iter().map(|rank| rank.join().unwrap());
+    let replicas = ranks.collect::<Vec<_>>();
+    for replica in &replicas {
+        assert_eq!(replica, &replicas[0], "replicas are equal to the bit");
+    }
+    let lines = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    (lines.collect(), replicas[0].clone())
+}
+
+#[test]
+fn one_rank_and_more_learn_the_same() {
+    let text = embedded();
+    for positions in [Positions::Learned, Positions::Rotary] {
+        let model = small(text.tokenizer.vocabulary(), positions);
+        let (lines, _) = train(&model, 1, &twenty_steps(), &text);
+        let (first, last) = (&lines[0], &lines[19]);
+        assert!(last.loss < first.loss - 0.5, "it learns: {lines:?}");
+        let uniform = (text.tokenizer.vocabulary() as f64).ln();
+        assert!(
+            (first.loss - uniform).abs() < 0.2,
+            "at first all are as likely"
+        );
+        for world_size in [2, 3] {
+            let (others, _) = train(&model, world_size, &twenty_steps(), &text);
+            assert_eq!(lines.len(), others.len());
+            for (line, other) in lines.iter().zip(&others) {
+                assert_eq!((line.kind, line.step), (other.kind, other.step));
+                assert_eq!(line.samples, other.samples);
+                assert_eq!(line.predictions, other.predictions);
+                assert_eq!(line.predictions, line.samples * CONTEXT as u64);
+                let difference = (line.loss - other.loss).abs() / line.loss;
+                assert!(difference <= 1e-4, "{line:?} {other:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn micro_batches_change_nothing() {
+    let text = embedded();
+    let model = small(text.tokenizer.vocabulary(), Positions::Learned);
+    let (lines, _) = train(&model, 2, &twenty_steps(), &text);
+    let config = TrainingConfig {
+        accumulate: 3,
+        ..twenty_steps()
+    };
+    let (others, _) = train(&model, 2, &config, &text);
+    for (line, other) in lines.iter().zip(&others) {
+        assert!(
+            (line.loss - other.loss).abs() / line.loss <= 1e-4,
+            "{line:?} {other:?}"
+        );
+    }
+}
+
+#[test]
+fn a_short_text_is_learned_by_heart_and_written_down() {
+    let line = "the quick brown fox jumps over the lazy dog\n";
+    let tokenizer = everburn_datasets::Tokenizer::of_characters_in(line).unwrap();
+    let tokens = tokenizer.encode(&line.repeat(12)).unwrap();
+    let text = TextDataset::new(tokens, CONTEXT);
+    let data = texts(&text, &text.first(4));
+    let config = TrainingConfig {
+        epochs: 40,
+        batch_size: 16,
+        validation_samples: Some(0),
+        optimizer: adam_w(1e-2),
+        ..TrainingConfig::default()
+    };
+    let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+    let model = LanguageModel::of_blocks(small(tokenizer.vocabulary(), Positions::Learned));
+    let (model, report) = trainer.fit(model, &data).unwrap();
+    assert!(report.test_loss.unwrap() < 0.3, "{report:?}");
+
+    let generation = Generation {
+        tokens: 60,
+        temperature: 0.0,
+        seed: 0,
+    };
+    let prompt = tokenizer.encode("the quick br").unwrap();
+    let model = model.valid();
+    let score = |tokens| model.forward(tokens);
+    let written = generation.draw(&prompt, CONTEXT, score, &Device::flex());
+    let written = tokenizer.decode(&written.unwrap());
+    assert!(
+        written.starts_with("own fox jumps over the lazy dog\nthe quick"),
+        "{written:?}"
+    );
+}
+
+#[test]
+fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
+    let text = embedded();
+    let config = TrainingConfig {
+        epochs: 2,
+        steps: None,
+        batch_size: 100,
+        ..twenty_steps()
+    };
+    // Dropout draws from the generator that a careless sample would draw from too.
+    let model = GptConfig::new(text.tokenizer.vocabulary())
+        .with_context(CONTEXT)
+        .with_width(8)
+        .with_layers(1)
+        .with_heads(1)
+        .with_dropout(0.5)
+        .init(&Device::flex());
+    drop(parameters(&model));
+    let data = texts(&text.train, &text.test);
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&steps);
+    let samples = Samples::new(Some(2), move |model: &LanguageModel<Gpt>, step| {
+        let generation = Generation {
+            tokens: 5,
+            temperature: 1.0,
+            seed: step as u64,
+        };
+        let score = |tokens| model.forward(tokens);
+        let drawn = generation.draw(&[0], CONTEXT, score, &Device::flex())?;
+        told.lock().unwrap().push((step, drawn));
+        Ok(None)
+    });
+    let trained = |samples| {
+        let group = ProcessGroup::alone(GroupOptions::default());
+        let trainer = Trainer::new(config.clone(), group);
+        let model = LanguageModel::of_blocks(model.clone());
+        trainer.fit_and_sample(model, &data, samples).unwrap().1
+    };
+    let report = trained(Some(samples.clone()));
+    let drawn = std::mem::take(&mut *steps.lock().unwrap());
+    let at = drawn.iter().map(|(step, _)| *step).collect::<Vec<_>>();
+    // 511 windows less 30: five steps an epoch.
+    assert_eq!(report.steps, 10);
+    assert_eq!(
+        at,
+        [2, 4, 5, 6, 8, 10],
+        "each second step, and the ends of epochs"
+    );
+}

@@ -1,0 +1,13 @@
+//! Text, cut into windows of tokens.
+
+#[cfg(feature = "tensors")]
+mod batcher;
+mod dataset;
+mod source;
+mod tokenizer;
+
+#[cfg(feature = "tensors")]
+pub use batcher::TextBatcher;
+pub use dataset::{TextDataset, TextItem};
+pub use source::{LoadedText, TextRequest, load_text, load_text_in};
+pub use tokenizer::{Tokenizer, TokenizerKind};

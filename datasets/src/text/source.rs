@@ -1,0 +1,282 @@
+//! From a choice to text.
+
+use std::io;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::{TextDataset, Tokenizer, TokenizerKind};
+use crate::locate::{self, Place};
+use crate::{DataChoice, DatasetDescription, DatasetError, Surroundings};
+
+/// A story and verses of our own, for where there is nothing else to read.
+const EMBEDDED: &str = include_str!("embedded.txt");
+
+const FOLDER: &str = "tinyshakespeare";
+const FILE: &str = "input.txt";
+
+/// SHA-256 of the published file: 40,000 lines of Shakespeare, collected by Karpathy (2015).
+const PUBLISHED: &str = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed";
+
+/// The largest file that is read: a text is held in memory, four bytes a token.
+const LARGEST_FILE: u64 = 1 << 30;
+
+/// Which text is wanted, and how it is cut.
+///
+/// ```
+/// use everburn_datasets::{TextRequest, TokenizerKind};
+///
+/// let request = TextRequest { context: 32, ..TextRequest::default() };
+/// assert_eq!(request.tokenizer, TokenizerKind::Char);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextRequest {
+    /// Which text: `auto`, `tinyshakespeare` or `embedded`.
+    pub choice: DataChoice,
+    /// A folder that holds `input.txt`, or the sub-folder `tinyshakespeare`. Looked in first.
+    pub data_dir: Option<PathBuf>,
+    /// What a token is.
+    pub tokenizer: TokenizerKind,
+    /// The characters of an earlier tokenizer, for a model that was trained with it; those of the
+    /// text if absent.
+    pub alphabet: Option<String>,
+    /// How many tokens are predicted in a window.
+    pub context: usize,
+    /// The most training windows.
+    pub train_limit: Option<usize>,
+    /// The most test windows.
+    pub test_limit: Option<usize>,
+}
+
+impl Default for TextRequest {
+    fn default() -> Self {
+        Self {
+            choice: DataChoice::Auto,
+            data_dir: None,
+            tokenizer: TokenizerKind::Char,
+            alphabet: None,
+            context: 64,
+            train_limit: None,
+            test_limit: None,
+        }
+    }
+}
+
+/// Training windows, test windows, and what they are: the answer of [`load_text`].
+///
+/// ```
+/// use everburn_datasets::{DataChoice, TextRequest, load_text};
+///
+/// let request = TextRequest { choice: DataChoice::Embedded, ..TextRequest::default() };
+/// let text = load_text(&request)?;
+/// let start = text.tokenizer.decode(&text.train.window(0)[..23]);
+/// assert_eq!(start, "THE KEEPER OF THE FIRES");
+/// # Ok::<(), everburn_datasets::DatasetError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LoadedText {
+    /// The first nine tenths of the text.
+    pub train: TextDataset,
+    /// The last tenth.
+    pub test: TextDataset,
+    /// Between text and tokens.
+    pub tokenizer: Tokenizer,
+    /// What these are.
+    pub description: DatasetDescription,
+}
+
+impl LoadedText {
+    /// Equal exactly for equal windows of equal text.
+    pub fn fingerprint(&self) -> String {
+        let alphabet = self.tokenizer.alphabet().unwrap_or_default();
+        let alphabet = format!("{:x}", Sha256::digest(alphabet));
+        [alphabet, self.train.fingerprint(), self.test.fingerprint()].join(" ")
+    }
+}
+
+/// Gets the text that `request` describes, in the surroundings of this process.
+///
+/// `tinyshakespeare/input.txt` is looked for in `request.data_dir`, in `$EVERBURN_DATA_DIR` and in the
+/// user's cache folder; it is never downloaded. A file that is not the published one is taken, and the
+/// description says so.
+///
+/// # Errors
+///
+/// - [`DatasetError::TextNotFound`] if the file was asked for by name and is nowhere; `auto` takes the
+///   embedded text then;
+/// - [`DatasetError::NotText`], [`DatasetError::TooLarge`] and [`DatasetError::TooShort`] if a file was
+///   found that cannot be used, whatever the choice;
+/// - [`DatasetError::UnknownCharacter`] if the text has a character that `request.alphabet` lacks;
+/// - [`DatasetError::OtherKind`] if the choice is a set of images.
+pub fn load_text(request: &TextRequest) -> Result<LoadedText, DatasetError> {
+    load_text_in(request, &Surroundings::of_process())
+}
+
+/// As [`load_text`], in surroundings of the caller's making.
+///
+/// # Errors
+///
+/// As [`load_text`].
+pub fn load_text_in(
+    request: &TextRequest,
+    surroundings: &Surroundings,
+) -> Result<LoadedText, DatasetError> {
+    let embedded = |reason: String| Source {
+        name: "embedded",
+        origin: "part of this program".to_owned(),
+        reason,
+        text: EMBEDDED.to_owned(),
+    };
+    let source = match request.choice {
+        DataChoice::Embedded => embedded("asked for".to_owned()),
+        DataChoice::TinyShakespeare => from_file(request, surroundings)?,
+        DataChoice::Auto => match from_file(request, surroundings) {
+            Err(DatasetError::TextNotFound { places }) => embedded(reason_to_fall_back(&places)),
+            found_or_broken => found_or_broken?,
+        },
+        choice => {
+            return Err(DatasetError::OtherKind {
+                choice,
+                found: "images",
+                expected: "text",
+            });
+        }
+    };
+    source.cut(request)
+}
+
+fn reason_to_fall_back(places: &[Place]) -> String {
+    let folders = places
+        .iter()
+        .map(|place| place.folder.display().to_string());
+    let folders = folders.collect::<Vec<_>>();
+    match folders.as_slice() {
+        [] => format!("there is no folder to look for {FOLDER}/{FILE} in"),
+        folders => format!("there is no {FILE} in {}", folders.join(", ")),
+    }
+}
+
+/// A text and where it came from.
+struct Source {
+    name: &'static str,
+    origin: String,
+    reason: String,
+    text: String,
+}
+
+fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Source, DatasetError> {
+    let mut places = Vec::new();
+    for (folder, named_by) in locate::folders(FOLDER, request.data_dir.as_deref(), surroundings) {
+        let path = folder.join(FILE);
+        if let Some(bytes) = read(&path)? {
+            let other = format!("{:x}", Sha256::digest(&bytes)) != PUBLISHED;
+            let note = if other {
+                "; it is not the published text"
+            } else {
+                ""
+            };
+            return Ok(Source {
+                name: "tinyshakespeare",
+                origin: path.display().to_string(),
+                reason: format!("found by {named_by}{note}"),
+                text: into_text(bytes, &path)?,
+            });
+        }
+        places.push(Place {
+            folder,
+            named_by,
+            missing: vec![FILE],
+        });
+    }
+    Err(DatasetError::TextNotFound { places })
+}
+
+/// The bytes of a file; `None` if there is none.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, DatasetError> {
+    let failed = |source: io::Error| DatasetError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = match std::fs::File::open(path) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(None);
+        }
+        file => file.map_err(failed)?,
+    };
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > LARGEST_FILE {
+        return Err(DatasetError::TooLarge {
+            path: path.to_owned(),
+            most: LARGEST_FILE,
+        });
+    }
+    Ok(Some(bytes))
+}
+
+fn into_text(bytes: Vec<u8>, path: &Path) -> Result<String, DatasetError> {
+    String::from_utf8(bytes).map_err(|error| DatasetError::NotText {
+        path: path.to_owned(),
+        offset: error.utf8_error().valid_up_to(),
+    })
+}
+
+impl Source {
+    fn cut(self, request: &TextRequest) -> Result<LoadedText, DatasetError> {
+        let context = request.context;
+        let tokenizer = match (request.tokenizer, &request.alphabet) {
+            (TokenizerKind::Byte, _) => Tokenizer::of_bytes(),
+            (TokenizerKind::Char, Some(alphabet)) => Tokenizer::of_alphabet(alphabet)?,
+            // An empty text is too short, which is the better thing to say.
+            (TokenizerKind::Char, None) if self.text.is_empty() => Tokenizer::of_bytes(),
+            (TokenizerKind::Char, None) => Tokenizer::of_characters_in(&self.text)?,
+        };
+        let tokens = tokenizer.encode(&self.text)?;
+        let (count, cut) = (tokens.len(), tokens.len() / 10 * 9);
+        if context == 0 || count - cut <= context {
+            return Err(DatasetError::TooShort {
+                origin: self.origin,
+                tokens: count,
+                context,
+            });
+        }
+        let [train, test] = TextDataset::new(tokens, context).split(cut);
+        let limited = |text: TextDataset, limit: Option<usize>, split| match limit {
+            None => Ok(text),
+            Some(0) => Err(DatasetError::Count {
+                split,
+                count: 0,
+                most: text.len(),
+            }),
+            Some(count) => Ok(text.first(count)),
+        };
+        let train = limited(train, request.train_limit, "training")?;
+        let test = limited(test, request.test_limit, "test")?;
+        let unit = match tokenizer.kind() {
+            TokenizerKind::Char => "characters",
+            TokenizerKind::Byte => "bytes",
+        };
+        let description = DatasetDescription {
+            name: self.name.to_owned(),
+            origin: self.origin,
+            reason: self.reason,
+            train: train.len(),
+            test: test.len(),
+            unit: format!("windows of {context} {unit}"),
+        };
+        Ok(LoadedText {
+            train,
+            test,
+            tokenizer,
+            description,
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! A layer of a decoder.
+
+use burn::module::Module;
+use burn::nn::{Dropout, LayerNorm};
+use burn::prelude::*;
+use burn::tensor::activation::gelu;
+pub(super) use everburn_nn::{Linear, LinearConfig};
+
+use super::attention::Attention;
+
+/// Attention, then a feed-forward net, each on normalised inputs and added to what came in.
+#[derive(Module, Debug)]
+pub struct Layer {
+    pub(super) norm1: LayerNorm,
+    pub(super) attention: Attention,
+    pub(super) norm2: LayerNorm,
+    pub(super) feed_forward: FeedForward,
+    pub(super) dropout: Dropout,
+}
+
+impl Layer {
+    /// Vectors of tokens that know of those before them.
+    ///
+    /// # Shapes
+    /// - x, output: `[B, T, E]`
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let attended = self.attention.forward(self.norm1.forward(x.clone()));
+        let x = x + self.dropout.forward(attended);
+        let fed = self.feed_forward.forward(self.norm2.forward(x.clone()));
+        x + self.dropout.forward(fed)
+    }
+}
+
+/// Two linear layers with a wide space between them.
+#[derive(Module, Debug)]
+pub(super) struct FeedForward {
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+}
+
+impl FeedForward {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.down.forward(gelu(self.up.forward(x)))
+    }
+}

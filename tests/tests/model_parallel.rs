@@ -1,0 +1,105 @@
+//! `--strategy model-parallel`: one model over several devices of a process.
+
+use everburn_tests::{Everburn, Run};
+
+/// Three steps of `model` with these flags, recorded in `name`.
+fn train(folder: &std::path::Path, model: &str, name: &str, flags: &[&str]) -> Run {
+    let always = [
+        "--steps",
+        "3",
+        "--log-every",
+        "1",
+        "--epochs",
+        "1",
+        "--run-dir",
+        name,
+    ];
+    let ended = Everburn::train(folder, model)
+        .args(always)
+        .args(flags)
+        .run();
+    ended.succeeded();
+    Run::new(folder.join(name))
+}
+
+#[test]
+fn a_model_on_two_devices_trains_as_on_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = train(folder.path(), "mnist", "one", &[]);
+    let flags = ["--strategy", "model-parallel", "--devices", "flex,flex"];
+    let two = train(folder.path(), "mnist", "two", &flags);
+    let report = two.report();
+    assert_eq!(report["world_size"], 1, "{report:#}");
+    assert_eq!(report["steps"], 3, "{report:#}");
+    let (theirs, ours) = (one.losses("step"), two.losses("step"));
+    assert_eq!((theirs.len(), ours.len()), (3, 3));
+    for ((_, theirs), (_, ours)) in theirs.into_iter().zip(ours) {
+        assert!((theirs - ours).abs() <= 1e-5 * theirs, "{theirs} {ours}");
+    }
+    let config = two.text("config.toml");
+    assert!(config.contains("strategy = \"model-parallel\""), "{config}");
+
+    // What it leaves is what one device leaves: an evaluation on one reads it.
+    let evaluation = Everburn::new(folder.path(), ["eval", "two"])
+        .run()
+        .succeeded();
+    let loss = format!("loss {:.4}", two.number("test_loss"));
+    assert!(evaluation.stdout.contains(&loss), "{evaluation}");
+}
+
+#[test]
+fn each_rank_may_have_a_model_on_several_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = train(folder.path(), "mnist", "one", &[]);
+    let flags = [
+        "--strategy",
+        "model-parallel",
+        "--devices",
+        "flex,flex,flex,flex",
+    ];
+    let flags = [&flags[..], &["--ranks", "2"]].concat();
+    let two = train(folder.path(), "mnist", "two", &flags);
+    assert_eq!(two.report()["world_size"], 2);
+    for ((_, theirs), (_, ours)) in one.losses("step").into_iter().zip(two.losses("step")) {
+        assert!((theirs - ours).abs() <= 1e-5 * theirs, "{theirs} {ours}");
+    }
+}
+
+fn refused(flags: &[&str], messages: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let strategy = ["--strategy", "model-parallel"];
+    let ended = Everburn::train(folder.path(), "mnist")
+        .args(strategy)
+        .args(flags)
+        .run();
+    ended.failed_with(2, messages);
+    assert!(!ended.stderr.contains("panicked"), "{ended}");
+    assert!(!folder.path().join("runs").exists(), "{ended}");
+}
+
+#[test]
+fn devices_that_do_not_fit_the_model_or_the_ranks_are_refused() {
+    let enough = "two devices or more";
+    refused(&[], &[enough, "1 in --devices", "--devices flex,flex"]);
+    refused(&["--devices", "flex"], &[enough]);
+    let uneven = ["--devices", "flex,flex,flex", "--ranks", "2"];
+    refused(&uneven, &[enough, "--ranks 2 and 3 in --devices"]);
+    let many = ["--devices", "flex,flex,flex,flex,flex"];
+    let message = "a model of 4 blocks cannot be shared by 5 devices";
+    refused(&many, &["mnist", message, "name 4 devices or fewer"]);
+    refused(&["--devices", "flex,gpu"], &["no device called `gpu`"]);
+}
+
+#[test]
+fn devices_that_are_not_there_are_refused() {
+    if std::path::Path::new("/proc/driver/nvidia/version").exists() {
+        everburn_tests::skip("two GPUs on a machine without", "there is one");
+        return;
+    }
+    let messages = [
+        "cuda:0 cannot be used",
+        "no NVIDIA driver",
+        "--devices flex,flex",
+    ];
+    refused(&["--gpus", "2"], &messages);
+}

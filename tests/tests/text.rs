@@ -1,0 +1,196 @@
+//! Models of text: from the command line to what they write.
+
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Run};
+
+/// A decoder that trains in a moment, on the embedded text.
+const SMALL_GPT: &str = "model = \"gpt-nano\"\n\
+    [gpt]\ncontext = 16\nwidth = 16\nlayers = 2\nheads = 2\ndropout = 0.1\n\
+    [data]\nname = \"embedded\"\ntrain_samples = 80\ntest_samples = 20\n\
+    [training]\nbatch_size = 16\nvalidation_samples = 16\nlog_every = 1\n";
+
+/// `everburn train` of the small decoder with `flags`, in the run directory `name`.
+fn train(folder: &Path, name: &str, flags: &[&str]) -> (Run, Ended) {
+    std::fs::write(folder.join("small.toml"), SMALL_GPT).unwrap();
+    let arguments = ["train", "--config", "small.toml", "--epochs", "2"];
+    let ended = Everburn::new(folder, arguments)
+        .args(["--run-dir", name])
+        .args(flags)
+        .run();
+    (Run::new(folder.join(name)), ended)
+}
+
+fn generate(folder: &Path, flags: &[&str]) -> Ended {
+    Everburn::new(folder, ["generate", "run"]).args(flags).run()
+}
+
+#[test]
+fn a_model_of_text_trains_shows_samples_is_evaluated_and_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, ended) = train(folder.path(), "run", &["--sample-every", "3"]);
+    let ended = ended.succeeded();
+    let first = ended.stdout.lines().next().unwrap_or_default();
+    let expected = "data: embedded, 80 training and 20 test windows of 16 characters";
+    assert!(first.starts_with(expected), "{ended}");
+    for step in [3, 4, 6, 8] {
+        let sample = format!("sample after step {step}:\n    ");
+        assert!(ended.stdout.contains(&sample), "{ended}");
+    }
+    assert_eq!(ended.stdout.matches("sample after").count(), 4, "{ended}");
+
+    let report = run.report();
+    assert_eq!(
+        (&report["dataset"], &report["model"]),
+        (&"embedded".into(), &"gpt-nano".into())
+    );
+    assert_eq!(
+        (&report["test_samples"], &report["test_predictions"]),
+        (&20.into(), &320.into())
+    );
+    let config = run.text("config.toml");
+    assert!(
+        config.contains("alphabet = ") && config.contains("vocabulary = "),
+        "{config}"
+    );
+    for line in run.metrics() {
+        let samples = line["samples"].as_u64().unwrap();
+        assert_eq!(line["predictions"], samples * 16, "{line}");
+    }
+
+    let eval = Everburn::new(folder.path(), ["eval", "run", "--json"]).run();
+    let eval = eval.succeeded();
+    let result = serde_json::from_str::<serde_json::Value>(eval.stdout.trim()).unwrap();
+    assert_eq!(
+        result["test_loss"], report["test_loss"],
+        "the trained model"
+    );
+    assert_eq!(result["test_predictions"], 320);
+
+    let flags = ["--prompt", "The ", "--tokens", "40", "--seed", "1"];
+    let written = generate(folder.path(), &flags).succeeded().stdout;
+    assert!(written.starts_with("The "), "{written}");
+    assert_eq!(written.chars().count(), 4 + 40 + 1, "{written:?}");
+    assert_eq!(generate(folder.path(), &flags).succeeded().stdout, written);
+    let other = ["--prompt", "The ", "--tokens", "40", "--seed", "2"];
+    assert_ne!(generate(folder.path(), &other).succeeded().stdout, written);
+    let likeliest = ["--prompt", "The ", "--temperature", "0", "--seed", "7"];
+    let again = [
+        "--prompt",
+        "The ",
+        "--temperature",
+        "0",
+        "--checkpoint",
+        "2",
+    ];
+    let likeliest = generate(folder.path(), &likeliest).succeeded().stdout;
+    assert_eq!(
+        generate(folder.path(), &again).succeeded().stdout,
+        likeliest
+    );
+}
+
+#[test]
+fn samples_do_not_change_the_training_and_ranks_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let (with, ended) = train(folder.path(), "with", &["--sample-every", "1"]);
+    ended.succeeded();
+    let (without, ended) = train(folder.path(), "without", &[]);
+    ended.succeeded();
+    for kind in ["step", "validation", "test"] {
+        assert_eq!(
+            with.losses(kind),
+            without.losses(kind),
+            "{kind}, to the bit"
+        );
+    }
+    let weights = |run: &Run| std::fs::read(run.path.join("model.safetensors")).unwrap();
+    assert_eq!(weights(&with), weights(&without));
+    // Without dropout, which draws other numbers on each rank.
+    let config = with
+        .text("config.toml")
+        .replace("dropout = 0.1", "dropout = 0.0");
+    std::fs::write(folder.path().join("none.toml"), config).unwrap();
+    let runs = ["1", "2"].map(|ranks| {
+        let name = format!("ranks-{ranks}");
+        let arguments = ["train", "--config", "none.toml", "--ranks", ranks];
+        let ended = Everburn::new(folder.path(), arguments)
+            .args(["--run-dir", &name])
+            .run()
+            .succeeded();
+        let sampled = ended.stdout.matches("sample after step 1:").count();
+        assert_eq!(sampled, 1, "rank 0 alone: {ended}");
+        Run::new(folder.path().join(name))
+    });
+    let [one, two] = runs.each_ref().map(|run| run.losses("step"));
+    assert_eq!(one.len(), two.len());
+    for ((_, one), (_, two)) in one.into_iter().zip(two) {
+        assert!((one - two).abs() <= 1e-4 * one, "{one} {two}");
+    }
+}
+
+#[test]
+fn bytes_are_tokens_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--tokenizer", "byte", "--steps", "2"];
+    let (run, ended) = train(folder.path(), "run", &flags);
+    ended.succeeded();
+    let config = run.text("config.toml");
+    assert!(config.contains("vocabulary = 256"), "{config}");
+    assert!(!config.contains("alphabet"), "{config}");
+    // A model that has learned nothing writes bytes that are no UTF-8, and they are shown.
+    let flags = ["--prompt", "Größe", "--tokens", "20"];
+    let written = generate(folder.path(), &flags).succeeded().stdout;
+    assert!(written.starts_with("Größe"), "{written}");
+}
+
+#[test]
+fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], messages: &[&str]| {
+        let ended = Everburn::new(folder.path(), arguments).run();
+        ended.failed_with(2, messages);
+    };
+    let messages = ["--data mnist is images", "takes text"];
+    refused(&["train", "gpt-nano", "--data", "mnist"], &messages);
+    let messages = ["--data embedded is text", "takes images"];
+    refused(&["train", "mnist", "--data", "embedded"], &messages);
+    let messages = ["mnist does not read text", "--tokenizer"];
+    refused(&["train", "mnist", "--tokenizer", "byte"], &messages);
+    refused(
+        &["train", "gpt-nano", "--tokenizer", "word"],
+        &["word", "char"],
+    );
+    let messages = ["--sample-every must be at least 1"];
+    refused(&["train", "gpt-nano", "--sample-every", "0"], &messages);
+    let messages = ["tinyshakespeare was not found", "--data embedded"];
+    refused(
+        &["train", "gpt-nano", "--data", "tinyshakespeare"],
+        &messages,
+    );
+    std::fs::write(
+        folder.path().join("wide.toml"),
+        "model = \"gpt-nano\"\n[gpt]\nheads = 3\n",
+    )
+    .unwrap();
+    let messages = ["3 heads cannot share a width of", "[gpt]"];
+    refused(&["train", "--config", "wide.toml"], &messages);
+    assert!(!folder.path().join("runs").exists(), "nothing was started");
+
+    let (_, ended) = train(folder.path(), "run", &["--steps", "1"]);
+    ended.succeeded();
+    let messages = ["'ü'", "none of the"];
+    refused(&["generate", "run", "--prompt", "über"], &messages);
+    refused(
+        &["generate", "run", "--temperature", "-1"],
+        &["the temperature must be"],
+    );
+    refused(&["generate", "nowhere"], &["nowhere"]);
+    let images =
+        Everburn::train(folder.path(), "mlp").args(["--epochs", "1", "--run-dir", "images"]);
+    images.run().succeeded();
+    refused(
+        &["generate", "images"],
+        &["mlp reads images and writes nothing", "gpt-nano"],
+    );
+}
