@@ -22,7 +22,7 @@ use crate::error::TrainError;
 use crate::evaluation::evaluate;
 use crate::finite::{require_finite, require_finite_loss};
 use crate::memory::PeakMemory;
-use crate::outcome::LoopOutcome;
+use crate::outcome::{LoopOutcome, stopped_by_user};
 use crate::renderer::Display;
 use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
@@ -492,10 +492,6 @@ where
         let result = self.events.process_valid(event);
         result.map_err(|error| TrainError::BurnTrain(error.to_string()))
     }
-}
-
-fn stopped_by_user(step: usize) -> String {
-    format!("by the user after step {step}")
 }
 
 fn items(processed: u64, total: usize) -> ItemProgress {
