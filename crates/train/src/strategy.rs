@@ -142,6 +142,7 @@ where
             self.outcome.step = progress.step;
             self.outcome.best = progress.best;
         }
+        model = self.setup.config.activation_checkpointing.prepare(model);
         if self.setup.config.sync_batch_norm {
             model = synchronize_batch_norms(model, &self.setup.group)?;
             if !everburn_nn::spans_ranks(&model) && self.setup.group.world_size() > 1 {
