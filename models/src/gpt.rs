@@ -287,8 +287,7 @@ impl Gpt {
         let x = self.norm.forward(x).reshape([batch * length, width]);
         let tokens = self.wte.weight.val(); // [V, E]
         let vocabulary = tokens.dims()[0];
-        everburn_nn::linear(x, tokens.transpose(), None)
-            .reshape([batch, length, vocabulary])
+        everburn_nn::linear(x, tokens.transpose(), None).reshape([batch, length, vocabulary])
     }
 }
 
@@ -296,10 +295,12 @@ impl Gpt {
 /// (Shoeybi et al. 2019, section 3). What tokens and scores share is whole on all ranks.
 impl TensorParallel for Gpt {
     fn tensor_rules(&self) -> Vec<TensorRule> {
-        let head = self.layers.first().map_or(1, |layer| layer.attention.head_width);
-        let heads = ["q", "k", "v"].map(|name| {
-            TensorRule::column(format!("layers.*.attention.{name}")).in_units_of(head)
-        });
+        let head = self
+            .layers
+            .first()
+            .map_or(1, |layer| layer.attention.head_width);
+        let heads = ["q", "k", "v"]
+            .map(|name| TensorRule::column(format!("layers.*.attention.{name}")).in_units_of(head));
         let others = [
             TensorRule::row("layers.*.attention.out").in_units_of(head),
             TensorRule::column("layers.*.feed_forward.up"),
