@@ -27,10 +27,13 @@ mod generate;
 mod launching;
 mod list;
 mod logging;
+mod mesh;
 mod model_parallel;
+mod over_ranks;
 mod preset;
 mod rank;
 mod sampling;
+mod summary;
 mod train;
 
 use std::process::ExitCode;

@@ -5,13 +5,12 @@ use std::fmt::Write as _;
 use everburn::burn::prelude::Device;
 use everburn::nn::{Activation, DeviceSplit, InBlocks, PlacementError, split_by_time};
 use everburn::train::{ActivationCheckpointing, Objective, Supervised, TrainError};
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
 use crate::arguments::Strategy;
 use crate::config::{RanksConfig, RunConfig};
 use crate::devices;
 use crate::error::CliError;
+use crate::mesh::model_blocks;
 
 /// How many samples blocks are timed on: the shares hardly change with more.
 pub(crate) const TIMED_SAMPLES: usize = 8;
@@ -47,28 +46,12 @@ pub(crate) fn check_model(config: &RunConfig) -> Result<(), CliError> {
         return Ok(());
     }
     let devices = config.ranks.devices.len() / config.ranks.ranks.max(1);
-    let options = config.model_options();
-    let blocks = registry::visit(&config.model, &options, CountBlocks)?;
-    let blocks = blocks.ok_or(CliError::NoModel)?;
+    let blocks = model_blocks(config)?.len();
     if devices > blocks {
         let error = PlacementError::TooManyDevices { devices, blocks };
         return Err(CliError::usage(format!("{}: {error}", config.model)));
     }
     Ok(())
-}
-
-struct CountBlocks;
-
-impl ModelVisitor for CountBlocks {
-    type Output = usize;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> usize {
-        init(&Device::flex()).blocks().len()
-    }
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> usize {
-        init(&Device::flex()).blocks().len()
-    }
 }
 
 /// The devices of a rank's model with their names, if it has several.
