@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use everburn::collectives::group::TransportKind;
 use everburn::distributed::{BufferSync, CommunicationHookConfig};
-use everburn::train::{ActivationCheckpointing, OptimizerKind, Schedule};
+use everburn::schedules::ScheduleKind;
+use everburn::train::{ActivationCheckpointing, Mesh, OptimizerKind, Schedule, Stages};
 use everburn_datasets::TokenizerKind;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,9 @@ pub(crate) struct TrainArguments {
 
     #[command(flatten)]
     pub(crate) ranks: RankFlags,
+
+    #[command(flatten)]
+    pub(crate) parallel: ParallelFlags,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -93,9 +97,10 @@ pub(crate) struct TrainingFlags {
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) learning_rate: Option<f64>,
 
-    /// constant or cosine [default: constant].
-    #[arg(long, value_parser = kebab::<Schedule>)]
-    pub(crate) schedule: Option<Schedule>,
+    /// How the learning rate changes: constant or cosine [default: constant]; or the order of a
+    /// pipeline's passes: gpipe, 1f1b, interleaved or zb-h1 [default: 1f1b]. Given twice, it says both.
+    #[arg(long)]
+    pub(crate) schedule: Vec<ScheduleFlag>,
 
     /// The share of its last update that sgd keeps [default: 0].
     #[arg(long, allow_negative_numbers = true)]
@@ -280,6 +285,57 @@ pub(crate) struct RankFlags {
     /// Plain lines even on a terminal.
     #[arg(long)]
     pub(crate) no_dashboard: bool,
+}
+
+/// What `--schedule` says: there are two kinds of schedules, and no name is of both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScheduleFlag {
+    /// How the learning rate changes.
+    LearningRate(Schedule),
+    /// What the ranks of a pipeline do.
+    Pipeline(ScheduleKind),
+}
+
+impl std::str::FromStr for ScheduleFlag {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let learning_rate = kebab(name).map(Self::LearningRate);
+        let pipeline = || name.parse().map(Self::Pipeline);
+        learning_rate.or_else(|_| pipeline()).map_err(|_| {
+            "use constant or cosine for the learning rate, or gpipe, 1f1b, interleaved or zb-h1 for a \
+             pipeline"
+                .to_string()
+        })
+    }
+}
+
+/// How a model is shared out over ranks.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Model over ranks")]
+pub(crate) struct ParallelFlags {
+    /// How the ranks are arranged, as in data=2,pipeline=2,tensor=1: so many replicas of the model, each
+    /// cut into the stages of a pipeline, each layer shared by so many ranks [default: all replicas].
+    #[arg(long, value_name = "AXES")]
+    pub(crate) mesh: Option<Mesh>,
+
+    /// Cut the model over N ranks: --mesh pipeline=N with as many replicas as --ranks has room for.
+    #[arg(long, value_name = "N", conflicts_with = "mesh")]
+    pub(crate) pipeline: Option<usize>,
+
+    /// Into how many parts a pipeline cuts a replica's share of a global batch [default: 4 for each rank
+    /// of the pipeline, or the next smaller number that divides the share].
+    #[arg(long, value_name = "M")]
+    pub(crate) micro_batches: Option<usize>,
+
+    /// How many stages a rank has with --schedule interleaved [default: 2].
+    #[arg(long, value_name = "V")]
+    pub(crate) chunks: Option<usize>,
+
+    /// Where stages begin: auto (balanced by measured times), even (by numbers of parameters), or the
+    /// names of the blocks that begin a stage, as in conv2,fc1 [default: auto].
+    #[arg(long, value_name = "WHERE")]
+    pub(crate) stages: Option<Stages>,
 }
 
 #[derive(Debug, Clone, Args)]

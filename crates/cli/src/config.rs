@@ -4,18 +4,20 @@ use std::path::{Path, PathBuf};
 
 use everburn::collectives::group::TransportKind;
 use everburn::prelude::RunDirectory;
-use everburn::train::TrainingConfig;
+use everburn::train::{ParallelConfig, TrainingConfig};
 use everburn_datasets::TokenizerKind;
+use everburn_launch::RankEnvironment;
 use everburn_models::registry::{self, GptOptions, ModelOptions};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::arguments::{
-    DataFlags, GradientFlags, RankFlags, Strategy, TrainArguments, TrainingFlags,
+    DataFlags, GradientFlags, ParallelFlags, RankFlags, ScheduleFlag, Strategy, TrainArguments,
+    TrainingFlags,
 };
 use crate::error::CliError;
-use crate::model_parallel;
 use crate::preset::preset;
+use crate::{mesh, model_parallel};
 
 /// Which data a run reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -102,6 +104,9 @@ pub(crate) struct RunConfig {
     pub(crate) data: DataConfig,
     pub(crate) ranks: RanksConfig,
     pub(crate) training: TrainingConfig,
+    /// How the model is shared out over ranks.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) parallel: ParallelConfig,
     /// Of models of text only.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) text: TextConfig,
@@ -126,11 +131,15 @@ impl RunConfig {
         self.ranks.ranks.saturating_mul(self.ranks.nodes)
     }
 
-    /// Resolves what `arguments` ask for.
+    /// Resolves what `arguments` ask for. Where torchrun, srun or a person has started this process as a
+    /// rank, `environment` says how many ranks there are.
     ///
     /// # Errors
     /// [`CliError`] naming the flag, file or value that cannot be used.
-    pub(crate) fn resolve(arguments: &TrainArguments) -> Result<Self, CliError> {
+    pub(crate) fn resolve(
+        arguments: &TrainArguments,
+        environment: Option<&RankEnvironment>,
+    ) -> Result<Self, CliError> {
         let file = match (&arguments.config, &arguments.run_dir, arguments.resume) {
             (Some(path), ..) => Some(path.clone()),
             (None, Some(run_dir), true) => Some(RunDirectory::open(run_dir)?.config_path()),
@@ -153,21 +162,22 @@ impl RunConfig {
         let mut table = preset(&model);
         merge(&mut table, file_layer);
         merge(&mut table, flags_layer(arguments, &model)?);
-        let config = Self::deserialize(Value::Table(table)).map_err(|error| match file {
+        let mut config = Self::deserialize(Value::Table(table)).map_err(|error| match file {
             Some(path) => CliError::Config {
                 path,
                 reason: error.to_string(),
             },
             None => CliError::usage(error.to_string()),
         })?;
-        config.validate()?;
+        if let Some(environment) = environment.filter(|rank| rank.launcher_pid.is_none()) {
+            config.ranks.ranks = environment.local_world_size;
+            config.ranks.nodes = environment.world_size / environment.local_world_size.max(1);
+        }
+        config.validate_ranks()?;
+        let parallelism = mesh::settle(&mut config, arguments)?;
+        config.training.validate(parallelism.mesh.data)?;
+        config.validate_text()?;
         Ok(config)
-    }
-
-    fn validate(&self) -> Result<(), CliError> {
-        self.validate_ranks()?;
-        self.training.validate(self.world_size())?;
-        self.validate_text()
     }
 
     fn validate_text(&self) -> Result<(), CliError> {
@@ -269,7 +279,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     layer.set(&["training", "epochs"], epochs.as_ref())?;
     layer.set(&["training", "steps"], steps.as_ref())?;
     layer.set(&["training", "batch_size"], batch_size.as_ref())?;
-    layer.set(&["training", "schedule"], schedule.as_ref())?;
+    add_schedules(&mut layer, schedule)?;
     layer.set(&["training", "seed"], seed.as_ref())?;
     layer.set(
         &["training", "validation_samples"],
@@ -296,7 +306,35 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     add_gradient_flags(&mut layer, gradients)?;
     add_data_flags(&mut layer, &arguments.data)?;
     add_rank_flags(&mut layer, &arguments.ranks)?;
+    add_parallel_flags(&mut layer, &arguments.parallel)?;
     Ok(layer.table)
+}
+
+/// Each kind of schedule once at most.
+fn add_schedules(layer: &mut Layer, flags: &[ScheduleFlag]) -> Result<(), CliError> {
+    let (mut learning_rate, mut pipeline) = (None, None);
+    for flag in flags {
+        let before = match flag {
+            ScheduleFlag::LearningRate(schedule) => learning_rate.replace(schedule).is_some(),
+            ScheduleFlag::Pipeline(kind) => pipeline.replace(kind).is_some(),
+        };
+        if before {
+            return Err(CliError::usage_with_help(
+                "--schedule is given twice for the same thing",
+                "one may say how the learning rate changes, another one the order of a pipeline's passes: \
+                 --schedule cosine --schedule 1f1b",
+            ));
+        }
+    }
+    layer.set(&["training", "schedule"], learning_rate)?;
+    layer.set(&["parallel", "schedule"], pipeline)
+}
+
+fn add_parallel_flags(layer: &mut Layer, flags: &ParallelFlags) -> Result<(), CliError> {
+    layer.set(&["parallel", "mesh"], flags.mesh.as_ref())?;
+    layer.set(&["parallel", "micro_batches"], flags.micro_batches.as_ref())?;
+    layer.set(&["parallel", "chunks"], flags.chunks.as_ref())?;
+    layer.set(&["parallel", "stages"], flags.stages.as_ref())
 }
 
 fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Result<(), CliError> {
@@ -374,6 +412,8 @@ impl RunConfig {
         let mut table =
             Table::try_from(&self).map_err(|error| CliError::usage(error.to_string()))?;
         table.remove("ranks");
+        // What trained on many ranks may be measured on one.
+        table.remove("parallel");
         let mut layer = Layer::default();
         add_data_flags(&mut layer, data)?;
         add_rank_flags(&mut layer, ranks)?;
@@ -381,6 +421,12 @@ impl RunConfig {
         let config = Self::deserialize(Value::Table(table))
             .map_err(|error| CliError::usage(error.to_string()))?;
         config.validate_ranks()?;
+        if config.ranks.strategy == Strategy::ModelParallel {
+            return Err(CliError::usage_with_help(
+                "--strategy model-parallel is for training: an evaluation has its model on one device",
+                "leave it out; what was trained on several devices is evaluated on one as well",
+            ));
+        }
         Ok(config)
     }
 }

@@ -27,6 +27,7 @@ mod generate;
 mod launching;
 mod list;
 mod logging;
+mod mesh;
 mod model_parallel;
 mod preset;
 mod rank;

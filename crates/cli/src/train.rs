@@ -21,7 +21,7 @@ use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
 use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
-use crate::{data, devices, launching, model_parallel, rank};
+use crate::{data, devices, launching, mesh, model_parallel, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -29,13 +29,19 @@ pub(crate) fn run(
     environment: Option<&RankEnvironment>,
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
-    let mut config = RunConfig::resolve(arguments)?;
+    let mut config = RunConfig::resolve(arguments, environment)?;
     if let Some(environment) = environment {
+        if let Some(parallelism) = mesh::check(&config)? {
+            return mesh::parallel_job(&config, &parallelism);
+        }
         return train_as_rank(config, arguments, environment);
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
     model_parallel::check_model(&config)?;
+    if let Some(parallelism) = mesh::check(&config)? {
+        return mesh::parallel_job(&config, &parallelism);
+    }
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config)?;
     say!("{}", loaded.description());
@@ -219,11 +225,6 @@ fn train_as_rank(
     let loaded = data::load(&config)?;
     resolve_data(&mut config, &loaded);
     let ours = environment.launcher_pid.is_some();
-    if !ours {
-        // torchrun, srun or a person has said how many ranks there are.
-        config.ranks.ranks = environment.local_world_size;
-        config.ranks.nodes = environment.world_size / environment.local_world_size.max(1);
-    }
     let (run, _lock) = match (&arguments.run_dir, environment.rank == 0) {
         (_, false) => (None, None),
         (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
@@ -235,7 +236,7 @@ fn train_as_rank(
     };
     let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
     let device = match model_devices.as_deref() {
-        Some([first, ..]) => first.clone(),
+        Some([(_, first), ..]) => first.clone(),
         _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
     };
     let job = RankJob {
@@ -260,7 +261,7 @@ struct RankJob<'a> {
     display: renderer::Display,
     stop: StopSignal,
     /// The devices that the model is cut over, if it is.
-    model_devices: Option<Vec<Device>>,
+    model_devices: Option<Vec<(String, Device)>>,
 }
 
 impl<'a> RankJob<'a> {

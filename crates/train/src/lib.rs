@@ -11,6 +11,7 @@
 //! | [`Classifier`], [`LanguageModel`] | the two objectives that there are |
 //! | [`TrainingConfig`] | how to train, as written to `config.toml` |
 //! | [`ActivationCheckpointing`], [`PeakMemory`] | less memory for more time, and how much memory |
+//! | [`ParallelConfig`], [`Parallelism`], [`Mesh`] | how a model is shared out over ranks |
 //! | [`data_parallel()`] | several devices in one process |
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
@@ -28,9 +29,14 @@ mod evaluation;
 mod finite;
 mod generation;
 mod memory;
+mod mesh;
 mod metrics;
+mod model_over_ranks;
 mod objective;
+mod optimizer_states;
 mod outcome;
+mod parallel_config;
+mod pipeline_parallel;
 pub mod renderer;
 mod report;
 mod run_directory;
@@ -50,8 +56,12 @@ pub use data_parallel::data_parallel;
 pub use error::TrainError;
 pub use generation::Generation;
 pub use memory::PeakMemory;
+pub use mesh::{Axis, Coordinates, InvalidMesh, Mesh};
 pub use metrics::RankMetric;
+pub use model_over_ranks::ModelOverRanks;
 pub use objective::{Classification, Loss, NextToken, Objective};
+pub use parallel_config::{InvalidStages, ParallelConfig, ParallelError, Parallelism, Stages};
+pub use pipeline_parallel::PipelineParallel;
 pub use report::{BestEpoch, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
 pub use samples::Samples;

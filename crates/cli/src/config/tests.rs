@@ -24,7 +24,7 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
         ..TrainArguments::default()
     };
     arguments.training.learning_rate = Some(0.25);
-    let config = RunConfig::resolve(&arguments).unwrap();
+    let config = RunConfig::resolve(&arguments, None).unwrap();
     assert_eq!(config.model, "mnist-bn");
     assert_eq!(config.training.epochs, 7, "from the file");
     assert_eq!(
@@ -41,7 +41,7 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
 
 #[test]
 fn a_preset_wins_over_the_defaults() {
-    let config = RunConfig::resolve(&arguments("mnist-bn")).unwrap();
+    let config = RunConfig::resolve(&arguments("mnist-bn"), None).unwrap();
     assert_eq!(config.training.schedule, everburn::train::Schedule::Cosine);
 }
 
@@ -50,7 +50,7 @@ fn the_resolved_configuration_repeats_itself() {
     let mut arguments = arguments("mnist");
     arguments.training.early_stopping = Some(3);
     arguments.ranks.ranks = Some(2);
-    let config = RunConfig::resolve(&arguments).unwrap();
+    let config = RunConfig::resolve(&arguments, None).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
@@ -58,12 +58,12 @@ fn the_resolved_configuration_repeats_itself() {
         config: Some(path),
         ..TrainArguments::default()
     };
-    assert_eq!(RunConfig::resolve(&again).unwrap(), config);
+    assert_eq!(RunConfig::resolve(&again, None).unwrap(), config);
 }
 
 #[test]
 fn an_unknown_model_suggests_the_nearest() {
-    let error = RunConfig::resolve(&arguments("mnits")).unwrap_err();
+    let error = RunConfig::resolve(&arguments("mnits"), None).unwrap_err();
     assert_eq!(error.to_string(), "there is no model called `mnits`");
     let help = miette::Diagnostic::help(&error).unwrap().to_string();
     assert!(help.starts_with("did you mean `mnist`?"), "{help}");
@@ -74,14 +74,14 @@ fn impossible_numbers_of_ranks_are_refused() {
     let mut none = arguments("mnist");
     none.ranks.ranks = Some(0);
     assert!(
-        RunConfig::resolve(&none)
+        RunConfig::resolve(&none, None)
             .unwrap_err()
             .to_string()
             .contains("--ranks 0")
     );
     let mut many = arguments("mnist");
     many.ranks.ranks = Some(65);
-    let error = RunConfig::resolve(&many).unwrap_err().to_string();
+    let error = RunConfig::resolve(&many, None).unwrap_err().to_string();
     assert!(
         error.contains("64 samples cannot be shared by 65 ranks"),
         "{error}"
@@ -92,7 +92,7 @@ fn impossible_numbers_of_ranks_are_refused() {
 fn gpus_mean_one_rank_each() {
     let mut arguments = arguments("mnist");
     arguments.ranks.gpus = Some(2);
-    let config = RunConfig::resolve(&arguments).unwrap();
+    let config = RunConfig::resolve(&arguments, None).unwrap();
     assert_eq!(config.ranks.ranks, 2);
     assert_eq!(config.ranks.devices, ["cuda:0", "cuda:1"]);
 }

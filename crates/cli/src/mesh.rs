@@ -1,0 +1,219 @@
+//! `--mesh` and `--pipeline`: a model shared out over ranks.
+
+use std::process::ExitCode;
+
+use everburn::burn::prelude::Device;
+use everburn::nn::{InBlocks, parameter_counts};
+use everburn::train::{Mesh, ParallelError, Parallelism};
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+
+use crate::arguments::{ParallelFlags, ScheduleFlag, Strategy, TrainArguments};
+use crate::config::RunConfig;
+use crate::error::CliError;
+
+/// Trains a model that is shared out over ranks.
+pub(crate) fn parallel_job(
+    config: &RunConfig,
+    parallelism: &Parallelism,
+) -> Result<ExitCode, CliError> {
+    Err(CliError::usage(format!(
+        "training {} on the mesh {} is not connected yet",
+        config.model, parallelism.mesh
+    )))
+}
+
+/// Puts the mesh of `--pipeline` into the configuration, and refuses flags that say nothing here. What
+/// the configuration itself asks for is checked by [`ParallelConfig::resolve`], which this calls.
+///
+/// [`ParallelConfig::resolve`]: everburn::train::ParallelConfig::resolve
+pub(crate) fn settle(
+    config: &mut RunConfig,
+    arguments: &TrainArguments,
+) -> Result<Parallelism, CliError> {
+    let flags = &arguments.parallel;
+    if let Some(pipeline) = flags.pipeline {
+        config.parallel.mesh = Some(mesh_of_pipeline(pipeline, config.world_size())?);
+    }
+    let parallelism = resolve(config)?;
+    let mesh = parallelism.mesh;
+    if mesh.pipeline == 1 {
+        refuse_flags_of_pipelines(arguments)?;
+    } else if config.training.accumulate != 1 {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--accumulate {} and a pipeline do not go together",
+                config.training.accumulate
+            ),
+            "a pipeline cuts its samples by --micro-batches",
+        ));
+    }
+    if !mesh.is_data_only() && config.ranks.strategy != Strategy::Ddp {
+        let name = match config.ranks.strategy {
+            Strategy::ModelParallel => "model-parallel",
+            _ => "data-parallel",
+        };
+        return Err(CliError::usage_with_help(
+            format!("--strategy {name} and the mesh {mesh} do not go together"),
+            "the ranks of a mesh are processes: leave --strategy away",
+        ));
+    }
+    Ok(parallelism)
+}
+
+fn mesh_of_pipeline(pipeline: usize, world_size: usize) -> Result<Mesh, CliError> {
+    if pipeline == 0 {
+        return Err(CliError::usage("--pipeline must be at least 1"));
+    }
+    if !world_size.is_multiple_of(pipeline) {
+        return Err(CliError::usage_with_help(
+            format!("--pipeline {pipeline} does not divide the {world_size} ranks that there are"),
+            format!(
+                "use --ranks {pipeline}, or {} for two replicas",
+                pipeline.saturating_mul(2)
+            ),
+        ));
+    }
+    Ok(Mesh {
+        data: world_size / pipeline,
+        pipeline,
+        tensor: 1,
+    })
+}
+
+/// Flags that a file may hold for another mesh, but that nobody gives without a pipeline.
+fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError> {
+    let ParallelFlags {
+        micro_batches,
+        chunks,
+        stages,
+        ..
+    } = &arguments.parallel;
+    if let Some(count) = micro_batches {
+        return Err(CliError::usage_with_help(
+            format!("--micro-batches {count} is for pipelines"),
+            format!(
+                "without one, the same is --accumulate {count}; with one, add --pipeline 2 say"
+            ),
+        ));
+    }
+    let schedules = arguments.training.schedule.iter();
+    let schedule = schedules.filter_map(|flag| match flag {
+        ScheduleFlag::Pipeline(kind) => Some(format!("--schedule {kind}")),
+        ScheduleFlag::LearningRate(_) => None,
+    });
+    let chunks = chunks.map(|chunks| format!("--chunks {chunks}"));
+    let stages = stages.as_ref().map(|stages| format!("--stages {stages}"));
+    match schedule.chain(chunks).chain(stages).next() {
+        None => Ok(()),
+        Some(flag) => Err(CliError::usage_with_help(
+            format!("{flag} is for pipelines"),
+            "add --pipeline 2 say, or leave it away",
+        )),
+    }
+}
+
+fn resolve(config: &RunConfig) -> Result<Parallelism, CliError> {
+    let resolved = config
+        .parallel
+        .resolve(config.world_size(), config.training.batch_size);
+    resolved.map_err(|error| refusal(&error))
+}
+
+/// What is to be done where the model is shared out over ranks; `None` where each has a whole one. The
+/// blocks of the model are checked, and nothing is drawn or started.
+pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError> {
+    let parallelism = resolve(config)?;
+    if parallelism.mesh.is_data_only() {
+        return Ok(None);
+    }
+    let blocks = model_blocks(config)?;
+    let names = blocks.iter().map(|block| block.name.as_str());
+    let checked = parallelism.check_blocks(&names.collect::<Vec<_>>());
+    checked.map_err(|error| match refusal(&error) {
+        CliError::Usage { message, help } => CliError::Usage {
+            message: format!("{}: {message}", config.model),
+            help,
+        },
+        other => other,
+    })?;
+    Ok(Some(parallelism))
+}
+
+/// The same error, with what to do.
+fn refusal(error: &ParallelError) -> CliError {
+    let help = match error {
+        ParallelError::WorldSize { mesh, .. } => format!(
+            "use --ranks {}, or axes whose product is the number of ranks",
+            mesh.world_size()
+        ),
+        ParallelError::Chunks { .. } => {
+            "leave --chunks away, or add --schedule interleaved".to_string()
+        }
+        ParallelError::Replicas {
+            batch_size,
+            replicas,
+        } => {
+            let fitting = batch_size.div_ceil(*replicas).saturating_mul(*replicas);
+            format!("use --batch-size {fitting}")
+        }
+        ParallelError::MicroBatches {
+            nearest: Some(nearest),
+            ..
+        } => format!("use --micro-batches {nearest}, or another --batch-size"),
+        ParallelError::MicroBatches { nearest: None, .. } => {
+            "use --micro-batches 1 or more".to_string()
+        }
+        ParallelError::TooFewBlocks { blocks, .. } => {
+            format!("use a pipeline of {blocks} ranks or fewer, or fewer chunks")
+        }
+        ParallelError::StageCount { .. } => {
+            "name the blocks that begin a stage, or use --stages auto".to_string()
+        }
+        ParallelError::Stage { blocks, .. } => format!("the blocks are {}", blocks.join(", ")),
+        _ => "see --mesh, --micro-batches, --schedule and --chunks in train --help".to_string(),
+    };
+    CliError::usage_with_help(error.to_string(), help)
+}
+
+/// A block of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ModelBlock {
+    pub(crate) name: String,
+    /// How many numbers its parameters and buffers have; those of several blocks count for the first.
+    pub(crate) numbers: f64,
+}
+
+/// The blocks of the configured model. No parameter is drawn.
+pub(crate) fn model_blocks(config: &RunConfig) -> Result<Vec<ModelBlock>, CliError> {
+    let blocks = registry::visit(&config.model, &config.model_options(), ListBlocks)?;
+    blocks.ok_or(CliError::NoModel)
+}
+
+struct ListBlocks;
+
+impl ListBlocks {
+    fn of<M: InBlocks>(model: &M) -> Vec<ModelBlock> {
+        let blocks = model.blocks();
+        let names = blocks.names().into_iter().map(ToString::to_string);
+        names
+            .zip(parameter_counts(model))
+            .map(|(name, numbers)| ModelBlock { name, numbers })
+            .collect()
+    }
+}
+
+impl ModelVisitor for ListBlocks {
+    type Output = Vec<ModelBlock>;
+
+    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
+        Self::of(&init(&Device::flex()))
+    }
+
+    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
+        Self::of(&init(&Device::flex()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
