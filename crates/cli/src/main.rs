@@ -29,9 +29,11 @@ mod list;
 mod logging;
 mod mesh;
 mod model_parallel;
+mod over_ranks;
 mod preset;
 mod rank;
 mod sampling;
+mod summary;
 mod train;
 
 use std::process::ExitCode;
