@@ -15,7 +15,8 @@ use burn::nn::{
 };
 use burn::prelude::*;
 use burn::tensor::Int;
-use everburn_nn::{Blocks, InBlocks};
+use burn::tensor::module::embedding;
+use everburn_nn::{Blocks, InBlocks, TensorParallel, TensorRule, deferral};
 use serde::{Deserialize, Serialize};
 
 use attention::Attention;
@@ -264,7 +265,8 @@ impl Gpt {
             "a text of {length} tokens is longer than the model's context of {}",
             self.context
         );
-        let vectors = self.wte.forward(tokens);
+        // The head uses it too, and may put off its part of the gradient.
+        let vectors = embedding(deferral::parameter(self.wte.weight.val()), tokens);
         let vectors = match &self.wpe {
             None => vectors,
             Some(positions) => {
@@ -285,8 +287,26 @@ impl Gpt {
         let x = self.norm.forward(x).reshape([batch * length, width]);
         let tokens = self.wte.weight.val(); // [V, E]
         let vocabulary = tokens.dims()[0];
-        x.matmul(tokens.transpose())
-            .reshape([batch, length, vocabulary])
+        everburn_nn::linear(x, tokens.transpose(), None).reshape([batch, length, vocabulary])
+    }
+}
+
+/// Each rank has some heads of each attention, and a part of each feed-forward net's width
+/// (Shoeybi et al. 2019, section 3). What tokens and scores share is whole on all ranks.
+impl TensorParallel for Gpt {
+    fn tensor_rules(&self) -> Vec<TensorRule> {
+        let head = self
+            .layers
+            .first()
+            .map_or(1, |layer| layer.attention.head_width);
+        let heads = ["q", "k", "v"]
+            .map(|name| TensorRule::column(format!("layers.*.attention.{name}")).in_units_of(head));
+        let others = [
+            TensorRule::row("layers.*.attention.out").in_units_of(head),
+            TensorRule::column("layers.*.feed_forward.up"),
+            TensorRule::row("layers.*.feed_forward.down"),
+        ];
+        heads.into_iter().chain(others).collect()
     }
 }
 

@@ -45,6 +45,10 @@ fn a_model_on_two_devices_trains_as_on_one() {
         .succeeded();
     let loss = format!("loss {:.4}", two.number("test_loss"));
     assert!(evaluation.stdout.contains(&loss), "{evaluation}");
+    let several = Everburn::new(folder.path(), ["eval", "two"])
+        .args(flags)
+        .run();
+    several.failed_with(2, &["model-parallel is for training", "leave it out"]);
 }
 
 #[test]

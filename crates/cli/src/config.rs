@@ -421,6 +421,12 @@ impl RunConfig {
         let config = Self::deserialize(Value::Table(table))
             .map_err(|error| CliError::usage(error.to_string()))?;
         config.validate_ranks()?;
+        if config.ranks.strategy == Strategy::ModelParallel {
+            return Err(CliError::usage_with_help(
+                "--strategy model-parallel is for training: an evaluation has its model on one device",
+                "leave it out; what was trained on several devices is evaluated on one as well",
+            ));
+        }
         Ok(config)
     }
 }

@@ -8,11 +8,11 @@ use crate::error::CliError;
 
 /// Prints the models with their parameter counts.
 pub(crate) fn run() -> Result<ExitCode, CliError> {
-    say!("{:<10} {:>11}  what it is", "model", "parameters");
+    say!("{:<15} {:>11}  what it is", "model", "parameters");
     for info in registry::MODELS {
         let parameters =
             registry::num_params(info.name, &ModelOptions::default()).unwrap_or_default();
-        say!("{:<10} {parameters:>11}  {}", info.name, info.summary);
+        say!("{:<15} {parameters:>11}  {}", info.name, info.summary);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -54,18 +54,24 @@ pub(crate) fn check_model(config: &RunConfig) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The devices of a rank's model, if it has several.
+/// The devices of a rank's model with their names, if it has several.
 pub(crate) fn devices_of_rank(
     config: &RanksConfig,
     local_rank: usize,
-) -> Result<Option<Vec<Device>>, CliError> {
+) -> Result<Option<Vec<(String, Device)>>, CliError> {
     if config.strategy != Strategy::ModelParallel {
         return Ok(None);
     }
     let each = config.devices.len() / config.ranks.max(1);
     let own = local_rank * each..(local_rank + 1) * each;
-    let devices = own.map(|device| devices::of_rank(&config.devices, device));
-    devices.collect::<Result<_, _>>().map(Some)
+    let named = own.map(|number| {
+        let device = devices::of_rank(&config.devices, number)?;
+        Ok((
+            config.devices[number % config.devices.len()].clone(),
+            device,
+        ))
+    });
+    named.collect::<Result<_, _>>().map(Some)
 }
 
 /// The model, ready to be trained: in one piece, or cut over `devices` so that all take about as long
@@ -73,7 +79,7 @@ pub(crate) fn devices_of_rank(
 /// `checkpointing` says.
 pub(crate) fn supervised<M, O>(
     model: M,
-    devices: Option<&[Device]>,
+    devices: Option<&[(String, Device)]>,
     checkpointing: ActivationCheckpointing,
     sample: impl FnOnce(&Device) -> O::Input,
 ) -> Result<Supervised<M, O>, TrainError>
@@ -81,23 +87,24 @@ where
     M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
     O: Objective<Input: Activation, Output: Activation>,
 {
-    let Some(devices @ [first, ..]) = devices else {
+    let Some(named @ [(_, first), ..]) = devices else {
         return Ok(Supervised::of_checkpointed_blocks(model, checkpointing));
     };
+    let (names, devices): (Vec<_>, Vec<_>) = named.iter().cloned().unzip();
     let (model, split) =
-        split_by_time(model, devices, sample(first)).map_err(|error| match error {
+        split_by_time(model, &devices, sample(first)).map_err(|error| match error {
             PlacementError::Measure { .. } => TrainError::Device(error.to_string()),
             error => TrainError::Config(error.to_string()),
         })?;
-    tracing::info!("{}", description(&split));
+    tracing::info!("{}", description(&split, &names));
     let split = split.recomputing(checkpointing.blocks_a_segment());
     Ok(Supervised::on_devices(model, split))
 }
 
 /// `the model is cut in 2: conv1 to conv2 on flex, fc1 to fc2 on cuda:1`
-fn description(split: &DeviceSplit) -> String {
+fn description(split: &DeviceSplit, devices: &[String]) -> String {
     let mut text = format!("the model is cut in {}", split.parts().len());
-    for (number, part) in split.parts().iter().enumerate() {
+    for (number, (part, device)) in split.parts().iter().zip(devices).enumerate() {
         let before = if number == 0 { ":" } else { "," };
         let (first, last) = (part.names.first(), part.names.last());
         let (first, last) = (first.map_or("", |name| name), last.map_or("", |name| name));
@@ -106,7 +113,7 @@ fn description(split: &DeviceSplit) -> String {
             false => format!("{first} to {last}"),
         };
         // Writing to a string does not fail.
-        let _ = write!(text, "{before} {blocks} on {:?}", part.device);
+        let _ = write!(text, "{before} {blocks} on {device}");
     }
     text
 }

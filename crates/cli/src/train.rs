@@ -236,7 +236,7 @@ fn train_as_rank(
     };
     let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
     let device = match model_devices.as_deref() {
-        Some([first, ..]) => first.clone(),
+        Some([(_, first), ..]) => first.clone(),
         _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
     };
     let job = RankJob {
@@ -261,7 +261,7 @@ struct RankJob<'a> {
     display: renderer::Display,
     stop: StopSignal,
     /// The devices that the model is cut over, if it is.
-    model_devices: Option<Vec<Device>>,
+    model_devices: Option<Vec<(String, Device)>>,
 }
 
 impl<'a> RankJob<'a> {

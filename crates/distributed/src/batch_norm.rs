@@ -122,7 +122,7 @@ impl StatisticsGroup for RankStatistics {
 /// Whether the parent group fails by itself, and knows the cause better: the loss of a rank, which
 /// every group notices, and what follows from an earlier failure, of which whoever saw it first has
 /// told the parent.
-fn is_known_to_the_parent(error: &CollectiveError) -> bool {
+pub(crate) fn is_known_to_the_parent(error: &CollectiveError) -> bool {
     matches!(
         error,
         CollectiveError::PeerLost { .. }

@@ -1,7 +1,7 @@
 //! What can go wrong between replicas.
 
 use everburn_collectives::group::CollectiveError;
-use everburn_nn::SyncError;
+use everburn_nn::{SyncError, TensorParallelError};
 
 /// Why replicas of a model could not be made or kept equal.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -13,6 +13,9 @@ pub enum DdpError {
     /// A module of the model cannot compute over the ranks.
     #[error(transparent)]
     Module(#[from] SyncError),
+    /// The model's layers cannot be cut over the ranks.
+    #[error(transparent)]
+    TensorParallel(#[from] TensorParallelError),
     /// The ranks have built different models.
     #[error(
         "rank {rank} has built another model than rank 0: tensor {position} is {theirs} there and \

@@ -6,6 +6,7 @@
 //! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
 //! - [`DistributedLoader`] reads them.
 //! - [`synchronize_batch_norms`] lets the batch norms of a model see the samples of all ranks.
+//! - [`tensor_parallel`] cuts the linear layers of a model over ranks.
 //!
 //! A rank's training step, whole:
 //!
@@ -75,6 +76,7 @@ mod replicas;
 mod sampler;
 mod shared;
 mod synchronization;
+mod tensor_parallel;
 
 pub use batch_norm::{RankStatistics, synchronize_batch_norms};
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
@@ -88,3 +90,4 @@ pub use error::DdpError;
 pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
 pub use synchronization::{Communication, SyncedGradients, Synchronization};
+pub use tensor_parallel::{RankTensors, tensor_parallel};

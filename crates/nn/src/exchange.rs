@@ -29,7 +29,7 @@ pub(crate) enum Pass {
 }
 
 impl Pass {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Forward | Self::Refine => "forward pass",
             Self::Backward => "backward pass",

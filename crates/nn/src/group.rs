@@ -66,6 +66,20 @@ pub enum SyncError {
         /// Forward or backward pass.
         pass: &'static str,
     },
+    /// The ranks of a tensor group were at different places of the model.
+    #[error(
+        "rank at the {pass} of sharded layer {layer} (call {call}) met another rank at another place; \
+         check that all ranks of the tensor group run the same layers and micro-batches in the same \
+         order"
+    )]
+    ShardsOutOfOrder {
+        /// The layer, counted from 0 in the order of the model's fields.
+        layer: u32,
+        /// How often this layer has run.
+        call: u32,
+        /// Forward or backward pass.
+        pass: &'static str,
+    },
     /// A tensor could not be read from its device.
     #[error("a tensor could not be read from its device: {reason}")]
     Read {

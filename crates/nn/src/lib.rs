@@ -5,6 +5,7 @@
 //! - [`synchronize_batch_norms`] attaches a group of ranks to all of them in any module, in one
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
+//! - [`Linear`] is [`burn::nn::Linear`], which can also compute in parts.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
@@ -60,14 +61,17 @@
 mod all_reduce;
 mod blocks;
 mod conversion;
+pub mod deferral;
 mod exchange;
 mod group;
+mod linear;
 mod normalize;
 mod placement;
 mod rank_ops;
 mod recompute;
 mod statistics;
 mod sync_batch_norm;
+mod tensor_parallel;
 
 pub use all_reduce::all_reduce_sum;
 pub use blocks::{
@@ -76,6 +80,7 @@ pub use blocks::{
 };
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use linear::{Linear, LinearConfig, linear};
 pub use placement::{
     DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
     split_by_time,
@@ -85,3 +90,7 @@ pub use recompute::{
     recomputing,
 };
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
+pub use tensor_parallel::{
+    ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,
+    TensorShard, parameter_shards, tensor_parallel,
+};

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use burn::backend::DispatchTensor;
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
@@ -82,6 +83,13 @@ impl Activation for Noted {
 
     fn shapes(&self) -> Vec<Vec<usize>> {
         Activation::shapes(&self.tensor)
+    }
+
+    fn map_floats(self, map: &mut dyn FnMut(DispatchTensor) -> DispatchTensor) -> Self {
+        Self {
+            tensor: Activation::map_floats(self.tensor, map),
+            ..self
+        }
     }
 }
 

@@ -4,7 +4,9 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use burn::prelude::Device;
+use burn::module::{Module, ModuleMapper, Param, Parameter};
+use burn::prelude::*;
+use burn::tensor::{Bool, GradientCheckpointingStrategy as Strategy, Int};
 use serde::{Deserialize, Serialize};
 
 /// Which activations are kept for the backward pass, and which are computed once more in it.
@@ -51,6 +53,50 @@ impl ActivationCheckpointing {
             Self::Burn => device.gradient_checkpointing(),
             Self::None | Self::Blocks(_) => device,
         }
+    }
+}
+
+impl ActivationCheckpointing {
+    /// `model`, which is on a device of [`autodiff`](Self::autodiff), for graphs of this kind: what
+    /// `Module::train` has brought into a graph is in one of Burn's default kind.
+    #[must_use]
+    pub fn prepare<M: Module>(self, model: M) -> M {
+        match self {
+            Self::Burn => model.map(&mut Balanced),
+            Self::None | Self::Blocks(_) => model,
+        }
+    }
+}
+
+struct Balanced;
+
+impl ModuleMapper for Balanced {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        balanced(param, |tensor| {
+            tensor.with_gradient_checkpointing_strategy(Strategy::Balanced)
+        })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        balanced(param, |tensor| {
+            tensor.with_gradient_checkpointing_strategy(Strategy::Balanced)
+        })
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        balanced(param, |tensor| {
+            tensor.with_gradient_checkpointing_strategy(Strategy::Balanced)
+        })
+    }
+}
+
+fn balanced<P: Parameter>(param: Param<P>, change: impl FnOnce(P) -> P) -> Param<P> {
+    match param.lazy_device().is_autodiff() {
+        true => param.map(change),
+        false => param,
     }
 }
 

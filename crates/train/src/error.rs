@@ -18,6 +18,9 @@ pub enum TrainError {
     /// The replicas could not be made or kept equal.
     #[error(transparent)]
     Ddp(#[from] DdpError),
+    /// The stages of a model could not work together.
+    #[error(transparent)]
+    Pipeline(std::sync::Arc<everburn_pipeline::PipelineError>),
     /// The samples could not be dealt to the ranks.
     #[error(transparent)]
     Sampler(#[from] SamplerError),

@@ -5,30 +5,45 @@ use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::DistributedLoader;
 
 use crate::error::TrainError;
+use crate::model_over_ranks::ModelOverRanks;
 use crate::tally::{Report, Tally};
 
-/// Adds up the model's results on every sample of the loader, over all ranks; `None` if a rank
-/// wanted to stop first. `each` is told the sums of each global batch, on every rank the same.
-///
-/// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
-pub(crate) fn evaluate<M, I, B>(
+/// This rank's sums over a batch.
+pub(crate) fn infer<M, B>(
     model: &M,
-    loader: &DistributedLoader<I, B>,
-    group: &ProcessGroup,
-    stop_wanted: impl Fn() -> bool,
-    mut each: impl FnMut(Tally) -> Result<(), TrainError>,
-) -> Result<Option<Tally>, TrainError>
+    over: Option<&dyn ModelOverRanks<M, B>>,
+    batch: B,
+) -> Result<Tally, TrainError>
 where
     M: InferenceStep<Input = B>,
     M::Output: Report,
 {
+    match over {
+        Some(over) => over.infer(model, batch),
+        None => {
+            let sums = InferenceStep::step(model, batch).local();
+            sums.map_err(|error| TrainError::Device(error.to_string()))
+        }
+    }
+}
+
+/// Adds up what `infer` finds in every sample of the loader, over all ranks; `None` if a rank
+/// wanted to stop first. `each` is told the sums of each global batch, on every rank the same.
+///
+/// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
+pub(crate) fn evaluate<I, B>(
+    infer: impl Fn(B) -> Result<Tally, TrainError>,
+    loader: &DistributedLoader<I, B>,
+    group: &ProcessGroup,
+    stop_wanted: impl Fn() -> bool,
+    mut each: impl FnMut(Tally) -> Result<(), TrainError>,
+) -> Result<Option<Tally>, TrainError> {
     let mut total = Tally::default();
     for share in loader.epoch(0) {
         let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
         let mut local = Tally::default();
         for part in share.micro_batches {
-            let part = InferenceStep::step(model, part.batch).local();
-            local += part.map_err(|error| TrainError::Device(error.to_string()))?;
+            local += infer(part.batch)?;
         }
         let (batch, stop) = local.all_reduce(stop_wanted(), group).wait()?;
         if stop {

@@ -16,3 +16,8 @@ pub(crate) struct LoopOutcome {
     pub(crate) stopped: Option<String>,
     pub(crate) error: Option<TrainError>,
 }
+
+/// Why a loop ended that the user stopped.
+pub(crate) fn stopped_by_user(step: usize) -> String {
+    format!("by the user after step {step}")
+}

@@ -1,10 +1,11 @@
 //! The training loop of one rank, as a burn-train strategy.
 
+mod gradients;
+
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use burn::data::dataloader::Progress as ItemProgress;
-use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn_train::{
     EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel,
@@ -12,17 +13,16 @@ use burn_train::{
     TrainingComponents, TrainingItem, ValidLoader,
 };
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{
-    Ddp, DistributedLoader, ShareOfBatch, SyncedGradients, synchronize_batch_norms,
-};
+use everburn_distributed::{Ddp, DistributedLoader, synchronize_batch_norms};
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
-use crate::evaluation::evaluate;
+use crate::evaluation::{evaluate, infer};
 use crate::finite::{require_finite, require_finite_loss};
 use crate::memory::PeakMemory;
-use crate::outcome::LoopOutcome;
+use crate::model_over_ranks::ModelOverRanks;
+use crate::outcome::{LoopOutcome, stopped_by_user};
 use crate::renderer::Display;
 use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
@@ -49,6 +49,8 @@ pub(crate) struct RankSetup<M, I, B> {
     pub(crate) stop: StopSignal,
     pub(crate) samples: Option<Samples<M>>,
     pub(crate) display: Display,
+    /// Where several ranks hold one model together.
+    pub(crate) over: Option<Arc<dyn ModelOverRanks<M, B>>>,
 }
 
 /// burn-train's strategy for a rank of a process group.
@@ -142,8 +144,19 @@ where
             self.outcome.step = progress.step;
             self.outcome.best = progress.best;
         }
+        model = self.setup.config.activation_checkpointing.prepare(model);
+        let mut config = self.setup.config.ddp;
+        let mut replicas = self.setup.group.clone();
+        if let Some(over) = &self.setup.over {
+            model = over.prepare(model)?;
+            let own = over.holds(&model);
+            self.setup.state.keep_only(&own, self.outcome.step > 0)?;
+            replicas = over.replicas().clone();
+            // The norm is that of all stages together.
+            config.max_gradient_norm = None;
+        }
         if self.setup.config.sync_batch_norm {
-            model = synchronize_batch_norms(model, &self.setup.group)?;
+            model = synchronize_batch_norms(model, &replicas)?;
             if !everburn_nn::spans_ranks(&model) && self.setup.group.world_size() > 1 {
                 return Err(TrainError::Config(
                     "--sync-batch-norm is for models with batch norms, and this one has none"
@@ -151,7 +164,7 @@ where
                 ));
             }
         }
-        let (ddp, model) = Ddp::new(model, self.setup.group.clone(), self.setup.config.ddp)?;
+        let (ddp, model) = Ddp::new(model, replicas, config)?;
         let model = self.train_epochs(model, &ddp);
         if let Err(error) = &model {
             // Told while the replicas still stand together: the others would else hear that this
@@ -280,74 +293,6 @@ where
         Ok((model, finished))
     }
 
-    /// The mean gradients over all ranks, and this rank's sums.
-    fn forward_and_backward(
-        &self,
-        model: &M,
-        share: ShareOfBatch<B>,
-        ddp: &Ddp,
-    ) -> Result<(SyncedGradients, Tally), TrainError> {
-        let mut local = Tally::default();
-        let mut tally = |item: &<M as TrainStep>::Output| -> Result<(), TrainError> {
-            let part = item.local();
-            local += part.map_err(|error| TrainError::Device(error.to_string()))?;
-            Ok(())
-        };
-        let parts = share.micro_batches.len();
-        let missing = share.rounds - parts;
-        let overlap = self.setup.config.overlap && self.setup.group.world_size() > 1;
-        // All ranks go the same way, whose passes then exchange statistics in the same order.
-        if share.rounds > 1 || overlap {
-            let step = ddp.begin(share.samples)?;
-            for (index, part) in share.micro_batches.into_iter().enumerate() {
-                let watched = if overlap && index + 1 == parts {
-                    step.watch_last(model, part.samples)
-                } else {
-                    step.watch(model, part.samples)
-                };
-                if let Err(error) = tally(&TrainStep::step(&watched, part.batch).item) {
-                    step.give_up(&error.to_string());
-                    return Err(error);
-                }
-            }
-            let stand_in = || step.watch_stand_in(model);
-            if let Err(error) = self.take_part_without_samples(model, missing, stand_in) {
-                step.give_up(&error.to_string());
-                return Err(error);
-            }
-            return Ok((step.finish(model)?, local));
-        }
-        let mut gradients = GradientsParams::new();
-        for part in share.micro_batches {
-            let output = TrainStep::step(model, part.batch);
-            tally(&output.item)?;
-            gradients = output.grads;
-        }
-        let stand_in = || everburn_nn::without_samples(model.clone());
-        self.take_part_without_samples(model, missing, stand_in)?;
-        let synced = ddp.sync_gradients(model, gradients, share.samples)?;
-        Ok((synced, local))
-    }
-
-    /// Answers the other ranks' layers that compute over all ranks, for as many micro-batches as
-    /// they have more than this rank.
-    fn take_part_without_samples(
-        &self,
-        model: &M,
-        rounds: usize,
-        stand_in: impl Fn() -> M,
-    ) -> Result<(), TrainError> {
-        if rounds == 0 || !everburn_nn::spans_ranks(model) {
-            return Ok(());
-        }
-        for _ in 0..rounds {
-            let batch = self.setup.train.stand_in();
-            let batch = batch.map_err(|error| TrainError::Data(error.to_string()))?;
-            drop(TrainStep::step(&stand_in(), batch));
-        }
-        Ok(())
-    }
-
     fn validate(&mut self, model: &M, epoch: usize) -> Result<Option<f64>, TrainError> {
         let Some(loader) = self.setup.validation.clone() else {
             return Ok(None);
@@ -362,7 +307,10 @@ where
         let (group, step) = (self.setup.group.clone(), self.outcome.step);
         let stop = (self.setup.stop.clone(), self.interrupter.clone());
         let stop_wanted = || stop.0.is_set() || stop.1.should_stop();
-        let evaluated = evaluate(&model.valid(), &loader, &group, stop_wanted, |batch| {
+        let model = model.valid();
+        let over = self.setup.over.clone();
+        let infer = |batch| infer(&model, over.as_deref(), batch);
+        let evaluated = evaluate(infer, &loader, &group, stop_wanted, |batch| {
             if !is_first {
                 return Ok(());
             }
@@ -422,9 +370,7 @@ where
             if validation_loss.is_none() {
                 require_finite(model, epoch, self.outcome.step)?;
             }
-            if let Some(folder) = &self.setup.checkpoints {
-                folder.save(&self.setup.state.checkpoint(model, self.progress())?)?;
-            }
+            self.save_checkpoint(model)?;
         }
         if let (Some(rule), Some(best)) = (&self.setup.config.early_stopping, self.outcome.best)
             && epoch < self.setup.config.epochs
@@ -436,6 +382,28 @@ where
             ));
         }
         Ok(())
+    }
+
+    /// Rank 0 writes; where several ranks hold the model, all of them bring their part.
+    fn save_checkpoint(&self, model: &M) -> Result<(), TrainError> {
+        let state = &self.setup.state;
+        let whole = match &self.setup.over {
+            None => None,
+            Some(over) => {
+                let optimizer = over.gather_optimizer(state.optimizer_bytes()?)?;
+                Some((over.gather(model.clone())?, optimizer))
+            }
+        };
+        let Some(folder) = &self.setup.checkpoints else {
+            return Ok(());
+        };
+        let checkpoint = match &whole {
+            None => state.checkpoint(model, None, self.progress())?,
+            Some((model, optimizer)) => {
+                state.checkpoint(model, Some(optimizer.clone()), self.progress())?
+            }
+        };
+        folder.save(&checkpoint).map(drop)
     }
 
     fn progress(&self) -> Progress {
@@ -492,10 +460,6 @@ where
         let result = self.events.process_valid(event);
         result.map_err(|error| TrainError::BurnTrain(error.to_string()))
     }
-}
-
-fn stopped_by_user(step: usize) -> String {
-    format!("by the user after step {step}")
 }
 
 fn items(processed: u64, total: usize) -> ItemProgress {

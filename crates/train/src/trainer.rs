@@ -20,10 +20,11 @@ use crate::agreement::Agreement;
 use crate::checkpoint::CheckpointFolder;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
-use crate::evaluation::evaluate;
+use crate::evaluation::{evaluate, infer};
 use crate::finite::require_finite_loss;
 use crate::memory::PeakMemory;
 use crate::metrics::RankMetric;
+use crate::model_over_ranks::ModelOverRanks;
 use crate::outcome::LoopOutcome;
 use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
@@ -150,7 +151,50 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        let result = self.fit_inner(model, data, samples);
+        self.fit_over(model, data, samples, None)
+    }
+
+    /// As [`fit`](Self::fit), with a model that several ranks hold together. Rank 0 is given the whole
+    /// model back, the others their part.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub fn fit_over_ranks<M, I, B>(
+        &self,
+        model: M,
+        data: &TrainingData<I, B>,
+        over: Arc<dyn ModelOverRanks<M, B>>,
+    ) -> Result<(M, TrainingReport), TrainError>
+    where
+        M: LearnerModel
+            + TrainStep<Input = B, Output = StepReport>
+            + InferenceStep<Input = B, Output = StepReport>
+            + Send
+            + Sync,
+        StepReport: Adaptor<StepReport>,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        self.fit_over(model, data, None, Some(&over))
+    }
+
+    fn fit_over<M, I, B>(
+        &self,
+        model: M,
+        data: &TrainingData<I, B>,
+        samples: Option<Samples<M>>,
+        over: Option<&Arc<dyn ModelOverRanks<M, B>>>,
+    ) -> Result<(M, TrainingReport), TrainError>
+    where
+        M: LearnerModel
+            + TrainStep<Input = B, Output = StepReport>
+            + InferenceStep<Input = B, Output = StepReport>
+            + Send
+            + Sync,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let result = self.fit_inner(model, data, samples, over);
         if let Err(error) = &result {
             self.group.abort(error.to_string());
         }
@@ -162,6 +206,7 @@ impl Trainer {
         model: M,
         data: &TrainingData<I, B>,
         samples: Option<Samples<M>>,
+        over: Option<&Arc<dyn ModelOverRanks<M, B>>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
         M: LearnerModel
@@ -173,13 +218,19 @@ impl Trainer {
         B: Send + 'static,
     {
         let start = Instant::now();
-        self.config.validate(self.group.world_size())?;
+        let readers = over.map_or(&self.group, |over| over.replicas());
+        let micro_batches = over.map(|over| over.micro_batches());
+        self.config.validate(readers.world_size())?;
         self.check_agreement(data)?;
         let autodiff = self
             .config
             .activation_checkpointing
             .autodiff(self.device.clone());
-        let (train, validation) = self.split(data)?;
+        let (train, validation) = self.split(data, readers)?;
+        let train = match micro_batches {
+            Some(count) => train.in_micro_batches(count),
+            None => train,
+        };
         let run = self.run.as_ref().filter(|_| self.is_first());
         let checkpoints =
             run.map(|run| CheckpointFolder::new(run.checkpoints(), self.config.keep_checkpoints));
@@ -220,6 +271,7 @@ impl Trainer {
             stop: self.stop.clone(),
             samples,
             display: self.display(),
+            over: over.cloned(),
         };
         let (strategy, outcome) = RankStrategy::new(setup);
 
@@ -273,7 +325,11 @@ impl Trainer {
         let test = if interrupted {
             None
         } else {
-            self.test(&model, data, &outcome)?
+            self.test(&model, data, &outcome, over.map(|over| &**over))?
+        };
+        let model = match over {
+            Some(over) => over.gather(model)?,
+            None => model,
         };
         let stopped_in_test =
             (!interrupted && test.is_none()).then(|| "by the user in the test".into());
@@ -326,16 +382,28 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
+        self.evaluate_over(model, data, None)
+    }
+
+    fn evaluate_over<M, I, B>(
+        &self,
+        model: &M,
+        data: &TrainingData<I, B>,
+        over: Option<&dyn ModelOverRanks<M, B>>,
+    ) -> Result<Option<Tally>, TrainError>
+    where
+        M: Module + InferenceStep<Input = B>,
+        <M as InferenceStep>::Output: Report,
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
         self.about_data(data).check(&self.group)?;
-        let loader = self.ordered_loader(data.test.clone(), data)?;
+        let readers = over.map_or(&self.group, ModelOverRanks::replicas);
+        let loader = self.ordered_loader(data.test.clone(), data, readers)?;
         let stop_wanted = || self.stop.is_set();
-        evaluate(
-            &model.valid(),
-            &loader,
-            &self.group,
-            stop_wanted,
-            |_| Ok(()),
-        )
+        let model = model.valid();
+        let infer = |batch| infer(&model, over, batch);
+        evaluate(infer, &loader, &self.group, stop_wanted, |_| Ok(()))
     }
 
     fn about_data<I, B>(&self, data: &TrainingData<I, B>) -> Agreement {
@@ -359,6 +427,7 @@ impl Trainer {
         model: &M,
         data: &TrainingData<I, B>,
         outcome: &LoopOutcome,
+        over: Option<&dyn ModelOverRanks<M, B>>,
     ) -> Result<Option<Tally>, TrainError>
     where
         M: Module + InferenceStep<Input = B>,
@@ -367,7 +436,7 @@ impl Trainer {
         B: Send + 'static,
     {
         let start = Instant::now();
-        let Some(tally) = self.evaluate(model, data)? else {
+        let Some(tally) = self.evaluate_over(model, data, over)? else {
             return Ok(None);
         };
         require_finite_loss("test loss", tally.mean_loss(), outcome.epoch, outcome.step)?;
@@ -392,6 +461,7 @@ impl Trainer {
     fn split<I, B>(
         &self,
         data: &TrainingData<I, B>,
+        readers: &ProcessGroup,
     ) -> Result<(DistributedLoader<I, B>, Option<DistributedLoader<I, B>>), TrainError>
     where
         I: Send + Sync + Clone + 'static,
@@ -413,7 +483,7 @@ impl Trainer {
             shuffle: Some(self.config.seed),
             tail: Tail::Keep,
         };
-        let sampler = DistributedSampler::new(config, self.group.rank(), self.group.world_size())?;
+        let sampler = DistributedSampler::new(config, readers.rank(), readers.world_size())?;
         let train = DistributedLoader::new(
             part(0, all - held_out),
             data.batcher.clone(),
@@ -424,7 +494,7 @@ impl Trainer {
         )
         .in_micro_batches(self.config.accumulate);
         let validation = (held_out > 0)
-            .then(|| self.ordered_loader(part(all - held_out, all), data))
+            .then(|| self.ordered_loader(part(all - held_out, all), data, readers))
             .transpose()?;
         Ok((train, validation))
     }
@@ -433,14 +503,15 @@ impl Trainer {
         &self,
         dataset: Arc<dyn Dataset<I>>,
         data: &TrainingData<I, B>,
+        readers: &ProcessGroup,
     ) -> Result<DistributedLoader<I, B>, TrainError> {
         let config = SamplerConfig {
             num_samples: dataset.len(),
-            batch_size: self.evaluation_batch.max(self.group.world_size()),
+            batch_size: self.evaluation_batch.max(readers.world_size()),
             shuffle: None,
             tail: Tail::Keep,
         };
-        let sampler = DistributedSampler::new(config, self.group.rank(), self.group.world_size())?;
+        let sampler = DistributedSampler::new(config, readers.rank(), readers.world_size())?;
         let device = self.device.clone();
         Ok(DistributedLoader::new(
             dataset,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
@@ -12,6 +12,7 @@ use everburn_collectives::group::ProcessGroup;
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::error::TrainError;
+use crate::optimizer_states;
 
 const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -24,23 +25,51 @@ pub(crate) struct TrainingState {
 }
 
 impl TrainingState {
-    /// The files of a checkpoint.
+    /// The files of a checkpoint; `optimizer` stands for this rank's own where several ranks have parts
+    /// of its state.
     pub(crate) fn checkpoint<M: Module>(
         &self,
         model: &M,
+        optimizer: Option<Vec<u8>>,
         progress: Progress,
     ) -> Result<Checkpoint, TrainError> {
-        let records = [
-            (MODEL, model.clone().into_record().into_bytes()),
-            (OPTIMIZER, self.optimizer.to_record().into_bytes()),
-            (SCHEDULER, self.scheduler.to_record().into_bytes()),
+        let wrong = |error: RecordError| refuse(&progress, &error.to_string());
+        let optimizer = match optimizer {
+            Some(bytes) => bytes,
+            None => self.optimizer_bytes()?,
+        };
+        let model = model.clone().into_record().into_bytes().map_err(wrong)?;
+        let scheduler = self.scheduler.to_record().into_bytes().map_err(wrong)?;
+        let files = [
+            (MODEL, model.to_vec()),
+            (OPTIMIZER, optimizer),
+            (SCHEDULER, scheduler.to_vec()),
         ];
-        let mut files = BTreeMap::new();
-        for (name, bytes) in records {
-            let bytes = bytes.map_err(|error| refuse(&progress, &error.to_string()))?;
-            files.insert(name.to_string(), bytes.to_vec());
+        let files = files.map(|(name, bytes)| (name.to_string(), bytes));
+        Ok(Checkpoint {
+            progress,
+            files: files.into(),
+        })
+    }
+
+    /// This rank's state of the optimizer, as it stands in a checkpoint.
+    pub(crate) fn optimizer_bytes(&self) -> Result<Vec<u8>, TrainError> {
+        let bytes = self.optimizer.to_record().into_bytes();
+        let bytes = bytes.map_err(|error| TrainError::BurnTrain(error.to_string()))?;
+        Ok(bytes.to_vec())
+    }
+
+    /// Forgets the optimizer's state of parameters that other ranks hold.
+    pub(crate) fn keep_only(&mut self, own: &[ParamId], resumed: bool) -> Result<(), TrainError> {
+        if !resumed {
+            return Ok(()); // there is none yet
         }
-        Ok(Checkpoint { progress, files })
+        let bytes = optimizer_states::keep_only(self.optimizer_bytes()?, own)?;
+        let record = OptimizerRecord::from_bytes(Bytes::from_bytes_vec(bytes));
+        let record = record.map_err(|error| TrainError::BurnTrain(error.to_string()))?;
+        let fresh = self.optimizer.clone().load_record(record);
+        self.optimizer = fresh;
+        Ok(())
     }
 
     /// Takes over the state of a checkpoint; returns the model with its parameters.

@@ -180,14 +180,14 @@ fn a_short_text_is_learned_by_heart_and_written_down() {
     let text = TextDataset::new(tokens, CONTEXT);
     let data = texts(&text, &text.first(4));
     let config = TrainingConfig {
-        epochs: 40,
+        epochs: 60,
         batch_size: 16,
         validation_samples: Some(0),
         optimizer: adam_w(1e-2),
         ..TrainingConfig::default()
     };
     let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
-    let model = LanguageModel::of_blocks(small(tokenizer.vocabulary(), Positions::Learned));
+    let model = LanguageModel::of_blocks(small(tokenizer.vocabulary(), Positions::Rotary));
     let (model, report) = trainer.fit(model, &data).unwrap();
     assert!(report.test_loss.unwrap() < 0.3, "{report:?}");
 

@@ -100,7 +100,9 @@ fn all_ways_give_the_same_bits_on_one_rank() {
 fn batch_norms_over_ranks_exchange_once_more_and_give_the_same_bits() {
     let model = net(0.0);
     let expected = train(&model, 2, "none", None);
-    assert_eq!(train(&model, 2, "blocks", None), expected);
+    for how in ["blocks", "burn"] {
+        assert_eq!(train(&model, 2, how, None), expected, "{how}");
+    }
 }
 
 #[test]

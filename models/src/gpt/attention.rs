@@ -38,11 +38,8 @@ impl Attention {
             x.reshape([batch, length, heads, self.head_width])
                 .swap_dims(1, 2) // [B, heads, T, width of a head]
         };
-        let (mut q, mut k) = (
-            split(self.q.forward(x.clone())),
-            split(self.k.forward(x.clone())),
-        );
-        let v = split(self.v.forward(x));
+        let layers = [&self.q, &self.k, &self.v];
+        let [mut q, mut k, v] = Linear::forward_each(layers, x).map(split);
         if self.rotary {
             let angles = Rotation::new(length, self.head_width, &device);
             (q, k) = (angles.turn(q), angles.turn(k));

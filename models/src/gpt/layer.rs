@@ -2,9 +2,9 @@
 
 use burn::module::Module;
 use burn::nn::{Dropout, LayerNorm};
-pub(super) use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::gelu;
+pub(super) use everburn_nn::{Linear, LinearConfig};
 
 use super::attention::Attention;
 

@@ -48,6 +48,9 @@ pub use value::SegmentValue;
 /// does not use has a gradient of zeros where a tap watches it, and one that several segments use several
 /// times has its gradients added up in another order.
 ///
+/// The first time that a segment with random numbers asks for a parameter whose initial value is drawn only
+/// then, its forward pass runs twice.
+///
 /// Where nothing has a graph (`valid()`) this is `segment(module, input)`.
 ///
 /// ```
@@ -122,7 +125,15 @@ where
         Randomness::Replayed => device(&parents, module).map(Recording::start),
         Randomness::Unused => None,
     };
-    let output = segment(&observed.module, plain.copy());
+    let mut output = segment(&observed.module, plain.copy());
+    if let Some(recording) = &recording
+        && observed.has_drawn_parameters()
+    {
+        // Initial weights were drawn among the segment's own numbers, and will not be again.
+        let _again = InRecomputation::enter();
+        recording.rewind();
+        output = segment(&observed.module, plain.copy());
+    }
     let (output, first) = refuse_strangers(output);
     let draws = recording.and_then(|recording| recording.finish(first.as_ref()));
     let (uses, module) = observed.into_parts();
@@ -132,7 +143,7 @@ where
     let inputs = inputs.collect();
     let tracked = uses.into_iter().filter(Used::is_tracked);
     let parameters = tracked
-        .map(|Used { id, value }| (id, chain.take_part(value)))
+        .map(|Used { id, value, .. }| (id, chain.take_part(value)))
         .filter_map(|(id, slot)| Some((id, slot?)))
         .collect();
     let Some(marker) = chain.marker else {

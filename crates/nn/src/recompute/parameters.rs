@@ -5,6 +5,7 @@ use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
@@ -17,6 +18,9 @@ pub(crate) struct Used {
     pub(crate) id: ParamId,
     /// With its place in the graph.
     pub(crate) value: DispatchTensor,
+    /// Whether its value was made only now: initial weights are drawn when they are first asked for. (The
+    /// value of a tap is made now too, but is no leaf.)
+    is_new: bool,
 }
 
 impl Used {
@@ -54,6 +58,11 @@ impl<M: Module> Observed<M> {
     /// Whether any parameter could have a gradient.
     pub(crate) fn has_candidates(&self) -> bool {
         !self.candidates.is_empty()
+    }
+
+    /// Whether a parameter's first value was drawn when the segment asked for it.
+    pub(crate) fn has_drawn_parameters(&self) -> bool {
+        lock(&self.uses).iter().any(|used| used.is_new)
     }
 
     /// The parameters that were asked for, and the module as the backward pass needs it. Neither keeps
@@ -113,9 +122,11 @@ impl ModuleMapper for Observer {
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let uses = self.uses.clone();
         let at_first_use = move |_: &Device, _: bool| {
+            let had_value = param.is_initialized();
             let value = param.val().into_dispatch();
+            let is_new = !had_value && Dispatch::float_is_require_grad(&value);
             let plain = Tensor::from_dispatch(untracked(value.clone()));
-            lock(&uses).push(Used { id, value });
+            lock(&uses).push(Used { id, value, is_new });
             plain
         };
         let observed = Param::uninitialized(id, at_first_use, device, true, shape);

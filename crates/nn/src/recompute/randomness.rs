@@ -54,6 +54,11 @@ impl Recording {
         }
     }
 
+    /// Back to where the segment began.
+    pub(crate) fn rewind(&self) {
+        self.device.seed(self.seed);
+    }
+
     /// What must be drawn again; `None` if nothing was drawn.
     pub(crate) fn finish(self, output: Option<&DispatchTensor>) -> Option<Draws> {
         let next = draw(&self.device);

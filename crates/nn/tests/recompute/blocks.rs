@@ -11,7 +11,8 @@ impl InBlocks for Net {
     type Output = Tensor<2>;
 
     fn blocks(&self) -> Blocks<Self, Tensor<2>, Tensor<2>> {
-        Blocks::first("start", [""; 0], |_: &Self, x: Tensor<2>| x).each(
+        let others = ["embedding", "frozen", "unused"];
+        Blocks::first("start", others, |_: &Self, x: Tensor<2>| x).each(
             "layers",
             self.layers.len(),
             |net, i, x| net.layers[i].forward(x),

@@ -37,6 +37,19 @@ pub struct Net {
 
 impl Net {
     pub fn new(device: &Device, layers: usize, dropout: f64) -> Self {
+        struct Draw;
+        impl ModuleVisitor for Draw {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let _ = param.val();
+            }
+        }
+        let net = Self::undrawn(device, layers, dropout);
+        net.visit(&mut Draw);
+        net
+    }
+
+    /// With initial weights that are drawn when they are first asked for.
+    pub fn undrawn(device: &Device, layers: usize, dropout: f64) -> Self {
         let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(device);
         let layer = |_| Layer {
             norm: LayerNormConfig::new(WIDTH).init(device),

@@ -140,6 +140,23 @@ fn unused_leaves_the_generator_alone() {
 }
 
 #[test]
+fn weights_that_are_drawn_in_the_segment_are_not_drawn_again() {
+    let _turn = alone();
+    let device = autodiff();
+    device.seed(4);
+    let net = Net::undrawn(&device, 2, 0.5);
+    let first = outcome(&net, |net, x| {
+        device.seed(4);
+        checkpoint(net, x, plain)
+    });
+    let again = outcome(&net, |net, x| {
+        device.seed(4);
+        checkpoint(net, x, plain)
+    });
+    assert_eq!(first, again);
+}
+
+#[test]
 fn numbers_drawn_by_others_meanwhile_are_noticed() {
     let _turn = alone();
     let device = autodiff();

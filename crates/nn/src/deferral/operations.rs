@@ -1,0 +1,215 @@
+//! The two halves of a layer's backward pass, as operations of Burn's backends.
+
+use std::sync::Arc;
+
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, broadcast_shape};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
+use burn::tensor::{FloatDType, Shape};
+
+use super::slot::Slot;
+
+/// Operations that put gradients off, and the one that delivers them. Without autodiff there is
+/// nothing to put off.
+#[backend_extension(
+    Autodiff,
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cuda")
+)]
+pub(crate) trait Deferrable: Backend {
+    /// `input * weight`, of equally many dimensions; the weight's gradient is left in `slot`.
+    fn matmul_apart(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        ticket: FloatTensor<Self>,
+        slot: Arc<Slot>,
+    ) -> FloatTensor<Self> {
+        drop((ticket, slot));
+        Self::float_matmul(input, weight)
+    }
+
+    /// `parameter` itself; its gradient is left in `slot`.
+    fn late(
+        parameter: FloatTensor<Self>,
+        ticket: FloatTensor<Self>,
+        slot: Arc<Slot>,
+    ) -> FloatTensor<Self> {
+        drop((ticket, slot));
+        parameter
+    }
+
+    /// Zero; its backward step gives `parameter` the gradient that lies in `slot`.
+    fn deliver(parameter: FloatTensor<Self>, slot: Arc<Slot>) -> FloatTensor<Self> {
+        drop(slot);
+        zero::<Self>(&parameter)
+    }
+}
+
+#[cfg(feature = "flex")]
+impl Deferrable for burn::backend::Flex {}
+
+// `Cube` is the fusing back end itself: the default bodies do for it too.
+#[cfg(feature = "cuda")]
+impl Deferrable for burn::backend::Cube {}
+
+/// Of one type of number whatever the parameter has, so that zeros can be added up.
+fn zero<B: Backend>(beside: &FloatTensor<B>) -> FloatTensor<B> {
+    B::float_zeros(Shape::new([1]), &beside.device(), FloatDType::F32)
+}
+
+/// Burn's own product, with its own backward step.
+fn undivided<B: Backend>(input: FloatTensor<B>, weight: FloatTensor<B>) -> FloatTensor<B> {
+    B::float_matmul(input, weight)
+}
+
+/// What a parameter's gradient is computed from.
+enum Operands<B: Backend> {
+    Product {
+        input: FloatTensor<B>,
+        output_gradient: FloatTensor<B>,
+        /// The weight's shape, over which batches of rows are summed.
+        shape: Shape,
+    },
+    Gradient(FloatTensor<B>),
+}
+
+/// What the first half needs of the forward pass.
+#[derive(Debug, Clone)]
+struct Saved<B: Backend> {
+    input: NodeId,
+    weight: FloatTensor<B>,
+    slot: Arc<Slot>,
+}
+
+/// The first half of a layer's backward pass; its parents are the input and the ticket. The same
+/// operations as in the backward step of Burn's own product, for the same bits.
+#[derive(Debug)]
+struct InputHalf;
+
+impl<B: Backend> Backward<B, 2> for InputHalf {
+    type State = Saved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Saved<B>, 2>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let output_gradient = grads.consume::<B>(&ops.node);
+        let saved = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(saved.input);
+        let shape = saved.weight.shape();
+        if let [Some(node), _] = &ops.parents {
+            let weight = B::float_transpose(saved.weight);
+            let gradient = B::float_matmul(output_gradient.clone(), weight);
+            grads.register::<B>(node.id, gradient);
+        }
+        saved.slot.fill(Operands::<B>::Product {
+            input,
+            output_gradient,
+            shape,
+        });
+    }
+}
+
+/// Keeps a parameter's gradient back; the parents are the ticket alone.
+#[derive(Debug)]
+struct KeepBack;
+
+impl<B: Backend> Backward<B, 1> for KeepBack {
+    type State = Arc<Slot>;
+
+    fn backward(self, ops: Ops<Arc<Slot>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        ops.state.fill(Operands::<B>::Gradient(gradient));
+    }
+}
+
+/// The second half of a layer's backward pass.
+#[derive(Debug)]
+struct WeightHalf;
+
+impl<B: Backend> Backward<B, 1> for WeightHalf {
+    type State = Arc<Slot>;
+
+    fn backward(self, ops: Ops<Arc<Slot>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        // The gradient of a zero that stands for nothing.
+        drop(grads.consume::<B>(&ops.node));
+        let ([Some(node)], Some(operands)) = (ops.parents, ops.state.take::<Operands<B>>()) else {
+            return;
+        };
+        let gradient = match operands {
+            Operands::Gradient(gradient) => gradient,
+            Operands::Product {
+                input,
+                output_gradient,
+                shape,
+            } => {
+                let product = B::float_matmul(B::float_transpose(input), output_gradient);
+                broadcast_shape::<B>(product, &shape)
+            }
+        };
+        grads.register::<B>(node.id, gradient);
+    }
+}
+
+// Compute-bound, as Burn's own product: it must not run again when activations are computed anew.
+impl<B: Deferrable, C: CheckpointStrategy> Deferrable for Autodiff<B, C> {
+    fn matmul_apart(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        ticket: FloatTensor<Self>,
+        slot: Arc<Slot>,
+    ) -> FloatTensor<Self> {
+        if !weight.is_tracked() {
+            return undivided::<Self>(input, weight);
+        }
+        slot.expect();
+        let weight = weight.into_primitive();
+        let prepared = Backward::<B, 2>::prepare::<C>(InputHalf, [input.node(), ticket.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = Saved {
+                    input: operation.checkpoint(&input),
+                    weight: weight.clone(),
+                    slot,
+                };
+                operation.finish(saved, B::float_matmul(input.into_primitive(), weight))
+            }
+            // Never: the ticket is tracked.
+            OpsKind::UnTracked(operation) => {
+                operation.finish(B::float_matmul(input.into_primitive(), weight))
+            }
+        }
+    }
+
+    fn late(
+        parameter: FloatTensor<Self>,
+        ticket: FloatTensor<Self>,
+        slot: Arc<Slot>,
+    ) -> FloatTensor<Self> {
+        if !parameter.is_tracked() {
+            return parameter;
+        }
+        slot.expect();
+        let prepared = Backward::<B, 1>::prepare::<C>(KeepBack, [ticket.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish(slot, parameter.into_primitive()),
+            OpsKind::UnTracked(operation) => operation.finish(parameter.into_primitive()),
+        }
+    }
+
+    fn deliver(parameter: FloatTensor<Self>, slot: Arc<Slot>) -> FloatTensor<Self> {
+        let (primitive, node) = parameter.into_parts();
+        let zero = zero::<B>(&primitive);
+        let prepared = Backward::<B, 1>::prepare::<C>(WeightHalf, [node]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish(slot, zero),
+            OpsKind::UnTracked(operation) => operation.finish(zero),
+        }
+    }
+}

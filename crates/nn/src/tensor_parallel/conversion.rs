@@ -1,0 +1,381 @@
+//! Cutting the linear layers of a whole model.
+//!
+//! As in `crate::conversion`, layers are reached through `Module::visit` and `Module::map`, and what
+//! they are to do lies in a variable of this thread meanwhile. First a visit finds all layers; when
+//! the rules fit them, and all ranks have found the same, a map cuts them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::nn;
+use burn::prelude::*;
+
+use super::exchange::MOST_RANKS;
+use super::group::TensorGroup;
+use super::rules::{TensorParallelError, TensorRule, TensorShard};
+use super::shard::Membership;
+
+thread_local! {
+    static WALK: RefCell<Option<Walk>> = const { RefCell::new(None) };
+}
+
+/// What a walk through a model finds, and what it is to change.
+#[derive(Default)]
+struct Walk {
+    path: Vec<String>,
+    found: Vec<Site>,
+    /// What becomes of the layers at these paths.
+    cuts: HashMap<String, Membership>,
+}
+
+/// A linear layer of a model.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) path: String,
+    /// The shape of its weight, on this rank.
+    pub(crate) shape: [usize; 2],
+    pub(crate) has_bias: bool,
+    pub(crate) membership: Option<Membership>,
+}
+
+/// Cuts the [`Linear`](crate::Linear) layers of `model` over the ranks of `group` as `rules` say: each keeps the part
+/// of its weight that is this rank's, and exchanges with the others from now on.
+///
+/// All ranks call it with the same whole model (the same values too) and the same rules, before
+/// training. Paths of parameters stay, shapes do not; [`crate::parameter_shards`] tells which
+/// parameters are parts of what, so that a checkpoint of the whole can be put together. With a group
+/// of one the rules are checked and nothing is changed.
+///
+/// Each forward pass through a row shard is then a collective operation, with or without autodiff,
+/// and each backward pass through a column shard: all ranks run the same layers in the same order,
+/// with equal inputs. If an exchange fails, the pass goes on with this rank's own numbers, and the
+/// group tells the step ([`TensorGroup`]), for a pass cannot return an error.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use burn::module::Module;
+/// use burn::prelude::*;
+/// use everburn_nn::{
+///     Linear, LinearConfig, SyncError, TensorGroup, TensorRule, parameter_shards, tensor_parallel,
+/// };
+///
+/// /// Two ranks of which the other one always sends what this one sends.
+/// #[derive(Debug)]
+/// struct Mirror;
+///
+/// impl TensorGroup for Mirror {
+///     fn world_size(&self) -> usize {
+///         2
+///     }
+///     fn rank(&self) -> usize {
+///         0
+///     }
+///     fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError> {
+///         values.iter_mut().for_each(|value| *value *= 2.0);
+///         Ok(())
+///     }
+///     fn abort(&self, reason: &str) {
+///         panic!("{reason}");
+///     }
+/// }
+///
+/// #[derive(Module, Debug)]
+/// struct FeedForward {
+///     up: Linear,
+///     down: Linear,
+/// }
+///
+/// # fn main() -> Result<(), everburn_nn::TensorParallelError> {
+/// let device = Device::flex();
+/// let model = FeedForward {
+///     up: LinearConfig::new(4, 8).init(&device),
+///     down: LinearConfig::new(8, 4).init(&device),
+/// };
+/// let group: Arc<dyn TensorGroup> = Arc::new(Mirror);
+/// let rules = [TensorRule::column("up"), TensorRule::row("down")];
+/// let model = tensor_parallel(model, &rules, &group)?;
+/// let hidden = model.up.forward(Tensor::<2>::ones([1, 4], &device));
+/// assert_eq!(hidden.dims(), [1, 4]); // half of 8
+/// assert_eq!(model.down.forward(hidden).dims(), [1, 4]);
+/// assert_eq!(parameter_shards(&model)[0].path, "up.weight");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`TensorParallelError`], the same kind on all ranks where the models differ or the exchange fails.
+pub fn tensor_parallel<M: Module>(
+    model: M,
+    rules: &[TensorRule],
+    group: &Arc<dyn TensorGroup>,
+) -> Result<M, TensorParallelError> {
+    let plan = plan(&sites(&model), rules, group);
+    if group.world_size() > 1 {
+        // Also where this rank has found an error: the others wait for it.
+        demand_same(&model, &plan, group)?;
+    }
+    let cuts = plan?;
+    if group.world_size() == 1 {
+        return Ok(model);
+    }
+    Ok(walk(
+        Walk {
+            cuts,
+            ..Walk::default()
+        },
+        || model.map(&mut Paths),
+    )
+    .0)
+}
+
+/// All linear layers of a model, in the order of its fields.
+pub(crate) fn sites<M: Module>(model: &M) -> Vec<Site> {
+    walk(Walk::default(), || model.visit(&mut Paths)).1
+}
+
+fn walk<R>(walk: Walk, work: impl FnOnce() -> R) -> (R, Vec<Site>) {
+    /// Takes back what was there before, whatever happens.
+    struct Restore(Option<Walk>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            WALK.set(self.0.take());
+        }
+    }
+    let _restore = Restore(WALK.replace(Some(walk)));
+    let result = work();
+    let found =
+        WALK.with_borrow_mut(|walk| walk.as_mut().map(|walk| std::mem::take(&mut walk.found)));
+    (result, found.unwrap_or_default())
+}
+
+/// Tells a walk of a layer that is being visited.
+pub(crate) fn visited(linear: &nn::Linear, membership: Option<&Membership>) {
+    WALK.with_borrow_mut(|walk| {
+        if let Some(walk) = walk {
+            walk.found.push(Site {
+                path: walk.path.join("."),
+                shape: linear.weight.lazy_shape().dims(),
+                has_bias: linear.bias.is_some(),
+                membership: membership.cloned(),
+            });
+        }
+    });
+}
+
+/// What a layer becomes while it is being mapped.
+pub(crate) fn mapped(
+    linear: nn::Linear,
+    membership: Option<Membership>,
+) -> (nn::Linear, Option<Membership>) {
+    let cut = WALK.with_borrow_mut(|walk| {
+        let walk = walk.as_mut()?;
+        walk.cuts.remove(&walk.path.join("."))
+    });
+    match cut {
+        None => (linear, membership),
+        Some(cut) => (part_of(linear, &cut), Some(cut)),
+    }
+}
+
+fn part_of(linear: nn::Linear, cut: &Membership) -> nn::Linear {
+    let (dim, bias) = match cut.shard {
+        TensorShard::Column => (1, linear.bias.map(|bias| part(bias, 0, cut))),
+        TensorShard::Row => (0, linear.bias),
+    };
+    nn::Linear {
+        weight: part(linear.weight, dim, cut),
+        bias,
+    }
+}
+
+/// This rank's part of a parameter along `dim`, in memory of its own.
+fn part<const D: usize>(param: Param<Tensor<D>>, dim: usize, cut: &Membership) -> Param<Tensor<D>> {
+    param.map(|whole| {
+        let (requires_grad, device) = (whole.is_require_grad(), whole.device());
+        let features = whole.dims()[dim] / cut.world_size();
+        if features == 0 {
+            // A stage of a pipeline holds layers of others without their values.
+            return whole;
+        }
+        let first = cut.rank() * features;
+        let part = whole
+            .without_autodiff()
+            .slice_dim(dim, first..first + features);
+        let dtype = part.dtype();
+        let part = Tensor::from_data(part.into_data(), (&device, dtype));
+        match requires_grad {
+            true => part.require_grad(),
+            false => part,
+        }
+    })
+}
+
+/// Keeps the path of a walk. Changes nothing.
+struct Paths;
+
+fn enter(name: &str) {
+    WALK.with_borrow_mut(|walk| {
+        if let Some(walk) = walk {
+            walk.path.push(name.to_owned());
+        }
+    });
+}
+
+fn exit() {
+    WALK.with_borrow_mut(|walk| {
+        if let Some(walk) = walk {
+            walk.path.pop();
+        }
+    });
+}
+
+impl ModuleMapper for Paths {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        exit();
+    }
+}
+
+impl ModuleVisitor for Paths {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        exit();
+    }
+}
+
+/// What is to be cut, if all of it can be.
+fn plan(
+    sites: &[Site],
+    rules: &[TensorRule],
+    group: &Arc<dyn TensorGroup>,
+) -> Result<HashMap<String, Membership>, TensorParallelError> {
+    let ranks = group.world_size();
+    if ranks > MOST_RANKS {
+        return Err(TensorParallelError::TooManyRanks {
+            ranks,
+            most: MOST_RANKS,
+        });
+    }
+    let unmatched = |rule: &&TensorRule| !sites.iter().any(|site| rule.matches(&site.path));
+    if let Some(rule) = rules.iter().find(unmatched) {
+        let pattern = rule.pattern.clone();
+        return Err(TensorParallelError::UnmatchedRule { pattern });
+    }
+    let mut cuts = HashMap::new();
+    for (layer, site) in (0..).zip(sites) {
+        if let Some(rule) = rule_for(site, rules)? {
+            check(site, rule, ranks)?;
+            let cut = Membership::new(rule.shard, Arc::clone(group), layer);
+            cuts.insert(site.path.clone(), cut);
+        }
+    }
+    Ok(cuts)
+}
+
+fn rule_for<'a>(
+    site: &Site,
+    rules: &'a [TensorRule],
+) -> Result<Option<&'a TensorRule>, TensorParallelError> {
+    let mut matching = rules.iter().filter(|rule| rule.matches(&site.path));
+    match (matching.next(), matching.next()) {
+        (Some(first), Some(second)) => Err(TensorParallelError::TwoRules {
+            path: site.path.clone(),
+            first: first.pattern.clone(),
+            second: second.pattern.clone(),
+        }),
+        (first, _) => Ok(first),
+    }
+}
+
+fn check(site: &Site, rule: &TensorRule, ranks: usize) -> Result<(), TensorParallelError> {
+    let path = site.path.clone();
+    if site.membership.is_some() {
+        return Err(TensorParallelError::CutBefore { path });
+    }
+    let (side, features) = match rule.shard {
+        TensorShard::Column => ("output", site.shape[1]),
+        TensorShard::Row => ("input", site.shape[0]),
+    };
+    let unit = rule.unit.max(1);
+    if features.is_multiple_of(ranks * unit) {
+        return Ok(());
+    }
+    Err(TensorParallelError::Indivisible {
+        path,
+        side,
+        features,
+        unit,
+        ranks,
+    })
+}
+
+/// Compares plan and values of all ranks, on all ranks.
+fn demand_same<M: Module>(
+    model: &M,
+    plan: &Result<HashMap<String, Membership>, TensorParallelError>,
+    group: &Arc<dyn TensorGroup>,
+) -> Result<(), TensorParallelError> {
+    /// 16 bits a number: exact in `f32`.
+    const PIECES: usize = 4;
+    let own = fingerprint(model, plan);
+    let mut all = vec![0.0; group.world_size() * PIECES];
+    for (piece, value) in all[group.rank() * PIECES..][..PIECES]
+        .iter_mut()
+        .enumerate()
+    {
+        *value = f32::from((own >> (16 * piece)) as u16);
+    }
+    group.all_reduce_sum_f32(&mut all)?;
+    let different = all
+        .chunks_exact(PIECES)
+        .position(|other| *other != all[..PIECES]);
+    match (plan, different) {
+        // What is wrong here says more than that it is not wrong elsewhere.
+        (Err(_), _) | (_, None) => Ok(()),
+        (Ok(_), Some(rank)) => Err(TensorParallelError::DifferentModels { rank }),
+    }
+}
+
+fn fingerprint<M: Module>(
+    model: &M,
+    plan: &Result<HashMap<String, Membership>, TensorParallelError>,
+) -> u64 {
+    struct Values(DefaultHasher);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val().without_autodiff();
+            value.dims().hash(&mut self.0);
+            // What cannot be read here cannot be cut either, where Burn says why.
+            if let Ok(data) = value.try_into_data() {
+                data.as_bytes().hash(&mut self.0);
+            }
+        }
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            name.hash(&mut self.0);
+        }
+    }
+    let mut values = Values(DefaultHasher::new());
+    match plan {
+        Err(error) => error.to_string().hash(&mut values.0),
+        Ok(cuts) => {
+            let mut cuts = cuts
+                .iter()
+                .map(|(path, cut)| (path, cut.shard))
+                .collect::<Vec<_>>();
+            cuts.sort_unstable_by_key(|(path, _)| *path);
+            cuts.hash(&mut values.0);
+            model.visit(&mut values);
+        }
+    }
+    values.0.finish()
+}

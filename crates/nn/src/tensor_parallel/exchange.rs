@@ -1,0 +1,74 @@
+//! Sums over ranks that know their place in the model: see `crate::exchange` for why.
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, TensorData};
+
+use super::group::TensorGroup;
+use crate::exchange::{Pass, Place};
+use crate::group::SyncError;
+
+/// The most ranks of a group: so many squares of a digit have an exact sum in `f32`.
+pub(crate) const MOST_RANKS: usize = 256;
+
+/// Digits of a place, each below 2^8, and each sent with its square.
+const DIGITS: usize = 4;
+
+/// An exchange of a layer, on one rank.
+#[derive(Debug, Clone)]
+pub(crate) struct Crossing {
+    pub(crate) group: Arc<dyn TensorGroup>,
+    pub(crate) place: Place,
+}
+
+impl Crossing {
+    /// The sum of `data` over all ranks, in the type of `data`.
+    pub(crate) fn sum(&self, data: TensorData, pass: Pass) -> Result<TensorData, SyncError> {
+        let (shape, dtype) = (data.shape().clone(), data.dtype());
+        let mut values = match dtype {
+            DType::F32 => data
+                .try_into_vec::<f32>()
+                .map_err(|error| self.unread(&error))?,
+            _ => data.iter::<f32>().collect(),
+        };
+        self.sum_values(&mut values, pass)?;
+        Ok(TensorData::new(values, shape).convert_dtype(dtype))
+    }
+
+    fn sum_values(&self, values: &mut Vec<f32>, pass: Pass) -> Result<(), SyncError> {
+        let own = self.digits(pass);
+        let length = values.len();
+        values.extend(own.iter().flat_map(|digit| [*digit, digit * digit]));
+        self.group.all_reduce_sum_f32(values)?;
+        let ranks = self.group.world_size() as f32;
+        let sums = values.split_off(length);
+        let same =
+            |(own, sums): (&f32, &[f32])| sums[0] == ranks * own && sums[1] == ranks * own * own;
+        if own.iter().zip(sums.chunks_exact(2)).all(same) {
+            return Ok(());
+        }
+        let error = SyncError::ShardsOutOfOrder {
+            layer: self.place.layer,
+            call: self.place.call,
+            pass: pass.name(),
+        };
+        self.group.abort(&error.to_string());
+        Err(error)
+    }
+
+    fn digits(&self, pass: Pass) -> [f32; DIGITS] {
+        let Place { layer, call } = self.place;
+        let backward = u32::from(pass == Pass::Backward);
+        let digits = [layer, layer >> 8, call, (call >> 8) << 1 | backward];
+        digits.map(|digit| f32::from((digit & 0xff) as u8))
+    }
+
+    /// A device's error, of which the other ranks are told: they wait for this one.
+    pub(crate) fn unread(&self, error: &dyn std::fmt::Display) -> SyncError {
+        let error = SyncError::Read {
+            reason: error.to_string(),
+        };
+        self.group.abort(&error.to_string());
+        error
+    }
+}

@@ -1,0 +1,94 @@
+//! Where numbers cross from one rank to another, as operations of Burn's backends.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
+use burn::tensor::read_sync;
+
+use super::exchange::Crossing;
+use crate::exchange::Pass;
+
+/// The operators f and g of Shoeybi et al. 2019, section 3.
+#[backend_extension(
+    Autodiff,
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cuda")
+)]
+pub(crate) trait ShardOps: Backend {
+    /// `tensor` itself, whose gradient is summed over the ranks: f.
+    fn spread_over_ranks(tensor: FloatTensor<Self>, crossing: Crossing) -> FloatTensor<Self> {
+        drop(crossing);
+        tensor
+    }
+
+    /// `sum`, which is the sum of `own` over the ranks and whose gradient is that of `own`: g.
+    fn collected_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
+        drop(own);
+        sum
+    }
+}
+
+#[cfg(feature = "flex")]
+impl ShardOps for burn::backend::Flex {}
+
+// `Cube` is the fusing back end itself: the default bodies do for it too.
+#[cfg(feature = "cuda")]
+impl ShardOps for burn::backend::Cube {}
+
+#[derive(Debug)]
+struct SumGradient;
+
+impl<B: Backend> Backward<B, 1> for SumGradient {
+    type State = Crossing;
+
+    fn backward(self, ops: Ops<Crossing, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let [Some(parent)] = ops.parents else {
+            return;
+        };
+        let crossing = ops.state;
+        let device = gradient.device();
+        let data = read_sync(B::float_into_data(gradient.clone()));
+        let data = data.map_err(|error| crossing.unread(&error));
+        let sum = match data.and_then(|data| crossing.sum(data, Pass::Backward)) {
+            Ok(sum) => B::float_from_data(sum, &device),
+            // The group shows the failure; the step must only come to its end.
+            Err(_) => gradient,
+        };
+        grads.register::<B>(parent.id, sum);
+    }
+}
+
+#[derive(Debug)]
+struct PassGradient;
+
+impl<B: Backend> Backward<B, 1> for PassGradient {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            grads.register::<B>(parent.id, gradient);
+        }
+    }
+}
+
+// Both are compute-bound: Burn's own gradient checkpointing must not run an exchange twice.
+impl<B: ShardOps, C: CheckpointStrategy> ShardOps for Autodiff<B, C> {
+    fn spread_over_ranks(tensor: FloatTensor<Self>, crossing: Crossing) -> FloatTensor<Self> {
+        let (primitive, node) = tensor.into_parts();
+        let prepared = Backward::<B, 1>::prepare::<C>(SumGradient, [node]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish(crossing, primitive),
+            OpsKind::UnTracked(operation) => operation.finish(primitive),
+        }
+    }
+
+    fn collected_from_ranks(own: FloatTensor<Self>, sum: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(PassGradient, [own.node()]);
+        prepared.compute_bound().stateless(sum.into_primitive())
+    }
+}

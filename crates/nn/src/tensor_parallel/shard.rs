@@ -1,0 +1,83 @@
+//! A linear layer's part, and what it exchanges.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use burn::backend::Dispatch;
+use burn::prelude::*;
+
+use super::exchange::Crossing;
+use super::group::TensorGroup;
+use super::operations::ShardOps;
+use super::rules::TensorShard;
+use crate::exchange::{Pass, Place};
+use crate::group::SyncError;
+
+/// A layer's place among the ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Membership {
+    pub(crate) shard: TensorShard,
+    group: Arc<dyn TensorGroup>,
+    /// The layer's number in the model, the same on all ranks.
+    layer: u32,
+    /// How often the layer has run, counted over all its clones.
+    calls: Arc<AtomicU32>,
+}
+
+impl Membership {
+    pub(crate) fn new(shard: TensorShard, group: Arc<dyn TensorGroup>, layer: u32) -> Self {
+        Self {
+            shard,
+            group,
+            layer,
+            calls: Arc::default(),
+        }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    pub(crate) fn world_size(&self) -> usize {
+        self.group.world_size()
+    }
+
+    fn next(&self) -> Crossing {
+        Crossing {
+            group: Arc::clone(&self.group),
+            place: Place {
+                layer: self.layer,
+                call: self.calls.fetch_add(1, Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// The input of column shards: itself, whose gradient is summed over the ranks.
+    pub(crate) fn spread<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        Tensor::from_dispatch(<Dispatch as ShardOps>::spread_over_ranks(
+            input.into_dispatch(),
+            self.next(),
+        ))
+    }
+
+    /// The output of a row shard: the sum of the ranks' products. Where the exchange fails it is this
+    /// rank's own; the group tells the step.
+    pub(crate) fn collect<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
+        match Self::sum(&own, &self.next()) {
+            Ok(sum) => Tensor::from_dispatch(<Dispatch as ShardOps>::collected_from_ranks(
+                own.into_dispatch(),
+                sum.into_dispatch(),
+            )),
+            Err(_) => own,
+        }
+    }
+
+    fn sum<const D: usize>(own: &Tensor<D>, crossing: &Crossing) -> Result<Tensor<D>, SyncError> {
+        let own = own.clone().without_autodiff();
+        let (device, dtype) = (own.device(), own.dtype());
+        let data = own.try_into_data();
+        let data = data.map_err(|error| crossing.unread(&error))?;
+        let sum = crossing.sum(data, Pass::Forward)?;
+        Ok(Tensor::from_data(sum, (&device, dtype)))
+    }
+}

@@ -1,0 +1,409 @@
+//! Running the actions of a schedule.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use everburn_collectives::group::{ProcessGroup, Work};
+use everburn_nn::{AnyActivation, Blocks};
+use everburn_schedules::{Action, Carried, Message, Schedule, ScheduleKind, Span};
+
+use crate::error::PipelineError;
+use crate::message::{decode, encode};
+use crate::stages::Stages;
+
+/// Tags of messages that belong to no training step.
+const INFERENCE: u64 = 1 << 60;
+
+/// What happens in a step outside of the stages. Each method is called for the micro-batches whose
+/// number it is given, on the ranks that need it.
+pub trait PipelinePass<M> {
+    /// The model with which a micro-batch is run: `Synchronization::watch`, or `watch_last` for the last
+    /// micro-batch of the step. Called once for each, on every rank.
+    fn model(&mut self, micro_batch: usize) -> M;
+
+    /// What the first stage takes.
+    fn input(&mut self, micro_batch: usize) -> Box<dyn AnyActivation>;
+
+    /// The loss of the last stage's output, of which gradients are taken; shape `[1]`.
+    fn loss(&mut self, micro_batch: usize, output: Box<dyn AnyActivation>) -> Tensor<1>;
+}
+
+/// One rank's end of a pipeline of stages.
+#[derive(Debug)]
+pub struct Pipeline {
+    group: ProcessGroup,
+    kind: ScheduleKind,
+    stages: Stages,
+    /// By number of micro-batches.
+    schedules: Mutex<HashMap<usize, Arc<Schedule>>>,
+}
+
+/// What a rank keeps of a micro-batch in one of its stages from the forward to the backward pass.
+struct Flight {
+    input: Box<dyn AnyActivation>,
+    result: Outcome,
+}
+
+enum Outcome {
+    /// Of a stage that is not the last.
+    Output(Box<dyn AnyActivation>),
+    Loss(Box<Tensor<1>>),
+}
+
+type Values = Vec<Option<TensorData>>;
+
+impl Pipeline {
+    /// The pipeline over the ranks of `group`, which runs steps by a schedule of this kind.
+    ///
+    /// # Errors
+    /// [`PipelineError::Schedule`] if there is no such schedule for these stages.
+    ///
+    /// # Panics
+    /// Panics if the stages were made for another number of ranks.
+    pub fn new(
+        group: ProcessGroup,
+        kind: ScheduleKind,
+        stages: Stages,
+    ) -> Result<Self, PipelineError> {
+        assert_eq!(
+            group.world_size(),
+            stages.ranks(),
+            "the stages were made for another number of ranks"
+        );
+        let pipeline = Self {
+            group,
+            kind,
+            stages,
+            schedules: Mutex::default(),
+        };
+        pipeline.schedule(1)?;
+        Ok(pipeline)
+    }
+
+    /// The ranks of the pipeline.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// Its stages.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
+    }
+
+    /// Whether this rank has the last stage, and so the loss.
+    pub fn has_last_stage(&self) -> bool {
+        self.stages.rank_of(self.stages.len() - 1) == self.group.rank()
+    }
+
+    /// The schedule of a step of `micro_batches`.
+    ///
+    /// # Errors
+    /// [`PipelineError::Schedule`] if there is none.
+    pub fn schedule(&self, micro_batches: usize) -> Result<Arc<Schedule>, PipelineError> {
+        let mut schedules = self
+            .schedules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(schedule) = schedules.get(&micro_batches) {
+            return Ok(schedule.clone());
+        }
+        let (ranks, chunks) = (self.stages.ranks(), self.stages.chunks());
+        let schedule = Arc::new(Schedule::new(self.kind, ranks, micro_batches, chunks)?);
+        schedules.insert(micro_batches, schedule.clone());
+        Ok(schedule)
+    }
+
+    /// Runs a training step of `micro_batches`, forward and backward, and returns when this rank did
+    /// what. All ranks of the pipeline call it with the same number.
+    ///
+    /// `device` is that of this rank's stages, with autodiff. The gradients of parameters go wherever
+    /// the copies that [`PipelinePass::model`] gives send them.
+    ///
+    /// # Errors
+    /// [`PipelineError`] if the exchange fails, or what came from another stage does not fit.
+    pub fn run<M, I, O>(
+        &self,
+        blocks: &Blocks<M, I, O>,
+        device: &Device,
+        micro_batches: usize,
+        pass: &mut impl PipelinePass<M>,
+    ) -> Result<Vec<Span>, PipelineError> {
+        let schedule = self.schedule(micro_batches)?;
+        let actions = schedule.actions(self.group.rank());
+        let mut left = vec![0; micro_batches];
+        for action in actions {
+            left[action.micro_batch()] += 1;
+        }
+        let mut step = Step {
+            pipeline: self,
+            schedule: &schedule,
+            blocks,
+            device,
+            models: HashMap::new(),
+            flights: HashMap::new(),
+            here: HashMap::new(),
+            sends: Vec::new(),
+            started: 0.0,
+            clock: Instant::now(),
+        };
+        let mut spans = Vec::with_capacity(actions.len());
+        for action in actions {
+            step.act(*action, pass)?;
+            let end = step.clock.elapsed().as_secs_f64();
+            spans.push(Span {
+                action: *action,
+                start: step.started,
+                end,
+            });
+            let micro_batch = action.micro_batch();
+            left[micro_batch] -= 1;
+            if left[micro_batch] == 0 {
+                step.models.remove(&micro_batch);
+            }
+        }
+        for send in step.sends {
+            send.wait()?;
+        }
+        Ok(spans)
+    }
+
+    /// Runs a batch forward only; the output, on the rank that has the last stage. All ranks of the
+    /// pipeline call it.
+    ///
+    /// # Errors
+    /// As [`Pipeline::run`].
+    pub fn infer<M, I, O>(
+        &self,
+        blocks: &Blocks<M, I, O>,
+        model: &M,
+        device: &Device,
+        input: impl FnOnce() -> Box<dyn AnyActivation>,
+    ) -> Result<Option<Box<dyn AnyActivation>>, PipelineError> {
+        let (rank, last) = (self.group.rank(), self.stages.len() - 1);
+        let mut input = Some(input);
+        let mut here: Option<Values> = None;
+        let mut sends = Vec::new();
+        let mut result = None;
+        for stage in self.stages.stages_of(rank) {
+            let action = Action::Forward {
+                micro_batch: 0,
+                stage,
+            };
+            let taken = match (stage, input.take()) {
+                (0, Some(input)) => input(),
+                _ => {
+                    let from = self.stages.rank_of(stage - 1);
+                    let values = match here.take() {
+                        Some(values) => values,
+                        None => {
+                            let tag = INFERENCE | stage as u64;
+                            let message = self.group.recv::<u8>(from, tag).wait()?;
+                            let values = decode(&message);
+                            values.map_err(|reason| received(stage, from, 0, reason))?
+                        }
+                    };
+                    self.entering(blocks, stage, from, 0, values, device)?
+                }
+            };
+            let output = blocks.run(model, self.stages.blocks(stage), taken);
+            if stage == last {
+                result = Some(output);
+                break;
+            }
+            let values = values_of(&*output, action)?;
+            let to = self.stages.rank_of(stage + 1);
+            if to == rank {
+                here = Some(values);
+            } else {
+                let message = encode(&values).map_err(|why| received(stage, rank, 0, why))?;
+                let tag = INFERENCE | (stage + 1) as u64;
+                sends.push(self.group.send(message, to, tag));
+            }
+        }
+        for send in sends {
+            send.wait()?;
+        }
+        Ok(result)
+    }
+
+    /// What a stage takes, of the numbers that came.
+    fn entering<M, I, O>(
+        &self,
+        blocks: &Blocks<M, I, O>,
+        stage: usize,
+        from: usize,
+        micro_batch: usize,
+        values: Values,
+        device: &Device,
+    ) -> Result<Box<dyn AnyActivation>, PipelineError> {
+        let wrong = |reason: String| received(stage, from, micro_batch, reason);
+        let values = values.into_iter().collect::<Option<Vec<_>>>();
+        let values = values.ok_or_else(|| wrong("a tensor is missing".to_string()))?;
+        let block = self.stages.blocks(stage).start;
+        let entering = blocks.input_of(block, values, device);
+        entering.map_err(|error| wrong(error.to_string()))
+    }
+}
+
+fn received(stage: usize, from: usize, micro_batch: usize, reason: String) -> PipelineError {
+    PipelineError::Received {
+        stage,
+        from,
+        micro_batch,
+        reason,
+    }
+}
+
+fn values_of(output: &dyn AnyActivation, action: Action) -> Result<Values, PipelineError> {
+    let values = output.values();
+    let values = values.map_err(|reason| PipelineError::Tensor { action, reason })?;
+    Ok(values.into_iter().map(Some).collect())
+}
+
+/// A step under way.
+struct Step<'a, M, I, O> {
+    pipeline: &'a Pipeline,
+    schedule: &'a Schedule,
+    blocks: &'a Blocks<M, I, O>,
+    device: &'a Device,
+    /// By micro-batch.
+    models: HashMap<usize, M>,
+    /// By stage and micro-batch.
+    flights: HashMap<(usize, usize), Flight>,
+    /// What goes from a stage of this rank to another one of its own.
+    here: HashMap<(Carried, usize, usize), Values>,
+    sends: Vec<Work<()>>,
+    /// When the present action had all it needed.
+    started: f64,
+    clock: Instant,
+}
+
+impl<M, I, O> Step<'_, M, I, O> {
+    fn act(
+        &mut self,
+        action: Action,
+        pass: &mut impl PipelinePass<M>,
+    ) -> Result<(), PipelineError> {
+        let (stage, micro_batch) = (action.stage(), action.micro_batch());
+        match action {
+            Action::Forward { .. } => self.forward(action, stage, micro_batch, pass),
+            Action::Backward { .. } | Action::BackwardInput { .. } => {
+                self.backward(action, stage, micro_batch)
+            }
+            Action::BackwardWeight { .. } => {
+                self.begin();
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        self.started = self.clock.elapsed().as_secs_f64();
+    }
+
+    fn forward(
+        &mut self,
+        action: Action,
+        stage: usize,
+        micro_batch: usize,
+        pass: &mut impl PipelinePass<M>,
+    ) -> Result<(), PipelineError> {
+        let input = if stage == 0 {
+            pass.input(micro_batch)
+        } else {
+            let values = self.receive(action, Carried::Activation, stage - 1)?;
+            let from = self.pipeline.stages.rank_of(stage - 1);
+            self.pipeline
+                .entering(self.blocks, stage, from, micro_batch, values, self.device)?
+        };
+        self.begin();
+        let model = self.models.entry(micro_batch);
+        let model = model.or_insert_with(|| pass.model(micro_batch));
+        let range = self.pipeline.stages.blocks(stage);
+        let output = self.blocks.run(model, range, input.boxed_clone());
+        let result = if stage + 1 == self.pipeline.stages.len() {
+            Outcome::Loss(Box::new(pass.loss(micro_batch, output)))
+        } else {
+            let values = values_of(&*output, action)?;
+            self.send(action, Carried::Activation, values)?;
+            Outcome::Output(output)
+        };
+        let flight = Flight { input, result };
+        self.flights.insert((stage, micro_batch), flight);
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        action: Action,
+        stage: usize,
+        micro_batch: usize,
+    ) -> Result<(), PipelineError> {
+        let tensor = |reason| PipelineError::Tensor { action, reason };
+        let flight = self.flights.remove(&(stage, micro_batch));
+        let Flight { input, result } = flight.ok_or(PipelineError::NoGradient { action })?;
+        let seed = match result {
+            Outcome::Loss(loss) => {
+                self.begin();
+                *loss
+            }
+            Outcome::Output(output) => {
+                let values = self.receive(action, Carried::Gradient, stage + 1)?;
+                self.begin();
+                let seed = output.seed(values).map_err(tensor)?;
+                seed.ok_or(PipelineError::NoGradient { action })?
+            }
+        };
+        let gradients = seed.backward();
+        if stage > 0 {
+            let values = input.gradients(&gradients).map_err(tensor)?;
+            self.send(action, Carried::Gradient, values)?;
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        action: Action,
+        carried: Carried,
+        from_stage: usize,
+    ) -> Result<Values, PipelineError> {
+        let micro_batch = action.micro_batch();
+        if let Some(values) = self.here.remove(&(carried, from_stage, micro_batch)) {
+            return Ok(values);
+        }
+        let Some(Message { from_rank, .. }) = self.schedule.receives(action) else {
+            let reason = "the schedule has it from nobody".to_string();
+            let rank = self.pipeline.group.rank();
+            return Err(received(action.stage(), rank, micro_batch, reason));
+        };
+        let tag = self
+            .schedule
+            .receives(action)
+            .map_or(0, |message| message.tag());
+        let message = self.pipeline.group.recv::<u8>(from_rank, tag).wait()?;
+        decode(&message).map_err(|reason| received(action.stage(), from_rank, micro_batch, reason))
+    }
+
+    fn send(
+        &mut self,
+        action: Action,
+        carried: Carried,
+        values: Values,
+    ) -> Result<(), PipelineError> {
+        let (stage, micro_batch) = (action.stage(), action.micro_batch());
+        let Some(message) = self.schedule.sends(action) else {
+            self.here.insert((carried, stage, micro_batch), values);
+            return Ok(());
+        };
+        let rank = self.pipeline.group.rank();
+        let bytes = encode(&values).map_err(|why| received(stage, rank, micro_batch, why))?;
+        let group = &self.pipeline.group;
+        self.sends
+            .push(group.send(bytes, message.to_rank, message.tag()));
+        Ok(())
+    }
+}

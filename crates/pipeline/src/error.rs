@@ -1,0 +1,63 @@
+//! What can go wrong between the stages of a model.
+
+use everburn_collectives::group::CollectiveError;
+use everburn_nn::ActivationError;
+use everburn_schedules::{Action, ScheduleError};
+
+/// Why a model could not be run, or put together, over several ranks.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// The exchange between the ranks failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// There is no such schedule.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// What came from another stage does not fit.
+    #[error(
+        "stage {stage} cannot take what came from rank {from} for micro-batch {micro_batch}: {reason}; \
+         check that all ranks run the same model with the same cuts"
+    )]
+    Received {
+        /// The stage.
+        stage: usize,
+        /// The rank of the pipeline that sent it.
+        from: usize,
+        /// The micro-batch.
+        micro_batch: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor could not be read or used.
+    #[error("{action}: {reason}")]
+    Tensor {
+        /// What the rank was doing.
+        action: Action,
+        /// What is wrong.
+        reason: ActivationError,
+    },
+    /// A stage's output has no gradient, so nothing before it can learn.
+    #[error(
+        "{action}: no gradient came to it; the stages behind it do not use what it yields, or \
+         pass no tensor of numbers on"
+    )]
+    NoGradient {
+        /// What the rank was doing.
+        action: Action,
+    },
+    /// A parameter could not be read from its device, or is not what was expected.
+    #[error("the parameter {path}: {reason}")]
+    Parameter {
+        /// Its path.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The norm of the gradients is not a number.
+    #[error(
+        "the gradients of all stages together have a norm that is not a number; the learning rate \
+         may be too high"
+    )]
+    NotFinite,
+}

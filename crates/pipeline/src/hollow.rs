@@ -1,0 +1,246 @@
+//! Parameters to the ranks whose stages use them, and back.
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::prelude::*;
+use burn::tensor::{Bool, Int, TensorData};
+use everburn_collectives::group::ProcessGroup;
+
+use crate::error::PipelineError;
+use crate::message::{decode, encode};
+
+/// Tags of messages that bring parameters from rank 0, and of those that bring them there.
+const OUT: u64 = 1 << 61;
+const BACK: u64 = 1 << 62;
+
+/// The model with empty tensors, of shape `[0, ..]` and without gradient, in place of all parameters
+/// whose path `keep` does not want. Lazy parameters are not drawn.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn_pipeline::hollow;
+///
+/// let linear = LinearConfig::new(3, 2).init(&Device::flex());
+/// assert_eq!(hollow(linear, |path| path == "bias").num_params(), 2);
+/// ```
+#[must_use]
+pub fn hollow<M: Module>(model: M, keep: impl Fn(&str) -> bool) -> M {
+    struct Hollow<F> {
+        path: Vec<String>,
+        keep: F,
+    }
+    impl<F: Fn(&str) -> bool> ModuleMapper for Hollow<F> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if (self.keep)(&self.path.join(".")) {
+                return param;
+            }
+            emptied(&param)
+        }
+
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.path.push(name.to_string());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.path.pop();
+        }
+    }
+    let path = Vec::new();
+    model.map(&mut Hollow { path, keep })
+}
+
+fn emptied<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> {
+    let empty = Tensor::zeros([0; D], &param.lazy_device());
+    Param::initialized(param.id, empty).set_require_grad(false)
+}
+
+/// Gives each rank rank 0's values of the parameters that it holds; the others become hollow.
+///
+/// `holders` has, for each parameter of the model in the order of its fields, the ranks of `group` that
+/// hold it. Rank 0 sends one parameter after the other, and no other rank ever has more than its own.
+/// A parameter has the same identity on all ranks afterwards. All ranks call it, with the same model
+/// and holders.
+///
+/// # Errors
+/// [`PipelineError`] if the exchange fails, or the ranks' models differ.
+pub fn distribute<M: Module>(
+    model: M,
+    group: &ProcessGroup,
+    holders: &[(String, Vec<usize>)],
+) -> Result<M, PipelineError> {
+    let mut mapper = Transfer {
+        group,
+        holders,
+        position: 0,
+        direction: Direction::Out,
+        result: Ok(()),
+    };
+    let model = model.map(&mut mapper);
+    mapper.result.map(|()| model)
+}
+
+/// Puts the whole model together on rank 0, from the first holder of each parameter; there it lies on
+/// `device`. The other ranks are given their own part back.
+///
+/// See [`distribute`] for `holders`. All ranks call it.
+///
+/// # Errors
+/// [`PipelineError`] if the exchange fails, or a parameter cannot be read.
+pub fn gather<M: Module>(
+    model: M,
+    group: &ProcessGroup,
+    holders: &[(String, Vec<usize>)],
+    device: &Device,
+) -> Result<M, PipelineError> {
+    let mut mapper = Transfer {
+        group,
+        holders,
+        position: 0,
+        direction: Direction::Back(device.clone()),
+        result: Ok(()),
+    };
+    let model = model.map(&mut mapper);
+    mapper.result.map(|()| model)
+}
+
+enum Direction {
+    Out,
+    Back(Device),
+}
+
+struct Transfer<'a> {
+    group: &'a ProcessGroup,
+    holders: &'a [(String, Vec<usize>)],
+    position: usize,
+    direction: Direction,
+    result: Result<(), PipelineError>,
+}
+
+impl Transfer<'_> {
+    fn parameter(&self, position: usize, reason: impl Into<String>) -> PipelineError {
+        let path = self.holders.get(position).map(|(path, _)| path.clone());
+        PipelineError::Parameter {
+            path: path.unwrap_or_else(|| format!("number {position}")),
+            reason: reason.into(),
+        }
+    }
+
+    fn float<const D: usize>(
+        &self,
+        position: usize,
+        param: &Param<Tensor<D>>,
+    ) -> Result<Param<Tensor<D>>, PipelineError> {
+        let Some((_, holders)) = self.holders.get(position) else {
+            return Err(self.parameter(position, "the model has more parameters than its blocks"));
+        };
+        let (rank, tag) = (self.group.rank(), position as u64);
+        match &self.direction {
+            Direction::Out if rank == 0 => {
+                let others = holders.iter().filter(|holder| **holder != 0);
+                for holder in others {
+                    let message = self.message(position, param)?;
+                    self.group.send(message, *holder, OUT | tag).wait()?;
+                }
+                Ok(if holders.contains(&0) {
+                    param.clone()
+                } else {
+                    emptied(param)
+                })
+            }
+            Direction::Out if holders.contains(&rank) => {
+                let message = self.group.recv::<u8>(0, OUT | tag).wait()?;
+                let (id, trains, data) = self.read(position, &message)?;
+                if data.shape() != &param.lazy_shape() {
+                    let (theirs, ours) = (data.shape(), param.lazy_shape());
+                    let reason = format!("it has the shape {theirs:?} on rank 0 and {ours:?} here");
+                    return Err(self.parameter(position, reason));
+                }
+                let (device, dtype) = (param.lazy_device(), data.dtype());
+                let value = Tensor::<D>::from_data(data, (&device, dtype));
+                Ok(Param::initialized(id, value).set_require_grad(trains))
+            }
+            Direction::Out => Ok(emptied(param)),
+            Direction::Back(device) => {
+                let owner = holders.first().copied().unwrap_or(0);
+                if rank == owner && owner != 0 {
+                    let message = self.message(position, param)?;
+                    self.group.send(message, 0, BACK | tag).wait()?;
+                }
+                if rank != 0 {
+                    return Ok(param.clone());
+                }
+                if owner == 0 {
+                    let value = param.val().without_autodiff().to_device(device);
+                    return Ok(Param::initialized(param.id, value));
+                }
+                let message = self.group.recv::<u8>(owner, BACK | tag).wait()?;
+                let (id, _, data) = self.read(position, &message)?;
+                if data.shape().num_dims() != D {
+                    return Err(self.parameter(position, "it came with other dimensions"));
+                }
+                let dtype = data.dtype();
+                let value = Tensor::<D>::from_data(data, (device, dtype));
+                Ok(Param::initialized(id, value))
+            }
+        }
+    }
+
+    fn message<const D: usize>(
+        &self,
+        position: usize,
+        param: &Param<Tensor<D>>,
+    ) -> Result<Vec<u8>, PipelineError> {
+        let value = param.val();
+        let trains = i64::from(value.is_require_grad());
+        let data = value.without_autodiff().try_into_data();
+        let data = data.map_err(|error| self.parameter(position, error.to_string()))?;
+        let about = TensorData::from([param.id.val() as i64, trains]);
+        encode(&[Some(about), Some(data)]).map_err(|reason| self.parameter(position, reason))
+    }
+
+    /// Identity, whether it is trained, and values.
+    fn read(
+        &self,
+        position: usize,
+        message: &[u8],
+    ) -> Result<(ParamId, bool, TensorData), PipelineError> {
+        let parts = decode(message).map_err(|reason| self.parameter(position, reason))?;
+        if let Ok([Some(about), Some(data)]) = <[Option<TensorData>; 2]>::try_from(parts)
+            && let Ok([id, trains]) = about.as_slice::<i64>()
+        {
+            return Ok((ParamId::from(*id as u64), *trains != 0, data));
+        }
+        Err(self.parameter(position, "another message came in its place"))
+    }
+}
+
+impl ModuleMapper for Transfer<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let position = self.position;
+        self.position += 1;
+        if self.result.is_err() {
+            return param;
+        }
+        match self.float(position, &param) {
+            Ok(param) => param,
+            Err(error) => {
+                self.result = Err(error);
+                param
+            }
+        }
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.position += 1;
+        param
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        self.position += 1;
+        param
+    }
+}

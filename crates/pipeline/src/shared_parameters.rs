@@ -1,0 +1,235 @@
+//! Parameters that several stages hold, and the norm of all stages' gradients.
+
+use std::collections::HashMap;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::prelude::*;
+use burn::tensor::{Bool, Int, TensorData};
+use everburn_collectives::group::{ProcessGroup, ReduceOp};
+
+use crate::error::PipelineError;
+
+/// What a clipped norm is compared with is raised by this, as in PyTorch.
+const NORM_EPSILON: f64 = 1e-6;
+
+/// The parameters of a model over the ranks of a pipeline: those that several of them hold (an
+/// embedding that is also the head, say), whose gradients are to be added up so that all copies stay
+/// equal (Narayanan et al. 2021, section 2.2), and those that count for the norm.
+#[derive(Debug)]
+pub struct SharedParameters {
+    pipeline: ProcessGroup,
+    /// By position: the ranks that share it, if this rank is among them.
+    groups: HashMap<usize, ProcessGroup>,
+    /// By position: whether this rank is the parameter's owner.
+    owned: Vec<bool>,
+}
+
+impl SharedParameters {
+    /// `holders` has, for each parameter in the order of the model's fields, the ranks of `pipeline` that
+    /// hold it. All ranks of the pipeline call it alike.
+    ///
+    /// # Errors
+    /// [`PipelineError::Collective`] if the ranks cannot form their groups.
+    pub fn new(
+        pipeline: ProcessGroup,
+        holders: &[(String, Vec<usize>)],
+    ) -> Result<Self, PipelineError> {
+        let mut known: HashMap<&[usize], Option<ProcessGroup>> = HashMap::new();
+        let mut groups = HashMap::new();
+        for (position, (_, ranks)) in holders.iter().enumerate() {
+            if ranks.len() < 2 {
+                continue;
+            }
+            if !known.contains_key(ranks.as_slice()) {
+                known.insert(ranks, pipeline.subgroup(ranks)?);
+            }
+            if let Some(Some(group)) = known.get(ranks.as_slice()) {
+                groups.insert(position, group.clone());
+            }
+        }
+        let rank = pipeline.rank();
+        let owned = holders
+            .iter()
+            .map(|(_, ranks)| ranks.first() == Some(&rank));
+        Ok(Self {
+            owned: owned.collect(),
+            groups,
+            pipeline,
+        })
+    }
+
+    /// Adds up the gradients of shared parameters over the ranks that hold them.
+    ///
+    /// # Errors
+    /// [`PipelineError`] if the exchange fails or a gradient cannot be read.
+    pub fn sum<M: Module>(
+        &self,
+        model: &M,
+        gradients: GradientsParams,
+    ) -> Result<GradientsParams, PipelineError> {
+        let mut visitor = Sum {
+            groups: &self.groups,
+            walk: Walk::default(),
+            gradients,
+            result: Ok(()),
+        };
+        if !self.groups.is_empty() {
+            model.visit(&mut visitor);
+        }
+        visitor.result.map(|()| visitor.gradients)
+    }
+
+    /// The norm of all gradients of all stages together, each parameter counted once; where it is above
+    /// `max`, the gradients are made smaller by the same factor on all ranks.
+    ///
+    /// # Errors
+    /// [`PipelineError::NotFinite`], on all ranks, if the norm is not a number; [`PipelineError`] if the
+    /// exchange fails.
+    pub fn clip<M: Module>(
+        &self,
+        model: &M,
+        gradients: GradientsParams,
+        max: f64,
+    ) -> Result<(GradientsParams, f64), PipelineError> {
+        let mut squares = Squares {
+            owned: &self.owned,
+            walk: Walk::default(),
+            gradients: &gradients,
+            sum: 0.0,
+        };
+        model.visit(&mut squares);
+        let mut sum = [squares.sum];
+        self.pipeline.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+        let norm = sum[0].sqrt();
+        if !norm.is_finite() {
+            return Err(PipelineError::NotFinite);
+        }
+        let factor = (max / (norm + NORM_EPSILON)).min(1.0);
+        if factor == 1.0 {
+            return Ok((gradients, norm));
+        }
+        let mut scale = Scale { gradients, factor };
+        model.visit(&mut scale);
+        Ok((scale.gradients, norm))
+    }
+}
+
+/// Where a visitor stands.
+#[derive(Default)]
+struct Walk {
+    position: usize,
+}
+
+impl Walk {
+    fn next(&mut self) -> usize {
+        self.position += 1;
+        self.position - 1
+    }
+}
+
+struct Sum<'a> {
+    groups: &'a HashMap<usize, ProcessGroup>,
+    walk: Walk,
+    gradients: GradientsParams,
+    result: Result<(), PipelineError>,
+}
+
+impl Sum<'_> {
+    fn over<const D: usize>(
+        &mut self,
+        group: &ProcessGroup,
+        param: &Param<Tensor<D>>,
+    ) -> Result<(), PipelineError> {
+        let shape = param.lazy_shape();
+        let gradient = self.gradients.remove::<D>(param.id);
+        let has_one = gradient.is_some();
+        let (device, dtype) = match &gradient {
+            Some(gradient) => (gradient.device(), gradient.dtype()),
+            None => (param.lazy_device().inner(), param.val().dtype()),
+        };
+        let mut values = match gradient {
+            Some(gradient) => {
+                let data = gradient.without_autodiff().try_into_data();
+                let data = data.map_err(|error| PipelineError::Parameter {
+                    path: format!("{}", param.id),
+                    reason: error.to_string(),
+                })?;
+                data.iter::<f32>().collect::<Vec<_>>()
+            }
+            None => vec![0.0; shape.num_elements()],
+        };
+        // Behind them, whether there is one: what nobody used keeps no gradient.
+        values.push(f32::from(u8::from(has_one)));
+        group.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
+        if values.pop() > Some(0.0) {
+            let data = TensorData::new(values, shape).convert_dtype(dtype);
+            let sum = Tensor::<D>::from_data(data, (&device, dtype));
+            self.gradients.register(param.id, sum);
+        }
+        Ok(())
+    }
+}
+
+impl ModuleVisitor for Sum<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let position = self.walk.next();
+        let group = self.groups.get(&position);
+        if let (Some(group), Ok(())) = (group, &self.result) {
+            self.result = self.over(group, param);
+        }
+    }
+
+    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
+        self.walk.next();
+    }
+
+    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
+        self.walk.next();
+    }
+}
+
+struct Squares<'a> {
+    owned: &'a [bool],
+    walk: Walk,
+    gradients: &'a GradientsParams,
+    sum: f64,
+}
+
+impl ModuleVisitor for Squares<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let position = self.walk.next();
+        if !self.owned.get(position).copied().unwrap_or(false) {
+            return;
+        }
+        if let Some(gradient) = self.gradients.get::<D>(param.id) {
+            // What cannot be read is not a number, which is an error on all ranks.
+            self.sum += match gradient.without_autodiff().try_into_data() {
+                Ok(data) => data.iter::<f64>().map(|value| value * value).sum(),
+                Err(_) => f64::NAN,
+            };
+        }
+    }
+
+    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
+        self.walk.next();
+    }
+
+    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
+        self.walk.next();
+    }
+}
+
+struct Scale {
+    gradients: GradientsParams,
+    factor: f64,
+}
+
+impl ModuleVisitor for Scale {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            let scaled = gradient.mul_scalar(self.factor);
+            self.gradients.register(param.id, scaled);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A model that several ranks hold together.
+
+use burn::module::ParamId;
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
+
+use crate::error::TrainError;
+use crate::tally::Tally;
+
+/// How the ranks of a job hold one model, or several replicas of it, each over several ranks; what
+/// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks) trains with. See
+/// [`PipelineParallel`](crate::PipelineParallel).
+pub trait ModelOverRanks<M, B>: Send + Sync {
+    /// The ranks that hold the same part of the model: one of each replica. They share the samples.
+    fn replicas(&self) -> &ProcessGroup;
+
+    /// Into how many micro-batches a replica's share of a batch is cut.
+    fn micro_batches(&self) -> usize;
+
+    /// This rank's part of the model, with rank 0's values. All ranks call it.
+    ///
+    /// # Errors
+    /// If the exchange fails, or the ranks' models differ.
+    fn prepare(&self, model: M) -> Result<M, TrainError>;
+
+    /// The parameters of this rank's part.
+    fn holds(&self, model: &M) -> Vec<ParamId>;
+
+    /// Runs a step forward and backward: the gradients of this rank's part, averaged over all samples,
+    /// and sums over the samples, on one rank of each replica; the others have none.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn step(
+        &self,
+        model: &M,
+        share: ShareOfBatch<B>,
+        ddp: &Ddp,
+    ) -> Result<(SyncedGradients, Tally), TrainError>;
+
+    /// Runs a batch forward: sums over its samples, on one rank of each replica.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn infer(&self, model: &M, batch: B) -> Result<Tally, TrainError>;
+
+    /// The whole model on rank 0, in the memory of the host's device; this rank's part on the others.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn gather(&self, model: M) -> Result<M, TrainError>;
+
+    /// The whole state of the optimizer on rank 0, from the parts of all ranks; nothing on the others.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn gather_optimizer(&self, part: Vec<u8>) -> Result<Vec<u8>, TrainError>;
+}

@@ -1,0 +1,80 @@
+//! Parts of an optimizer's state, as it stands in `optimizer.bpk`.
+//!
+//! Burn's record has, for each parameter, tensors, numbers and a path whose names begin with the
+//! parameter's identity and a dot, or are it.
+
+use std::collections::BTreeMap;
+
+use burn::module::ParamId;
+use burn::tensor::Bytes;
+use burn_pack::{Reader, Scalar, Tensor, Writer};
+
+use crate::error::TrainError;
+
+#[derive(Default)]
+struct States {
+    tensors: BTreeMap<String, Tensor>,
+    scalars: BTreeMap<String, Scalar>,
+    paths: BTreeMap<String, String>,
+}
+
+/// The state of the parameters `own` only.
+pub(crate) fn keep_only(bytes: Vec<u8>, own: &[ParamId]) -> Result<Vec<u8>, TrainError> {
+    let own = own
+        .iter()
+        .map(|id| id.val().to_string())
+        .collect::<Vec<_>>();
+    let is_own = |name: &String| {
+        let id = name.split('.').next().unwrap_or(name);
+        own.iter().any(|own| own == id)
+    };
+    let mut states = States::default();
+    states.add(bytes)?;
+    states.tensors.retain(|name, _| is_own(name));
+    states.scalars.retain(|name, _| is_own(name));
+    states.paths.retain(|name, _| is_own(name));
+    states.into_bytes()
+}
+
+/// The states of all `parts` together; what several have is the first one's.
+pub(crate) fn merge(parts: Vec<Vec<u8>>) -> Result<Vec<u8>, TrainError> {
+    let mut states = States::default();
+    for part in parts {
+        states.add(part)?;
+    }
+    states.into_bytes()
+}
+
+impl States {
+    fn add(&mut self, bytes: Vec<u8>) -> Result<(), TrainError> {
+        let reader = Reader::from_bytes(Bytes::from_bytes_vec(bytes)).map_err(wrong)?;
+        for (name, value) in reader.scalars() {
+            self.scalars.entry(name.clone()).or_insert(*value);
+        }
+        for (name, path) in reader.metadata() {
+            self.paths.entry(name.clone()).or_insert(path.clone());
+        }
+        for tensor in reader.into_tensors().map_err(wrong)? {
+            let (name, dtype, shape, id, bytes) = tensor.into_parts().map_err(wrong)?;
+            let tensor = Tensor::new(name.clone(), dtype, shape, id, bytes);
+            self.tensors.entry(name).or_insert(tensor);
+        }
+        Ok(())
+    }
+
+    fn into_bytes(self) -> Result<Vec<u8>, TrainError> {
+        let mut writer = Writer::new(self.tensors.into_values().collect());
+        for (name, value) in &self.scalars {
+            writer = writer.with_scalar(name, *value);
+        }
+        for (name, path) in &self.paths {
+            writer = writer.with_metadata(name, path);
+        }
+        Ok(writer.into_bytes().map_err(wrong)?.to_vec())
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
+fn wrong(error: burn_pack::Error) -> TrainError {
+    TrainError::BurnTrain(format!("the optimizer's state: {error}"))
+}
