@@ -41,6 +41,9 @@ enum Command {
     /// Let a run's model of text write, as in `generate runs/a --prompt "To be"`
     #[command(disable_help_flag = true)]
     Generate(HandedOn),
+    /// Draw a pipeline's schedule, as in `simulate --schedule 1f1b --pipeline 4 --micro-batches 8`
+    #[command(disable_help_flag = true)]
+    Simulate(HandedOn),
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
@@ -89,6 +92,7 @@ fn run() -> miette::Result<ExitCode> {
         Command::Train(args) => binary::become_everburn("train", &args.arguments),
         Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
         Command::Generate(args) => binary::become_everburn("generate", &args.arguments),
+        Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),
         Command::Test(args) => check::test(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench_ddp::BenchDdpArguments;
 use crate::bench_recompute::BenchRecomputeArguments;
+use crate::simulate::SimulateArguments;
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Eval(Box<EvalArguments>),
     /// Let a trained model of text write.
     Generate(GenerateArguments),
+    /// Draw what the ranks of a pipeline do in a step, or compare the schedules.
+    Simulate(SimulateArguments),
     /// One rank of `cargo xtask bench ddp`.
     #[command(hide = true)]
     BenchDdp(BenchDdpArguments),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use everburn::collectives::group::CollectiveError;
 use everburn::collectives::rendezvous::RendezvousError;
 use everburn::distributed::DdpError;
+use everburn::schedules::{ScheduleError, SimulationError};
 use everburn::train::TrainError;
 use everburn_datasets::DatasetError;
 use everburn_launch::{LaunchError, RankEnvironmentError};
@@ -44,6 +45,12 @@ pub(crate) enum CliError {
     #[error("the model cannot be built: {0}")]
     #[diagnostic(help("the numbers of models of text stand in [gpt] of the configuration file"))]
     Model(#[from] GptError),
+
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
 
     #[error(transparent)]
     Data(#[from] DatasetError),
@@ -115,6 +122,9 @@ impl CliError {
                 error,
                 TrainError::Config(_) | TrainError::Checkpoint { .. } | TrainError::File { .. }
             ),
+            // That the ranks of a schedule wait for each other is what a simulation is to find out.
+            Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
+            Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),
             Self::Rendezvous(_) | Self::Collective(_) | Self::Ddp(_) => false,
         }
     }

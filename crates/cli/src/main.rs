@@ -33,7 +33,9 @@ mod over_ranks;
 mod preset;
 mod rank;
 mod sampling;
+mod simulate;
 mod summary;
+mod table;
 mod train;
 
 use std::process::ExitCode;
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Train(train) => train::run(train, rank.as_ref(), &log),
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
         Command::Generate(generate) => generate::run(generate),
+        Command::Simulate(simulate) => simulate::run(simulate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
         Command::BenchRecompute(bench) => bench_recompute::run(bench),
     };

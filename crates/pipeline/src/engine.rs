@@ -49,6 +49,8 @@ pub struct Pipeline {
 struct Flight {
     input: Box<dyn AnyActivation>,
     result: Outcome,
+    /// The gradients of weights that are put off, where the schedule asks for it.
+    deferred: Option<Deferred>,
 }
 
 enum Outcome {
@@ -159,6 +161,7 @@ impl Pipeline {
             device,
             models: HashMap::new(),
             flights: HashMap::new(),
+            weights: HashMap::new(),
             here: HashMap::new(),
             sends: Vec::new(),
             started: 0.0,
@@ -288,6 +291,8 @@ struct Step<'a, M, I, O> {
     models: HashMap<usize, M>,
     /// By stage and micro-batch.
     flights: HashMap<(usize, usize), Flight>,
+    /// By stage and micro-batch: gradients of weights that are still to be computed.
+    weights: HashMap<(usize, usize), Deferred>,
     /// What goes from a stage of this rank to another one of its own.
     here: HashMap<(Carried, usize, usize), Values>,
     sends: Vec<Work<()>>,
@@ -310,7 +315,16 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             }
             Action::BackwardWeight { .. } => {
                 self.begin();
-                Ok(())
+                match self.weights.remove(&(stage, micro_batch)) {
+                    None => Ok(()),
+                    Some(deferred) => match deferred.run() {
+                        Ok(_) => Ok(()),
+                        Err(error) => Err(PipelineError::Weights {
+                            action,
+                            reason: error.to_string(),
+                        }),
+                    },
+                }
             }
         }
     }
@@ -353,7 +367,11 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             self.send(action, Carried::Activation, values)?;
             Outcome::Output(output)
         };
-        let flight = Flight { input, result };
+        let flight = Flight {
+            input,
+            result,
+            deferred,
+        };
         self.flights.insert((stage, micro_batch), flight);
         Ok(())
     }
@@ -366,7 +384,12 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
     ) -> Result<(), PipelineError> {
         let tensor = |reason| PipelineError::Tensor { action, reason };
         let flight = self.flights.remove(&(stage, micro_batch));
-        let Flight { input, result } = flight.ok_or(PipelineError::NoGradient { action })?;
+        let flight = flight.ok_or(PipelineError::NoGradient { action })?;
+        let Flight {
+            input,
+            result,
+            deferred,
+        } = flight;
         let seed = match result {
             Outcome::Loss(loss) => {
                 self.begin();
@@ -383,6 +406,9 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
         if stage > 0 {
             let values = input.gradients(&gradients).map_err(tensor)?;
             self.send(action, Carried::Gradient, values)?;
+        }
+        if let Some(deferred) = deferred {
+            self.weights.insert((stage, micro_batch), deferred);
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ mod kind;
 mod live;
 mod memory;
 mod orders;
-mod quantity;
+pub mod quantity;
 mod schedule;
 mod simulation;
 mod svg;

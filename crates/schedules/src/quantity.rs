@@ -1,7 +1,14 @@
-//! Times, shares and bytes, as people read them.
+//! Times, shares and bytes, as people read them: in drawings, and in tables of those who use this crate.
 
-/// `seconds` with three digits and the unit that suits it: `33 s`, `1.25 ms`, `12.3 µs`.
-pub(crate) fn time(seconds: f64) -> String {
+/// `seconds` with three digits and the unit that suits it.
+///
+/// ```
+/// use everburn_schedules::quantity::time;
+///
+/// assert_eq!([33.0, 0.00125, 12.34e-6].map(time), ["33 s", "1.25 ms", "12.3 µs"]);
+/// ```
+#[must_use]
+pub fn time(seconds: f64) -> String {
     time_beside(seconds, seconds)
 }
 
@@ -16,13 +23,23 @@ pub(crate) fn time_beside(seconds: f64, longest: f64) -> String {
     format!("{} {unit}", three_digits(seconds * factor))
 }
 
-/// `0.2727` as `27.3 %`.
-pub(crate) fn share(share: f64) -> String {
+/// A part of 1 in percent.
+///
+/// ```
+/// assert_eq!(everburn_schedules::quantity::share(0.2727), "27.3 %");
+/// ```
+#[must_use]
+pub fn share(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// `bytes` in the largest binary unit of which there is one: `1.5 GiB`.
-pub(crate) fn bytes(bytes: u64) -> String {
+/// `bytes` in the largest binary unit of which there is one.
+///
+/// ```
+/// assert_eq!(everburn_schedules::quantity::bytes(1536 << 20), "1.5 GiB");
+/// ```
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut name = "B";
