@@ -1,13 +1,15 @@
 //! Running the actions of a schedule.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{ProcessGroup, Work};
-use everburn_nn::{AnyActivation, Blocks};
+use everburn_nn::{AnyActivation, Blocks, Randomness, checkpointed_run};
 use everburn_schedules::{Action, Carried, Message, Schedule, ScheduleKind, Span};
 
 use crate::error::PipelineError;
@@ -37,6 +39,8 @@ pub struct Pipeline {
     group: ProcessGroup,
     kind: ScheduleKind,
     stages: Stages,
+    /// How many blocks the backward pass computes again together.
+    segment: Option<NonZeroUsize>,
     /// By number of micro-batches.
     schedules: Mutex<HashMap<usize, Arc<Schedule>>>,
 }
@@ -77,10 +81,21 @@ impl Pipeline {
             group,
             kind,
             stages,
+            segment: None,
             schedules: Mutex::default(),
         };
         pipeline.schedule(1)?;
         Ok(pipeline)
+    }
+
+    /// The same pipeline, whose stages keep what goes from one segment of `every` blocks to the next of a
+    /// micro-batch, and compute the segments again in its backward pass ([`checkpointed_run`]).
+    #[must_use]
+    pub fn recomputing(self, every: Option<NonZeroUsize>) -> Self {
+        Self {
+            segment: every,
+            ..self
+        }
     }
 
     /// The ranks of the pipeline.
@@ -124,7 +139,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`PipelineError`] if the exchange fails, or what came from another stage does not fit.
-    pub fn run<M, I, O>(
+    pub fn run<M: Module + 'static, I, O>(
         &self,
         blocks: &Blocks<M, I, O>,
         device: &Device,
@@ -281,7 +296,7 @@ struct Step<'a, M, I, O> {
     clock: Instant,
 }
 
-impl<M, I, O> Step<'_, M, I, O> {
+impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
     fn act(
         &mut self,
         action: Action,
@@ -323,7 +338,14 @@ impl<M, I, O> Step<'_, M, I, O> {
         let model = self.models.entry(micro_batch);
         let model = model.or_insert_with(|| pass.model(micro_batch));
         let range = self.pipeline.stages.blocks(stage);
-        let output = self.blocks.run(model, range, input.boxed_clone());
+        let taken = input.boxed_clone();
+        let output = match self.pipeline.segment {
+            None => self.blocks.run(model, range, taken),
+            Some(every) => {
+                let drawn = Randomness::Replayed;
+                checkpointed_run(self.blocks, model, range, taken, every, drawn)
+            }
+        };
         let result = if stage + 1 == self.pipeline.stages.len() {
             Outcome::Loss(Box::new(pass.loss(micro_batch, output)))
         } else {
