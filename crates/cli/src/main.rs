@@ -29,6 +29,7 @@ mod list;
 mod logging;
 mod mesh;
 mod model_parallel;
+mod plan;
 mod preset;
 mod rank;
 mod sampling;

@@ -21,7 +21,7 @@ use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
 use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
-use crate::{data, devices, launching, mesh, model_parallel, rank};
+use crate::{data, devices, launching, mesh, model_parallel, plan, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -30,6 +30,9 @@ pub(crate) fn run(
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments, environment)?;
+    if arguments.plan {
+        return plan::run(&config, arguments);
+    }
     if let Some(environment) = environment {
         if let Some(parallelism) = mesh::check(&config)? {
             return mesh::parallel_job(&config, &parallelism);
