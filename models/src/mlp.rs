@@ -1,10 +1,9 @@
 //! `mlp`: a multi-layer perceptron on flattened images.
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig};
 
 /// Configuration of [`Mlp`].
 #[derive(Config, Debug)]

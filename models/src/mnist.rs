@@ -3,10 +3,9 @@
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig};
 
 /// Configuration of [`Mnist`].
 #[derive(Config, Debug)]

@@ -2,10 +2,10 @@
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d};
+use burn::nn::{BatchNormConfig, Dropout, DropoutConfig, PaddingConfig2d};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, SyncBatchNorm};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm};
 
 /// Configuration of [`MnistBn`].
 #[derive(Config, Debug)]

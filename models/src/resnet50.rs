@@ -6,10 +6,9 @@ mod stem;
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
-use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, SyncBatchNorm};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm};
 
 pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};
 pub(crate) use bottleneck::{batch_norm, convolution};

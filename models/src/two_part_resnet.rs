@@ -3,10 +3,9 @@
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
-use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, SyncBatchNorm};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm};
 
 use crate::resnet50::{
     Bottleneck, BottleneckConfig, EXPANSION, batch_norm, convolution, max_pool, mean_over_pixels,

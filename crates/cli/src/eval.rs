@@ -17,7 +17,8 @@ use crate::arguments::{DataFlags, EvalArguments, RankFlags};
 use crate::config::RunConfig;
 use crate::data::Loaded;
 use crate::error::CliError;
-use crate::train::{counted, evaluation_batch};
+use crate::summary::counted;
+use crate::train::evaluation_batch;
 use crate::{data, devices, launching, rank};
 
 /// What an evaluation yields, and what `--json` prints.

@@ -29,11 +29,13 @@ mod list;
 mod logging;
 mod mesh;
 mod model_parallel;
+mod over_ranks;
 mod plan;
 mod preset;
 mod rank;
 mod sampling;
 mod simulate;
+mod summary;
 mod table;
 mod train;
 

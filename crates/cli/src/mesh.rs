@@ -1,7 +1,5 @@
 //! `--mesh` and `--pipeline`: a model shared out over ranks.
 
-use std::process::ExitCode;
-
 use everburn::burn::prelude::Device;
 use everburn::nn::{InBlocks, parameter_counts};
 use everburn::train::{Mesh, ParallelError, Parallelism};
@@ -11,17 +9,6 @@ use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange
 use crate::arguments::{ParallelFlags, ScheduleFlag, Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-
-/// Trains a model that is shared out over ranks.
-pub(crate) fn parallel_job(
-    config: &RunConfig,
-    parallelism: &Parallelism,
-) -> Result<ExitCode, CliError> {
-    Err(CliError::usage(format!(
-        "training {} on the mesh {} is not connected yet",
-        config.model, parallelism.mesh
-    )))
-}
 
 /// Puts the mesh of `--pipeline` into the configuration, and refuses flags that say nothing here. What
 /// the configuration itself asks for is checked by [`ParallelConfig::resolve`], which this calls.
@@ -127,6 +114,21 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError>
     let parallelism = resolve(config)?;
     if parallelism.mesh.is_data_only() {
         return Ok(None);
+    }
+    if parallelism.mesh.tensor > 1 {
+        return Err(CliError::usage_with_help(
+            format!(
+                "the mesh {} cuts layers, which `train` does not do yet",
+                parallelism.mesh
+            ),
+            "use tensor=1; from a program of your own, `everburn::nn::tensor_parallel` cuts layers",
+        ));
+    }
+    if config.training.sync_batch_norm {
+        return Err(CliError::usage_with_help(
+            "--sync-batch-norm and a pipeline do not go together",
+            "leave it away: statistics are then those of each micro-batch",
+        ));
     }
     let blocks = model_blocks(config)?;
     let names = blocks.iter().map(|block| block.name.as_str());

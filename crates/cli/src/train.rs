@@ -9,7 +9,10 @@ use everburn::burn::module::Module;
 use everburn::burn::prelude::{Device, Tensor};
 use everburn::prelude::*;
 use everburn::train::checkpoint::{CheckpointFolder, Progress};
-use everburn::train::{ActivationCheckpointing, Objective, RunLock, Samples, StopSignal, renderer};
+use everburn::train::{
+    ActivationCheckpointing, Classification, NextToken, Objective, Parallelism, RunLock, Samples,
+    StopSignal, renderer,
+};
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
@@ -21,7 +24,8 @@ use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
 use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
-use crate::{data, devices, launching, mesh, model_parallel, plan, rank};
+use crate::summary::print_report;
+use crate::{data, devices, launching, mesh, model_parallel, over_ranks, plan, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -34,17 +38,12 @@ pub(crate) fn run(
         return plan::run(&config, arguments);
     }
     if let Some(environment) = environment {
-        if let Some(parallelism) = mesh::check(&config)? {
-            return mesh::parallel_job(&config, &parallelism);
-        }
         return train_as_rank(config, arguments, environment);
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
     model_parallel::check_model(&config)?;
-    if let Some(parallelism) = mesh::check(&config)? {
-        return mesh::parallel_job(&config, &parallelism);
-    }
+    mesh::check(&config)?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config)?;
     say!("{}", loaded.description());
@@ -193,6 +192,7 @@ fn train_here(
     let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
     let job = RankJob {
         model_devices,
+        parallelism: mesh::check(config)?,
         ..RankJob::new(config, arguments, loaded, None)?
     };
     if job.display == renderer::Display::Dashboard {
@@ -244,6 +244,7 @@ fn train_as_rank(
     };
     let job = RankJob {
         model_devices,
+        parallelism: mesh::check(&config)?,
         ..RankJob::new(&config, arguments, &loaded, Some(environment))?
     };
     let group = rank::join(Some(environment), &config.ranks)?;
@@ -265,6 +266,8 @@ struct RankJob<'a> {
     stop: StopSignal,
     /// The devices that the model is cut over, if it is.
     model_devices: Option<Vec<(String, Device)>>,
+    /// How ranks hold the model together, if they do.
+    parallelism: Option<Parallelism>,
 }
 
 impl<'a> RankJob<'a> {
@@ -283,6 +286,7 @@ impl<'a> RankJob<'a> {
             display: choose_display(arguments),
             stop: StopSignal::from_flag(stop.flag()),
             model_devices: None,
+            parallelism: None,
         })
     }
 
@@ -307,6 +311,15 @@ impl<'a> RankJob<'a> {
     ) -> Result<TrainingReport, CliError> {
         let data = self.loaded.images(pixels)?;
         let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
+        if let Some(parallelism) = &self.parallelism {
+            return over_ranks::fit::<_, Classification<4>, _>(
+                trainer,
+                model,
+                &data,
+                parallelism,
+                images,
+            );
+        }
         let devices = self.model_devices.as_deref();
         let model: Classifier<M, 4> =
             model_parallel::supervised(model, devices, self.checkpointing(), images)?;
@@ -320,6 +333,10 @@ impl<'a> RankJob<'a> {
         config: &GptConfig,
     ) -> Result<TrainingReport, CliError> {
         let (text, data) = self.loaded.text()?;
+        let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
+        if let Some(parallelism) = &self.parallelism {
+            return over_ranks::fit::<_, NextToken, _>(trainer, model, &data, parallelism, texts);
+        }
         let writer = Writer {
             tokenizer: text.tokenizer.clone(),
             context: config.context,
@@ -328,7 +345,6 @@ impl<'a> RankJob<'a> {
         let every = self.config.text.sample_every;
         let samples = writer.samples(every, self.config.training.seed)?;
         let samples = (trainer.group.rank() == 0).then_some(samples);
-        let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
         let devices = self.model_devices.as_deref();
         let model: LanguageModel<M> =
             model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
@@ -449,52 +465,4 @@ fn choose_display(arguments: &TrainArguments) -> renderer::Display {
     } else {
         renderer::Display::Lines
     }
-}
-
-fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
-    if let Some(stopped) = &report.stopped {
-        say!("stopped {stopped}");
-    }
-    if report.test_accuracy.is_none() {
-        say!(
-            "--resume goes on after epoch {}; later steps are in model.safetensors only",
-            report.epochs
-        );
-    }
-    let result = match (report.test_accuracy, report.test_loss) {
-        (Some(accuracy), Some(loss)) => {
-            format!("test accuracy {:.2} %  loss {loss:.4}  ", 100.0 * accuracy)
-        }
-        _ => String::new(),
-    };
-    say!(
-        "{result}{} on {}  {}  {}  {}  {:.0} samples/s  {:.1} s",
-        report.model,
-        report.dataset,
-        counted(report.epochs, "epoch"),
-        counted(report.steps, "step"),
-        counted(report.world_size, "rank"),
-        report.samples_per_second,
-        report.seconds
-    );
-    if report.gradient_bytes > 0 {
-        say!(
-            "gradients: {} bytes a step and rank; {:.1} % of the time spent waiting for them",
-            report.gradient_bytes / report.steps.max(1) as u64,
-            100.0 * report.exposed_seconds / report.train_seconds
-        );
-    }
-    if let Some(bytes) = report.peak_memory {
-        let mebibytes = bytes as f64 / f64::from(1 << 20);
-        say!("peak memory of a rank: {mebibytes:.0} MiB");
-    }
-    if let Some(run) = run {
-        say!("recorded in {}", run.path().display());
-    }
-}
-
-/// `1 rank`, `2 ranks`
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }

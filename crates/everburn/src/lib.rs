@@ -7,6 +7,7 @@
 //! | [`collectives`] | stores, rendezvous, process groups: ranks exchange bytes |
 //! | [`distributed`] | DDP, samplers and loaders on Burn tensors |
 //! | [`nn`] | modules that compute over the samples of several ranks |
+//! | [`pipeline`] | one model over several ranks, in stages |
 //! | [`schedules`] | what the ranks of a pipeline do, and how long it takes |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
 //! | [`launch`] | one process a rank, started, watched and ended together |
@@ -37,6 +38,7 @@ pub use everburn_collectives as collectives;
 pub use everburn_distributed as distributed;
 pub use everburn_launch as launch;
 pub use everburn_nn as nn;
+pub use everburn_pipeline as pipeline;
 pub use everburn_schedules as schedules;
 pub use everburn_train as train;
 

@@ -1,5 +1,6 @@
 //! The processes of this machine's ranks: start, signal, reap.
 
+use std::env::var_os;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -29,6 +30,14 @@ pub(crate) struct Job<'a> {
     /// Whether rank 0 draws on the terminal; then nobody else may.
     pub(crate) dashboard: bool,
 }
+
+/// mallopt(3): glibc hands freed memory back to the system where more than so many bytes are free, and
+/// takes memory for larger blocks than so many straight from it. Each step of a training frees what the
+/// next one needs: the page faults would be a tenth of it. The second is the largest that glibc takes.
+const ALLOCATOR: [(&str, &str); 2] = [
+    ("MALLOC_TRIM_THRESHOLD_", "17179869184"),
+    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+];
 
 /// A rank's process, not yet reaped: its process id is its own until then.
 pub(crate) struct RunningRank {
@@ -92,6 +101,11 @@ impl RunningRank {
             .env(v::LAUNCHER_PID, std::process::id().to_string())
             .env(v::ERROR_FILE, std::path::absolute(config.error_path(rank))?)
             .env(v::THREADS, job.threads.to_string())
+            .envs(
+                ALLOCATOR
+                    .into_iter()
+                    .filter(|(name, _)| var_os(name).is_none()),
+            )
             .envs(config.job_token.as_ref().map(|token| (v::JOB_TOKEN, token)))
             .envs(config.env.iter().map(|(name, value)| (name, value)));
         let pumps = if owns_terminal {

@@ -1,11 +1,13 @@
-//! Drop-in Burn modules that compute over the samples of several ranks.
+//! Drop-in Burn modules that compute over several ranks, or in several parts.
 //!
 //! - [`SyncBatchNorm`] is [`burn::nn::BatchNorm`] whose training statistics may span all ranks. A
 //!   model takes it by changing an import; on one rank it is Burn's own, to the bit.
 //! - [`synchronize_batch_norms`] attaches a group of ranks to all of them in any module, in one
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
-//! - [`Linear`] is [`burn::nn::Linear`], which can also compute in parts.
+//! - [`Linear`] is [`burn::nn::Linear`], which can also compute in parts: with [`deferral`] the gradients
+//!   of weights come after those of activations; [`tensor_parallel`] cuts the layers of a model over
+//!   the ranks of a [`TensorGroup`].
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves

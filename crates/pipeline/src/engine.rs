@@ -1,13 +1,15 @@
 //! Running the actions of a schedule.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{ProcessGroup, Work};
-use everburn_nn::{AnyActivation, Blocks};
+use everburn_nn::{AnyActivation, Blocks, Randomness, checkpointed_run};
 use everburn_schedules::{Action, Carried, Message, Schedule, ScheduleKind, Span};
 
 use crate::error::PipelineError;
@@ -37,6 +39,8 @@ pub struct Pipeline {
     group: ProcessGroup,
     kind: ScheduleKind,
     stages: Stages,
+    /// How many blocks the backward pass computes again together.
+    segment: Option<NonZeroUsize>,
     /// By number of micro-batches.
     schedules: Mutex<HashMap<usize, Arc<Schedule>>>,
 }
@@ -45,6 +49,8 @@ pub struct Pipeline {
 struct Flight {
     input: Box<dyn AnyActivation>,
     result: Outcome,
+    /// The gradients of weights that are put off, where the schedule asks for it.
+    deferred: Option<Deferred>,
 }
 
 enum Outcome {
@@ -77,10 +83,21 @@ impl Pipeline {
             group,
             kind,
             stages,
+            segment: None,
             schedules: Mutex::default(),
         };
         pipeline.schedule(1)?;
         Ok(pipeline)
+    }
+
+    /// The same pipeline, whose stages keep what goes from one segment of `every` blocks to the next of a
+    /// micro-batch, and compute the segments again in its backward pass ([`checkpointed_run`]).
+    #[must_use]
+    pub fn recomputing(self, every: Option<NonZeroUsize>) -> Self {
+        Self {
+            segment: every,
+            ..self
+        }
     }
 
     /// The ranks of the pipeline.
@@ -124,7 +141,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`PipelineError`] if the exchange fails, or what came from another stage does not fit.
-    pub fn run<M, I, O>(
+    pub fn run<M: Module + 'static, I, O>(
         &self,
         blocks: &Blocks<M, I, O>,
         device: &Device,
@@ -144,6 +161,7 @@ impl Pipeline {
             device,
             models: HashMap::new(),
             flights: HashMap::new(),
+            weights: HashMap::new(),
             here: HashMap::new(),
             sends: Vec::new(),
             started: 0.0,
@@ -273,6 +291,8 @@ struct Step<'a, M, I, O> {
     models: HashMap<usize, M>,
     /// By stage and micro-batch.
     flights: HashMap<(usize, usize), Flight>,
+    /// By stage and micro-batch: gradients of weights that are still to be computed.
+    weights: HashMap<(usize, usize), Deferred>,
     /// What goes from a stage of this rank to another one of its own.
     here: HashMap<(Carried, usize, usize), Values>,
     sends: Vec<Work<()>>,
@@ -281,7 +301,7 @@ struct Step<'a, M, I, O> {
     clock: Instant,
 }
 
-impl<M, I, O> Step<'_, M, I, O> {
+impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
     fn act(
         &mut self,
         action: Action,
@@ -295,7 +315,16 @@ impl<M, I, O> Step<'_, M, I, O> {
             }
             Action::BackwardWeight { .. } => {
                 self.begin();
-                Ok(())
+                match self.weights.remove(&(stage, micro_batch)) {
+                    None => Ok(()),
+                    Some(deferred) => match deferred.run() {
+                        Ok(_) => Ok(()),
+                        Err(error) => Err(PipelineError::Weights {
+                            action,
+                            reason: error.to_string(),
+                        }),
+                    },
+                }
             }
         }
     }
@@ -323,7 +352,14 @@ impl<M, I, O> Step<'_, M, I, O> {
         let model = self.models.entry(micro_batch);
         let model = model.or_insert_with(|| pass.model(micro_batch));
         let range = self.pipeline.stages.blocks(stage);
-        let output = self.blocks.run(model, range, input.boxed_clone());
+        let taken = input.boxed_clone();
+        let output = match self.pipeline.segment {
+            None => self.blocks.run(model, range, taken),
+            Some(every) => {
+                let drawn = Randomness::Replayed;
+                checkpointed_run(self.blocks, model, range, taken, every, drawn)
+            }
+        };
         let result = if stage + 1 == self.pipeline.stages.len() {
             Outcome::Loss(Box::new(pass.loss(micro_batch, output)))
         } else {
@@ -331,7 +367,11 @@ impl<M, I, O> Step<'_, M, I, O> {
             self.send(action, Carried::Activation, values)?;
             Outcome::Output(output)
         };
-        let flight = Flight { input, result };
+        let flight = Flight {
+            input,
+            result,
+            deferred,
+        };
         self.flights.insert((stage, micro_batch), flight);
         Ok(())
     }
@@ -344,7 +384,12 @@ impl<M, I, O> Step<'_, M, I, O> {
     ) -> Result<(), PipelineError> {
         let tensor = |reason| PipelineError::Tensor { action, reason };
         let flight = self.flights.remove(&(stage, micro_batch));
-        let Flight { input, result } = flight.ok_or(PipelineError::NoGradient { action })?;
+        let flight = flight.ok_or(PipelineError::NoGradient { action })?;
+        let Flight {
+            input,
+            result,
+            deferred,
+        } = flight;
         let seed = match result {
             Outcome::Loss(loss) => {
                 self.begin();
@@ -361,6 +406,9 @@ impl<M, I, O> Step<'_, M, I, O> {
         if stage > 0 {
             let values = input.gradients(&gradients).map_err(tensor)?;
             self.send(action, Carried::Gradient, values)?;
+        }
+        if let Some(deferred) = deferred {
+            self.weights.insert((stage, micro_batch), deferred);
         }
         Ok(())
     }

@@ -37,6 +37,14 @@ pub enum PipelineError {
         /// What is wrong.
         reason: ActivationError,
     },
+    /// The gradients of weights, which had been put off, could not be computed.
+    #[error("{action}: {reason}")]
+    Weights {
+        /// What the rank was doing.
+        action: Action,
+        /// What is wrong.
+        reason: String,
+    },
     /// A stage's output has no gradient, so nothing before it can learn.
     #[error(
         "{action}: no gradient came to it; the stages behind it do not use what it yields, or \

@@ -13,6 +13,7 @@ use everburn_pipeline::{
 };
 use everburn_schedules::ScheduleKind;
 
+use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::objective::Objective;
@@ -103,6 +104,17 @@ where
         })
     }
 
+    /// The same, whose backward passes compute as many blocks again as `checkpointing` says. Of Burn's own
+    /// strategy it knows nothing: that is a matter of the device.
+    #[must_use]
+    pub fn recomputing(self, checkpointing: ActivationCheckpointing) -> Self {
+        let every = checkpointing.blocks_a_segment();
+        Self {
+            pipeline: self.pipeline.recomputing(every),
+            ..self
+        }
+    }
+
     /// The stages of this rank's replica.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
@@ -124,7 +136,7 @@ where
 
 impl<M, O> ModelOverRanks<Supervised<M, O>, (O::Input, O::Targets)> for PipelineParallel<M, O>
 where
-    M: InBlocks<Input = O::Input, Output = O::Output>,
+    M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
     O: Objective<Input: Activation, Output: Activation>,
 {
     fn replicas(&self) -> &ProcessGroup {

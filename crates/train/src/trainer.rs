@@ -163,7 +163,7 @@ impl Trainer {
         &self,
         model: M,
         data: &TrainingData<I, B>,
-        over: Arc<dyn ModelOverRanks<M, B>>,
+        over: &Arc<dyn ModelOverRanks<M, B>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
         M: LearnerModel
@@ -175,7 +175,7 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        self.fit_over(model, data, None, Some(&over))
+        self.fit_over(model, data, None, Some(over))
     }
 
     fn fit_over<M, I, B>(

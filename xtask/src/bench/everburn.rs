@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::process::Failure;
 use super::train_options::Case;
+use crate::binary::keep_freed_memory;
 
 /// Little validation and testing: neither is part of what is measured, and both take time.
 const VALIDATION_SAMPLES: &str = "1000";
@@ -35,6 +36,7 @@ pub(super) fn command(
 ) -> Command {
     let epochs = (steps * case.batch).div_ceil(SAMPLES_OF_AN_EPOCH);
     let mut command = Command::new(program);
+    keep_freed_memory(&mut command);
     command.arg("train").arg(&case.model).arg("--no-dashboard");
     for (flag, number) in [
         ("--ranks", case.ranks),

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::network::Network;
 use super::process::{Children, Failure, forget_ranks};
 use super::team::Team;
+use crate::binary::keep_freed_memory;
 
 /// How long a store may take to listen.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
@@ -34,6 +35,7 @@ impl<'a> Place<'a> {
             None => Command::new(program),
         };
         forget_ranks(&mut command);
+        keep_freed_memory(&mut command);
         // A namespace stands for a machine.
         let (local_rank, local_ranks, node) = match self.network {
             Some(_) => (0, 1, rank),

@@ -18,7 +18,7 @@ use super::{MicroBatches, ModelInBlocks};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::table::table;
-use crate::train::counted;
+use crate::summary::counted;
 
 /// What a run would take.
 pub(super) struct Outlook {

@@ -80,7 +80,8 @@ pub trait InBlocks: Module {
         Self: Sized;
 }
 
-type Run<M> = Arc<dyn Fn(&M, Box<dyn AnyActivation>) -> Box<dyn AnyActivation> + Send + Sync>;
+pub(crate) type Run<M> =
+    Arc<dyn Fn(&M, Box<dyn AnyActivation>) -> Box<dyn AnyActivation> + Send + Sync>;
 type Decode = fn(Vec<TensorData>, &Device) -> Result<Box<dyn AnyActivation>, ActivationError>;
 
 struct Block<M> {
@@ -220,6 +221,15 @@ impl<M, I, O> Blocks<M, I, O> {
         let blocks = &self.blocks[range];
         let step = |activation, block: &Block<M>| (block.run)(model, activation);
         blocks.iter().fold(input, step)
+    }
+
+    /// What the blocks of `range` do, to be kept.
+    ///
+    /// # Panics
+    /// Panics if there are no such blocks.
+    pub(crate) fn runs(&self, range: Range<usize>) -> Vec<Run<M>> {
+        let blocks = self.blocks[range].iter();
+        blocks.map(|block| Arc::clone(&block.run)).collect()
     }
 
     /// What block `index` takes, from numbers that came from elsewhere; a leaf, whose gradients can be

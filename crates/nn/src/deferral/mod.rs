@@ -190,10 +190,10 @@ struct Part {
     slot: Arc<Slot>,
 }
 
-/// The recording of this thread, if there is one. What a checkpointed segment computes again is no
-/// part of one: its parameters are copies, which are gone when the backward pass is over.
+/// The recording of this thread, if there is one. A checkpointed segment is no part of one: its
+/// parameters are copies, which are gone when the backward pass is over.
 fn current() -> Option<Recording> {
-    if crate::recomputing() {
+    if crate::recompute::in_segment() {
         return None;
     }
     RECORDING.with_borrow(Clone::clone)

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
@@ -189,7 +188,7 @@ impl DeviceSplit {
     /// # Panics
     /// Panics if the model has other blocks than the one that the split was made for.
     pub fn forward<M: InBlocks + 'static>(&self, model: &M, input: M::Input) -> M::Output {
-        let blocks = Arc::new(model.blocks());
+        let blocks = model.blocks();
         let planned = self.parts.last().map_or(0, |part| part.blocks.end);
         assert_eq!(
             blocks.len(),

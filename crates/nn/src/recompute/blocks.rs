@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::module::Module;
 
@@ -52,7 +51,7 @@ pub fn checkpointed_forward<M: InBlocks + 'static>(
     every: NonZeroUsize,
     randomness: Randomness,
 ) -> M::Output {
-    let blocks = Arc::new(model.blocks());
+    let blocks = model.blocks();
     let input: Box<dyn AnyActivation> = Box::new(input);
     let last = (blocks.len() - 1) / every * every.get();
     let before = checkpointed_run(&blocks, model, 0..last, input, every, randomness);
@@ -63,8 +62,6 @@ pub fn checkpointed_forward<M: InBlocks + 'static>(
 /// a model, whose backward pass does not follow at once.
 ///
 /// ```
-/// use std::sync::Arc;
-///
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::prelude::*;
 /// use everburn_nn::{Blocks, Randomness, checkpointed_run};
@@ -78,14 +75,14 @@ pub fn checkpointed_forward<M: InBlocks + 'static>(
 ///     .then("2", ["2"], |layers, x: Tensor<2>| layers[2].forward(x));
 /// let x = Tensor::<2>::ones([1, 3], &device);
 /// let every = 2.try_into().unwrap();
-/// let part = checkpointed_run(&Arc::new(blocks), &layers, 1..3, Box::new(x), every, Randomness::Unused);
+/// let part = checkpointed_run(&blocks, &layers, 1..3, Box::new(x), every, Randomness::Unused);
 /// assert_eq!(part.shapes(), [vec![1, 3]]);
 /// ```
 ///
 /// # Panics
 /// As [`checkpoint`](super::checkpoint), and as [`Blocks::run`].
-pub fn checkpointed_run<M: Module + 'static, I: 'static, O: 'static>(
-    blocks: &Arc<Blocks<M, I, O>>,
+pub fn checkpointed_run<M: Module + 'static, I, O>(
+    blocks: &Blocks<M, I, O>,
     model: &M,
     range: Range<usize>,
     mut activation: Box<dyn AnyActivation>,
@@ -93,9 +90,9 @@ pub fn checkpointed_run<M: Module + 'static, I: 'static, O: 'static>(
     randomness: Randomness,
 ) -> Box<dyn AnyActivation> {
     for start in range.clone().step_by(every.get()) {
-        let part = start..range.end.min(start + every.get());
-        let blocks = Arc::clone(blocks);
-        let segment = move |model: &M, input| blocks.run(model, part.clone(), input);
+        let runs = blocks.runs(start..range.end.min(start + every.get()));
+        let segment =
+            move |model: &M, input| runs.iter().fold(input, |input, run| run(model, input));
         activation = checkpoint_with(randomness, model, activation, segment);
     }
     activation

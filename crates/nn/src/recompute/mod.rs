@@ -21,6 +21,7 @@ mod randomness;
 mod value;
 
 use std::cell::Cell;
+use std::thread::LocalKey;
 
 use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::module::{Module, ParamId};
@@ -125,15 +126,17 @@ where
         Randomness::Replayed => device(&parents, module).map(Recording::start),
         Randomness::Unused => None,
     };
+    let first_run = Within::enter(&SEGMENTS);
     let mut output = segment(&observed.module, plain.copy());
     if let Some(recording) = &recording
         && observed.has_drawn_parameters()
     {
         // Initial weights were drawn among the segment's own numbers, and will not be again.
-        let _again = InRecomputation::enter();
+        let _again = Within::enter(&RECOMPUTATIONS);
         recording.rewind();
         output = segment(&observed.module, plain.copy());
     }
+    drop(first_run);
     let (output, first) = refuse_strangers(output);
     let draws = recording.and_then(|recording| recording.finish(first.as_ref()));
     let (uses, module) = observed.into_parts();
@@ -177,6 +180,8 @@ where
 thread_local! {
     /// How many recomputations this thread is in.
     static RECOMPUTATIONS: Cell<usize> = const { Cell::new(0) };
+    /// How many segments this thread runs for the first time, one in the other.
+    static SEGMENTS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Whether this thread runs a checkpointed segment again, for its backward pass: what a segment does beside
@@ -189,18 +194,24 @@ pub fn recomputing() -> bool {
     RECOMPUTATIONS.with(|depth| depth.get() > 0)
 }
 
-struct InRecomputation;
+/// Whether this thread runs a checkpointed segment, for the first time or again.
+pub(crate) fn in_segment() -> bool {
+    recomputing() || SEGMENTS.with(|depth| depth.get() > 0)
+}
 
-impl InRecomputation {
-    fn enter() -> Self {
-        RECOMPUTATIONS.with(|depth| depth.set(depth.get() + 1));
-        Self
+/// Counts what this thread is in, until it is dropped.
+struct Within(&'static LocalKey<Cell<usize>>);
+
+impl Within {
+    fn enter(depth: &'static LocalKey<Cell<usize>>) -> Self {
+        depth.set(depth.get() + 1);
+        Self(depth)
     }
 }
 
-impl Drop for InRecomputation {
+impl Drop for Within {
     fn drop(&mut self) {
-        RECOMPUTATIONS.with(|depth| depth.set(depth.get() - 1));
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -289,7 +300,7 @@ where
         if gradients.iter().all(Option::is_none) {
             return;
         }
-        let _inside = InRecomputation::enter();
+        let _inside = Within::enter(&RECOMPUTATIONS);
         let mut leaves = Vec::new();
         let mut slots = self.inputs.into_iter();
         let input = self.input.map_floats(&mut |tensor| {

@@ -12,7 +12,7 @@ use burn::tensor::module::embedding;
 use everburn_nn::deferral::{self, DeferralError};
 use everburn_nn::{Linear, LinearConfig, linear};
 
-use crate::numbers::{tensor, values};
+use crate::numbers::{assert_close, tensor, values};
 
 #[derive(Module, Debug)]
 struct Stack {
@@ -174,6 +174,28 @@ fn a_tied_head_gets_its_gradient_from_both_of_its_uses() {
     assert_eq!(named.keys().collect::<Vec<_>>(), ["hidden.bias"]);
     named.extend(gradients_of(&model, &deferred.run().unwrap().unwrap()));
     assert_eq!(named, expected);
+}
+
+#[test]
+fn a_weight_of_many_uses_gets_the_sum_of_all() {
+    let device = device();
+    let layer = LinearConfig::new(4, 4).init(&device);
+    let loss = || {
+        let mut x = tensor::<2>(1, [5, 4], &device);
+        for _ in 0..5 {
+            x = layer.forward(x).tanh();
+        }
+        x.powi_scalar(2).sum()
+    };
+    let expected = loss().backward();
+    let (first, deferred) = deferral::record(loss);
+    drop(first.backward());
+    let found = deferred.run().unwrap().unwrap();
+    // In another order, so not to the bit.
+    assert_close(
+        &values(layer.weight.grad(&found).unwrap()),
+        &values(layer.weight.grad(&expected).unwrap()),
+    );
 }
 
 #[test]

@@ -2,9 +2,13 @@
 
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::prelude::*;
-use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig, checkpoint, recomputing};
+use everburn_nn::{
+    Linear, LinearConfig, SyncBatchNorm, SyncBatchNormConfig, checkpoint, deferral, recomputing,
+};
 
-use crate::model::{Layer, Net, autodiff, bits, gradients, outcome, plain, rows, tokens, values};
+use crate::model::{
+    Layer, Net, WIDTH, autodiff, bits, gradients, outcome, plain, rows, tokens, values,
+};
 
 fn each_layer(net: &Net, x: Tensor<2>) -> Tensor<2> {
     let run = |x, layer: &Layer| checkpoint(layer, x, Layer::forward);
@@ -169,6 +173,25 @@ fn running_statistics_are_updated_once() {
     };
     let plain: BatchNorm = BatchNormConfig::new(crate::model::WIDTH).init(&device);
     assert_eq!(run(&ours, true), run(&plain.into(), false));
+}
+
+#[test]
+fn gradients_that_would_be_put_off_come_with_the_segments_backward_pass() {
+    let device = autodiff();
+    let layer: Linear = LinearConfig::new(WIDTH, WIDTH).init(&device);
+    let plain = gradients(
+        &layer,
+        &layer.forward(rows(&device)).tanh().sum().backward(),
+    );
+    let (loss, deferred) = deferral::record(|| {
+        let x = rows(&device).require_grad();
+        checkpoint(&layer, x, |layer: &Linear, x: Tensor<2>| {
+            layer.forward(x).tanh()
+        })
+        .sum()
+    });
+    assert_eq!(gradients(&layer, &loss.backward()), plain);
+    assert!(deferred.is_empty());
 }
 
 #[test]

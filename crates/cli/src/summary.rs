@@ -1,0 +1,52 @@
+//! What a training says at its end.
+
+use everburn::prelude::*;
+
+/// Prints what came of a training.
+pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
+    if let Some(stopped) = &report.stopped {
+        say!("stopped {stopped}");
+    }
+    if report.test_accuracy.is_none() {
+        say!(
+            "--resume goes on after epoch {}; later steps are in model.safetensors only",
+            report.epochs
+        );
+    }
+    let result = match (report.test_accuracy, report.test_loss) {
+        (Some(accuracy), Some(loss)) => {
+            format!("test accuracy {:.2} %  loss {loss:.4}  ", 100.0 * accuracy)
+        }
+        _ => String::new(),
+    };
+    say!(
+        "{result}{} on {}  {}  {}  {}  {:.0} samples/s  {:.1} s",
+        report.model,
+        report.dataset,
+        counted(report.epochs, "epoch"),
+        counted(report.steps, "step"),
+        counted(report.world_size, "rank"),
+        report.samples_per_second,
+        report.seconds
+    );
+    if report.gradient_bytes > 0 {
+        say!(
+            "gradients: {} bytes a step and rank; {:.1} % of the time spent waiting for them",
+            report.gradient_bytes / report.steps.max(1) as u64,
+            100.0 * report.exposed_seconds / report.train_seconds
+        );
+    }
+    if let Some(bytes) = report.peak_memory {
+        let mebibytes = bytes as f64 / f64::from(1 << 20);
+        say!("peak memory of a rank: {mebibytes:.0} MiB");
+    }
+    if let Some(run) = run {
+        say!("recorded in {}", run.path().display());
+    }
+}
+
+/// `1 rank`, `2 ranks`
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}

@@ -1,0 +1,178 @@
+//! Models, ranks, and what of a model and its gradients can be compared.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::prelude::*;
+use burn::tensor::{Gradients, TensorData};
+use everburn_collectives::group::ProcessGroup;
+use everburn_models::gpt::{Gpt, GptConfig, Positions};
+use everburn_nn::{ParameterShard, parameter_shards};
+
+pub const VOCABULARY: usize = 11;
+/// Tokens of a text.
+pub const LENGTH: usize = 6;
+
+pub fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+/// A decoder whose width and heads go round on 2, 3 and 4 ranks.
+pub fn gpt(positions: Positions) -> Gpt {
+    let config = GptConfig::new(VOCABULARY)
+        .with_context(LENGTH)
+        .with_width(48)
+        .with_layers(2)
+        .with_heads(12)
+        .with_positions(positions)
+        .with_deviation(0.2);
+    config.init(&device())
+}
+
+/// Texts, and the tokens that follow.
+pub fn tokens(texts: usize, step: usize, device: &Device) -> Tensor<2, Int> {
+    let number = |i: usize| ((i * i + 5 * i + 3 * step) % VOCABULARY) as i32;
+    let numbers = (0..texts * LENGTH).map(number).collect::<Vec<_>>();
+    Tensor::<1, Int>::from_ints(numbers.as_slice(), device).reshape([texts, LENGTH])
+}
+
+/// Something that depends on all scores alike on every rank.
+pub fn loss_of(logits: Tensor<3>) -> Tensor<1> {
+    let scores = burn::tensor::activation::log_softmax(logits, 2);
+    scores.slice_dim(2, 2..5).mean().neg()
+}
+
+/// A copy that shares no graph: ranks that are threads would wait for each other's locks.
+pub fn separate<M: Module>(model: &M) -> M {
+    model.valid().train()
+}
+
+pub fn threads<T: Send>(
+    groups: Vec<ProcessGroup>,
+    work: impl Fn(ProcessGroup) -> T + Sync,
+) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let ranks = groups
+            .into_iter()
+            .map(|group| scope.spawn(move || work(group)))
+            .collect::<Vec<_>>();
+        ranks
+            .into_iter()
+            .map(|rank| rank.join().expect("a rank panicked"))
+            .collect()
+    })
+}
+
+pub type Named = BTreeMap<String, TensorData>;
+
+/// What `read` finds for each parameter.
+fn collect<M: Module>(model: &M, read: impl Read) -> Named {
+    struct Collect<R>(Vec<String>, R, Named);
+    impl<R: Read> ModuleVisitor for Collect<R> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(data) = self.1.read(param) {
+                self.2.insert(self.0.join("."), data);
+            }
+        }
+    }
+    let mut collect = Collect(Vec::new(), read, Named::new());
+    model.visit(&mut collect);
+    collect.2
+}
+
+trait Read {
+    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData>;
+}
+
+struct Values;
+
+impl Read for Values {
+    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData> {
+        Some(param.val().without_autodiff().into_data())
+    }
+}
+
+impl Read for &Gradients {
+    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData> {
+        param.val().grad(self).map(Tensor::into_data)
+    }
+}
+
+pub fn parameters<M: Module>(model: &M) -> Named {
+    collect(model, Values)
+}
+
+pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> Named {
+    collect(model, gradients)
+}
+
+/// What one rank has found, and which of it are parts.
+pub struct Found {
+    pub loss: f32,
+    pub named: Named,
+    pub shards: Vec<ParameterShard>,
+}
+
+impl Found {
+    pub fn new<M: Module>(loss: &Tensor<1>, named: Named, model: &M) -> Self {
+        Self {
+            loss: loss.clone().into_scalar(),
+            named,
+            shards: parameter_shards(model),
+        }
+    }
+}
+
+/// Puts the parts of all ranks together; what is no part must have the same bits on all.
+#[track_caller]
+pub fn gathered(ranks: &[Found]) -> Named {
+    let mut whole = Named::new();
+    for (path, first) in &ranks[0].named {
+        let parts = ranks.iter().map(|rank| rank.named[path].clone());
+        let parts = parts.collect::<Vec<_>>();
+        let shard = ranks[0].shards.iter().find(|shard| shard.path == *path);
+        let value = match shard {
+            Some(shard) => shard.join(&parts).unwrap(),
+            None => {
+                for (rank, part) in parts.iter().enumerate() {
+                    assert_eq!(part, first, "{path} differs on rank {rank}");
+                }
+                first.clone()
+            }
+        };
+        whole.insert(path.clone(), value);
+    }
+    for rank in ranks {
+        assert_eq!(rank.loss.to_bits(), ranks[0].loss.to_bits());
+    }
+    whole
+}
+
+/// Equal up to `tolerance` of a tensor's largest element; what is nothing but rounding (the gradient
+/// of a key's bias, which moves all scores alike) up to that of a hundredth of the largest of all.
+#[track_caller]
+pub fn assert_equal(found: &Named, expected: &Named, tolerance: f32) {
+    let paths = |named: &Named| named.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(paths(found), paths(expected));
+    let largest = |data: &TensorData| data.iter::<f32>().fold(0.0f32, |a, b| a.max(b.abs()));
+    let overall = expected.values().map(largest).fold(0.0, f32::max);
+    assert!(overall > 0.0);
+    for (path, expected) in expected {
+        let found = &found[path];
+        assert_eq!(found.shape(), expected.shape(), "{path}");
+        let scale = largest(expected).max(overall / 100.0);
+        for (a, b) in found.iter::<f32>().zip(expected.iter::<f32>()) {
+            assert!(
+                (a - b).abs() <= tolerance * scale,
+                "{a} and {b} in {path}, of {scale}"
+            );
+        }
+    }
+}
