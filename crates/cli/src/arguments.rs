@@ -60,6 +60,15 @@ pub(crate) struct TrainArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
+    /// Print what the run would take (memory, messages, bubble, time a step) and exit. Each block of
+    /// the model is measured for a moment; nothing is written.
+    #[arg(long)]
+    pub(crate) plan: bool,
+
+    /// Plan with the figures of this TOML file, and measure nothing.
+    #[arg(long, requires = "plan", value_name = "FILE")]
+    pub(crate) plan_figures: Option<PathBuf>,
+
     /// Go on from the newest good checkpoint of --run-dir, with that run's configuration.
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,

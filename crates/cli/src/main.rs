@@ -30,6 +30,7 @@ mod logging;
 mod mesh;
 mod model_parallel;
 mod over_ranks;
+mod plan;
 mod preset;
 mod rank;
 mod sampling;

@@ -100,7 +100,8 @@ fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError>
     }
 }
 
-fn resolve(config: &RunConfig) -> Result<Parallelism, CliError> {
+/// The configured parallelism, with every number decided.
+pub(crate) fn resolve(config: &RunConfig) -> Result<Parallelism, CliError> {
     let resolved = config
         .parallel
         .resolve(config.world_size(), config.training.batch_size);

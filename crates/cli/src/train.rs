@@ -25,7 +25,7 @@ use crate::logging::LogOutput;
 use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
 use crate::summary::print_report;
-use crate::{data, devices, launching, mesh, model_parallel, over_ranks, rank};
+use crate::{data, devices, launching, mesh, model_parallel, over_ranks, plan, rank};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -34,6 +34,9 @@ pub(crate) fn run(
     log: &LogOutput,
 ) -> Result<ExitCode, CliError> {
     let mut config = RunConfig::resolve(arguments, environment)?;
+    if arguments.plan {
+        return plan::run(&config, arguments);
+    }
     if let Some(environment) = environment {
         return train_as_rank(config, arguments, environment);
     }

@@ -1,0 +1,126 @@
+//! `train --plan`: what a run would take, before anything of it is allocated.
+
+mod figures;
+mod measure;
+mod outlook;
+
+use std::process::ExitCode;
+
+use everburn::burn::prelude::Device;
+use everburn::nn::{InBlocks, ParameterPath, parameter_paths};
+use everburn::train::Parallelism;
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+
+use self::figures::Figures;
+use self::outlook::Outlook;
+use crate::arguments::{Strategy, TrainArguments};
+use crate::config::RunConfig;
+use crate::error::CliError;
+use crate::{devices, mesh};
+
+/// The most samples that blocks are measured on: a sample's share hardly changes with more.
+const MOST_SAMPLES: usize = 8;
+
+/// Prints the plan of the run that `config` asks for.
+pub(crate) fn run(config: &RunConfig, arguments: &TrainArguments) -> Result<ExitCode, CliError> {
+    devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    if config.ranks.strategy == Strategy::ModelParallel {
+        return Err(CliError::usage_with_help(
+            "--plan is for models whose ranks each have one device",
+            "--strategy model-parallel cuts a model over the devices of one rank; plan it with \
+             --pipeline in place of it",
+        ));
+    }
+    mesh::check(config)?;
+    let micro_batches = MicroBatches::of(config)?;
+    let model = ModelInBlocks::of(config)?;
+    let figures = match &arguments.plan_figures {
+        Some(path) => Figures::read(path, &model.names)?,
+        None => {
+            limit_threads(config)?;
+            let samples = micro_batches.samples.clamp(1, MOST_SAMPLES);
+            measure::measure(config, samples)?
+        }
+    };
+    let outlook = Outlook::of(config, &micro_batches, &model, &figures)?;
+    say!("{}", outlook.to_string().trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a rank's step consists of.
+struct MicroBatches {
+    parallelism: Parallelism,
+    /// How many samples each has, in a step of the whole global batch.
+    samples: usize,
+}
+
+impl MicroBatches {
+    fn of(config: &RunConfig) -> Result<Self, CliError> {
+        let mut parallelism = mesh::resolve(config)?;
+        if parallelism.mesh.pipeline == 1 {
+            // Parts that follow each other on one rank are micro-batches too.
+            parallelism.micro_batches = config.training.accumulate;
+        }
+        let share = config.training.batch_size.div_ceil(parallelism.mesh.data);
+        Ok(Self {
+            samples: share.div_ceil(parallelism.micro_batches),
+            parallelism,
+        })
+    }
+}
+
+/// A model as far as it is known before it is drawn.
+struct ModelInBlocks {
+    /// The blocks.
+    names: Vec<String>,
+    /// The parameters, each with the blocks that use it.
+    parameters: Vec<(ParameterPath, Vec<usize>)>,
+}
+
+impl ModelInBlocks {
+    fn of(config: &RunConfig) -> Result<Self, CliError> {
+        let model = registry::visit(&config.model, &config.model_options(), Describe)?;
+        model.ok_or(CliError::NoModel)
+    }
+}
+
+struct Describe;
+
+impl Describe {
+    fn describe<M: InBlocks>(model: &M) -> ModelInBlocks {
+        let blocks = model.blocks();
+        let names = blocks.names().into_iter().map(ToString::to_string);
+        let parameters = parameter_paths(model).into_iter().map(|parameter| {
+            let users = blocks.users_of(&parameter.path);
+            (parameter, users)
+        });
+        ModelInBlocks {
+            names: names.collect(),
+            parameters: parameters.collect(),
+        }
+    }
+}
+
+impl ModelVisitor for Describe {
+    type Output = ModelInBlocks;
+
+    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> ModelInBlocks {
+        Self::describe(&init(&Device::flex()))
+    }
+
+    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> ModelInBlocks {
+        Self::describe(&init(&Device::flex()))
+    }
+}
+
+/// A rank has some of the machine's cores only, and is measured on as many.
+fn limit_threads(config: &RunConfig) -> Result<(), CliError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let usual = (cores / config.ranks.ranks).max(1);
+    let threads = config.ranks.threads_per_rank.unwrap_or(usual);
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build_global()
+        .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))
+}

@@ -1,0 +1,192 @@
+//! A short measurement of each block.
+
+use std::time::Instant;
+
+use everburn::burn::prelude::*;
+use everburn::burn::tensor::{DType, TensorData};
+use everburn::nn::{ActivationError, AnyActivation, InBlocks};
+use everburn::train::TrainError;
+use everburn_models::gpt::GptConfig;
+use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+
+use super::figures::{BlockFigures, Figures};
+use crate::config::RunConfig;
+use crate::devices;
+use crate::error::CliError;
+
+/// How often each pass is timed: the least of three is rarely disturbed by other work.
+const TIMED_RUNS: usize = 3;
+
+/// How many forward passes are kept at once to see what one keeps.
+const KEPT_RUNS: u64 = 4;
+
+/// Measures each block of the configured model on so many samples, on rank 0's device. Each block is
+/// drawn by itself and dropped again: the whole model is never in memory.
+pub(super) fn measure(config: &RunConfig, samples: usize) -> Result<Figures, CliError> {
+    let device = devices::of_rank(&config.ranks.devices, 0)?;
+    let blocks = registry::visit(
+        &config.model,
+        &config.model_options(),
+        Measure { samples, device },
+    )?;
+    let blocks = blocks.ok_or(CliError::NoModel)??;
+    Ok(Figures::measured(blocks, samples))
+}
+
+struct Measure {
+    samples: usize,
+    device: Device,
+}
+
+impl ModelVisitor for Measure {
+    type Output = Result<Vec<BlockFigures>, CliError>;
+
+    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
+        self.blocks(&init, |device, samples| {
+            Tensor::zeros([samples, 1, 28, 28], device)
+        })
+    }
+
+    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
+        self.blocks(&init, |device, samples| {
+            Tensor::zeros([samples, config.context], device)
+        })
+    }
+}
+
+impl Measure {
+    fn blocks<M: InBlocks>(
+        &self,
+        init: &Init<M>,
+        input: impl Fn(&Device, usize) -> M::Input,
+    ) -> Result<Vec<BlockFigures>, CliError> {
+        let device = self.device.clone().autodiff();
+        // An input of the model has no gradient; what passes between blocks has.
+        let mut input: Box<dyn AnyActivation> = Box::new(input(&device, self.samples));
+        let count = init(&device).blocks().len();
+        let mut figures = Vec::with_capacity(count);
+        for block in 0..count {
+            let model = init(&device);
+            let blocks = model.blocks();
+            let run = || blocks.run(&model, block..block + 1, input.boxed_clone());
+            // Draws the parameters.
+            let output = run().values().map_err(|error| refuse(&error))?;
+            let name = blocks.names()[block].to_string();
+            figures.push(self.block(name, run, &output)?);
+            if block + 1 < count {
+                input = blocks
+                    .input_of(block + 1, output, &device)
+                    .map_err(|error| refuse(&error))?;
+            }
+        }
+        Ok(figures)
+    }
+
+    fn block(
+        &self,
+        name: String,
+        run: impl Fn() -> Box<dyn AnyActivation>,
+        output: &[TensorData],
+    ) -> Result<BlockFigures, CliError> {
+        let seconds = |since: Instant| -> Result<f64, CliError> {
+            self.device
+                .sync()
+                .map_err(|error| TrainError::Device(error.to_string()))?;
+            Ok(since.elapsed().as_secs_f64())
+        };
+        let (mut forward, mut backward) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..TIMED_RUNS {
+            let start = Instant::now();
+            let result = run();
+            forward = forward.min(seconds(start)?);
+            let ones = output.iter().map(ones_like).collect();
+            let start = Instant::now();
+            if let Some(loss) = result.seed(ones).map_err(|error| refuse(&error))? {
+                drop(loss.backward());
+            }
+            backward = backward.min(seconds(start)?);
+        }
+        let samples = self.samples as f64;
+        let output_bytes: u64 = output.iter().map(bytes_of).sum();
+        let kept = self.kept_by(&run).unwrap_or(0).max(output_bytes);
+        let a_sample = |bytes: u64| bytes.div_ceil(self.samples as u64);
+        Ok(BlockFigures {
+            name,
+            forward: forward / samples,
+            backward: Some(backward / samples),
+            activation_bytes: a_sample(kept),
+            output_bytes: a_sample(output_bytes),
+        })
+    }
+
+    /// How many bytes a forward pass keeps: by how much the memory grows with each.
+    fn kept_by(&self, run: &impl Fn() -> Box<dyn AnyActivation>) -> Option<u64> {
+        let pool = || self.device.memory_pool_usage();
+        let memory = || pool().map(|pool| pool.bytes_in_use).or_else(resident);
+        let ballast = match pool() {
+            None => fill_free_memory()?,
+            Some(_) => Vec::new(),
+        };
+        // Its workspace serves the others.
+        let mut kept = vec![run()];
+        let before = memory()?;
+        kept.extend((0..KEPT_RUNS).map(|_| run()));
+        self.device.sync().ok()?;
+        let grown = memory()?.saturating_sub(before);
+        drop((kept, ballast));
+        Some(grown / KEPT_RUNS)
+    }
+}
+
+/// Takes all the memory that this process has used before and keeps for later, so that whatever it uses
+/// from now on shows in its resident set: pieces of each size, from the largest on, until one is new.
+fn fill_free_memory() -> Option<Vec<Vec<u8>>> {
+    /// 16 MiB down to a page.
+    const SIZES: std::ops::RangeInclusive<u32> = 12..=24;
+    /// Enough for more than any block leaves behind.
+    const PIECES: usize = 256;
+    let mut ballast = Vec::new();
+    let mut before = resident()?;
+    for size in SIZES.rev().map(|bits| 1_usize << bits) {
+        for _ in 0..PIECES {
+            let piece = vec![1_u8; size];
+            let after = resident()?;
+            if after.saturating_sub(before) >= size as u64 / 2 {
+                drop(piece); // the system's, not what was there already
+                before = resident()?;
+                break;
+            }
+            ballast.push(piece);
+            before = after;
+        }
+    }
+    Some(ballast)
+}
+
+/// The resident set of this process in bytes; unlike `statm`, counted when it is asked for.
+fn resident() -> Option<u64> {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"))?;
+    let kibibytes = line.trim().strip_suffix("kB")?.trim_end();
+    kibibytes.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn refuse(error: &ActivationError) -> CliError {
+    TrainError::Device(error.to_string()).into()
+}
+
+fn bytes_of(data: &TensorData) -> u64 {
+    (data.num_elements() * data.dtype().size()) as u64
+}
+
+/// The gradient with which a backward pass begins; whole numbers have none.
+fn ones_like(output: &TensorData) -> Option<TensorData> {
+    let is_float = matches!(
+        output.dtype(),
+        DType::F64 | DType::F32 | DType::F16 | DType::BF16
+    );
+    is_float.then(|| {
+        let shape = output.shape().clone();
+        TensorData::ones::<f32, _>(shape).convert_dtype(output.dtype())
+    })
+}

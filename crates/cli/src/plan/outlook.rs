@@ -1,0 +1,379 @@
+//! What follows from the figures: memory, messages and the time of a step.
+
+use std::fmt;
+use std::ops::Range;
+
+use everburn::burn::module::ParamId;
+use everburn::burn::tensor::DType;
+use everburn::distributed::{BucketEntry, BucketPlan};
+use everburn::schedules::quantity::{bytes, share, time};
+use everburn::schedules::{
+    Block, Costs, Link, OptimizerState, RankMemory, Schedule, Timeline, memory_of, simulate,
+    stage_costs, theoretical_idle,
+};
+use everburn::train::{ActivationCheckpointing, Axis, Mesh, OptimizerKind, TrainError};
+
+use super::figures::Figures;
+use super::{MicroBatches, ModelInBlocks};
+use crate::config::RunConfig;
+use crate::error::CliError;
+use crate::table::table;
+use crate::summary::counted;
+
+/// What a run would take.
+pub(super) struct Outlook {
+    /// What is planned.
+    headline: String,
+    /// A row for each position in the pipeline.
+    positions: Vec<Position>,
+    timeline: Timeline,
+    /// How long ranks wait for gradients after the last backward pass.
+    exposed: f64,
+    /// How long the samples of a step are: for samples a second.
+    batch_size: usize,
+    notes: Vec<String>,
+}
+
+/// What the ranks at one position of the pipeline have.
+struct Position {
+    ranks: Vec<usize>,
+    stages: Vec<usize>,
+    blocks: Vec<String>,
+    memory: RankMemory,
+    buckets: usize,
+    /// Bytes that each rank sends a step: to its neighbours in the pipeline, and to other replicas.
+    sent: u64,
+    gradients_sent: u64,
+}
+
+impl Outlook {
+    pub(super) fn of(
+        config: &RunConfig,
+        micro_batches: &MicroBatches,
+        model: &ModelInBlocks,
+        figures: &Figures,
+    ) -> Result<Self, CliError> {
+        let parallelism = &micro_batches.parallelism;
+        let mesh = parallelism.mesh;
+        let schedule = parallelism.schedule()?;
+        let names = model.names.iter().map(String::as_str).collect::<Vec<_>>();
+        let blocks = blocks(config, micro_batches.samples, model, figures);
+        let cuts = match schedule.stages() {
+            1 => vec![0..blocks.len(); 1],
+            _ => {
+                let by = model.costs(&parallelism.stages.to_string(), &blocks);
+                let cuts = parallelism.cuts(&names, &by);
+                cuts.map_err(|error| TrainError::Config(error.to_string()))?
+            }
+        };
+        let mut costs = stage_costs(&blocks, &cuts, figures.link);
+        for (stage, cut) in costs.stages.iter_mut().zip(&cuts) {
+            stage.parameter_bytes = model.parameter_bytes(|block| cut.contains(block));
+        }
+        let timeline = simulate(&schedule, &costs)?;
+        let memory = memory_of(&schedule, &costs, optimizer_state(config))?;
+        let again = working_set(config, micro_batches.samples, figures);
+        let mut exposed: f64 = 0.0;
+        let mut positions = Vec::with_capacity(schedule.ranks());
+        for (position, mut memory) in memory.into_iter().enumerate() {
+            memory.activations += again;
+            let stages = schedule.stages_of(position).collect::<Vec<_>>();
+            let own = stages.iter().map(|stage| cuts[*stage].clone());
+            let own = own.collect::<Vec<_>>();
+            let buckets = buckets(config, mesh, model, &own);
+            let exchange = |bytes| seconds_of_all_reduce(mesh.data, bytes, figures.link);
+            let all = buckets.iter().map(|bytes| exchange(*bytes)).sum::<f64>();
+            exposed = exposed.max(match config.training.overlap {
+                true => {
+                    let last = buckets.last().map_or(0.0, |bytes| exchange(*bytes));
+                    last.max(all - hiding(&schedule, position, &costs))
+                }
+                false => all,
+            });
+            let first = mesh.rank_of(everburn::train::Coordinates {
+                pipeline: position,
+                ..Default::default()
+            });
+            positions.push(Position {
+                ranks: mesh.ranks_along(first, Axis::Data),
+                blocks: own.iter().map(|cut| named(&names, cut)).collect(),
+                sent: schedule.sent_bytes(position, &costs),
+                gradients_sent: buckets
+                    .iter()
+                    .map(|b| all_reduce_bytes(mesh.data, *b))
+                    .sum(),
+                buckets: buckets.len(),
+                memory,
+                stages,
+            });
+        }
+        Ok(Self {
+            headline: headline(config, &schedule, mesh, micro_batches.samples),
+            positions,
+            timeline,
+            exposed,
+            batch_size: config.training.batch_size,
+            notes: notes(config, mesh, figures),
+        })
+    }
+}
+
+impl ModelInBlocks {
+    /// The trainable parameters of the blocks that are `here`: running statistics learn nothing.
+    fn trainable(&self, here: impl Fn(&usize) -> bool) -> Vec<BucketEntry> {
+        let learns = |path: &str| !path.ends_with("running_mean") && !path.ends_with("running_var");
+        let own = self.parameters.iter();
+        own.filter(|(parameter, users)| users.iter().any(&here) && learns(&parameter.path))
+            .map(|(parameter, _)| BucketEntry {
+                path: parameter.path.clone(),
+                id: ParamId::new(),
+                shape: parameter.shape.clone(),
+                dtype: DType::F32,
+            })
+            .collect()
+    }
+
+    /// Bytes of the parameters that the blocks that are `here` use.
+    fn parameter_bytes(&self, here: impl Fn(&usize) -> bool) -> u64 {
+        let entries = self.trainable(here);
+        entries.iter().map(|entry| entry.num_bytes() as u64).sum()
+    }
+
+    /// By what stages are balanced.
+    fn costs(&self, stages: &str, blocks: &[Block]) -> Vec<f64> {
+        match stages {
+            "even" => (0..blocks.len())
+                .map(|block| self.parameter_bytes(|user| *user == block) as f64)
+                .collect(),
+            _ => blocks.iter().map(Block::total).collect(),
+        }
+    }
+}
+
+/// The blocks' costs for a micro-batch.
+fn blocks(
+    config: &RunConfig,
+    samples: usize,
+    model: &ModelInBlocks,
+    figures: &Figures,
+) -> Vec<Block> {
+    let every = config.training.activation_checkpointing.blocks_a_segment();
+    let times = samples as f64;
+    let bytes = |a_sample: u64| a_sample.saturating_mul(samples as u64);
+    let mut input_bytes = 0;
+    let block = |(index, figures): (usize, &super::figures::BlockFigures)| {
+        let backward = figures.backward() * times;
+        let mut block = Block {
+            backward_input: backward / 2.0,
+            backward_weight: backward / 2.0,
+            parameter_bytes: model.parameter_bytes(|user| *user == index),
+            activation_bytes: bytes(figures.activation_bytes),
+            // The gradients of weights need what comes in and the gradient of what goes out.
+            deferred_bytes: bytes(input_bytes + figures.output_bytes),
+            output_bytes: bytes(figures.output_bytes),
+            ..Block::of_forward(figures.name.clone(), figures.forward * times)
+        };
+        if let Some(every) = every {
+            // The first block of a segment keeps what comes in, the others nothing; all run again.
+            block.activation_bytes = match index % every.get() {
+                0 => bytes(input_bytes),
+                _ => 0,
+            };
+            block.backward_input += block.forward;
+        }
+        input_bytes = figures.output_bytes;
+        block
+    };
+    figures.blocks.iter().enumerate().map(block).collect()
+}
+
+/// With activation checkpointing, what the segment keeps that runs again.
+fn working_set(config: &RunConfig, samples: usize, figures: &Figures) -> u64 {
+    let ActivationCheckpointing::Blocks(every) = config.training.activation_checkpointing else {
+        return 0;
+    };
+    let segments = figures.blocks.chunks(every.get());
+    let kept = segments.map(|segment| {
+        let blocks = segment.iter().map(|block| block.activation_bytes);
+        blocks.fold(0, u64::saturating_add)
+    });
+    kept.max().unwrap_or(0).saturating_mul(samples as u64)
+}
+
+fn optimizer_state(config: &RunConfig) -> OptimizerState {
+    let optimizer = &config.training.optimizer;
+    match optimizer.kind {
+        OptimizerKind::Adam | OptimizerKind::AdamW => OptimizerState::ADAM,
+        OptimizerKind::Sgd if optimizer.momentum > 0.0 => OptimizerState::MOMENTUM,
+        OptimizerKind::Sgd => OptimizerState::SGD,
+    }
+}
+
+/// The bytes of each bucket of the gradients of these blocks; none where nobody has the same.
+fn buckets(
+    config: &RunConfig,
+    mesh: Mesh,
+    model: &ModelInBlocks,
+    own: &[Range<usize>],
+) -> Vec<u64> {
+    if mesh.data == 1 {
+        return Vec::new();
+    }
+    let entries = model.trainable(|block| own.iter().any(|cut| cut.contains(block)));
+    let all = entries.iter().map(BucketEntry::num_bytes).sum();
+    let limits = config.training.ddp.bucket_limits().for_model(all);
+    let plan = BucketPlan::in_reverse(&entries, limits);
+    let bytes = |length: usize| (length * DType::F32.size()) as u64;
+    plan.buckets()
+        .iter()
+        .map(|bucket| bytes(bucket.len()))
+        .collect()
+}
+
+/// What a rank sends in an all-reduce of `bytes` over `ranks`: 2 (n-1)/n of them
+/// (`crates/collectives/src/group/algorithm.rs`).
+fn all_reduce_bytes(ranks: usize, bytes: u64) -> u64 {
+    let ranks = ranks as u64;
+    bytes.saturating_mul(2 * (ranks - 1)) / ranks
+}
+
+fn seconds_of_all_reduce(ranks: usize, bytes: u64, link: Link) -> f64 {
+    2.0 * link.latency + all_reduce_bytes(ranks, bytes) as f64 / link.bytes_per_second
+}
+
+/// How long the backward pass goes on during which gradients can travel: that of the last micro-batch.
+fn hiding(schedule: &Schedule, position: usize, costs: &Costs) -> f64 {
+    let stages = schedule.stages_of(position);
+    stages.map(|stage| costs.stages[stage].backward()).sum()
+}
+
+/// `conv1`, `conv1 to fc1`
+fn named(names: &[&str], cut: &Range<usize>) -> String {
+    match (names.get(cut.start), names.get(cut.end.saturating_sub(1))) {
+        (Some(first), Some(last)) if cut.len() > 1 => format!("{first} to {last}"),
+        (Some(only), _) => (*only).to_string(),
+        (None, _) => String::new(),
+    }
+}
+
+fn headline(config: &RunConfig, schedule: &Schedule, mesh: Mesh, samples: usize) -> String {
+    let ranks = counted(mesh.world_size(), "rank");
+    let order = match mesh.pipeline {
+        1 => String::new(),
+        _ => format!(", {}", schedule.name()),
+    };
+    let micro_batches = match schedule.micro_batches() {
+        1 => String::new(),
+        count => format!("{count} micro-batches of "),
+    };
+    format!(
+        "{} on {ranks}: {mesh}{order}; a global batch of {}, {micro_batches}{}",
+        config.model,
+        config.training.batch_size,
+        counted(samples, "sample"),
+    )
+}
+
+fn notes(config: &RunConfig, mesh: Mesh, figures: &Figures) -> Vec<String> {
+    let mut notes = vec![format!("times and activations: {}", figures.origin)];
+    if mesh.world_size() > 1 {
+        let Link {
+            latency,
+            bytes_per_second,
+        } = figures.link;
+        notes.push(format!(
+            "between ranks: {} a message, {} a second",
+            time(latency),
+            bytes(bytes_per_second as u64)
+        ));
+    }
+    if config.training.activation_checkpointing == ActivationCheckpointing::Burn {
+        notes.push("what --activation-checkpointing burn saves is not counted".to_string());
+    }
+    notes.push(
+        "not counted: the optimizer's time, reading data, workspace of operations".to_string(),
+    );
+    notes
+}
+
+/// `0`, `0 to 3`, `0, 2`
+fn listed(numbers: &[usize]) -> String {
+    match numbers {
+        [first, .., last] if last - first + 1 == numbers.len() && numbers.len() > 2 => {
+            format!("{first} to {last}")
+        }
+        _ => {
+            let numbers = numbers.iter().map(ToString::to_string);
+            numbers.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+impl fmt::Display for Outlook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.headline)?;
+        let heads = [
+            "ranks",
+            "stages",
+            "parameters",
+            "gradients",
+            "optimizer",
+            "activations",
+            "together",
+            "buckets",
+            "sent on",
+            "sent to replicas",
+            "idle",
+            "blocks",
+        ];
+        let rows = self.positions.iter().enumerate().map(|(at, position)| {
+            let memory = &position.memory;
+            vec![
+                listed(&position.ranks),
+                listed(&position.stages),
+                bytes(memory.parameters),
+                bytes(memory.gradients),
+                bytes(memory.optimizer),
+                bytes(memory.activations),
+                bytes(memory.total()),
+                position.buckets.to_string(),
+                bytes(position.sent),
+                bytes(position.gradients_sent),
+                share(self.timeline.idle_share_of(at)),
+                position.blocks.join("; "),
+            ]
+        });
+        writeln!(f, "{}", table(&heads, &rows.collect::<Vec<_>>(), &[1, 11]))?;
+        let passes = self.timeline.makespan();
+        let step = passes + self.exposed;
+        write!(
+            f,
+            "a step: {}, {:.0} samples/s",
+            time(step),
+            self.batch_size as f64 / step
+        )?;
+        if self.exposed > 0.0 {
+            let (passes, exposed) = (time(passes), time(self.exposed));
+            write!(
+                f,
+                " ({passes} of passes, {exposed} of waiting for gradients)"
+            )?;
+        }
+        writeln!(f)?;
+        let schedule = self.timeline.schedule();
+        let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
+        if let (Some(kind), true) = (schedule.kind(), ranks > 1) {
+            let theory = theoretical_idle(kind, ranks, schedule.micro_batches(), chunks);
+            writeln!(
+                f,
+                "bubble: {}; {} in theory, if stages were equal",
+                share(self.timeline.idle_share()),
+                share(theory)
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        Ok(())
+    }
+}
