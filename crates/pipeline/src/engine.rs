@@ -9,6 +9,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{ProcessGroup, Work};
+use everburn_nn::deferral::{self, Deferred};
 use everburn_nn::{AnyActivation, Blocks, Randomness, checkpointed_run};
 use everburn_schedules::{Action, Carried, Message, Schedule, ScheduleKind, Span};
 
@@ -353,12 +354,18 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
         let model = model.or_insert_with(|| pass.model(micro_batch));
         let range = self.pipeline.stages.blocks(stage);
         let taken = input.boxed_clone();
-        let output = match self.pipeline.segment {
+        let run = || match self.pipeline.segment {
             None => self.blocks.run(model, range, taken),
             Some(every) => {
                 let drawn = Randomness::Replayed;
                 checkpointed_run(self.blocks, model, range, taken, every, drawn)
             }
+        };
+        let (output, deferred) = if self.pipeline.kind.splits_backward() {
+            let (output, deferred) = deferral::record(run);
+            (output, Some(deferred))
+        } else {
+            (run(), None)
         };
         let result = if stage + 1 == self.pipeline.stages.len() {
             Outcome::Loss(Box::new(pass.loss(micro_batch, output)))
