@@ -151,14 +151,14 @@ fn without_a_graph_there_is_none_behind_the_output() {
         .assert_eq(&plain(&valid, input).into_data(), true);
 
     let frozen = Net::new(&autodiff(), 1, 0.0).frozen;
-    let output = checkpoint(&frozen, rows(&autodiff()), |frozen, x| frozen.forward(x));
+    let output = checkpoint(&frozen, rows(&autodiff()), Linear::forward);
     assert!(!output.is_tracked());
 }
 
 #[test]
 fn running_statistics_are_updated_once() {
     let device = autodiff();
-    let ours: SyncBatchNorm = SyncBatchNormConfig::new(crate::model::WIDTH).init(&device);
+    let ours: SyncBatchNorm = SyncBatchNormConfig::new(WIDTH).init(&device);
     let run = |norm: &SyncBatchNorm, checkpointed: bool| {
         for scale in [1.0, 3.0] {
             let x = rows(&device).mul_scalar(scale).require_grad();
@@ -171,7 +171,7 @@ fn running_statistics_are_updated_once() {
         let statistics = [&norm.running_mean, &norm.running_var];
         statistics.map(|statistic| bits(values(statistic.value_sync())))
     };
-    let plain: BatchNorm = BatchNormConfig::new(crate::model::WIDTH).init(&device);
+    let plain: BatchNorm = BatchNormConfig::new(WIDTH).init(&device);
     assert_eq!(run(&ours, true), run(&plain.into(), false));
 }
 

@@ -87,7 +87,7 @@ fn another_shape_than_before() {
     let segment = |net: &Net, x: Tensor<2>| {
         let output = plain(net, x);
         match recomputing() {
-            true => output.slice([0..2]),
+            true => output.slice_dim(0, 0..2),
             false => output,
         }
     };

@@ -110,7 +110,7 @@ fn what_is_drawn_later_depends_on_the_seed_alone() {
     let draw = || values(Tensor::<1>::random([8], Distribution::Default, &device));
     let run = |backward: bool| {
         device.seed(9);
-        let output = checkpoint(&dropout(), many(&device), |dropout, x| dropout.forward(x));
+        let output = checkpoint(&dropout(), many(&device), Dropout::forward);
         let between = draw();
         if backward {
             drop(output.sum().backward());
