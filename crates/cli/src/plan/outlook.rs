@@ -17,8 +17,8 @@ use super::figures::Figures;
 use super::{MicroBatches, ModelInBlocks};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::table::table;
 use crate::summary::counted;
+use crate::table::table;
 
 /// What a run would take.
 pub(super) struct Outlook {
