@@ -42,6 +42,7 @@ where
         trainer.config.ddp.max_gradient_norm,
         trainer.device.clone(),
     )?;
+    let over = over.recomputing(trainer.config.activation_checkpointing);
     let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
     let model = Supervised::<M, O>::of_blocks(model);
     let (_, report) = trainer.fit_over_ranks(model, data, &over)?;

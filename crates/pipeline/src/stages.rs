@@ -184,7 +184,7 @@ mod tests {
             vec![0..2, 3..4],
             vec![0..2, 1..4],
             vec![0..4, 4..4],
-            vec![0..3],
+            vec![0..2, 2..3],
         ] {
             assert!(matches!(
                 Stages::new(cuts, 4, 1),

@@ -34,6 +34,7 @@ pub struct PipelineParallel<M, O> {
     micro_batches: usize,
     max_gradient_norm: Option<f64>,
     device: Device,
+    checkpointing: ActivationCheckpointing,
     types: PhantomData<fn(M) -> O>,
 }
 
@@ -100,17 +101,18 @@ where
             micro_batches,
             max_gradient_norm: max_gradient_norm.map(f64::from),
             device,
+            checkpointing: ActivationCheckpointing::None,
             types: PhantomData,
         })
     }
 
-    /// The same, whose backward passes compute as many blocks again as `checkpointing` says. Of Burn's own
-    /// strategy it knows nothing: that is a matter of the device.
+    /// The same, whose backward passes compute again what `checkpointing` says.
     #[must_use]
     pub fn recomputing(self, checkpointing: ActivationCheckpointing) -> Self {
         let every = checkpointing.blocks_a_segment();
         Self {
             pipeline: self.pipeline.recomputing(every),
+            checkpointing,
             ..self
         }
     }
@@ -191,7 +193,7 @@ where
         let mut result = Ok(());
         if micro_batches > 0 {
             let blocks = model.model().blocks();
-            let device = self.device.clone().autodiff();
+            let device = self.checkpointing.autodiff(self.device.clone());
             let ran = self
                 .pipeline
                 .run(&blocks, &device, micro_batches, &mut pass);

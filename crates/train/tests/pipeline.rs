@@ -211,7 +211,8 @@ where
                     norm,
                     device,
                 );
-                let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over.unwrap());
+                let over = over.unwrap().recomputing(config.activation_checkpointing);
+                let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
                 let model = Supervised::<M, O>::of_blocks(model);
                 trainer.fit_over_ranks(model, data, &over).unwrap()
             })
@@ -316,6 +317,31 @@ fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
     for about in cuts {
         let trained = train::<_, NextToken, _>(&model, &data, &config, Some(&about));
         assert_close(&alone, &trained, &about);
+    }
+}
+
+#[test]
+fn stages_that_compute_activations_again_give_the_same_bits() {
+    let (data, vocabulary) = texts();
+    let gpt = GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(16)
+        .with_layers(3)
+        .with_heads(2);
+    let model = drawn(gpt.init(&Device::flex()));
+    for kind in [
+        ScheduleKind::OneForwardOneBackward,
+        ScheduleKind::ZeroBubbleH1,
+    ] {
+        let [kept, blocks, burn] = ["none", "blocks", "burn"].map(|how| {
+            let config = TrainingConfig {
+                activation_checkpointing: how.parse().unwrap(),
+                ..config(6, OptimizerKind::Sgd)
+            };
+            train::<_, NextToken, _>(&model, &data, &config, Some(&cut(2, kind, 4)))
+        });
+        assert_eq!(kept, blocks, "{kind:?}");
+        assert_eq!(kept, burn, "{kind:?}");
     }
 }
 

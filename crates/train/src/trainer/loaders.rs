@@ -1,0 +1,78 @@
+//! Which samples a rank reads for what.
+
+use std::sync::Arc;
+
+use burn::data::dataset::Dataset;
+use burn::data::dataset::transform::PartialDataset;
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::{DistributedLoader, DistributedSampler, SamplerConfig, Tail};
+
+use super::{Trainer, TrainingData};
+use crate::error::TrainError;
+
+impl Trainer {
+    /// The loaders of the samples to learn from and, where any are held out, to validate on.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn split<I, B>(
+        &self,
+        data: &TrainingData<I, B>,
+        readers: &ProcessGroup,
+    ) -> Result<(DistributedLoader<I, B>, Option<DistributedLoader<I, B>>), TrainError>
+    where
+        I: Send + Sync + Clone + 'static,
+        B: Send + 'static,
+    {
+        let all = data.train.len();
+        let held_out = self.config.held_out_of(all);
+        if held_out >= all {
+            return Err(TrainError::Config(format!(
+                "--validation-samples {held_out} leaves nothing of the {all} training samples"
+            )));
+        }
+        let part = |from: usize, to: usize| -> Arc<dyn Dataset<I>> {
+            Arc::new(PartialDataset::new(data.train.clone(), from, to))
+        };
+        let config = SamplerConfig {
+            num_samples: all - held_out,
+            batch_size: self.config.batch_size,
+            shuffle: Some(self.config.seed),
+            tail: Tail::Keep,
+        };
+        let sampler = DistributedSampler::new(config, readers.rank(), readers.world_size())?;
+        let train = DistributedLoader::new(
+            part(0, all - held_out),
+            data.batcher.clone(),
+            sampler,
+            self.config
+                .activation_checkpointing
+                .autodiff(self.device.clone()),
+        )
+        .in_micro_batches(self.config.accumulate);
+        let validation = (held_out > 0)
+            .then(|| self.ordered_loader(part(all - held_out, all), data, readers))
+            .transpose()?;
+        Ok((train, validation))
+    }
+
+    pub(super) fn ordered_loader<I, B>(
+        &self,
+        dataset: Arc<dyn Dataset<I>>,
+        data: &TrainingData<I, B>,
+        readers: &ProcessGroup,
+    ) -> Result<DistributedLoader<I, B>, TrainError> {
+        let config = SamplerConfig {
+            num_samples: dataset.len(),
+            batch_size: self.evaluation_batch.max(readers.world_size()),
+            shuffle: None,
+            tail: Tail::Keep,
+        };
+        let sampler = DistributedSampler::new(config, readers.rank(), readers.world_size())?;
+        let device = self.device.clone();
+        Ok(DistributedLoader::new(
+            dataset,
+            data.batcher.clone(),
+            sampler,
+            device,
+        ))
+    }
+}
