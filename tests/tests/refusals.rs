@@ -267,3 +267,30 @@ fn a_run_directory_that_a_running_job_uses() {
         assert!(run.number("epochs") >= 3.0);
     }
 }
+
+#[test]
+fn meshes_that_do_not_fit_the_ranks_the_model_or_the_batch() {
+    let mesh = ["--ranks", "3", "--mesh", "data=2,pipeline=2"];
+    refused("mnist", &mesh, 2, &["4 places", "3 ranks", "--ranks 4"]);
+    let axis = ["--ranks", "2", "--mesh", "depth=2"];
+    refused("mnist", &axis, 2, &["no axis `depth`"]);
+    let stages = ["--ranks", "5", "--pipeline", "5", "--batch-size", "60"];
+    let messages = ["a model of 4 blocks cannot be cut into 5 stages"];
+    refused("mnist", &stages, 2, &messages);
+    let name = ["--ranks", "2", "--pipeline", "2", "--stages", "fc9"];
+    refused(
+        "mnist",
+        &name,
+        2,
+        &["`fc9` of --stages", "conv1, conv2, fc1, fc2"],
+    );
+    let batch = ["--ranks", "2", "--pipeline", "2", "--micro-batches", "7"];
+    let messages = [
+        "7 micro-batches do not divide",
+        "64 samples",
+        "--micro-batches 4",
+    ];
+    refused("mnist", &batch, 2, &messages);
+    let device = ["--pipeline", "2", "--devices", "flex,gpu:1"];
+    refused("mnist", &device, 2, &["no device called `gpu:1`"]);
+}
