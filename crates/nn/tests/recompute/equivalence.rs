@@ -151,7 +151,7 @@ fn without_a_graph_there_is_none_behind_the_output() {
         .assert_eq(&plain(&valid, input).into_data(), true);
 
     let frozen = Net::new(&autodiff(), 1, 0.0).frozen;
-    let output = checkpoint(&frozen, rows(&autodiff()), Linear::forward);
+    let output = checkpoint(&frozen, rows(&autodiff()), nn::Linear::forward);
     assert!(!output.is_tracked());
 }
 
