@@ -200,11 +200,9 @@ fn a_rank_that_dies_within_the_model_is_named_by_the_step() {
             group.sever();
             return;
         }
-        let error = failing_step(&ddp, &model, images);
-        assert!(
-            matches!(error, CollectiveError::PeerLost { peer: 1, .. }),
-            "{error}"
-        );
+        // Found by this rank itself, or told by the other one that found it first.
+        let error = failing_step(&ddp, &model, images).to_string();
+        assert!(error.contains("lost rank 1"), "{error}");
     });
 }
 

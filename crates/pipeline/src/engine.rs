@@ -21,7 +21,7 @@ use crate::stages::Stages;
 const INFERENCE: u64 = 1 << 60;
 
 /// What happens in a step outside of the stages. Each method is called for the micro-batches whose
-/// number it is given, on the ranks that need it.
+/// number it is given, on the ranks that need it. See the [crate's example](crate).
 pub trait PipelinePass<M> {
     /// The model with which a micro-batch is run: `Synchronization::watch`, or `watch_last` for the last
     /// micro-batch of the step. Called once for each, on every rank.
@@ -34,7 +34,7 @@ pub trait PipelinePass<M> {
     fn loss(&mut self, micro_batch: usize, output: Box<dyn AnyActivation>) -> Tensor<1>;
 }
 
-/// One rank's end of a pipeline of stages.
+/// One rank's end of a pipeline of stages. See the [crate's example](crate).
 #[derive(Debug)]
 pub struct Pipeline {
     group: ProcessGroup,

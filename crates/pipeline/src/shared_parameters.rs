@@ -16,6 +16,31 @@ const NORM_EPSILON: f64 = 1e-6;
 /// The parameters of a model over the ranks of a pipeline: those that several of them hold (an
 /// embedding that is also the head, say), whose gradients are to be added up so that all copies stay
 /// equal (Narayanan et al. 2021, section 2.2), and those that count for the norm.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::optim::GradientsParams;
+/// use burn::prelude::*;
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_pipeline::SharedParameters;
+///
+/// let groups = ProcessGroup::over_threads(2, GroupOptions::default());
+/// let ranks = groups.into_iter().map(|group| {
+///     std::thread::spawn(move || {
+///         let device = Device::flex();
+///         let layer = LinearConfig::new(1, 1).with_bias(false).init(&device);
+///         let holders = [("weight".to_string(), vec![0, 1])];
+///         let shared = SharedParameters::new(group, &holders).unwrap();
+///         let mut gradients = GradientsParams::new();
+///         gradients.register(layer.weight.id, Tensor::<2>::ones([1, 1], &device));
+///         let sum = shared.sum(&layer, gradients).unwrap();
+///         sum.get::<2>(layer.weight.id).unwrap().into_scalar::<f32>()
+///     })
+/// });
+/// for rank in ranks.collect::<Vec<_>>() {
+///     assert_eq!(rank.join().unwrap(), 2.0);
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SharedParameters {
     pipeline: ProcessGroup,

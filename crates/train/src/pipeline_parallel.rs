@@ -24,6 +24,30 @@ use crate::tally::{Report, Tally};
 /// A model in a pipeline of stages, and replicas of it: the ranks of a job are arranged as
 /// `pipeline` x `data`, with the replicas of a stage next to each other: rank `p * data + d` has the
 /// stages of place `p` in replica `d`.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use burn::prelude::*;
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_models::mnist::{Mnist, MnistConfig};
+/// use everburn_pipeline::Stages;
+/// use everburn_schedules::ScheduleKind;
+/// use everburn_train::{Classification, PipelineParallel, data_parallel};
+///
+/// let devices = vec![Device::flex(); 4];
+/// let model = MnistConfig::new().init(&devices[0]);
+/// let places = data_parallel(&devices, GroupOptions::default(), |job, device| {
+///     // Two stages, two replicas of each.
+///     let stages = Stages::even(4, 2, 1).unwrap();
+///     let kind = ScheduleKind::OneForwardOneBackward;
+///     let parallel = PipelineParallel::<Mnist, Classification<4>>::new(
+///         job, &model, stages, kind, 4, None, device,
+///     )?;
+///     Ok(parallel.pipeline().group().rank())
+/// });
+/// assert_eq!(places.unwrap(), [0, 0, 1, 1]);
+/// ```
 pub struct PipelineParallel<M, O> {
     job: ProcessGroup,
     replicas: ProcessGroup,
