@@ -11,7 +11,7 @@ use burn::tensor::TensorData;
 use everburn_collectives::group::{ProcessGroup, Work};
 use everburn_nn::deferral::{self, Deferred};
 use everburn_nn::{AnyActivation, Blocks, Randomness, checkpointed_run};
-use everburn_schedules::{Action, Carried, Message, Schedule, ScheduleKind, Span};
+use everburn_schedules::{Action, Carried, Schedule, ScheduleKind, Span};
 
 use crate::error::PipelineError;
 use crate::message::{decode, encode};
@@ -109,11 +109,6 @@ impl Pipeline {
     /// Its stages.
     pub fn stages(&self) -> &Stages {
         &self.stages
-    }
-
-    /// Whether this rank has the last stage, and so the loss.
-    pub fn has_last_stage(&self) -> bool {
-        self.stages.rank_of(self.stages.len() - 1) == self.group.rank()
     }
 
     /// The schedule of a step of `micro_batches`.
@@ -237,7 +232,8 @@ impl Pipeline {
             if to == rank {
                 here = Some(values);
             } else {
-                let message = encode(&values).map_err(|why| received(stage, rank, 0, why))?;
+                let message = encode(&values);
+                let message = message.map_err(|reason| PipelineError::Pass { action, reason })?;
                 let tag = INFERENCE | (stage + 1) as u64;
                 sends.push(self.group.send(message, to, tag));
             }
@@ -318,13 +314,10 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
                 self.begin();
                 match self.weights.remove(&(stage, micro_batch)) {
                     None => Ok(()),
-                    Some(deferred) => match deferred.run() {
-                        Ok(_) => Ok(()),
-                        Err(error) => Err(PipelineError::Weights {
-                            action,
-                            reason: error.to_string(),
-                        }),
-                    },
+                    Some(deferred) => deferred.run().map(drop).map_err(|error| {
+                        let reason = error.to_string();
+                        PipelineError::Pass { action, reason }
+                    }),
                 }
             }
         }
@@ -430,16 +423,14 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
         if let Some(values) = self.here.remove(&(carried, from_stage, micro_batch)) {
             return Ok(values);
         }
-        let Some(Message { from_rank, .. }) = self.schedule.receives(action) else {
+        let Some(expected) = self.schedule.receives(action) else {
             let reason = "the schedule has it from nobody".to_string();
             let rank = self.pipeline.group.rank();
             return Err(received(action.stage(), rank, micro_batch, reason));
         };
-        let tag = self
-            .schedule
-            .receives(action)
-            .map_or(0, |message| message.tag());
-        let message = self.pipeline.group.recv::<u8>(from_rank, tag).wait()?;
+        let from_rank = expected.from_rank;
+        let message = self.pipeline.group.recv::<u8>(from_rank, expected.tag());
+        let message = message.wait()?;
         decode(&message).map_err(|reason| received(action.stage(), from_rank, micro_batch, reason))
     }
 
@@ -454,8 +445,7 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             self.here.insert((carried, stage, micro_batch), values);
             return Ok(());
         };
-        let rank = self.pipeline.group.rank();
-        let bytes = encode(&values).map_err(|why| received(stage, rank, micro_batch, why))?;
+        let bytes = encode(&values).map_err(|reason| PipelineError::Pass { action, reason })?;
         let group = &self.pipeline.group;
         self.sends
             .push(group.send(bytes, message.to_rank, message.tag()));

@@ -37,9 +37,10 @@ pub enum PipelineError {
         /// What is wrong.
         reason: ActivationError,
     },
-    /// The gradients of weights, which had been put off, could not be computed.
+    /// A pass could not be finished: its result cannot be sent, or gradients of weights that had been put
+    /// off cannot be computed.
     #[error("{action}: {reason}")]
-    Weights {
+    Pass {
         /// What the rank was doing.
         action: Action,
         /// What is wrong.

@@ -12,44 +12,8 @@ use crate::message::{decode, encode};
 const OUT: u64 = 1 << 61;
 const BACK: u64 = 1 << 62;
 
-/// The model with empty tensors, of shape `[0, ..]` and without gradient, in place of all parameters
-/// whose path `keep` does not want. Lazy parameters are not drawn.
-///
-/// ```
-/// use burn::module::Module;
-/// use burn::nn::LinearConfig;
-/// use burn::prelude::*;
-/// use everburn_pipeline::hollow;
-///
-/// let linear = LinearConfig::new(3, 2).init(&Device::flex());
-/// assert_eq!(hollow(linear, |path| path == "bias").num_params(), 2);
-/// ```
-#[must_use]
-pub fn hollow<M: Module>(model: M, keep: impl Fn(&str) -> bool) -> M {
-    struct Hollow<F> {
-        path: Vec<String>,
-        keep: F,
-    }
-    impl<F: Fn(&str) -> bool> ModuleMapper for Hollow<F> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            if (self.keep)(&self.path.join(".")) {
-                return param;
-            }
-            emptied(&param)
-        }
-
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.path.push(name.to_string());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.path.pop();
-        }
-    }
-    let path = Vec::new();
-    model.map(&mut Hollow { path, keep })
-}
-
+/// An empty tensor without gradient in the place of a parameter that other ranks hold. A lazy one is not
+/// drawn.
 fn emptied<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> {
     let empty = Tensor::zeros([0; D], &param.lazy_device());
     Param::initialized(param.id, empty).set_require_grad(false)
@@ -137,10 +101,11 @@ impl Transfer<'_> {
         let (rank, tag) = (self.group.rank(), position as u64);
         match &self.direction {
             Direction::Out if rank == 0 => {
-                let others = holders.iter().filter(|holder| **holder != 0);
-                for holder in others {
-                    let message = self.message(position, param)?;
-                    self.group.send(message, *holder, OUT | tag).wait()?;
+                // Drawn in the order of the fields, whoever holds them: as on one device.
+                let message = self.message(position, param)?;
+                for holder in holders.iter().filter(|holder| **holder != 0) {
+                    let sent = self.group.send(message.clone(), *holder, OUT | tag);
+                    sent.wait()?;
                 }
                 Ok(if holders.contains(&0) {
                     param.clone()

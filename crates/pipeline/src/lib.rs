@@ -99,6 +99,6 @@ mod stages;
 
 pub use engine::{Pipeline, PipelinePass};
 pub use error::PipelineError;
-pub use hollow::{distribute, gather, hollow};
+pub use hollow::{distribute, gather};
 pub use shared_parameters::SharedParameters;
 pub use stages::{Stages, StagesError};

@@ -48,6 +48,8 @@ pub struct SharedParameters {
     groups: HashMap<usize, ProcessGroup>,
     /// By position: whether this rank is the parameter's owner.
     owned: Vec<bool>,
+    /// By position.
+    paths: Vec<String>,
 }
 
 impl SharedParameters {
@@ -79,6 +81,7 @@ impl SharedParameters {
             .map(|(_, ranks)| ranks.first() == Some(&rank));
         Ok(Self {
             owned: owned.collect(),
+            paths: holders.iter().map(|(path, _)| path.clone()).collect(),
             groups,
             pipeline,
         })
@@ -95,6 +98,7 @@ impl SharedParameters {
     ) -> Result<GradientsParams, PipelineError> {
         let mut visitor = Sum {
             groups: &self.groups,
+            paths: &self.paths,
             walk: Walk::default(),
             gradients,
             result: Ok(()),
@@ -155,6 +159,7 @@ impl Walk {
 
 struct Sum<'a> {
     groups: &'a HashMap<usize, ProcessGroup>,
+    paths: &'a [String],
     walk: Walk,
     gradients: GradientsParams,
     result: Result<(), PipelineError>,
@@ -164,6 +169,7 @@ impl Sum<'_> {
     fn over<const D: usize>(
         &mut self,
         group: &ProcessGroup,
+        path: &str,
         param: &Param<Tensor<D>>,
     ) -> Result<(), PipelineError> {
         let shape = param.lazy_shape();
@@ -177,7 +183,7 @@ impl Sum<'_> {
             Some(gradient) => {
                 let data = gradient.without_autodiff().try_into_data();
                 let data = data.map_err(|error| PipelineError::Parameter {
-                    path: format!("{}", param.id),
+                    path: path.to_string(),
                     reason: error.to_string(),
                 })?;
                 data.iter::<f32>().collect::<Vec<_>>()
@@ -201,7 +207,8 @@ impl ModuleVisitor for Sum<'_> {
         let position = self.walk.next();
         let group = self.groups.get(&position);
         if let (Some(group), Ok(())) = (group, &self.result) {
-            self.result = self.over(group, param);
+            let path = &self.paths[position];
+            self.result = self.over(group, path, param);
         }
     }
 
