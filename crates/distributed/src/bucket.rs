@@ -53,9 +53,15 @@ pub struct BucketLimits {
 /// nothing hides, is a large part of the whole.
 const FEWEST_BUCKETS: usize = 8;
 
-/// Buckets are not made smaller than this for the sake of their number, in bytes: latency would cost
-/// more than overlap gains.
+/// Buckets are not made smaller than this for the sake of their number or place, in bytes: latency
+/// would cost more than overlap gains.
 const SMALLEST_CUT: usize = 1 << 20;
+
+/// How large a bucket may become behind which, itself included, `rest` bytes are still to come. Nothing
+/// hides the last one, so towards the end each is at most half of what is left.
+fn tapered(limit: usize, rest: usize) -> usize {
+    limit.min((rest / 2).max(SMALLEST_CUT))
+}
 
 impl BucketLimits {
     /// Limits for a model whose gradients are `bytes` long: a model of a few buckets' size is cut
@@ -164,13 +170,15 @@ impl BucketPlan {
         let mut groups: Vec<(Vec<usize>, usize)> = Vec::new();
         // One bucket for each type of element is open at a time.
         let mut open: Vec<(DType, usize)> = Vec::new();
+        let mut left: usize = parameters.iter().map(BucketEntry::num_bytes).sum();
         let rest = (0..parameters.len()).rev();
         for number in order.iter().copied().chain(rest) {
             if number >= parameters.len() || std::mem::replace(&mut named[number], true) {
                 continue;
             }
             let entry = &parameters[number];
-            let bytes = entry.num_elements() * entry.dtype.size();
+            let bytes = entry.num_bytes();
+            left -= bytes;
             let mut of_type = open.iter_mut().find(|(dtype, _)| *dtype == entry.dtype);
             if let Some((_, group)) = &mut of_type {
                 let limit = if *group == 0 {
@@ -178,9 +186,10 @@ impl BucketPlan {
                 } else {
                     limits.others
                 };
-                if groups[*group].1 + bytes <= limit {
+                let with_it = groups[*group].1 + bytes;
+                if with_it <= tapered(limit, with_it + left) {
                     groups[*group].0.push(number);
-                    groups[*group].1 += bytes;
+                    groups[*group].1 = with_it;
                     continue;
                 }
                 *group = groups.len();
@@ -280,6 +289,14 @@ mod tests {
         let limits = limits(1 << 20, 25 << 20);
         let of = |mib: usize| limits.for_model(mib << 20).others >> 20;
         assert_eq!([2, 24, 100, 1000].map(of), [1, 3, 12, 25]);
+    }
+
+    #[test]
+    fn the_last_buckets_are_small() {
+        let entries = parameters(&[256 << 10; 16].map(|n| (n, DType::F32)));
+        let plan = BucketPlan::in_reverse(&entries, limits(1 << 20, 8 << 20));
+        let sizes: Vec<_> = plan.buckets().iter().map(|b| b.len() >> 18).collect();
+        assert_eq!(sizes, [1, 7, 4, 2, 1, 1]);
     }
 
     #[test]

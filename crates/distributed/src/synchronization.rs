@@ -222,6 +222,8 @@ impl Synchronization {
             squares: vec![Vec::new(); buckets],
             used: step.used().to_vec(),
             spent: step.take_spent(),
+            with_flags: exchanges_used && shared.reducer().is_some(),
+            ready: vec![None; step.used().len()],
             samples: step.samples as u64,
             plan: step.plan.clone(),
             communication: Communication::default(),
@@ -245,9 +247,7 @@ impl Synchronization {
         step.late()?;
         let own_samples = step.samples;
         drop(step);
-        if exchanges_used && shared.reducer().is_some() {
-            summed.read_flags();
-        }
+        summed.read_flags();
         if summed.samples == 0 {
             summed.return_buffers();
             return Err(DdpError::NoSamples);

@@ -9,12 +9,15 @@
 //! `port` what it receives, so a link is full duplex as a real one is. The delay is `netem`'s, on
 //! the sending side.
 //!
+//! Each rank is bound to processors of its own where there are enough, as a machine has its own.
+//!
 //! The bridge has a namespace of its own, so that nothing is left once all namespaces are gone, and
 //! no firewall of the machine sees the frames. They go with their value; when this process is killed,
 //! a [`Janitor`] that waits for its end deletes them; and when that is killed too, the next run does:
 //! names carry the process's number and start time.
 
 mod commands;
+mod cores;
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -64,6 +67,8 @@ pub(super) struct Network {
     switch: Netns,
     rate: Rate,
     delay: Delay,
+    /// By rank: the processors that it is bound to; empty where there are too few.
+    cores: Vec<String>,
     // Dropped last, when nothing is left to do for it.
     _janitor: Janitor,
 }
@@ -114,6 +119,7 @@ impl Network {
             switch,
             rate,
             delay: Delay::None,
+            cores: cores::of_each(ranks),
             _janitor: janitor,
         };
         for rank in 0..ranks {
@@ -171,6 +177,9 @@ impl Network {
     pub(super) fn command(&self, rank: usize, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.ranks[rank].name()]);
+        if let Some(cores) = self.cores.get(rank) {
+            command.args(cores::bind(cores));
+        }
         // The peer: gloo takes the interface of the host's name unless it is told another.
         command.arg(program).env("GLOO_SOCKET_IFNAME", INTERFACE);
         command
@@ -191,10 +200,14 @@ impl Network {
     /// What one has to know to judge what was measured over it.
     pub(super) fn describe(&self) -> String {
         let link = format!(
-            "link:    {} each way between {} namespaces, veth and a bridge, tbf; TCP with {}",
+            "link:    {} each way between {} namespaces, veth and a bridge, tbf; TCP with {}; {}",
             self.rate,
             self.ranks.len(),
-            congestion_control()
+            congestion_control(),
+            match self.cores.as_slice() {
+                [] => "ranks share the processors",
+                _ => "processors of each rank's own",
+            }
         );
         match &self.delay {
             Delay::None => link,

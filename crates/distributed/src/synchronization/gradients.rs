@@ -70,6 +70,10 @@ pub(super) struct Summed {
     pub(super) used: Vec<bool>,
     /// By parameter: memory for its gradient, where there is some.
     pub(super) spent: Vec<Option<TensorData>>,
+    /// Whether the buckets tell which parameters some rank used.
+    pub(super) with_flags: bool,
+    /// By parameter: its mean gradient, where it was taken out of its bucket already.
+    pub(super) ready: Vec<Option<TensorData>>,
     pub(super) samples: u64,
     pub(super) communication: Communication,
 }
@@ -86,6 +90,9 @@ impl Summed {
                 squares,
             } => {
                 self.communication.bytes += report.bytes;
+                if self.shared.config().max_gradient_norm.is_none() {
+                    self.take_out(index, &buffer);
+                }
                 self.buffers[index] = Some(buffer);
                 self.squares[index] = squares;
             }
@@ -94,8 +101,24 @@ impl Summed {
         Ok(())
     }
 
-    /// Reads from the buckets which parameters some rank used.
+    /// Takes the gradients out of a bucket while others are still on their way.
+    fn take_out(&mut self, index: usize, buffer: &HostBuffer) {
+        let bucket = &self.plan.buckets()[index];
+        for (slot, number) in bucket.parameters().iter().enumerate() {
+            if !self.with_flags || buffer.flag(bucket.len() + slot) {
+                let shape = &self.shared.parameters()[*number].shape;
+                let spent = self.spent[*number].take();
+                let values = buffer.tensor_data(bucket.range(slot), shape, 1.0, spent);
+                self.ready[*number] = Some(values);
+            }
+        }
+    }
+
+    /// Reads from the buckets which parameters some rank used, where they tell.
     pub(super) fn read_flags(&mut self) {
+        if !self.with_flags {
+            return;
+        }
         for (bucket, buffer) in self.plan.buckets().iter().zip(&self.buffers) {
             let Some(buffer) = buffer else { continue };
             for (slot, number) in bucket.parameters().iter().enumerate() {
@@ -122,9 +145,11 @@ impl Summed {
             for (slot, number) in bucket.parameters().iter().enumerate() {
                 if self.used[*number] {
                     let entry = &self.shared.parameters()[*number];
-                    let spent = self.spent[*number].take();
-                    let range = bucket.range(slot);
-                    let values = buffer.tensor_data(range, &entry.shape, factor, spent);
+                    let (ready, spent) = (self.ready[*number].take(), self.spent[*number].take());
+                    let values = ready.unwrap_or_else(|| {
+                        let range = bucket.range(slot);
+                        buffer.tensor_data(range, &entry.shape, factor, spent)
+                    });
                     data.insert(entry.id, values);
                 }
             }
