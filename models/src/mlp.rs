@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule};
 
 /// Configuration of [`Mlp`].
 #[derive(Config, Debug)]
@@ -79,6 +79,21 @@ impl InBlocks for Mlp {
                 mlp.layers[index].forward(relu(x))
             })
         })
+    }
+}
+
+/// Layers in pairs; one that is left over stays whole.
+impl TensorParallel for Mlp {
+    fn tensor_rules(&self) -> Vec<TensorRule> {
+        let pairs = (1..self.layers.len()).step_by(2);
+        let rules = pairs.flat_map(|second| {
+            let path = |index| format!("layers.{index}");
+            [
+                TensorRule::column(path(second - 1)),
+                TensorRule::row(path(second)),
+            ]
+        });
+        rules.collect()
     }
 }
 

@@ -5,7 +5,7 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule};
 
 /// Configuration of [`Mnist`].
 #[derive(Config, Debug)]
@@ -77,6 +77,13 @@ impl InBlocks for Mnist {
             relu(mnist.fc1.forward(x.flatten::<2>(1, 3))) // [B, 50]
         })
         .then("fc2", ["fc2"], |mnist, x| mnist.fc2.forward(x))
+    }
+}
+
+/// The two linear layers; convolutions stay whole.
+impl TensorParallel for Mnist {
+    fn tensor_rules(&self) -> Vec<TensorRule> {
+        vec![TensorRule::column("fc1"), TensorRule::row("fc2")]
     }
 }
 

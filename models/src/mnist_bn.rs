@@ -5,7 +5,9 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNormConfig, Dropout, DropoutConfig, PaddingConfig2d};
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm};
+use everburn_nn::{
+    Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm, TensorParallel, TensorRule,
+};
 
 /// Configuration of [`MnistBn`].
 #[derive(Config, Debug)]
@@ -131,6 +133,13 @@ impl InBlocks for MnistBn {
             net.dropout.forward(relu(net.fc1.forward(x))) // [B, 256]
         })
         .then("fc2", ["fc2"], |net, x| net.fc2.forward(x))
+    }
+}
+
+/// The two linear layers; convolutions stay whole.
+impl TensorParallel for MnistBn {
+    fn tensor_rules(&self) -> Vec<TensorRule> {
+        vec![TensorRule::column("fc1"), TensorRule::row("fc2")]
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Display;
 
 use burn::prelude::*;
 use burn::tensor::Int;
-use everburn_nn::InBlocks;
+use everburn_nn::TensorParallel;
 use serde::{Deserialize, Serialize};
 
 use crate::gpt::{GptConfig, GptError, Positions};
@@ -168,23 +168,23 @@ pub type Init<M> = Box<dyn Fn(&Device) -> M + Send + Sync>;
 
 /// A model that turns images `[B, 1, 28, 28]` into logits `[B, K]`.
 pub trait ImageModel:
-    InBlocks<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
+    TensorParallel<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
 {
 }
 
 impl<M> ImageModel for M where
-    M: InBlocks<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
+    M: TensorParallel<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
 {
 }
 
 /// A model that turns tokens `[B, T]` into logits `[B, T, V]` of each next token.
 pub trait TextModel:
-    InBlocks<Input = Tensor<2, Int>, Output = Tensor<3>> + Display + Sync + 'static
+    TensorParallel<Input = Tensor<2, Int>, Output = Tensor<3>> + Display + Sync + 'static
 {
 }
 
 impl<M> TextModel for M where
-    M: InBlocks<Input = Tensor<2, Int>, Output = Tensor<3>> + Display + Sync + 'static
+    M: TensorParallel<Input = Tensor<2, Int>, Output = Tensor<3>> + Display + Sync + 'static
 {
 }
 

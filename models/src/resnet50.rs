@@ -8,7 +8,9 @@ use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm};
+use everburn_nn::{
+    Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm, TensorParallel, TensorRule,
+};
 
 pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};
 pub(crate) use bottleneck::{batch_norm, convolution};
@@ -158,4 +160,11 @@ impl InBlocks for ResNet50 {
 /// Global average pooling: `[B, C, H, W]` to `[B, C]`.
 pub(crate) fn mean_over_pixels(x: Tensor<4>) -> Tensor<2> {
     x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2)
+}
+
+/// Nothing is cut: all but its last layer are convolutions.
+impl TensorParallel for ResNet50 {
+    fn tensor_rules(&self) -> Vec<TensorRule> {
+        Vec::new()
+    }
 }

@@ -5,7 +5,9 @@ use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 use burn::prelude::*;
 use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm};
+use everburn_nn::{
+    Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm, TensorParallel, TensorRule,
+};
 
 use crate::resnet50::{
     Bottleneck, BottleneckConfig, EXPANSION, batch_norm, convolution, max_pool, mean_over_pixels,
@@ -91,5 +93,12 @@ impl InBlocks for TwoPartResNet {
             let x = model.layer1.forward(x);
             model.fc.forward(mean_over_pixels(x))
         })
+    }
+}
+
+/// Nothing is cut: all but its last layer are convolutions.
+impl TensorParallel for TwoPartResNet {
+    fn tensor_rules(&self) -> Vec<TensorRule> {
+        Vec::new()
     }
 }

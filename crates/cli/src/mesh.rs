@@ -1,7 +1,9 @@
 //! `--mesh` and `--pipeline`: a model shared out over ranks.
 
 use everburn::burn::prelude::Device;
-use everburn::nn::{InBlocks, parameter_counts};
+use everburn::nn::{
+    InBlocks, TensorParallel, TensorParallelError, parameter_counts, planned_shards,
+};
 use everburn::train::{Mesh, ParallelError, Parallelism};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
@@ -115,18 +117,9 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError>
     if parallelism.mesh.is_data_only() {
         return Ok(None);
     }
-    if parallelism.mesh.tensor > 1 {
-        return Err(CliError::usage_with_help(
-            format!(
-                "the mesh {} cuts layers, which `train` does not do yet",
-                parallelism.mesh
-            ),
-            "use tensor=1; from a program of your own, `everburn::nn::tensor_parallel` cuts layers",
-        ));
-    }
     if config.training.sync_batch_norm {
         return Err(CliError::usage_with_help(
-            "--sync-batch-norm and a pipeline do not go together",
+            "--sync-batch-norm and a model over several ranks do not go together",
             "leave it away: statistics are then those of each micro-batch",
         ));
     }
@@ -140,7 +133,51 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError>
         },
         other => other,
     })?;
+    check_layers(config, parallelism.mesh)?;
     Ok(Some(parallelism))
+}
+
+/// Checks that the layers of the model can be cut over the tensor axis.
+fn check_layers(config: &RunConfig, mesh: Mesh) -> Result<(), CliError> {
+    if mesh.tensor == 1 {
+        return Ok(());
+    }
+    let plan = PlanShards(mesh.tensor);
+    let shards = registry::visit(&config.model, &config.model_options(), plan)?;
+    let model = &config.model;
+    match shards.ok_or(CliError::NoModel)? {
+        Ok(0) => Err(CliError::usage_with_help(
+            format!("{model} has no layers that can be cut, as the mesh {mesh} asks for"),
+            "use tensor=1, and more ranks of another axis",
+        )),
+        Ok(_) => Ok(()),
+        Err(error) => Err(CliError::usage_with_help(
+            format!("{model} and the mesh {mesh}: {error}"),
+            "use another tensor=T",
+        )),
+    }
+}
+
+/// How many parameters so many ranks would have parts of.
+struct PlanShards(usize);
+
+impl PlanShards {
+    fn of<M: TensorParallel>(&self, model: &M) -> Result<usize, TensorParallelError> {
+        let shards = planned_shards(model, &model.tensor_rules(), 0, self.0)?;
+        Ok(shards.len())
+    }
+}
+
+impl ModelVisitor for PlanShards {
+    type Output = Result<usize, TensorParallelError>;
+
+    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
+        self.of(&init(&Device::flex()))
+    }
+
+    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
+        self.of(&init(&Device::flex()))
+    }
 }
 
 /// The same error, with what to do.

@@ -4,11 +4,12 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use everburn::burn::prelude::Device;
-use everburn::nn::{Activation, InBlocks, Placement, parameter_counts};
+use everburn::nn::{Activation, InBlocks, Placement, TensorParallel, parameter_counts};
 use everburn::pipeline::Stages;
 use everburn::prelude::*;
 use everburn::train::{
-    ModelOverRanks, Objective, Parallelism, PipelineParallel, Stages as Beginnings, Supervised,
+    MeshParallel, MeshParallelConfig, ModelOverRanks, Objective, Parallelism, Stages as Beginnings,
+    Supervised,
 };
 
 use crate::error::CliError;
@@ -27,22 +28,22 @@ pub(crate) fn fit<M, O, I>(
     sample: impl FnOnce(&Device) -> O::Input,
 ) -> Result<TrainingReport, CliError>
 where
-    M: InBlocks<Input = O::Input, Output = O::Output> + Display + Sync + 'static,
+    M: TensorParallel<Input = O::Input, Output = O::Output> + Display + Sync + 'static,
     O: Objective<Input: Activation, Output: Activation>,
     I: Send + Sync + Clone + 'static,
 {
     let stages = stages(&trainer, &model, parallelism, sample);
     let stages = stages.inspect_err(|error| trainer.group.abort(error.to_string()))?;
-    let over = PipelineParallel::<M, O>::new(
-        trainer.group.clone(),
-        &model,
-        stages,
-        parallelism.schedule,
-        parallelism.micro_batches,
-        trainer.config.ddp.max_gradient_norm,
-        trainer.device.clone(),
-    )?;
-    let over = over.recomputing(trainer.config.activation_checkpointing);
+    let config = MeshParallelConfig {
+        schedule: parallelism.schedule,
+        micro_batches: parallelism.micro_batches,
+        tensor_rules: model.tensor_rules(),
+        max_gradient_norm: trainer.config.ddp.max_gradient_norm,
+        activation_checkpointing: trainer.config.activation_checkpointing,
+        ..MeshParallelConfig::new(parallelism.mesh, stages)
+    };
+    let (group, device) = (trainer.group.clone(), trainer.device.clone());
+    let over = MeshParallel::<M, O>::new(group, &model, config, device)?;
     let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
     let model = Supervised::<M, O>::of_blocks(model);
     let (_, report) = trainer.fit_over_ranks(model, data, &over)?;

@@ -221,25 +221,7 @@ impl Ddp {
         if self.shared.reducer.is_none() {
             return Ok(());
         }
-        let state = replicas::read(model)?;
-        let hashes = state
-            .iter()
-            .flat_map(|(_, data)| replicas::fingerprint(data))
-            .collect::<Vec<u8>>();
-        let all = self.group().all_gather(hashes).wait()?;
-        for (rank, theirs) in all.iter().enumerate() {
-            let different = all[0]
-                .chunks(32)
-                .zip(theirs.chunks(32))
-                .position(|(a, b)| a != b);
-            if let Some(position) = different {
-                return Err(DdpError::Diverged {
-                    rank,
-                    parameter: state[position].0.path.clone(),
-                });
-            }
-        }
-        Ok(())
+        replicas::compare(&replicas::read(model)?, self.group())
     }
 }
 

@@ -90,4 +90,4 @@ pub use error::DdpError;
 pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
 pub use synchronization::{Communication, SyncedGradients, Synchronization};
-pub use tensor_parallel::{RankTensors, tensor_parallel};
+pub use tensor_parallel::{RankTensors, tensor_parallel, verify_whole_parameters};

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{Bool, Int, TensorData};
+use everburn_collectives::group::ProcessGroup;
 use sha2::{Digest, Sha256};
 
 use crate::error::DdpError;
@@ -111,6 +112,28 @@ pub(crate) fn fingerprint(data: &TensorData) -> [u8; FINGERPRINT_BYTES] {
     hash.update(format!("{:?}{:?}", data.dtype(), data.shape()));
     hash.update(data.as_bytes());
     hash.finalize().into()
+}
+
+/// Compares tensors over the ranks of `group`, all of which call it.
+pub(crate) fn compare(
+    tensors: &[(TensorDescription, TensorData)],
+    group: &ProcessGroup,
+) -> Result<(), DdpError> {
+    let hashes = tensors.iter().flat_map(|(_, data)| fingerprint(data));
+    let all = group.all_gather(hashes.collect::<Vec<u8>>()).wait()?;
+    for (rank, theirs) in all.iter().enumerate() {
+        let different = all[0]
+            .chunks(FINGERPRINT_BYTES)
+            .zip(theirs.chunks(FINGERPRINT_BYTES))
+            .position(|(a, b)| a != b);
+        if let Some(position) = different {
+            return Err(DdpError::Diverged {
+                rank,
+                parameter: tensors[position].0.path.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 struct Reader {

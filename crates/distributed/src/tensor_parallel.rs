@@ -1,5 +1,6 @@
 //! Linear layers that are cut over ranks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -8,6 +9,7 @@ use everburn_nn::{SyncError, TensorGroup, TensorRule};
 
 use crate::batch_norm::is_known_to_the_parent;
 use crate::error::DdpError;
+use crate::replicas;
 
 /// Cuts the [`everburn_nn::Linear`] layers of `model` over the ranks of `group`, as `rules` say:
 /// [`everburn_nn::tensor_parallel`] over a process group.
@@ -69,6 +71,21 @@ pub fn tensor_parallel<M: Module>(
 ) -> Result<M, DdpError> {
     let ranks: Arc<dyn TensorGroup> = Arc::new(RankTensors::new(group)?);
     Ok(everburn_nn::tensor_parallel(model, rules, &ranks)?)
+}
+
+/// Checks that what has not been cut is the same on all ranks of `group`, to the bit. All of them call
+/// it.
+///
+/// # Errors
+/// [`DdpError::Diverged`], on all ranks, naming the first rank and parameter that differ;
+/// [`DdpError::Read`] and [`DdpError::Collective`] if they cannot be compared.
+pub fn verify_whole_parameters<M: Module>(model: &M, group: &ProcessGroup) -> Result<(), DdpError> {
+    let shards = everburn_nn::parameter_shards(model);
+    let cut = shards.iter().map(|shard| shard.path.as_str());
+    let cut = cut.collect::<HashSet<_>>();
+    let mut tensors = replicas::read(model)?;
+    tensors.retain(|(description, _)| !cut.contains(description.path.as_str()));
+    replicas::compare(&tensors, group)
 }
 
 /// The ranks of a process group, as layers that are cut over them see them.

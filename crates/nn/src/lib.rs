@@ -94,5 +94,5 @@ pub use recompute::{
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
 pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,
-    TensorShard, parameter_shards, tensor_parallel,
+    TensorShard, forget_shards, parameter_shards, planned_shards, tensor_parallel,
 };

@@ -43,11 +43,12 @@ const NORM_EPSILON: f64 = 1e-6;
 /// ```
 #[derive(Debug)]
 pub struct SharedParameters {
-    pipeline: ProcessGroup,
+    /// The ranks whose gradients make up the norm.
+    norm: ProcessGroup,
     /// By position: the ranks that share it, if this rank is among them.
     groups: HashMap<usize, ProcessGroup>,
-    /// By position: whether this rank is the parameter's owner.
-    owned: Vec<bool>,
+    /// By position: whether this rank's gradient counts for the norm.
+    counted: Vec<bool>,
     /// By position.
     paths: Vec<String>,
 }
@@ -80,11 +81,24 @@ impl SharedParameters {
             .iter()
             .map(|(_, ranks)| ranks.first() == Some(&rank));
         Ok(Self {
-            owned: owned.collect(),
+            counted: owned.collect(),
             paths: holders.iter().map(|(path, _)| path.clone()).collect(),
             groups,
-            pipeline,
+            norm: pipeline,
         })
+    }
+
+    /// The same, whose norm is that of the gradients on all ranks of `group`: those of the pipeline, and
+    /// others that hold parts of its parameters. `counts` tells for each parameter's path whether this
+    /// rank's part counts, if the rank is also the first of its pipeline that holds it: what several
+    /// ranks have alike counts on one.
+    #[must_use]
+    pub fn with_norm_over(mut self, group: ProcessGroup, counts: impl Fn(&str) -> bool) -> Self {
+        for (counted, path) in self.counted.iter_mut().zip(&self.paths) {
+            *counted &= counts(path);
+        }
+        self.norm = group;
+        self
     }
 
     /// Adds up the gradients of shared parameters over the ranks that hold them.
@@ -109,7 +123,7 @@ impl SharedParameters {
         visitor.result.map(|()| visitor.gradients)
     }
 
-    /// The norm of all gradients of all stages together, each parameter counted once; where it is above
+    /// The norm of all gradients of all ranks together, each parameter counted once; where it is above
     /// `max`, the gradients are made smaller by the same factor on all ranks.
     ///
     /// # Errors
@@ -122,14 +136,14 @@ impl SharedParameters {
         max: f64,
     ) -> Result<(GradientsParams, f64), PipelineError> {
         let mut squares = Squares {
-            owned: &self.owned,
+            counted: &self.counted,
             walk: Walk::default(),
             gradients: &gradients,
             sum: 0.0,
         };
         model.visit(&mut squares);
         let mut sum = [squares.sum];
-        self.pipeline.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+        self.norm.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
         let norm = sum[0].sqrt();
         if !norm.is_finite() {
             return Err(PipelineError::NotFinite);
@@ -222,7 +236,7 @@ impl ModuleVisitor for Sum<'_> {
 }
 
 struct Squares<'a> {
-    owned: &'a [bool],
+    counted: &'a [bool],
     walk: Walk,
     gradients: &'a GradientsParams,
     sum: f64,
@@ -231,7 +245,7 @@ struct Squares<'a> {
 impl ModuleVisitor for Squares<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let position = self.walk.next();
-        if !self.owned.get(position).copied().unwrap_or(false) {
+        if !self.counted.get(position).copied().unwrap_or(false) {
             return;
         }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {

@@ -1,6 +1,5 @@
 //! A model that several ranks hold together.
 
-use burn::module::ParamId;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
 
@@ -9,7 +8,7 @@ use crate::tally::Tally;
 
 /// How the ranks of a job hold one model, or several replicas of it, each over several ranks; what
 /// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks) trains with. See
-/// [`PipelineParallel`](crate::PipelineParallel).
+/// [`MeshParallel`](crate::MeshParallel).
 pub trait ModelOverRanks<M, B>: Send + Sync {
     /// The ranks that hold the same part of the model: one of each replica. They share the samples.
     fn replicas(&self) -> &ProcessGroup;
@@ -23,8 +22,15 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
     /// If the exchange fails, or the ranks' models differ.
     fn prepare(&self, model: M) -> Result<M, TrainError>;
 
-    /// The parameters of this rank's part.
-    fn holds(&self, model: &M) -> Vec<ParamId>;
+    /// Which random numbers this rank draws while it trains: ranks that compute the same draw the same.
+    fn random_stream(&self) -> usize;
+
+    /// Checks that what several ranks of one replica hold alike is the same on all of them. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// If it is not, or the exchange fails.
+    fn verify(&self, model: &M) -> Result<(), TrainError>;
 
     /// Runs a step forward and backward: the gradients of this rank's part, averaged over all samples,
     /// and sums over the samples, on one rank of each replica; the others have none.
@@ -50,9 +56,15 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
     /// If the exchange fails.
     fn gather(&self, model: M) -> Result<M, TrainError>;
 
+    /// This rank's part of the state of the optimizer.
+    ///
+    /// # Errors
+    /// If `whole` is no such state, or not one of this model.
+    fn part_of_optimizer(&self, model: &M, whole: Vec<u8>) -> Result<Vec<u8>, TrainError>;
+
     /// The whole state of the optimizer on rank 0, from the parts of all ranks; nothing on the others.
     ///
     /// # Errors
     /// If the exchange fails.
-    fn gather_optimizer(&self, part: Vec<u8>) -> Result<Vec<u8>, TrainError>;
+    fn gather_optimizer(&self, model: &M, part: Vec<u8>) -> Result<Vec<u8>, TrainError>;
 }

@@ -3,6 +3,8 @@
 //! Burn's record has, for each parameter, tensors, numbers and a path whose names begin with the
 //! parameter's identity and a dot, or are it.
 
+mod shards;
+
 use std::collections::BTreeMap;
 
 use burn::module::ParamId;
@@ -10,6 +12,8 @@ use burn::tensor::Bytes;
 use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 use crate::error::TrainError;
+
+pub(crate) use shards::{CutParameter, cut, join};
 
 #[derive(Default)]
 struct States {
@@ -28,8 +32,7 @@ pub(crate) fn keep_only(bytes: Vec<u8>, own: &[ParamId]) -> Result<Vec<u8>, Trai
         let id = name.split('.').next().unwrap_or(name);
         own.iter().any(|own| own == id)
     };
-    let mut states = States::default();
-    states.add(bytes)?;
+    let mut states = States::of(bytes)?;
     states.tensors.retain(|name, _| is_own(name));
     states.scalars.retain(|name, _| is_own(name));
     states.paths.retain(|name, _| is_own(name));
@@ -46,6 +49,12 @@ pub(crate) fn merge(parts: Vec<Vec<u8>>) -> Result<Vec<u8>, TrainError> {
 }
 
 impl States {
+    fn of(bytes: Vec<u8>) -> Result<Self, TrainError> {
+        let mut states = Self::default();
+        states.add(bytes)?;
+        Ok(states)
+    }
+
     fn add(&mut self, bytes: Vec<u8>) -> Result<(), TrainError> {
         let reader = Reader::from_bytes(Bytes::from_bytes_vec(bytes)).map_err(wrong)?;
         for (name, value) in reader.scalars() {

@@ -149,8 +149,11 @@ where
         let mut replicas = self.setup.group.clone();
         if let Some(over) = &self.setup.over {
             model = over.prepare(model)?;
-            let own = over.holds(&model);
-            self.setup.state.keep_only(&own, self.outcome.step > 0)?;
+            if self.outcome.step > 0 {
+                let whole = self.setup.state.optimizer_bytes()?;
+                let part = over.part_of_optimizer(&model, whole)?;
+                self.setup.state.load_optimizer(part)?;
+            }
             replicas = over.replicas().clone();
             // The norm is that of all stages together.
             config.max_gradient_norm = None;
@@ -192,6 +195,9 @@ where
                 self.outcome.epoch = epoch;
             }
             ddp.verify_replicas(&model)?;
+            if let Some(over) = &self.setup.over {
+                over.verify(&model)?;
+            }
             self.finish_epoch(&model, epoch, validation_loss)?;
             if !finished || self.outcome.stopped.is_some() {
                 break;
@@ -390,7 +396,7 @@ where
         let whole = match &self.setup.over {
             None => None,
             Some(over) => {
-                let optimizer = over.gather_optimizer(state.optimizer_bytes()?)?;
+                let optimizer = over.gather_optimizer(model, state.optimizer_bytes()?)?;
                 Some((over.gather(model.clone())?, optimizer))
             }
         };
@@ -421,8 +427,12 @@ where
     /// those that it would have drawn.
     fn seed(&self, epoch: usize) {
         let seed = self.setup.config.seed;
-        let rank = self.setup.group.rank() as u64;
-        self.setup.device.seed(mix(mix(seed ^ epoch as u64) ^ rank));
+        let over = self.setup.over.as_ref();
+        let stream = over.map_or(self.setup.group.rank(), |over| over.random_stream());
+        let stream = stream as u64;
+        self.setup
+            .device
+            .seed(mix(mix(seed ^ epoch as u64) ^ stream));
     }
 
     fn limit_is_reached(&self) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
@@ -12,7 +12,6 @@ use everburn_collectives::group::ProcessGroup;
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::error::TrainError;
-use crate::optimizer_states;
 
 const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -59,12 +58,8 @@ impl TrainingState {
         Ok(bytes.to_vec())
     }
 
-    /// Forgets the optimizer's state of parameters that other ranks hold.
-    pub(crate) fn keep_only(&mut self, own: &[ParamId], resumed: bool) -> Result<(), TrainError> {
-        if !resumed {
-            return Ok(()); // there is none yet
-        }
-        let bytes = optimizer_states::keep_only(self.optimizer_bytes()?, own)?;
+    /// Takes over an optimizer's state, as [`optimizer_bytes`](Self::optimizer_bytes) gives it.
+    pub(crate) fn load_optimizer(&mut self, bytes: Vec<u8>) -> Result<(), TrainError> {
         let record = OptimizerRecord::from_bytes(Bytes::from_bytes_vec(bytes));
         let record = record.map_err(|error| TrainError::BurnTrain(error.to_string()))?;
         let fresh = self.optimizer.clone().load_record(record);

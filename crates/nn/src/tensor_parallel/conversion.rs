@@ -29,6 +29,8 @@ struct Walk {
     found: Vec<Site>,
     /// What becomes of the layers at these paths.
     cuts: HashMap<String, Membership>,
+    /// Whether all layers become whole ones.
+    forgets: bool,
 }
 
 /// A linear layer of a model.
@@ -131,6 +133,17 @@ pub fn tensor_parallel<M: Module>(
     .0)
 }
 
+/// The model whose layers compute by themselves again, once the parameters that were cut
+/// ([`crate::parameter_shards`]) have been replaced by whole ones; without these, a layer has a part of
+/// its features only.
+pub fn forget_shards<M: Module>(model: M) -> M {
+    let walking = Walk {
+        forgets: true,
+        ..Walk::default()
+    };
+    walk(walking, || model.map(&mut Paths)).0
+}
+
 /// All linear layers of a model, in the order of its fields.
 pub(crate) fn sites<M: Module>(model: &M) -> Vec<Site> {
     walk(Walk::default(), || model.visit(&mut Paths)).1
@@ -170,12 +183,12 @@ pub(crate) fn mapped(
     linear: nn::Linear,
     membership: Option<Membership>,
 ) -> (nn::Linear, Option<Membership>) {
-    let cut = WALK.with_borrow_mut(|walk| {
-        let walk = walk.as_mut()?;
-        walk.cuts.remove(&walk.path.join("."))
+    let (cut, forgets) = WALK.with_borrow_mut(|walk| match walk {
+        None => (None, false),
+        Some(walk) => (walk.cuts.remove(&walk.path.join(".")), walk.forgets),
     });
     match cut {
-        None => (linear, membership),
+        None => (linear, membership.filter(|_| !forgets)),
         Some(cut) => (part_of(linear, &cut), Some(cut)),
     }
 }
@@ -258,7 +271,20 @@ fn plan(
     rules: &[TensorRule],
     group: &Arc<dyn TensorGroup>,
 ) -> Result<HashMap<String, Membership>, TensorParallelError> {
-    let ranks = group.world_size();
+    let ruled = ruled(sites, rules, group.world_size())?;
+    let cuts = ruled.into_iter().map(|(layer, shard)| {
+        let cut = Membership::new(shard, Arc::clone(group), layer as u32);
+        (sites[layer].path.clone(), cut)
+    });
+    Ok(cuts.collect())
+}
+
+/// The numbers of the layers that are to be cut over `ranks`, and how.
+pub(super) fn ruled(
+    sites: &[Site],
+    rules: &[TensorRule],
+    ranks: usize,
+) -> Result<Vec<(usize, TensorShard)>, TensorParallelError> {
     if ranks > MOST_RANKS {
         return Err(TensorParallelError::TooManyRanks {
             ranks,
@@ -270,12 +296,11 @@ fn plan(
         let pattern = rule.pattern.clone();
         return Err(TensorParallelError::UnmatchedRule { pattern });
     }
-    let mut cuts = HashMap::new();
-    for (layer, site) in (0..).zip(sites) {
+    let mut cuts = Vec::new();
+    for (layer, site) in sites.iter().enumerate() {
         if let Some(rule) = rule_for(site, rules)? {
             check(site, rule, ranks)?;
-            let cut = Membership::new(rule.shard, Arc::clone(group), layer);
-            cuts.insert(site.path.clone(), cut);
+            cuts.push((layer, rule.shard));
         }
     }
     Ok(cuts)

@@ -3,8 +3,8 @@
 use burn::module::Module;
 use burn::tensor::{DType, TensorData};
 
-use super::conversion::sites;
-use super::rules::TensorShard;
+use super::conversion::{Site, ruled, sites};
+use super::rules::{TensorParallelError, TensorRule, TensorShard};
 
 /// A parameter of which this rank holds a part.
 ///
@@ -80,32 +80,61 @@ pub enum ShardError {
 pub fn parameter_shards<M: Module>(model: &M) -> Vec<ParameterShard> {
     let mut shards = Vec::new();
     for site in sites(model) {
-        let Some(membership) = site.membership else {
-            continue;
-        };
-        let mut push = |name: &str, dim| {
-            let path = match site.path.as_str() {
-                "" => name.to_owned(),
-                layer => format!("{layer}.{name}"),
-            };
-            shards.push(ParameterShard {
-                path,
-                dim,
-                part: membership.rank(),
-                parts: membership.world_size(),
-            });
-        };
-        match membership.shard {
-            TensorShard::Column => {
-                push("weight", 1);
-                if site.has_bias {
-                    push("bias", 0);
-                }
-            }
-            TensorShard::Row => push("weight", 0),
+        if let Some(membership) = &site.membership {
+            let (part, parts) = (membership.rank(), membership.world_size());
+            shards.extend(shards_of(&site, membership.shard, part, parts));
         }
     }
     shards
+}
+
+/// The parameters of which rank `part` of `parts` will hold a part when [`crate::tensor_parallel`] has
+/// cut `model` as `rules` say; what [`parameter_shards`] will tell then. No parameter is drawn, and
+/// nobody is asked.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::{LinearConfig, TensorRule, planned_shards};
+///
+/// let linear = LinearConfig::new(4, 6).init(&Device::flex());
+/// let shards = planned_shards(&linear, &[TensorRule::column("")], 1, 3)?;
+/// let paths: Vec<_> = shards.iter().map(|shard| shard.path.as_str()).collect();
+/// assert_eq!(paths, ["weight", "bias"]);
+/// assert!(planned_shards(&linear, &[TensorRule::column("")], 0, 4).is_err());
+/// # Ok::<(), everburn_nn::TensorParallelError>(())
+/// ```
+///
+/// # Errors
+/// [`TensorParallelError`] if the model cannot be cut so.
+pub fn planned_shards<M: Module>(
+    model: &M,
+    rules: &[TensorRule],
+    part: usize,
+    parts: usize,
+) -> Result<Vec<ParameterShard>, TensorParallelError> {
+    let sites = sites(model);
+    let cuts = ruled(&sites, rules, parts)?;
+    let shards = cuts
+        .into_iter()
+        .flat_map(|(layer, shard)| shards_of(&sites[layer], shard, part, parts));
+    Ok(shards.collect())
+}
+
+fn shards_of(site: &Site, shard: TensorShard, part: usize, parts: usize) -> Vec<ParameterShard> {
+    let of = |name: &str, dim| ParameterShard {
+        path: match site.path.as_str() {
+            "" => name.to_owned(),
+            layer => format!("{layer}.{name}"),
+        },
+        dim,
+        part,
+        parts,
+    };
+    match shard {
+        TensorShard::Column if site.has_bias => vec![of("weight", 1), of("bias", 0)],
+        TensorShard::Column => vec![of("weight", 1)],
+        TensorShard::Row => vec![of("weight", 0)],
+    }
 }
 
 impl ParameterShard {

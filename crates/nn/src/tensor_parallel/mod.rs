@@ -25,9 +25,9 @@ mod operations;
 mod rules;
 mod shard;
 
-pub use conversion::tensor_parallel;
+pub use conversion::{forget_shards, tensor_parallel};
 pub use group::TensorGroup;
-pub use layout::{ParameterShard, ShardError, parameter_shards};
+pub use layout::{ParameterShard, ShardError, parameter_shards, planned_shards};
 pub use rules::{TensorParallel, TensorParallelError, TensorRule, TensorShard};
 
 pub(crate) use conversion::{mapped, visited};

@@ -1,4 +1,4 @@
-//! A model in a pipeline of stages trains as it does on one device.
+//! A model over the ranks of a mesh trains as it does on one device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use everburn_datasets::{
 use everburn_models::gpt::GptConfig;
 use everburn_models::mnist::MnistConfig;
 use everburn_models::resnet50::{ResNet50Config, Stem};
-use everburn_nn::{Activation, InBlocks};
+use everburn_nn::{Activation, InBlocks, TensorParallel};
 use everburn_pipeline::Stages;
 use everburn_schedules::ScheduleKind;
 use everburn_train::{
-    Classification, MetricKind, MetricLine, ModelOverRanks, NextToken, Objective, OptimizerConfig,
-    OptimizerKind, PipelineParallel, RunDirectory, Supervised, Trainer, TrainingConfig,
-    TrainingData,
+    Classification, Mesh, MeshParallel, MeshParallelConfig, MetricKind, MetricLine, ModelOverRanks,
+    NextToken, Objective, OptimizerConfig, OptimizerKind, RunDirectory, Supervised, Trainer,
+    TrainingConfig, TrainingData,
 };
 
 type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
@@ -122,17 +122,23 @@ fn config(steps: usize, kind: OptimizerKind) -> TrainingConfig {
 /// How a model is cut.
 #[derive(Debug, Clone)]
 struct Cut {
-    ranks: usize,
-    data: usize,
+    mesh: Mesh,
     chunks: usize,
     kind: ScheduleKind,
     micro_batches: usize,
 }
 
+fn mesh(data: usize, pipeline: usize, tensor: usize) -> Mesh {
+    Mesh {
+        data,
+        pipeline,
+        tensor,
+    }
+}
+
 fn cut(ranks: usize, kind: ScheduleKind, micro_batches: usize) -> Cut {
     Cut {
-        ranks,
-        data: 1,
+        mesh: mesh(1, ranks, 1),
         chunks: 1,
         kind,
         micro_batches,
@@ -154,7 +160,11 @@ fn train<M, O, I>(
     cut: Option<&Cut>,
 ) -> Trained
 where
-    M: InBlocks<Input = O::Input, Output = O::Output> + std::fmt::Display + Sync + 'static,
+    M: InBlocks<Input = O::Input, Output = O::Output>
+        + TensorParallel
+        + std::fmt::Display
+        + Sync
+        + 'static,
     O: Objective<Input: Activation, Output: Activation>,
     I: Send + Sync + Clone + 'static,
 {
@@ -171,11 +181,15 @@ fn train_in<M, O, I>(
     resume: bool,
 ) -> Trained
 where
-    M: InBlocks<Input = O::Input, Output = O::Output> + std::fmt::Display + Sync + 'static,
+    M: InBlocks<Input = O::Input, Output = O::Output>
+        + TensorParallel
+        + std::fmt::Display
+        + Sync
+        + 'static,
     O: Objective<Input: Activation, Output: Activation>,
     I: Send + Sync + Clone + 'static,
 {
-    let world = cut.map_or(1, |cut| cut.ranks * cut.data);
+    let world = cut.map_or(1, |cut| cut.mesh.world_size());
     let groups = ProcessGroup::over_threads(world, GroupOptions::default());
     let results = std::thread::scope(|scope| {
         let ranks = groups.into_iter().map(|group| {
@@ -199,19 +213,16 @@ where
                     return trainer.fit(model, data).unwrap();
                 };
                 let blocks = model.blocks().len();
-                let stages = Stages::even(blocks, cut.ranks, cut.chunks).unwrap();
-                let device = Device::flex();
-                let norm = config.ddp.max_gradient_norm;
-                let over = PipelineParallel::<M, O>::new(
-                    group,
-                    &model,
-                    stages,
-                    cut.kind,
-                    cut.micro_batches,
-                    norm,
-                    device,
-                );
-                let over = over.unwrap().recomputing(config.activation_checkpointing);
+                let stages = Stages::even(blocks, cut.mesh.pipeline, cut.chunks).unwrap();
+                let laid = MeshParallelConfig {
+                    schedule: cut.kind,
+                    micro_batches: cut.micro_batches,
+                    tensor_rules: model.tensor_rules(),
+                    max_gradient_norm: config.ddp.max_gradient_norm,
+                    activation_checkpointing: config.activation_checkpointing,
+                    ..MeshParallelConfig::new(cut.mesh, stages)
+                };
+                let over = MeshParallel::<M, O>::new(group, &model, laid, Device::flex()).unwrap();
                 let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
                 let model = Supervised::<M, O>::of_blocks(model);
                 trainer.fit_over_ranks(model, data, &over).unwrap()
@@ -270,6 +281,16 @@ fn each_schedule(ranks: Range<usize>, micro_batches: &[usize]) -> Vec<Cut> {
     cuts
 }
 
+/// Two ranks that share each layer, and two by two along each pair of axes.
+fn meshes_of_four(kind: ScheduleKind, micro_batches: usize) -> Vec<Cut> {
+    let meshes = [mesh(1, 1, 2), mesh(2, 2, 1), mesh(2, 1, 2), mesh(1, 2, 2)];
+    let cuts = meshes.map(|mesh| Cut {
+        mesh,
+        ..cut(1, kind, micro_batches)
+    });
+    cuts.into()
+}
+
 #[test]
 fn the_two_convolution_net_in_two_and_four_stages_by_every_schedule() {
     let model = drawn(MnistConfig::new().init(&Device::flex()));
@@ -282,10 +303,7 @@ fn the_two_convolution_net_in_two_and_four_stages_by_every_schedule() {
         chunks: 2,
         ..cut(2, ScheduleKind::Interleaved1F1B, 4)
     });
-    cuts.push(Cut {
-        data: 2,
-        ..cut(2, ScheduleKind::OneForwardOneBackward, 4)
-    });
+    cuts.extend(meshes_of_four(ScheduleKind::OneForwardOneBackward, 4));
     for about in cuts {
         let trained = train::<_, Classification<4>, _>(&model, &data, &config, Some(&about));
         assert_close(&alone, &trained, &about);
@@ -310,10 +328,7 @@ fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
         chunks: 2,
         ..cut(2, ScheduleKind::Interleaved1F1B, 4)
     });
-    cuts.push(Cut {
-        data: 2,
-        ..cut(2, ScheduleKind::ZeroBubbleH1, 2)
-    });
+    cuts.extend(meshes_of_four(ScheduleKind::ZeroBubbleH1, 2));
     for about in cuts {
         let trained = train::<_, NextToken, _>(&model, &data, &config, Some(&about));
         assert_close(&alone, &trained, &about);
@@ -377,6 +392,7 @@ fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
     (config.steps, config.epochs) = (None, 1);
     let two = cut(2, ScheduleKind::OneForwardOneBackward, 4);
     let four = cut(4, ScheduleKind::GPipe, 2);
+    let [shared, _, replicas, stages] = meshes_of_four(two.kind, 2).try_into().unwrap();
     // Each way of going on starts from the same checkpoint, made in two stages.
     let folder = tempfile::tempdir().unwrap();
     let first = folder.path().join("first");
@@ -389,9 +405,22 @@ fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
     };
     let alone = go_on(None, "alone");
     assert_eq!(alone.losses.len(), 12, "two epochs of 96 samples");
-    for (about, name) in [(&two, "two"), (&four, "four")] {
+    for (about, name) in [
+        (&two, "two"),
+        (&four, "four"),
+        (&shared, "shared"),
+        (&replicas, "replicas"),
+        (&stages, "stages"),
+    ] {
         assert_close(&alone, &go_on(Some(about), name), about);
     }
+    // And one that was made of parts of layers.
+    config.epochs = 1;
+    let parts = folder.path().join("parts");
+    train_in::<_, Classification<4>, _>(&model, &data, &config, Some(&stages), &parts, false);
+    config.epochs = 2;
+    let gone_on = train_in::<_, Classification<4>, _>(&model, &data, &config, None, &parts, true);
+    assert_close(&alone, &gone_on, &stages);
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {

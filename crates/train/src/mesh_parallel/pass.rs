@@ -1,0 +1,64 @@
+//! What a training step does outside of the stages.
+
+use burn::module::Module;
+use burn::prelude::*;
+use everburn_distributed::Synchronization;
+use everburn_nn::{Activation, AnyActivation};
+use everburn_pipeline::PipelinePass;
+
+use crate::error::TrainError;
+use crate::objective::Objective;
+use crate::tally::{Report, Tally};
+
+/// What happens in a step outside of the stages.
+pub(super) struct TrainingPass<'a, M, O: Objective> {
+    pub(super) model: &'a M,
+    pub(super) step: &'a Synchronization,
+    /// By micro-batch.
+    pub(super) samples: Vec<usize>,
+    pub(super) inputs: Vec<Option<O::Input>>,
+    pub(super) targets: Vec<Option<O::Targets>>,
+    pub(super) tally: Result<Tally, TrainError>,
+}
+
+impl<M, O> PipelinePass<M> for TrainingPass<'_, M, O>
+where
+    M: Module,
+    O: Objective<Input: Activation, Output: Activation>,
+{
+    fn model(&mut self, micro_batch: usize) -> M {
+        let samples = self.samples[micro_batch];
+        if micro_batch + 1 == self.samples.len() {
+            self.step.watch_last(self.model, samples)
+        } else {
+            self.step.watch(self.model, samples)
+        }
+    }
+
+    fn input(&mut self, micro_batch: usize) -> Box<dyn AnyActivation> {
+        let input = self.inputs[micro_batch].take();
+        Box::new(input.expect("the first stage takes each micro-batch once"))
+    }
+
+    fn loss(&mut self, micro_batch: usize, output: Box<dyn AnyActivation>) -> Tensor<1> {
+        let targets = self.targets[micro_batch].take();
+        let targets = targets.expect("the last stage yields each micro-batch once");
+        let loss = O::loss(output_of::<O>(output), targets);
+        let report = loss.report().local();
+        let report = report.map_err(|error| TrainError::Device(error.to_string()));
+        match (&mut self.tally, report) {
+            (Ok(tally), Ok(part)) => *tally += part,
+            (tally @ Ok(_), Err(error)) => *tally = Err(error),
+            (Err(_), _) => {}
+        }
+        loss.mean
+    }
+}
+
+/// What the last block has yielded.
+pub(super) fn output_of<O: Objective<Output: Activation>>(
+    output: Box<dyn AnyActivation>,
+) -> O::Output {
+    let output = output.into_any().downcast::<O::Output>();
+    *output.expect("the blocks of the model end with the objective's output")
+}
