@@ -1,0 +1,190 @@
+//! A model over the ranks of a mesh trains as it does on one device.
+
+mod compare;
+mod training;
+
+use std::ops::Range;
+
+use burn::prelude::*;
+use everburn_models::gpt::GptConfig;
+use everburn_models::mnist::MnistConfig;
+use everburn_models::resnet50::{ResNet50Config, Stem};
+use everburn_schedules::ScheduleKind;
+use everburn_train::{Classification, NextToken, OptimizerKind, TrainingConfig};
+
+use self::compare::{assert_close, compare};
+use self::training::{CONTEXT, Cut, config, cut, drawn, images, mesh, texts, train, train_in};
+
+fn each_schedule(ranks: Range<usize>, micro_batches: &[usize]) -> Vec<Cut> {
+    let kinds = [
+        ScheduleKind::GPipe,
+        ScheduleKind::OneForwardOneBackward,
+        ScheduleKind::ZeroBubbleH1,
+    ];
+    let mut cuts = Vec::new();
+    for ranks in ranks.step_by(2) {
+        for kind in kinds {
+            for count in micro_batches {
+                cuts.push(cut(ranks, kind, *count));
+            }
+        }
+    }
+    cuts
+}
+
+/// Two ranks that share each layer, and two by two along each pair of axes.
+fn meshes_of_four(kind: ScheduleKind, micro_batches: usize) -> Vec<Cut> {
+    let meshes = [mesh(1, 1, 2), mesh(2, 2, 1), mesh(2, 1, 2), mesh(1, 2, 2)];
+    let cuts = meshes.map(|mesh| Cut {
+        mesh,
+        ..cut(1, kind, micro_batches)
+    });
+    cuts.into()
+}
+
+#[test]
+fn the_two_convolution_net_in_two_and_four_stages_by_every_schedule() {
+    let model = drawn(MnistConfig::new().init(&Device::flex()));
+    let data = images(200);
+    let config = config(20, OptimizerKind::Sgd);
+    let mut cuts = each_schedule(2..5, &[1, 2, 8]);
+    cuts.push(Cut {
+        chunks: 2,
+        ..cut(2, ScheduleKind::Interleaved1F1B, 4)
+    });
+    cuts.extend(meshes_of_four(ScheduleKind::OneForwardOneBackward, 4));
+    compare::<_, Classification<4>, _>(&model, &data, &config, &cuts);
+}
+
+#[test]
+fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
+    let (data, vocabulary) = texts();
+    let gpt = GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(16)
+        .with_layers(3)
+        .with_heads(2);
+    let model = drawn(gpt.init(&Device::flex()));
+    let mut config = config(20, OptimizerKind::Sgd);
+    config.ddp.max_gradient_norm = Some(0.5);
+    let mut cuts = each_schedule(2..5, &[1, 2, 8]);
+    cuts.push(Cut {
+        chunks: 2,
+        ..cut(2, ScheduleKind::Interleaved1F1B, 4)
+    });
+    cuts.extend(meshes_of_four(ScheduleKind::ZeroBubbleH1, 2));
+    compare::<_, NextToken, _>(&model, &data, &config, &cuts);
+}
+
+#[test]
+fn stages_that_compute_activations_again_give_the_same_bits() {
+    let (data, vocabulary) = texts();
+    let gpt = GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(16)
+        .with_layers(3)
+        .with_heads(2);
+    let model = drawn(gpt.init(&Device::flex()));
+    for kind in [
+        ScheduleKind::OneForwardOneBackward,
+        ScheduleKind::ZeroBubbleH1,
+    ] {
+        let [kept, blocks, burn] = ["none", "blocks", "burn"].map(|how| {
+            let config = TrainingConfig {
+                activation_checkpointing: how.parse().unwrap(),
+                ..config(6, OptimizerKind::Sgd)
+            };
+            train::<_, NextToken, _>(&model, &data, &config, Some(&cut(2, kind, 4)))
+        });
+        assert_eq!(kept, blocks, "{kind:?}");
+        assert_eq!(kept, burn, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_residual_net_in_stages_equals_the_same_micro_batches_on_one_device() {
+    let config_of_model = ResNet50Config::new()
+        .with_stem(Stem::Mnist)
+        .with_blocks([1, 1, 1, 1])
+        .with_width(4)
+        .with_classes(10);
+    let model = drawn(config_of_model.init(&Device::flex()));
+    let data = images(68);
+    let mut config = config(3, OptimizerKind::Sgd);
+    for count in [1, 2, 8] {
+        // Batch norm works on a micro-batch, on one device too.
+        config.accumulate = count;
+        let mut cuts = each_schedule(2..5, &[count]);
+        if count == 2 {
+            cuts.push(Cut {
+                chunks: 2,
+                ..cut(2, ScheduleKind::Interleaved1F1B, count)
+            });
+        }
+        compare::<_, Classification<4>, _>(&model, &data, &config, &cuts);
+    }
+}
+
+#[test]
+fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
+    let model = drawn(MnistConfig::new().init(&Device::flex()));
+    let data = images(116);
+    let mut config = config(usize::MAX, OptimizerKind::Adam);
+    (config.steps, config.epochs) = (None, 1);
+    let two = cut(2, ScheduleKind::OneForwardOneBackward, 4);
+    let four = cut(4, ScheduleKind::GPipe, 2);
+    let [shared, _, replicas, stages] = meshes_of_four(two.kind, 2).try_into().unwrap();
+    // Each way of going on starts from the same checkpoint, made in two stages.
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("first");
+    train_in::<_, Classification<4>, _>(&model, &data, &config, Some(&two), &first, false);
+    config.epochs = 2;
+    let go_on = |cut: Option<&Cut>, name: &str| {
+        let run = folder.path().join(name);
+        copy(&first, &run);
+        train_in::<_, Classification<4>, _>(&model, &data, &config, cut, &run, true)
+    };
+    let alone = go_on(None, "alone");
+    assert_eq!(alone.losses.len(), 12, "two epochs of 96 samples");
+    let split = Cut {
+        devices: 2,
+        ..cut(1, two.kind, 1)
+    };
+    for (about, name) in [
+        (&split, "split"),
+        (&two, "two"),
+        (&four, "four"),
+        (&shared, "shared"),
+        (&replicas, "replicas"),
+        (&stages, "stages"),
+    ] {
+        let gone_on = go_on(Some(about), name);
+        // The first batch after the checkpoint is the same one, before anything is learnt from it.
+        let (ours, theirs) = (alone.losses[6], gone_on.losses[6]);
+        assert!(
+            (ours - theirs).abs() <= 1e-6 * ours,
+            "{ours} {theirs} {about:?}"
+        );
+        assert_close(&alone, &gone_on, about);
+    }
+    // And one that was made of parts of layers.
+    config.epochs = 1;
+    let parts = folder.path().join("parts");
+    train_in::<_, Classification<4>, _>(&model, &data, &config, Some(&stages), &parts, false);
+    config.epochs = 2;
+    let gone_on = train_in::<_, Classification<4>, _>(&model, &data, &config, None, &parts, true);
+    assert_close(&alone, &gone_on, &stages);
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
