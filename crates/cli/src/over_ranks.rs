@@ -36,7 +36,11 @@ where
     let stages = stages.inspect_err(|error| trainer.group.abort(error.to_string()))?;
     let config = MeshParallelConfig {
         schedule: parallelism.schedule,
-        micro_batches: parallelism.micro_batches,
+        micro_batches: match parallelism.mesh.pipeline {
+            // Parts that follow each other on one rank are micro-batches too.
+            1 => trainer.config.accumulate,
+            _ => parallelism.micro_batches,
+        },
         tensor_rules: model.tensor_rules(),
         max_gradient_norm: trainer.config.ddp.max_gradient_norm,
         activation_checkpointing: trainer.config.activation_checkpointing,

@@ -1,18 +1,20 @@
 //! `train --plan`: what a run would take, before anything of it is allocated.
 
 mod figures;
+mod layers;
 mod measure;
 mod outlook;
 
 use std::process::ExitCode;
 
 use everburn::burn::prelude::Device;
-use everburn::nn::{InBlocks, ParameterPath, parameter_paths};
-use everburn::train::Parallelism;
+use everburn::nn::{ParameterPath, TensorParallel, parameter_paths, planned_shards};
+use everburn::train::{Parallelism, TrainError};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
 use self::figures::Figures;
+use self::layers::SharedLayers;
 use self::outlook::Outlook;
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
@@ -34,7 +36,7 @@ pub(crate) fn run(config: &RunConfig, arguments: &TrainArguments) -> Result<Exit
     }
     mesh::check(config)?;
     let micro_batches = MicroBatches::of(config)?;
-    let model = ModelInBlocks::of(config)?;
+    let model = ModelInBlocks::of(config, micro_batches.parallelism.mesh.tensor)?;
     let figures = match &arguments.plan_figures {
         Some(path) => Figures::read(path, &model.names)?,
         None => {
@@ -76,41 +78,53 @@ struct ModelInBlocks {
     names: Vec<String>,
     /// The parameters, each with the blocks that use it.
     parameters: Vec<(ParameterPath, Vec<usize>)>,
+    /// Those of which a rank has a part.
+    layers: SharedLayers,
 }
 
 impl ModelInBlocks {
-    fn of(config: &RunConfig) -> Result<Self, CliError> {
-        let model = registry::visit(&config.model, &config.model_options(), Describe)?;
-        model.ok_or(CliError::NoModel)
+    /// The model, whose layers `tensor` ranks share.
+    fn of(config: &RunConfig, tensor: usize) -> Result<Self, CliError> {
+        let describe = Describe { tensor };
+        let model = registry::visit(&config.model, &config.model_options(), describe)?;
+        model.ok_or(CliError::NoModel)?
     }
 }
 
-struct Describe;
+struct Describe {
+    tensor: usize,
+}
 
 impl Describe {
-    fn describe<M: InBlocks>(model: &M) -> ModelInBlocks {
+    fn describe<M: TensorParallel>(&self, model: &M) -> Result<ModelInBlocks, CliError> {
+        let shards = match self.tensor {
+            1 => Vec::new(),
+            ranks => planned_shards(model, &model.tensor_rules(), 0, ranks)
+                .map_err(|error| TrainError::Config(error.to_string()))?,
+        };
         let blocks = model.blocks();
         let names = blocks.names().into_iter().map(ToString::to_string);
         let parameters = parameter_paths(model).into_iter().map(|parameter| {
             let users = blocks.users_of(&parameter.path);
             (parameter, users)
         });
-        ModelInBlocks {
+        Ok(ModelInBlocks {
             names: names.collect(),
             parameters: parameters.collect(),
-        }
+            layers: SharedLayers::new(shards),
+        })
     }
 }
 
 impl ModelVisitor for Describe {
-    type Output = ModelInBlocks;
+    type Output = Result<ModelInBlocks, CliError>;
 
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> ModelInBlocks {
-        Self::describe(&init(&Device::flex()))
+    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
+        self.describe(&init(&Device::flex()))
     }
 
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> ModelInBlocks {
-        Self::describe(&init(&Device::flex()))
+    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
+        self.describe(&init(&Device::flex()))
     }
 }
 

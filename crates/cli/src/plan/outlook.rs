@@ -6,12 +6,13 @@ use std::ops::Range;
 use everburn::burn::module::ParamId;
 use everburn::burn::tensor::DType;
 use everburn::distributed::{BucketEntry, BucketPlan};
+use everburn::nn::ParameterPath;
 use everburn::schedules::quantity::{bytes, share, time};
 use everburn::schedules::{
     Block, Costs, Link, OptimizerState, RankMemory, Schedule, Timeline, memory_of, simulate,
     stage_costs, theoretical_idle,
 };
-use everburn::train::{ActivationCheckpointing, Axis, Mesh, OptimizerKind, TrainError};
+use everburn::train::{ActivationCheckpointing, Mesh, OptimizerKind, TrainError};
 
 use super::figures::Figures;
 use super::{MicroBatches, ModelInBlocks};
@@ -44,6 +45,8 @@ struct Position {
     /// Bytes that each rank sends a step: to its neighbours in the pipeline, and to other replicas.
     sent: u64,
     gradients_sent: u64,
+    /// And to those with which it shares layers.
+    layers_sent: u64,
 }
 
 impl Outlook {
@@ -73,6 +76,7 @@ impl Outlook {
         let timeline = simulate(&schedule, &costs)?;
         let memory = memory_of(&schedule, &costs, optimizer_state(config))?;
         let again = working_set(config, micro_batches.samples, figures);
+        let layers = layers_sent(micro_batches.samples, model, figures);
         let mut exposed: f64 = 0.0;
         let mut positions = Vec::with_capacity(schedule.ranks());
         for (position, mut memory) in memory.into_iter().enumerate() {
@@ -90,12 +94,15 @@ impl Outlook {
                 }
                 false => all,
             });
-            let first = mesh.rank_of(everburn::train::Coordinates {
-                pipeline: position,
-                ..Default::default()
-            });
             positions.push(Position {
-                ranks: mesh.ranks_along(first, Axis::Data),
+                ranks: (0..mesh.world_size())
+                    .filter(|rank| mesh.coordinates(*rank).pipeline == position)
+                    .collect(),
+                layers_sent: own
+                    .iter()
+                    .flat_map(Clone::clone)
+                    .map(|block| layers[block] * schedule.micro_batches() as u64)
+                    .sum(),
                 blocks: own.iter().map(|cut| named(&names, cut)).collect(),
                 sent: schedule.sent_bytes(position, &costs),
                 gradients_sent: buckets
@@ -127,10 +134,17 @@ impl ModelInBlocks {
             .map(|(parameter, _)| BucketEntry {
                 path: parameter.path.clone(),
                 id: ParamId::new(),
-                shape: parameter.shape.clone(),
+                shape: self.layers.shape(parameter),
                 dtype: DType::F32,
             })
             .collect()
+    }
+
+    /// The parameters of a block.
+    fn of_block(&self, block: usize) -> impl Iterator<Item = &ParameterPath> {
+        let parameters = self.parameters.iter();
+        let own = parameters.filter(move |(_, users)| users.contains(&block));
+        own.map(|(parameter, _)| parameter)
     }
 
     /// Bytes of the parameters that the blocks that are `here` use.
@@ -161,18 +175,26 @@ fn blocks(
     let times = samples as f64;
     let bytes = |a_sample: u64| a_sample.saturating_mul(samples as u64);
     let mut input_bytes = 0;
+    let link = figures.link;
+    let exchange = |bytes| seconds_of_all_reduce(model.layers.ranks(), bytes, link);
     let block = |(index, figures): (usize, &super::figures::BlockFigures)| {
+        let share = model.layers.share_of_work(model.of_block(index));
+        let exchanges = model.layers.exchanges(model.of_block(index));
+        let times = times * share;
+        let kept = |a_sample: u64| (bytes(a_sample) as f64 * share).round() as u64;
         let backward = figures.backward() * times;
         let mut block = Block {
             backward_input: backward / 2.0,
             backward_weight: backward / 2.0,
             parameter_bytes: model.parameter_bytes(|user| *user == index),
-            activation_bytes: bytes(figures.activation_bytes),
+            activation_bytes: kept(figures.activation_bytes),
             // The gradients of weights need what comes in and the gradient of what goes out.
             deferred_bytes: bytes(input_bytes + figures.output_bytes),
             output_bytes: bytes(figures.output_bytes),
             ..Block::of_forward(figures.name.clone(), figures.forward * times)
         };
+        block.forward += exchanges.outputs as f64 * exchange(bytes(figures.output_bytes));
+        block.backward_input += exchanges.inputs as f64 * exchange(bytes(input_bytes));
         if let Some(every) = every {
             // The first block of a segment keeps what comes in, the others nothing; all run again.
             block.activation_bytes = match index % every.get() {
@@ -198,6 +220,18 @@ fn working_set(config: &RunConfig, samples: usize, figures: &Figures) -> u64 {
         blocks.fold(0, u64::saturating_add)
     });
     kept.max().unwrap_or(0).saturating_mul(samples as u64)
+}
+
+/// By block: bytes that a rank sends of a micro-batch to those with which it shares the block's layers.
+fn layers_sent(samples: usize, model: &ModelInBlocks, figures: &Figures) -> Vec<u64> {
+    let mut input_bytes = 0;
+    let blocks = figures.blocks.iter().enumerate().map(|(index, block)| {
+        let exchanges = model.layers.exchanges(model.of_block(index));
+        let bytes = exchanges.outputs as u64 * block.output_bytes
+            + exchanges.inputs as u64 * std::mem::replace(&mut input_bytes, block.output_bytes);
+        all_reduce_bytes(model.layers.ranks(), bytes.saturating_mul(samples as u64))
+    });
+    blocks.collect()
 }
 
 fn optimizer_state(config: &RunConfig) -> OptimizerState {
@@ -287,6 +321,12 @@ fn notes(config: &RunConfig, mesh: Mesh, figures: &Figures) -> Vec<String> {
             bytes(bytes_per_second as u64)
         ));
     }
+    if mesh.tensor > 1 {
+        notes.push(
+            "of a block whose layers are shared, a rank has a part of times and activations as of parameters"
+                .to_string(),
+        );
+    }
     if config.training.activation_checkpointing == ActivationCheckpointing::Burn {
         notes.push("what --activation-checkpointing burn saves is not counted".to_string());
     }
@@ -295,6 +335,9 @@ fn notes(config: &RunConfig, mesh: Mesh, figures: &Figures) -> Vec<String> {
     );
     notes
 }
+
+/// Where the column of what goes to those who share layers stands.
+const LAYERS_COLUMN: usize = 9;
 
 /// `0`, `0 to 3`, `0, 2`
 fn listed(numbers: &[usize]) -> String {
@@ -312,7 +355,8 @@ fn listed(numbers: &[usize]) -> String {
 impl fmt::Display for Outlook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.headline)?;
-        let heads = [
+        let shares_layers = self.positions.iter().any(|p| p.layers_sent > 0);
+        let mut heads = vec![
             "ranks",
             "stages",
             "parameters",
@@ -326,9 +370,12 @@ impl fmt::Display for Outlook {
             "idle",
             "blocks",
         ];
+        if shares_layers {
+            heads.insert(LAYERS_COLUMN, "sent in layers");
+        }
         let rows = self.positions.iter().enumerate().map(|(at, position)| {
             let memory = &position.memory;
-            vec![
+            let mut row = vec![
                 listed(&position.ranks),
                 listed(&position.stages),
                 bytes(memory.parameters),
@@ -341,9 +388,14 @@ impl fmt::Display for Outlook {
                 bytes(position.gradients_sent),
                 share(self.timeline.idle_share_of(at)),
                 position.blocks.join("; "),
-            ]
+            ];
+            if shares_layers {
+                row.insert(LAYERS_COLUMN, bytes(position.layers_sent));
+            }
+            row
         });
-        writeln!(f, "{}", table(&heads, &rows.collect::<Vec<_>>(), &[1, 11]))?;
+        let rows = rows.collect::<Vec<_>>();
+        writeln!(f, "{}", table(&heads, &rows, &[1, heads.len() - 1]))?;
         let passes = self.timeline.makespan();
         let step = passes + self.exposed;
         write!(
