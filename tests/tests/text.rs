@@ -194,3 +194,49 @@ fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
         &["mlp reads images and writes nothing", "gpt-nano"],
     );
 }
+
+#[test]
+fn a_model_over_the_ranks_of_a_mesh_writes_and_goes_on_in_another_mesh() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = SMALL_GPT.replace("dropout = 0.1", "dropout = 0.0");
+    // A schedule that knows no end can go on after an epoch.
+    let small = format!("{small}schedule = \"constant\"\n");
+    std::fs::write(folder.path().join("plain.toml"), small).unwrap();
+    let train = |name: &str, flags: &[&str]| {
+        let ended = Everburn::new(folder.path(), ["train", "--config", "plain.toml"])
+            .args(["--run-dir", name])
+            .args(flags)
+            .run()
+            .succeeded();
+        (Run::new(folder.path().join(name)), ended)
+    };
+    let (alone, ended) = train("alone", &["--epochs", "2"]);
+    let sample = |ended: &Ended| {
+        let last = ended.stdout.rsplit_once("sample after step 8:");
+        let lines = last.unwrap().1.lines();
+        let lines = lines.map(|line| line.trim_start_matches("[rank 0] ").trim());
+        lines.skip(1).take(1).collect::<String>()
+    };
+    let expected = sample(&ended);
+    for (name, mesh) in [("layers", "tensor=2"), ("stages", "pipeline=2")] {
+        let first = ["--epochs", "1", "--ranks", "2", "--mesh", mesh];
+        train(name, &first);
+        // On with the other, by a checkpoint that knows neither.
+        let other = if mesh == "tensor=2" {
+            "pipeline=2"
+        } else {
+            "tensor=2"
+        };
+        let then = ["--resume", "--epochs", "2", "--ranks", "2", "--mesh", other];
+        let (run, ended) = train(name, &then);
+        assert_eq!(sample(&ended), expected, "{ended}");
+        let (ours, theirs) = (run.losses("step"), alone.losses("step"));
+        assert_eq!(ours.len(), theirs.len());
+        for ((_, ours), (_, theirs)) in ours.iter().zip(&theirs) {
+            assert!(
+                (ours - theirs).abs() <= 1e-4 * theirs,
+                "{ours} {theirs} {mesh}"
+            );
+        }
+    }
+}

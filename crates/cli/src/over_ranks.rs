@@ -8,8 +8,8 @@ use everburn::nn::{Activation, InBlocks, Placement, TensorParallel, parameter_co
 use everburn::pipeline::Stages;
 use everburn::prelude::*;
 use everburn::train::{
-    MeshParallel, MeshParallelConfig, ModelOverRanks, Objective, Parallelism, Stages as Beginnings,
-    Supervised,
+    MeshParallel, MeshParallelConfig, ModelOverRanks, Objective, Parallelism, Samples,
+    Stages as Beginnings, Supervised,
 };
 
 use crate::error::CliError;
@@ -18,13 +18,14 @@ use crate::summary::print_report;
 /// How often blocks are timed: the least counts.
 const TIMINGS: usize = 3;
 
-/// Trains `model` on the ranks of `trainer`, as `parallelism` shares it out; `sample` makes the input on
-/// which blocks are timed.
+/// Trains `model` on the ranks of `trainer`, as `parallelism` shares it out, and shows `samples`; `sample`
+/// makes the input on which blocks are timed.
 pub(crate) fn fit<M, O, I>(
     trainer: Trainer,
     model: M,
     data: &TrainingData<I, (O::Input, O::Targets)>,
     parallelism: &Parallelism,
+    samples: Option<Samples<Supervised<M, O>>>,
     sample: impl FnOnce(&Device) -> O::Input,
 ) -> Result<TrainingReport, CliError>
 where
@@ -50,7 +51,7 @@ where
     let over = MeshParallel::<M, O>::new(group, &model, config, device)?;
     let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
     let model = Supervised::<M, O>::of_blocks(model);
-    let (_, report) = trainer.fit_over_ranks(model, data, &over)?;
+    let (_, report) = trainer.fit_over_ranks(model, data, samples, &over)?;
     drop(over);
     if trainer.group.rank() == 0 {
         print_report(&report, trainer.run.as_ref());

@@ -317,6 +317,7 @@ impl<'a> RankJob<'a> {
                 model,
                 &data,
                 parallelism,
+                None,
                 images,
             );
         }
@@ -334,9 +335,6 @@ impl<'a> RankJob<'a> {
     ) -> Result<TrainingReport, CliError> {
         let (text, data) = self.loaded.text()?;
         let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
-        if let Some(parallelism) = &self.parallelism {
-            return over_ranks::fit::<_, NextToken, _>(trainer, model, &data, parallelism, texts);
-        }
         let writer = Writer {
             tokenizer: text.tokenizer.clone(),
             context: config.context,
@@ -344,11 +342,20 @@ impl<'a> RankJob<'a> {
         };
         let every = self.config.text.sample_every;
         let samples = writer.samples(every, self.config.training.seed)?;
-        let samples = (trainer.group.rank() == 0).then_some(samples);
+        if let Some(parallelism) = &self.parallelism {
+            return over_ranks::fit::<_, NextToken, _>(
+                trainer,
+                model,
+                &data,
+                parallelism,
+                Some(samples),
+                texts,
+            );
+        }
         let devices = self.model_devices.as_deref();
         let model: LanguageModel<M> =
             model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
-        Ok(self.fit(trainer, model, &data, samples)?)
+        Ok(self.fit(trainer, model, &data, Some(samples))?)
     }
 
     fn checkpointing(&self) -> ActivationCheckpointing {

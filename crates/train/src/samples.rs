@@ -8,7 +8,7 @@ use crate::error::TrainError;
 /// language model, say. Rank 0 shows it among its progress.
 ///
 /// It must leave the device's random numbers alone, or the training would depend on it;
-/// [`Generation`](crate::Generation) does. On ranks with the whole model, give it to rank 0 only.
+/// [`Generation`](crate::Generation) does. All ranks are given it.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};

@@ -339,11 +339,19 @@ where
         Ok(Some(tally.mean_loss()))
     }
 
+    /// Rank 0 draws; where several ranks hold the model, all of them bring their part.
     fn show_sample(&self, model: &M) -> Result<(), TrainError> {
         let Some(samples) = &self.setup.samples else {
             return Ok(());
         };
-        if let Some(text) = samples.draw(&model.valid(), self.outcome.step)? {
+        let model = match &self.setup.over {
+            Some(over) => over.gather(model.valid())?,
+            None if self.is_first() => model.valid(),
+            None => return Ok(()),
+        };
+        if self.is_first()
+            && let Some(text) = samples.draw(&model, self.outcome.step)?
+        {
             self.setup.display.show(&text);
         }
         Ok(())

@@ -154,8 +154,8 @@ impl Trainer {
         self.fit_over(model, data, samples, None)
     }
 
-    /// As [`fit`](Self::fit), with a model that several ranks hold together. Rank 0 is given the whole
-    /// model back, the others their part.
+    /// As [`fit_and_sample`](Self::fit_and_sample), with a model that several ranks hold together. Rank 0
+    /// is given the whole model back, the others their part; samples are drawn from the whole one.
     ///
     /// # Errors
     /// As [`fit`](Self::fit).
@@ -163,6 +163,7 @@ impl Trainer {
         &self,
         model: M,
         data: &TrainingData<I, B>,
+        samples: Option<Samples<M>>,
         over: &Arc<dyn ModelOverRanks<M, B>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
@@ -175,7 +176,7 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        self.fit_over(model, data, None, Some(over))
+        self.fit_over(model, data, samples, Some(over))
     }
 
     fn fit_over<M, I, B>(

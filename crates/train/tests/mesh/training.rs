@@ -223,7 +223,7 @@ where
                 let over = MeshParallel::<M, O>::new(group, &model, laid, Device::flex()).unwrap();
                 let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
                 let model = Supervised::<M, O>::of_blocks(model);
-                trainer.fit_over_ranks(model, data, &over).unwrap()
+                trainer.fit_over_ranks(model, data, None, &over).unwrap()
             })
         });
         let ranks = ranks.collect::<Vec<_>>();
