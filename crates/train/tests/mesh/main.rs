@@ -126,6 +126,24 @@ fn a_residual_net_in_stages_equals_the_same_micro_batches_on_one_device() {
 }
 
 #[test]
+fn stages_have_the_bits_of_one_device_that_accumulates_the_same_micro_batches() {
+    let model = drawn(MnistConfig::new().init(&Device::flex()));
+    let data = images(200);
+    let config = config(12, OptimizerKind::Adam);
+    for count in [1, 2, 8] {
+        let accumulating = TrainingConfig {
+            accumulate: count,
+            ..config.clone()
+        };
+        let alone = train::<_, Classification<4>, _>(&model, &data, &accumulating, None);
+        for about in each_schedule(2..5, &[count]) {
+            let stages = train::<_, Classification<4>, _>(&model, &data, &config, Some(&about));
+            assert_eq!(alone, stages, "{about:?}");
+        }
+    }
+}
+
+#[test]
 fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
     let model = drawn(MnistConfig::new().init(&Device::flex()));
     let data = images(116);
