@@ -18,6 +18,7 @@ use crate::reducer::{Reducer, WORKERS, lock};
 use crate::replicas::{self, TensorKind};
 use crate::shared::{Plan, Shared};
 use crate::synchronization::{Communication, SyncedGradients, Synchronization};
+use crate::virtual_ranks::VirtualRanks;
 
 /// Keeps the replicas of a model equal, one a rank.
 ///
@@ -165,6 +166,43 @@ impl Ddp {
     /// [`DdpError::StepOpen`] if the step before it has not been finished or dropped.
     pub fn begin(&self, samples: usize) -> Result<Synchronization, DdpError> {
         Synchronization::begin(self, samples)
+    }
+
+    /// Begins a step over virtual ranks: the mean gradients then have the same bits on any number of
+    /// ranks. The own ones of this rank have `samples` each, of `all` samples of all ranks.
+    ///
+    /// Gradients are added up as they are: what [`DdpConfig::communication`] asks for is for other steps.
+    ///
+    /// ```
+    /// use burn::nn::LinearConfig;
+    /// use burn::prelude::*;
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn_distributed::{Ddp, DdpConfig, VirtualRanks};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let group = ProcessGroup::alone(GroupOptions::default());
+    /// let model = LinearConfig::new(3, 1).init(&device);
+    /// let (ddp, model) = Ddp::new(model, group, DdpConfig::default())?;
+    /// let ranks = VirtualRanks::new(2, 0, 1).unwrap();
+    /// let step = ddp.begin_virtual(ranks, &[2, 1], 3)?;
+    /// for (own, samples) in [2, 1].into_iter().enumerate() {
+    ///     let rows = Tensor::<2>::ones([samples, 3], &device);
+    ///     step.watch_virtual(&model, own).forward(rows).mean().backward();
+    /// }
+    /// assert_eq!(step.finish(&model)?.samples, 3);
+    /// # Ok::<(), everburn_distributed::DdpError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DdpError::StepOpen`] if the step before it has not been finished or dropped;
+    /// [`DdpError::MicroBatches`] if there are not as many numbers as own virtual ranks.
+    pub fn begin_virtual(
+        &self,
+        ranks: VirtualRanks,
+        samples: &[usize],
+        all: usize,
+    ) -> Result<Synchronization, DdpError> {
+        Synchronization::begin_virtual(self, ranks, samples, all)
     }
 
     /// Averages gradients over the samples of all ranks, after the backward pass.

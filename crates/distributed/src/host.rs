@@ -5,6 +5,8 @@ use std::ops::Range;
 use burn::tensor::{DType, TensorData, bf16, f16};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 
+use crate::virtual_ranks::VirtualRanks;
+
 /// Numbers of one type, flat.
 #[derive(Debug)]
 pub(crate) enum HostBuffer {
@@ -131,6 +133,61 @@ impl HostBuffer {
         }
     }
 
+    /// Adds zero to each element of `range`.
+    pub(crate) fn add_zero(&mut self, range: Range<usize>) {
+        match self {
+            Self::F32(values) => values[range].iter_mut().for_each(|v| *v += 0.0),
+            Self::F64(values) => values[range].iter_mut().for_each(|v| *v += 0.0),
+            Self::F16(values) => values[range].iter_mut().for_each(|v| *v += f16::ZERO),
+            Self::BF16(values) => values[range].iter_mut().for_each(|v| *v += bf16::ZERO),
+        }
+    }
+
+    /// Adds `range` of `other`, which has the same type and length.
+    ///
+    /// # Panics
+    /// Panics if it has not.
+    pub(crate) fn add(&mut self, range: Range<usize>, other: &Self) {
+        match (self, other) {
+            (Self::F32(own), Self::F32(other)) => add(&mut own[range.clone()], &other[range]),
+            (Self::F64(own), Self::F64(other)) => add(&mut own[range.clone()], &other[range]),
+            (Self::F16(own), Self::F16(other)) => add(&mut own[range.clone()], &other[range]),
+            (Self::BF16(own), Self::BF16(other)) => add(&mut own[range.clone()], &other[range]),
+            _ => unreachable!("sums of a bucket have one type"),
+        }
+    }
+
+    /// Replaces `range` by the sum of all virtual ranks' elements, of which this buffer and `upper` hold
+    /// this rank's sums; how many bytes this rank has handed over.
+    pub(crate) fn all_reduce_virtual(
+        &mut self,
+        upper: &[Self],
+        range: Range<usize>,
+        group: &ProcessGroup,
+        ranks: &VirtualRanks,
+    ) -> Result<u64, CollectiveError> {
+        macro_rules! of_type {
+            ($values:ident, $variant:ident) => {{
+                let upper = upper.iter().filter_map(|upper| match upper {
+                    Self::$variant(values) => Some(&values[range.clone()]),
+                    _ => None,
+                });
+                let nodes = std::iter::once(&$values[range.clone()]).chain(upper);
+                let nodes = nodes.collect::<Vec<_>>();
+                let plus = |own: &mut _, other| *own = Gradient::plus(*own, other, 1.0);
+                let (sum, bytes) = ranks.all_reduce(&nodes, group, plus)?;
+                $values[range].copy_from_slice(&sum);
+                Ok(bytes)
+            }};
+        }
+        match self {
+            Self::F32(values) => of_type!(values, F32),
+            Self::F64(values) => of_type!(values, F64),
+            Self::F16(values) => of_type!(values, F16),
+            Self::BF16(values) => of_type!(values, BF16),
+        }
+    }
+
     /// Multiplies the elements of `range` by `factor`.
     pub(crate) fn scale(&mut self, range: Range<usize>, factor: f64) {
         if factor != 1.0 {
@@ -196,6 +253,12 @@ impl HostBuffer {
             };
             TensorData::new(copy, shape)
         })
+    }
+}
+
+fn add<T: Gradient>(own: &mut [T], other: &[T]) {
+    for (own, other) in own.iter_mut().zip(other) {
+        *own = own.plus(*other, 1.0);
     }
 }
 

@@ -77,6 +77,7 @@ mod sampler;
 mod shared;
 mod synchronization;
 mod tensor_parallel;
+mod virtual_ranks;
 
 pub use batch_norm::{RankStatistics, synchronize_batch_norms};
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
@@ -91,3 +92,4 @@ pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
 pub use synchronization::{Communication, SyncedGradients, Synchronization};
 pub use tensor_parallel::{RankTensors, tensor_parallel, verify_whole_parameters};
+pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};

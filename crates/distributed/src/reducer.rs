@@ -13,6 +13,7 @@ use crate::bucket::Bucket;
 use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
+use crate::virtual_ranks::VirtualRanks;
 
 /// How much longer than the group a waiter has patience: the group's own error tells more.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,6 +46,8 @@ pub(crate) struct Load {
     pub(crate) with_squares: bool,
     /// The gradients have been multiplied by this rank's share already.
     pub(crate) is_scaled: bool,
+    /// What is added up is that of virtual ranks; the sums above the buffer's.
+    pub(crate) of_virtual: Option<(VirtualRanks, Vec<HostBuffer>)>,
 }
 
 /// What came of a job.
@@ -255,6 +258,7 @@ impl Worker {
             with_flags,
             with_squares,
             is_scaled,
+            of_virtual,
         } = load;
         let (length, all) = (bucket.len(), bucket.length_with_flags());
         // Before the sum, so that half-precision gradients cannot overflow in it. A rank that has
@@ -263,8 +267,11 @@ impl Worker {
             buffer.scale(0..length, self.share);
         }
         let end = if with_flags { all } else { length };
-        let bytes = match (&mut self.hook, buffer.as_f32()) {
-            (Some(hook), Some(values)) => {
+        let bytes = match (of_virtual, &mut self.hook, buffer.as_f32()) {
+            (Some((ranks, upper)), ..) => {
+                buffer.all_reduce_virtual(&upper, 0..end, &self.group, &ranks)?
+            }
+            (None, Some(hook), Some(values)) => {
                 let gradients = GradientBucket {
                     index,
                     slots: bucket.slots(),

@@ -2,6 +2,7 @@
 
 mod gradients;
 mod step;
+mod virtual_step;
 
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,7 @@ use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_tap::{GradientSink, Nowhere, watch};
 use crate::reducer::{Job, Report, Share, lock};
+use crate::virtual_ranks::VirtualRanks;
 
 /// What [`Synchronization::finish`] yields.
 #[derive(Debug)]
@@ -109,6 +111,24 @@ impl Synchronization {
             waiting_since: None,
             finished: false,
         })
+    }
+
+    pub(crate) fn begin_virtual(
+        ddp: &Ddp,
+        ranks: VirtualRanks,
+        samples: &[usize],
+        all: usize,
+    ) -> Result<Self, DdpError> {
+        let step = Self::begin(ddp, samples.iter().sum())?;
+        lock(&step.step).over_virtual(ranks, samples, all)?;
+        Ok(step)
+    }
+
+    /// A copy of `model` for the pass of one of this rank's virtual ranks, the `own`th of
+    /// [`VirtualRanks::own`], in a step that [`Ddp::begin_virtual`] has begun. Those that have samples
+    /// run in their order, one pass each.
+    pub fn watch_virtual<M: Module>(&self, model: &M, own: usize) -> M {
+        self.watch_pass(model, BackwardPass::of_virtual(&self.step, own))
     }
 
     /// A copy of `model` for one forward and backward pass over `samples` samples, whose loss is

@@ -11,6 +11,9 @@ use crate::gradient_tap::GradientSink;
 use crate::host::{HostBuffer, Put};
 use crate::reducer::{Job, Load, Report, Share, lock};
 use crate::shared::Shared;
+use crate::virtual_ranks::VirtualRanks;
+
+use super::virtual_step::{Place, VirtualStep};
 
 /// In place of an order: the present one is to be kept.
 pub(super) const KEEP_ORDER: i32 = -1;
@@ -44,6 +47,8 @@ pub(super) struct Step {
     expected: usize,
     /// This rank's share of all samples, once it is known.
     share: Share,
+    /// For a step over virtual ranks.
+    over_virtual: Option<VirtualStep>,
     error: Option<DdpError>,
 }
 
@@ -75,6 +80,8 @@ pub(super) struct BackwardPass {
     factor: f64,
     /// No other pass follows in the step.
     last: bool,
+    /// The number of this rank's virtual rank that it is of.
+    own: Option<usize>,
 }
 
 impl BackwardPass {
@@ -87,6 +94,17 @@ impl BackwardPass {
             number,
             factor,
             last,
+            own: None,
+        }
+    }
+
+    /// The sink of the pass of this rank's virtual rank `own`.
+    pub(super) fn of_virtual(step: &Arc<Mutex<Step>>, own: usize) -> Self {
+        let pass = lock(step).over_virtual.as_ref().map(|over| over.pass(own));
+        let (samples, last) = pass.unwrap_or((0, false));
+        Self {
+            own: Some(own),
+            ..Self::new(step, samples, last)
         }
     }
 }
@@ -97,7 +115,7 @@ impl GradientSink for BackwardPass {
         if let Some(step) = self.step.upgrade() {
             let mut step = lock(&step);
             step.passes[self.number] = true;
-            step.take(index, gradient, self.factor, self.last);
+            step.take(index, gradient, self.factor, self.last, self.own);
         }
     }
 }
@@ -133,8 +151,21 @@ impl Step {
             spent: (0..parameters).map(|_| None).collect(),
             expected: 0,
             share: Share::default(),
+            over_virtual: None,
             error: None,
         }
+    }
+
+    /// Makes it a step over virtual ranks, of which the own ones have `samples` each, of `all`.
+    pub(super) fn over_virtual(
+        &mut self,
+        ranks: VirtualRanks,
+        samples: &[usize],
+        all: usize,
+    ) -> Result<(), DdpError> {
+        let over = VirtualStep::new(ranks, samples, all, &self.shared, &self.plan)?;
+        self.over_virtual = Some(over);
+        Ok(())
     }
 
     /// That `reports` will come of the first job, and where this rank's share will be found.
@@ -165,7 +196,7 @@ impl Step {
         let (pass, factor) = self.announce(samples);
         self.passes[pass] = true;
         for (number, gradient) in gradients {
-            self.take(number, gradient, factor, true);
+            self.take(number, gradient, factor, true, None);
         }
         // These came in the order in which they were handed in, which shows nothing.
         self.order.clear();
@@ -184,11 +215,12 @@ impl Step {
         gradient: Result<TensorData, String>,
         factor: f64,
         last: bool,
+        own: Option<usize>,
     ) {
         if self.error.is_some() {
             return;
         }
-        if let Err(error) = self.put(number, gradient, factor, last) {
+        if let Err(error) = self.put(number, gradient, factor, last, own) {
             self.refuse(error);
             return;
         }
@@ -208,6 +240,7 @@ impl Step {
         gradient: Result<TensorData, String>,
         factor: f64,
         last: bool,
+        own: Option<usize>,
     ) -> Result<(), DdpError> {
         let (bucket, slot) = self.plan.place(number);
         let path = || self.shared.parameters()[number].path.clone();
@@ -228,6 +261,25 @@ impl Step {
         } else {
             Put::Replace
         };
+        if let (Some(own), Some(over)) = (own, &mut self.over_virtual) {
+            if let Some(lowest) = &mut self.buckets[bucket].buffer {
+                let place = Place {
+                    bucket,
+                    number,
+                    range,
+                    lowest,
+                };
+                let path = self.shared.parameters()[number].path.clone();
+                let read = |reason| DdpError::Read {
+                    parameter: path,
+                    reason,
+                };
+                over.add(place, own, &data).map_err(read)?;
+            }
+            self.used[number] = true;
+            self.spent[number] = Some(data);
+            return Ok(());
+        }
         let whole = last && factor == 1.0 && how == Put::Replace;
         let filling = &mut self.buckets[bucket];
         if filling.scaling == Scaling::Undecided {
@@ -257,12 +309,28 @@ impl Step {
             return;
         };
         for (slot, number) in bucket.parameters().iter().enumerate() {
-            if !self.used[*number] {
+            if let Some(over) = &mut self.over_virtual {
+                let place = Place {
+                    bucket: index,
+                    number: *number,
+                    range: bucket.range(slot),
+                    lowest: &mut buffer,
+                };
+                if let Err(reason) = over.complete(place) {
+                    let parameter = self.shared.parameters()[*number].path.clone();
+                    self.error
+                        .get_or_insert(DdpError::Read { parameter, reason });
+                }
+            } else if !self.used[*number] {
                 // The buffer still holds an earlier step's.
                 buffer.clear(bucket.range(slot));
             }
             buffer.set_flag(bucket.len() + slot, self.used[*number]);
         }
+        let of_virtual = self.over_virtual.as_mut().map(|over| {
+            let flags = bucket.len()..bucket.length_with_flags();
+            (over.ranks(), over.take_upper(index, flags))
+        });
         match (self.shared.reducer(), &self.reports) {
             (Some(reducer), Some(reports)) => {
                 let load = Load {
@@ -271,7 +339,9 @@ impl Step {
                     buffer,
                     with_flags: !self.shared.knows_used(),
                     with_squares: self.shared.config().max_gradient_norm.is_some(),
-                    is_scaled: matches!(self.buckets[index].scaling, Scaling::Here(_)),
+                    is_scaled: of_virtual.is_some()
+                        || matches!(self.buckets[index].scaling, Scaling::Here(_)),
+                    of_virtual,
                 };
                 self.expected += reducer.submit(Job::Bucket(load), reports);
             }

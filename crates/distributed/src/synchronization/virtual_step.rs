@@ -1,0 +1,165 @@
+//! The gradients of virtual ranks, added up along their tree as they come.
+
+use std::ops::Range;
+
+use burn::tensor::TensorData;
+
+use crate::bucket::BucketPlan;
+use crate::error::DdpError;
+use crate::host::{HostBuffer, Put};
+use crate::shared::Shared;
+use crate::virtual_ranks::{Addition, VirtualRanks};
+
+/// What a step over virtual ranks keeps besides a step's usual buffers, which are the lowest sums of
+/// each bucket's stack.
+#[derive(Debug)]
+pub(super) struct VirtualStep {
+    ranks: VirtualRanks,
+    additions: Vec<Addition>,
+    /// By own virtual rank: its share of all samples.
+    shares: Vec<f64>,
+    /// By own virtual rank: how many samples it has.
+    samples: Vec<usize>,
+    /// By parameter: how many of the own virtual ranks have been added.
+    added: Vec<usize>,
+    /// By bucket: the upper sums of the stack.
+    upper: Vec<Vec<HostBuffer>>,
+}
+
+impl VirtualStep {
+    /// A step in which the own virtual ranks have `samples` each, of `all`.
+    pub(super) fn new(
+        ranks: VirtualRanks,
+        samples: &[usize],
+        all: usize,
+        shared: &Shared,
+        plan: &BucketPlan,
+    ) -> Result<Self, DdpError> {
+        if samples.len() != ranks.own().len() {
+            return Err(DdpError::MicroBatches {
+                announced: ranks.own().len(),
+                found: samples.len(),
+            });
+        }
+        let additions = ranks.additions();
+        // What is merged at once needs no place of its own.
+        let stays = additions.iter().filter(|addition| addition.merges == 0);
+        let highest = stays.map(|addition| addition.slot).max().unwrap_or(0);
+        let upper = plan.buckets().iter().map(|bucket| {
+            let zeroed = || HostBuffer::zeroed(bucket.dtype(), bucket.length_with_flags());
+            (0..highest).filter_map(|_| zeroed()).collect()
+        });
+        Ok(Self {
+            upper: upper.collect(),
+            shares: samples
+                .iter()
+                .map(|own| *own as f64 / all.max(1) as f64)
+                .collect(),
+            samples: samples.to_vec(),
+            added: vec![0; shared.parameters().len()],
+            additions,
+            ranks,
+        })
+    }
+
+    pub(super) fn ranks(&self) -> VirtualRanks {
+        self.ranks
+    }
+
+    /// How many samples the own virtual rank `own` has, and whether none behind it has any.
+    pub(super) fn pass(&self, own: usize) -> (usize, bool) {
+        let rest = self.samples.get(own + 1..).unwrap_or_default();
+        let samples = self.samples.get(own).copied().unwrap_or(0);
+        (samples, rest.iter().all(|samples| *samples == 0))
+    }
+
+    /// Adds the gradient of a parameter that is `range` of a bucket, whose lowest sum is `lowest`.
+    pub(super) fn add(
+        &mut self,
+        place: Place<'_>,
+        own: usize,
+        gradient: &TensorData,
+    ) -> Result<(), String> {
+        let Place {
+            bucket,
+            number,
+            range,
+            lowest,
+        } = place;
+        while self.added[number] < own {
+            self.add_one(bucket, number, &range, lowest, None)?;
+        }
+        self.add_one(bucket, number, &range, lowest, Some(gradient))
+    }
+
+    /// Adds zeros for the virtual ranks that have brought no gradient.
+    pub(super) fn complete(&mut self, place: Place<'_>) -> Result<(), String> {
+        let Place {
+            bucket,
+            number,
+            range,
+            lowest,
+        } = place;
+        while self.added[number] < self.additions.len() {
+            self.add_one(bucket, number, &range, lowest, None)?;
+        }
+        Ok(())
+    }
+
+    /// The sums of a bucket above the lowest. Flags of used parameters are in the lowest one.
+    pub(super) fn take_upper(&mut self, bucket: usize, flags: Range<usize>) -> Vec<HostBuffer> {
+        let mut upper = std::mem::take(&mut self.upper[bucket]);
+        upper.truncate(self.ranks.num_nodes() - 1);
+        for sum in &mut upper {
+            sum.clear(flags.clone());
+        }
+        upper
+    }
+
+    fn add_one(
+        &mut self,
+        bucket: usize,
+        number: usize,
+        range: &Range<usize>,
+        lowest: &mut HostBuffer,
+        gradient: Option<&TensorData>,
+    ) -> Result<(), String> {
+        let own = self.added[number];
+        self.added[number] += 1;
+        let Addition { slot, merges } = self.additions[own];
+        let upper = &mut self.upper[bucket];
+        let (target, how) = match merges {
+            0 => (slot, Put::Replace),
+            _ => (slot - 1, Put::Add),
+        };
+        let sum = match target {
+            0 => &mut *lowest,
+            upper_slot => &mut upper[upper_slot - 1],
+        };
+        match (gradient, how) {
+            (Some(gradient), how) => sum.put(range.clone(), gradient, self.shares[own], how)?,
+            (None, Put::Replace) => sum.clear(range.clone()),
+            // Zero is added all the same: it makes a negative zero positive, as it does between ranks.
+            (None, Put::Add) => sum.add_zero(range.clone()),
+        }
+        for merge in 1..merges {
+            let from = slot - merge;
+            let (below, above) = upper.split_at_mut(from - 1);
+            let into = match below.last_mut() {
+                Some(below) => below,
+                None => &mut *lowest,
+            };
+            into.add(range.clone(), &above[0]);
+        }
+        Ok(())
+    }
+}
+
+/// A parameter's place in its bucket.
+pub(super) struct Place<'a> {
+    pub(super) bucket: usize,
+    pub(super) number: usize,
+    pub(super) range: Range<usize>,
+    /// The lowest sum of the bucket's stack.
+    pub(super) lowest: &'a mut HostBuffer,
+}
