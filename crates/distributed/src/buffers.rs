@@ -102,3 +102,87 @@ impl Ddp {
         Ok(model)
     }
 }
+
+/// The numbers of a model that are not trained: running statistics, say, or what is frozen.
+///
+/// ```
+/// use burn::nn::BatchNormConfig;
+/// use burn::prelude::*;
+/// use everburn_distributed::Buffers;
+///
+/// let norm = BatchNormConfig::new(2).init(&Device::flex());
+/// let buffers = Buffers::read(&norm)?;
+/// assert_eq!(buffers.values(), [0.0, 0.0, 1.0, 1.0]); // means, then variances
+/// let norm = buffers.with_values(&[0.5, 0.5, 2.0, 2.0]).write(norm);
+/// assert_eq!(norm.running_mean.value().into_data().iter::<f32>().sum::<f32>(), 1.0);
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Buffers {
+    /// With each tensor's number in visiting order.
+    tensors: Vec<(usize, TensorData)>,
+}
+
+impl Buffers {
+    /// Those of `model`.
+    ///
+    /// # Errors
+    /// [`DdpError::Read`] if a device does not give them.
+    pub fn read<M: Module>(model: &M) -> Result<Self, DdpError> {
+        let tensors = replicas::read_buffers(model)?.into_iter();
+        Ok(Self {
+            tensors: tensors
+                .map(|(description, data)| (description.position, data))
+                .collect(),
+        })
+    }
+
+    /// `model` with these values. Running statistics are changed in all its clones.
+    #[must_use]
+    pub fn write<M: Module>(&self, model: M) -> M {
+        if self.tensors.is_empty() {
+            return model;
+        }
+        replicas::replace_some(model, self.tensors.iter().cloned().collect())
+    }
+
+    /// How many numbers there are.
+    pub fn len(&self) -> usize {
+        let lengths = self.tensors.iter().map(|(_, data)| data.num_elements());
+        lengths.sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All numbers, one tensor after the other.
+    pub fn values(&self) -> Vec<f64> {
+        let tensors = self.tensors.iter();
+        tensors.flat_map(|(_, data)| data.iter::<f64>()).collect()
+    }
+
+    /// Buffers of the same shapes and types with these numbers.
+    ///
+    /// # Panics
+    /// Panics if there are not [`len`](Self::len) numbers.
+    #[must_use]
+    pub fn with_values(&self, values: &[f64]) -> Self {
+        assert_eq!(values.len(), self.len(), "numbers of other buffers");
+        let mut rest = values;
+        let tensors = self.tensors.iter().map(|(position, data)| {
+            let (own, others) = rest.split_at(data.num_elements());
+            rest = others;
+            let data = TensorData::new(own.to_vec(), data.shape().clone());
+            (*position, data)
+        });
+        let types = self.tensors.iter().map(|(_, data)| data.dtype());
+        let tensors = tensors.zip(types);
+        Self {
+            tensors: tensors
+                .map(|((position, data), dtype)| (position, data.convert_dtype(dtype)))
+                .collect(),
+        }
+    }
+}

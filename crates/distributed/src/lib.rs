@@ -81,6 +81,7 @@ mod virtual_ranks;
 
 pub use batch_norm::{RankStatistics, synchronize_batch_norms};
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
+pub use buffers::Buffers;
 pub use communication_hook::{
     AllReduce, Bf16, CommunicationHook, CommunicationHookConfig, DEFAULT_START_AFTER, Fp16,
     GradientBucket, InvalidCommunicationHook, ParameterSlot, PowerSgd,
@@ -89,6 +90,7 @@ pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, D
 pub use ddp::Ddp;
 pub use error::DdpError;
 pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
+pub use replicas::Fingerprint;
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
 pub use synchronization::{Communication, SyncedGradients, Synchronization};
 pub use tensor_parallel::{RankTensors, tensor_parallel, verify_whole_parameters};

@@ -1,5 +1,6 @@
 //! Reads a rank's share of each global batch.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,6 +19,9 @@ pub struct MicroBatch<B> {
     pub batch: B,
     /// How many there are.
     pub samples: usize,
+    /// Its number in the share. In a loader over virtual ranks those without samples have no
+    /// micro-batch, and this is the number among the own ones.
+    pub index: usize,
 }
 
 /// A rank's share of one global batch.
@@ -155,15 +159,33 @@ impl<I, B> Iterator for EpochBatches<'_, I, B> {
     fn next(&mut self) -> Option<Self::Item> {
         let (indices, global_samples) = self.batches.next()?;
         let samples = indices.len();
-        let parts = self.loader.micro_batches.min(samples);
-        let read = |part| {
-            let indices = indices[share_of(samples, part, parts)].to_vec();
+        let parts: Vec<_> = match self.loader.sampler.virtual_ranks() {
+            None => {
+                let parts = self.loader.micro_batches.min(samples);
+                let part = |part| share_of(samples, part, parts);
+                (0..parts).map(part).enumerate().collect()
+            }
+            Some(ranks) => {
+                let of = |virtual_rank| share_of(global_samples, virtual_rank, ranks.count());
+                let first = of(ranks.own().start).start;
+                let own = ranks.own().map(of);
+                let own = own.map(|part| part.start - first..part.end - first);
+                let own = own.enumerate();
+                own.filter(|(_, part)| !part.is_empty()).collect()
+            }
+        };
+        let read = |(index, part): (usize, Range<usize>)| {
+            let indices = indices[part].to_vec();
             let samples = indices.len();
             let items = self.loader.dataset.get_many(indices)?;
             let batch = self.loader.batcher.batch(items, &self.loader.device);
-            Ok(MicroBatch { batch, samples })
+            Ok(MicroBatch {
+                batch,
+                samples,
+                index,
+            })
         };
-        let micro_batches = (0..parts).map(read).collect::<Result<_, _>>();
+        let micro_batches = parts.into_iter().map(read).collect::<Result<_, _>>();
         let largest = share_of(global_samples, 0, self.loader.sampler.world_size()).len();
         let rounds = self.loader.micro_batches.min(largest);
         Some(micro_batches.map(|micro_batches| ShareOfBatch {
@@ -235,7 +257,7 @@ impl<I, B> Iterator for PlainBatches<'_, I, B> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(MicroBatch { batch, samples }) = self.rest.next() {
+            if let Some(MicroBatch { batch, samples, .. }) = self.rest.next() {
                 self.processed += samples;
                 return Some(Ok(batch));
             }

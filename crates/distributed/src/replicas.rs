@@ -54,7 +54,7 @@ pub(crate) fn flush_running_statistics<M: Module>(model: &M) {
 
 /// Every tensor of the module in visiting order, without its values.
 pub(crate) fn describe<M: Module>(model: &M) -> Vec<TensorDescription> {
-    let mut visitor = Reader::new(false);
+    let mut visitor = Reader::new(|_| false);
     model.visit(&mut visitor);
     visitor
         .tensors
@@ -66,7 +66,7 @@ pub(crate) fn describe<M: Module>(model: &M) -> Vec<TensorDescription> {
 /// Every tensor of the module in visiting order, with its values.
 pub(crate) fn read<M: Module>(model: &M) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
     flush_running_statistics(model);
-    let mut visitor = Reader::new(true);
+    let mut visitor = Reader::new(|_| true);
     model.visit(&mut visitor);
     visitor
         .tensors
@@ -79,6 +79,25 @@ pub(crate) fn read<M: Module>(model: &M) -> Result<Vec<(TensorDescription, Tenso
             }),
         })
         .collect()
+}
+
+/// The tensors that are neither trained nor whole numbers, with their values.
+pub(crate) fn read_buffers<M: Module>(
+    model: &M,
+) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
+    flush_running_statistics(model);
+    let mut visitor = Reader::new(|kind| kind == TensorKind::FixedFloat);
+    model.visit(&mut visitor);
+    let mut tensors = visitor.tensors;
+    tensors.retain(|(description, _)| description.kind == TensorKind::FixedFloat);
+    let read = |(description, data): (TensorDescription, Result<_, _>)| match data {
+        Ok(data) => Ok((description, data)),
+        Err(reason) => Err(DdpError::Read {
+            parameter: description.path,
+            reason,
+        }),
+    };
+    tensors.into_iter().map(read).collect()
 }
 
 /// The module with the values of every tensor replaced, in visiting order.
@@ -114,6 +133,45 @@ pub(crate) fn fingerprint(data: &TensorData) -> [u8; FINGERPRINT_BYTES] {
     hash.finalize().into()
 }
 
+/// What tells a tensor of a model from another one with other numbers.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn_distributed::Fingerprint;
+///
+/// let linear = LinearConfig::new(2, 1).init(&Device::flex());
+/// let fingerprints = Fingerprint::of_all(&linear)?;
+/// assert_eq!(fingerprints[0].path, "weight");
+/// assert_eq!(fingerprints[0].hash.len(), 32);
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// The tensor's path in the model.
+    pub path: String,
+    /// Its identity in this process.
+    pub id: ParamId,
+    /// SHA-256 of type, shape and bytes.
+    pub hash: [u8; FINGERPRINT_BYTES],
+}
+
+impl Fingerprint {
+    /// Those of all parameters and buffers of `model`, in the order of its fields.
+    ///
+    /// # Errors
+    /// [`DdpError::Read`] if a device does not give the numbers.
+    pub fn of_all<M: Module>(model: &M) -> Result<Vec<Self>, DdpError> {
+        let tensors = read(model)?.into_iter();
+        let of = |(description, data): (TensorDescription, TensorData)| Self {
+            hash: fingerprint(&data),
+            path: description.path,
+            id: description.id,
+        };
+        Ok(tensors.map(of).collect())
+    }
+}
+
 /// Compares tensors over the ranks of `group`, all of which call it.
 pub(crate) fn compare(
     tensors: &[(TensorDescription, TensorData)],
@@ -138,15 +196,16 @@ pub(crate) fn compare(
 
 struct Reader {
     path: Vec<String>,
-    with_values: bool,
+    /// Of which kinds the values are read.
+    reads: fn(TensorKind) -> bool,
     tensors: Vec<(TensorDescription, Result<TensorData, String>)>,
 }
 
 impl Reader {
-    fn new(with_values: bool) -> Self {
+    fn new(reads: fn(TensorKind) -> bool) -> Self {
         Self {
             path: Vec::new(),
-            with_values,
+            reads,
             tensors: Vec::new(),
         }
     }
@@ -167,7 +226,7 @@ impl Reader {
             dtype,
             kind,
         };
-        let data = if self.with_values {
+        let data = if (self.reads)(kind) {
             read()
         } else {
             Ok(TensorData::new(Vec::<u8>::new(), [0]))

@@ -6,6 +6,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use crate::virtual_ranks::VirtualRanks;
+
 /// What happens to the samples that do not fill the last global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -79,6 +81,7 @@ pub struct DistributedSampler {
     config: SamplerConfig,
     rank: usize,
     world_size: usize,
+    virtual_ranks: Option<VirtualRanks>,
 }
 
 /// The contiguous share of `length` things that falls to `rank` of `world_size`.
@@ -114,7 +117,23 @@ impl DistributedSampler {
             config,
             rank,
             world_size,
+            virtual_ranks: None,
         })
+    }
+
+    /// The same rank's sampler, whose shares are those of its virtual ranks: each global batch is cut
+    /// into as many as there are, and these are the same on any number of ranks.
+    #[must_use]
+    pub fn over_virtual(self, ranks: VirtualRanks) -> Self {
+        Self {
+            virtual_ranks: Some(ranks),
+            ..self
+        }
+    }
+
+    /// The virtual ranks whose shares this rank reads, if it does.
+    pub fn virtual_ranks(&self) -> Option<VirtualRanks> {
+        self.virtual_ranks
     }
 
     /// The same rank's sampler over a part of the data set.
@@ -179,10 +198,17 @@ impl DistributedSampler {
     ) -> impl ExactSizeIterator<Item = (Vec<usize>, usize)> + use<> {
         let order = self.permutation(epoch);
         let (batch_size, rank, world_size) = (self.config.batch_size, self.rank, self.world_size);
+        let virtual_ranks = self.virtual_ranks;
         (0..self.num_batches()).map(move |batch| {
             let start = batch * batch_size;
             let global = &order[start..order.len().min(start + batch_size)];
-            let share = share_of(global.len(), rank, world_size);
+            let share = match virtual_ranks {
+                None => share_of(global.len(), rank, world_size),
+                Some(ranks) => {
+                    let of = |virtual_rank| share_of(global.len(), virtual_rank, ranks.count());
+                    of(ranks.own().start).start..of(ranks.own().end - 1).end
+                }
+            };
             (global[share].to_vec(), global.len())
         })
     }

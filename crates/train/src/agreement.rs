@@ -23,6 +23,7 @@ impl Agreement {
     pub(crate) fn and_config(mut self, config: &TrainingConfig) -> Result<Self, TrainError> {
         let computed = TrainingConfig {
             log_every: 1,
+            hash_every: None,
             keep_checkpoints: 1,
             ..config.clone()
         };

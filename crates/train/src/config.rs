@@ -7,7 +7,7 @@ use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::prelude::Device;
-use everburn_distributed::DdpConfig;
+use everburn_distributed::{CommunicationHookConfig, DdpConfig, VirtualRanks};
 use serde::{Deserialize, Serialize};
 
 use crate::activation_checkpointing::ActivationCheckpointing;
@@ -171,6 +171,13 @@ pub struct TrainingConfig {
     /// In how many parts, one after the other, a rank runs its share of a global batch: the same
     /// step in less memory.
     pub accumulate: usize,
+    /// Into how many shares each global batch is cut, whatever the number of ranks: the training then has
+    /// the same bits on any. If absent, there is one for each rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub virtual_ranks: Option<usize>,
+    /// Fingerprints of all that is learnt are written every so many steps; never if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash_every: Option<usize>,
     /// Which activations are computed again in the backward pass, and not kept for it.
     pub activation_checkpointing: ActivationCheckpointing,
     /// Gradients travel while the backward pass still runs.
@@ -205,6 +212,8 @@ impl Default for TrainingConfig {
             steps: None,
             batch_size: 64,
             accumulate: 1,
+            virtual_ranks: None,
+            hash_every: None,
             activation_checkpointing: ActivationCheckpointing::None,
             overlap: true,
             sync_batch_norm: false,
@@ -259,6 +268,10 @@ impl TrainingConfig {
         if self.accumulate == 0 {
             return refuse("--accumulate must be at least 1".to_string());
         }
+        if self.hash_every == Some(0) {
+            return refuse("--hash-every must be at least 1".to_string());
+        }
+        self.validate_virtual_ranks(world_size)?;
         if self.ddp.bucket_bytes == 0 {
             return refuse("--bucket-mib must be at least 1".to_string());
         }
@@ -289,6 +302,44 @@ impl TrainingConfig {
         schedule.map(drop).map_err(|error| {
             TrainError::Config(format!("--schedule with this --learning-rate: {error}"))
         })
+    }
+
+    fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
+        let Some(count) = self.virtual_ranks else {
+            return Ok(());
+        };
+        let refuse = |message: String| Err(TrainError::Config(message));
+        VirtualRanks::new(count, 0, world_size)
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        if self.batch_size < count {
+            let batch_size = self.batch_size;
+            return refuse(format!(
+                "a global batch of {batch_size} samples cannot be shared by {count} virtual ranks: use \
+                 --batch-size {count} or more"
+            ));
+        }
+        if self.accumulate > 1 {
+            return refuse(
+                "--accumulate and --virtual-ranks do not go together: the share of a virtual rank is \
+                 computed at once, and more of them make it smaller"
+                    .to_string(),
+            );
+        }
+        if self.sync_batch_norm {
+            return refuse(
+                "--sync-batch-norm and --virtual-ranks do not go together: a rank computes its virtual \
+                 ranks one after the other, each with statistics of its own"
+                    .to_string(),
+            );
+        }
+        if self.ddp.communication != CommunicationHookConfig::default() {
+            return refuse(
+                "--communication-hook and --virtual-ranks do not go together: gradients that are \
+                 rounded on the way depend on the number of ranks"
+                    .to_string(),
+            );
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use everburn_distributed::DistributedLoader;
 use crate::error::TrainError;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::tally::{Report, Tally};
+use crate::virtual_sums::VirtualSums;
 
 /// This rank's sums over a batch.
 pub(crate) fn infer<M, B>(
@@ -41,11 +42,23 @@ pub(crate) fn evaluate<I, B>(
     let mut total = Tally::default();
     for share in loader.epoch(0) {
         let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
-        let mut local = Tally::default();
-        for part in share.micro_batches {
-            local += infer(part.batch)?;
-        }
-        let (batch, stop) = local.all_reduce(stop_wanted(), group).wait()?;
+        let (batch, stop) = match loader.sampler().virtual_ranks() {
+            None => {
+                let mut local = Tally::default();
+                for part in share.micro_batches {
+                    local += infer(part.batch)?;
+                }
+                local.all_reduce(stop_wanted(), group).wait()?
+            }
+            Some(ranks) => {
+                let mut sums = VirtualSums::new(ranks, 0);
+                for part in share.micro_batches {
+                    sums.set(part.index, infer(part.batch)?, std::iter::empty());
+                }
+                let (batch, _, stop) = sums.tell(stop_wanted(), group).wait()?;
+                (batch, stop)
+            }
+        };
         if stop {
             return Ok(None);
         }

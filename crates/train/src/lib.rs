@@ -42,12 +42,14 @@ mod report;
 mod run_directory;
 mod samples;
 mod seeds;
+mod state_hashes;
 mod stop;
 mod strategy;
 mod supervised;
 mod tally;
 mod trainer;
 mod training_state;
+mod virtual_sums;
 mod weights;
 
 pub use activation_checkpointing::{ActivationCheckpointing, InvalidActivationCheckpointing};
@@ -65,6 +67,7 @@ pub use parallel_config::{InvalidStages, ParallelConfig, ParallelError, Parallel
 pub use report::{BestEpoch, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
 pub use samples::Samples;
+pub use state_hashes::StateHashes;
 pub use stop::StopSignal;
 pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
 pub use tally::{Report, StepCost, StepReport, Tally};

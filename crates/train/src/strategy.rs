@@ -1,6 +1,7 @@
 //! The training loop of one rank, as a burn-train strategy.
 
 mod gradients;
+mod virtual_step;
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -28,6 +29,7 @@ use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
 use crate::samples::Samples;
 use crate::seeds::mix;
+use crate::state_hashes::{HashesFile, StateHashes};
 use crate::stop::StopSignal;
 use crate::tally::{Report, StepCost, Tally};
 use crate::training_state::{self, TrainingState};
@@ -46,6 +48,8 @@ pub(crate) struct RankSetup<M, I, B> {
     pub(crate) checkpoints: Option<CheckpointFolder>,
     /// On rank 0 only.
     pub(crate) metrics: Option<MetricsFile>,
+    /// On rank 0 only, where fingerprints are to be written.
+    pub(crate) hashes: Option<HashesFile>,
     pub(crate) stop: StopSignal,
     pub(crate) samples: Option<Samples<M>>,
     pub(crate) display: Display,
@@ -235,7 +239,14 @@ where
             let step = self.outcome.step;
             self.setup.group.set_step(step as u64);
 
-            let (synced, local) = self.forward_and_backward(&model, share, ddp)?;
+            let (synced, local);
+            match loader.sampler().virtual_ranks() {
+                None => (synced, local) = self.forward_and_backward(&model, share, ddp)?,
+                Some(ranks) => {
+                    (synced, local, model) =
+                        self.step_of_virtual_ranks(model, share, ddp, ranks)?;
+                }
+            }
             let stop_wanted = self.stop_wanted();
             let peak = memory.bytes();
             memory.restart();
@@ -273,6 +284,7 @@ where
                 line.gradient_norm = synced.norm;
                 self.log(&line)?;
             }
+            self.hash(&model, step, &tally)?;
             if self.is_first() {
                 let progress = items(epoch_tally.samples, total_items);
                 let report = Report::of_all_ranks(tally, cost);
@@ -461,6 +473,18 @@ where
             Some(metrics) => metrics.write(line),
             None => Ok(()),
         }
+    }
+
+    /// Writes the fingerprints of all that has been learnt, where that is asked for and due.
+    fn hash(&mut self, model: &M, step: usize, tally: &Tally) -> Result<(), TrainError> {
+        let due = |every| step.is_multiple_of(every);
+        if let Some(file) = &mut self.setup.hashes
+            && self.setup.config.hash_every.is_some_and(due)
+        {
+            let optimizer = self.setup.state.optimizer_bytes()?;
+            file.write(&StateHashes::of(step, tally, model, optimizer)?)?;
+        }
+        Ok(())
     }
 
     fn event_train(

@@ -30,6 +30,7 @@ use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
 use crate::samples::Samples;
+use crate::state_hashes::HashesFile;
 use crate::stop::StopSignal;
 use crate::strategy::{RankSetup, RankStrategy};
 use crate::tally::{Report, StepReport, Tally};
@@ -222,6 +223,11 @@ impl Trainer {
         let readers = over.map_or(&self.group, |over| over.replicas());
         let micro_batches = over.map(|over| over.micro_batches());
         self.config.validate(readers.world_size())?;
+        if over.is_some() && self.config.virtual_ranks.is_some() {
+            return Err(TrainError::Config(
+                "--virtual-ranks and a model over several ranks do not go together yet".to_string(),
+            ));
+        }
         self.check_agreement(data)?;
         let autodiff = self
             .config
@@ -247,6 +253,10 @@ impl Trainer {
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.progress.step);
         let metrics = run.map(|run| run.metrics_from(first_step)).transpose()?;
+        let hashes = match (run, self.config.hash_every) {
+            (Some(run), Some(_)) => Some(HashesFile::from(run.path(), first_step)?),
+            _ => None,
+        };
         let rate = self.config.optimizer.learning_rate;
         let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
         let state = TrainingState {
@@ -269,6 +279,7 @@ impl Trainer {
             resume,
             checkpoints,
             metrics,
+            hashes,
             stop: self.stop.clone(),
             samples,
             display: self.display(),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use burn::data::dataset::Dataset;
 use burn::data::dataset::transform::PartialDataset;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{DistributedLoader, DistributedSampler, SamplerConfig, Tail};
+use everburn_distributed::{
+    DistributedLoader, DistributedSampler, SamplerConfig, Tail, VirtualRanks,
+};
 
 use super::{Trainer, TrainingData};
 use crate::error::TrainError;
@@ -38,7 +40,7 @@ impl Trainer {
             shuffle: Some(self.config.seed),
             tail: Tail::Keep,
         };
-        let sampler = DistributedSampler::new(config, readers.rank(), readers.world_size())?;
+        let sampler = self.sampler(config, readers)?;
         let train = DistributedLoader::new(
             part(0, all - held_out),
             data.batcher.clone(),
@@ -62,11 +64,13 @@ impl Trainer {
     ) -> Result<DistributedLoader<I, B>, TrainError> {
         let config = SamplerConfig {
             num_samples: dataset.len(),
-            batch_size: self.evaluation_batch.max(readers.world_size()),
+            batch_size: self
+                .evaluation_batch
+                .max(self.config.virtual_ranks.unwrap_or(readers.world_size())),
             shuffle: None,
             tail: Tail::Keep,
         };
-        let sampler = DistributedSampler::new(config, readers.rank(), readers.world_size())?;
+        let sampler = self.sampler(config, readers)?;
         let device = self.device.clone();
         Ok(DistributedLoader::new(
             dataset,
@@ -74,5 +78,21 @@ impl Trainer {
             sampler,
             device,
         ))
+    }
+
+    /// The sampler of this rank, or of its virtual ranks.
+    fn sampler(
+        &self,
+        config: SamplerConfig,
+        readers: &ProcessGroup,
+    ) -> Result<DistributedSampler, TrainError> {
+        let (rank, world_size) = (readers.rank(), readers.world_size());
+        let sampler = DistributedSampler::new(config, rank, world_size)?;
+        let Some(count) = self.config.virtual_ranks else {
+            return Ok(sampler);
+        };
+        let ranks = VirtualRanks::new(count, rank, world_size);
+        let ranks = ranks.map_err(|error| TrainError::Config(error.to_string()))?;
+        Ok(sampler.over_virtual(ranks))
     }
 }
