@@ -142,6 +142,11 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) log_every: Option<usize>,
 
+    /// Write fingerprints of all parameters, buffers and optimizer states to hashes.jsonl every so many
+    /// steps: runs can then be compared to the bit [default: never].
+    #[arg(long, value_name = "STEPS")]
+    pub(crate) hash_every: Option<usize>,
+
     #[command(flatten)]
     pub(crate) text: TextFlags,
 
@@ -168,6 +173,11 @@ pub(crate) struct GradientFlags {
     /// in less memory [default: 1].
     #[arg(long, value_name = "PARTS")]
     pub(crate) accumulate: Option<usize>,
+
+    /// Cut each global batch into V shares, whatever the number of ranks, and add up what they yield in one
+    /// order: the training then has the same bits on 1 to V ranks [default: a share for each rank].
+    #[arg(long, value_name = "V")]
+    pub(crate) virtual_ranks: Option<usize>,
 
     /// Compute activations again in the backward pass and do not keep them: none, blocks (each block of the
     /// model by itself), a number of blocks to a segment, or burn (Burn's own strategy) [default: none].

@@ -273,6 +273,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         early_stopping,
         keep_checkpoints,
         log_every,
+        hash_every,
         text,
         gradients,
     } = &arguments.training;
@@ -291,6 +292,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     )?;
     layer.set(&["training", "keep_checkpoints"], keep_checkpoints.as_ref())?;
     layer.set(&["training", "log_every"], log_every.as_ref())?;
+    layer.set(&["training", "hash_every"], hash_every.as_ref())?;
     layer.set(&["training", "optimizer", "kind"], optimizer.as_ref())?;
     layer.set(
         &["training", "optimizer", "learning_rate"],
@@ -341,6 +343,8 @@ fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Result<(), Cl
     let given = |flag: bool| flag.then_some(true);
     let bucket_bytes = flags.bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
     layer.set(&["training", "accumulate"], flags.accumulate.as_ref())?;
+    let virtual_ranks = flags.virtual_ranks.as_ref();
+    layer.set(&["training", "virtual_ranks"], virtual_ranks)?;
     let checkpointing = flags.activation_checkpointing;
     layer.set(
         &["training", "activation_checkpointing"],
