@@ -13,6 +13,7 @@ mod check;
 mod doctor;
 mod gpu;
 mod tidy;
+mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -44,6 +45,9 @@ enum Command {
     /// Draw a pipeline's schedule, as in `simulate --schedule 1f1b --pipeline 4 --micro-batches 8`
     #[command(disable_help_flag = true)]
     Simulate(HandedOn),
+    /// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`
+    #[command(disable_help_flag = true)]
+    Verify(HandedOn),
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
@@ -93,6 +97,7 @@ fn run() -> miette::Result<ExitCode> {
         Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
         Command::Generate(args) => binary::become_everburn("generate", &args.arguments),
         Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
+        Command::Verify(args) => verify::run(&args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),
         Command::Test(args) => check::test(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),
