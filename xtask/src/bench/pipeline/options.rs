@@ -58,15 +58,15 @@ pub(in crate::bench) struct PipelineOptions {
     pub(super) chunks: usize,
 
     /// Linear layers of the model.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 16)]
     pub(super) layers: usize,
 
     /// Features of each of them.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 1024)]
     pub(super) width: usize,
 
     /// Rows of a micro-batch.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 256)]
     pub(super) batch: usize,
 
     /// Steps of each run.

@@ -35,7 +35,9 @@ impl Step {
         let line = line.ok_or_else(|| broken("rank 0 has told none".into()))?;
         let (other, number) = (&line["schedule"], &line["micro_batches"]);
         if other != schedule || number.as_u64() != Some(micro_batches as u64) {
-            return Err(broken(format!("it is of {other} with {number} micro-batches")));
+            return Err(broken(format!(
+                "it is of {other} with {number} micro-batches"
+            )));
         }
         let missing = |name: &str| broken(format!("no `{name}` in {line}"));
         let number = |name: &str| {
@@ -50,7 +52,9 @@ impl Step {
             idle: number("idle_share")?,
             theory: number("theory")?,
             simulated: number("simulated")?,
-            bytes: bytes.collect::<Option<_>>().ok_or_else(|| missing("activation_bytes"))?,
+            bytes: bytes
+                .collect::<Option<_>>()
+                .ok_or_else(|| missing("activation_bytes"))?,
             live: live.collect::<Option<_>>().ok_or_else(|| missing("live"))?,
             stages: line["stages"].clone(),
         })
