@@ -57,8 +57,9 @@ pub(in crate::bench) struct PipelineOptions {
     #[arg(long, default_value_t = 2)]
     pub(super) chunks: usize,
 
-    /// Linear layers of the model.
-    #[arg(long, default_value_t = 16)]
+    /// Linear layers of the model. A message between two stages takes a millisecond or so, each of their
+    /// passes many times as long.
+    #[arg(long, default_value_t = 24)]
     pub(super) layers: usize,
 
     /// Features of each of them.
@@ -70,7 +71,7 @@ pub(in crate::bench) struct PipelineOptions {
     pub(super) batch: usize,
 
     /// Steps of each run.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 5)]
     pub(super) steps: usize,
 
     /// How many rounds.

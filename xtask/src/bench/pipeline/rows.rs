@@ -167,7 +167,8 @@ fn memory_table(kept: &[Kept]) -> String {
         let theory = theory.map(|(less, more)| *less as f64 / *more as f64);
         let (ratios, theory) = (joined(ratios), joined(theory));
         text.push_str(&format!(
-            "\n\n{by} keeps {ratios} of what {of} keeps, by rank; by micro-batches live it would be {theory}"
+            "\n\n{by} keeps {ratios} of what {of} keeps, by rank; by micro-batches live it would be {theory}\n\
+             (what a rank keeps includes the gradients of its weights, which are the same for both)"
         ));
     }
     text
@@ -307,6 +308,7 @@ gpipe                16      160.0, 160.0  16, 16
 1f1b                 16        24.0, 12.0    2, 1
 
 1f1b keeps 15 %, 8 % of what gpipe keeps, by rank; by micro-batches live it would be 12 %, 6 %
+(what a rank keeps includes the gradients of its weights, which are the same for both)
 
 model
 
@@ -348,7 +350,7 @@ model
         assert_eq!(rows[2]["activation_bytes"][0], 160.0 * MIB);
         assert_eq!(
             (&rows[3]["layers"], &rows[3]["ranks"]),
-            (&json!(16), &json!(2))
+            (&json!(24), &json!(2))
         );
     }
 }
