@@ -9,6 +9,7 @@ mod job;
 mod machine;
 mod network;
 mod owner;
+mod pipeline;
 mod process;
 mod pytorch;
 mod quantity;
@@ -43,7 +44,7 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 4] = [
+const BENCHES: [Bench; 5] = [
     Bench {
         name: "train",
         about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
@@ -58,6 +59,11 @@ const BENCHES: [Bench; 4] = [
         name: "ddp",
         about: "a step's compute and exchange, one after the other and overlapped; --link 1gbit",
         run: ddp::run,
+    },
+    Bench {
+        name: "pipeline",
+        about: "idle share and memory of pipelines by schedule, beside theory",
+        run: pipeline::run,
     },
     Bench {
         name: "recompute",

@@ -11,6 +11,7 @@ use everburn_datasets::TokenizerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::bench_ddp::BenchDdpArguments;
+use crate::bench_pipeline::BenchPipelineArguments;
 use crate::bench_recompute::BenchRecomputeArguments;
 use crate::simulate::SimulateArguments;
 
@@ -35,6 +36,9 @@ pub(crate) enum Command {
     /// One rank of `cargo xtask bench ddp`.
     #[command(hide = true)]
     BenchDdp(BenchDdpArguments),
+    /// One rank of `cargo xtask bench pipeline`.
+    #[command(hide = true)]
+    BenchPipeline(BenchPipelineArguments),
     /// One side of `cargo xtask bench recompute`.
     #[command(hide = true)]
     BenchRecompute(BenchRecomputeArguments),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use everburn::collectives::group::CollectiveError;
 use everburn::collectives::rendezvous::RendezvousError;
 use everburn::distributed::DdpError;
-use everburn::schedules::{ScheduleError, SimulationError};
+use everburn::schedules::{ScheduleError, SimulationError, TimelineError};
 use everburn::train::TrainError;
 use everburn_datasets::DatasetError;
 use everburn_launch::{LaunchError, RankEnvironmentError};
@@ -51,6 +51,9 @@ pub(crate) enum CliError {
 
     #[error(transparent)]
     Simulation(#[from] SimulationError),
+
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
 
     #[error(transparent)]
     Data(#[from] DatasetError),
@@ -125,7 +128,7 @@ impl CliError {
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
             Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),
-            Self::Rendezvous(_) | Self::Collective(_) | Self::Ddp(_) => false,
+            Self::Rendezvous(_) | Self::Collective(_) | Self::Ddp(_) | Self::Timeline(_) => false,
         }
     }
 

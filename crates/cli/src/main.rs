@@ -17,6 +17,7 @@ macro_rules! say {
 
 mod arguments;
 mod bench_ddp;
+mod bench_pipeline;
 mod bench_recompute;
 mod config;
 mod data;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Generate(generate) => generate::run(generate),
         Command::Simulate(simulate) => simulate::run(simulate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
+        Command::BenchPipeline(bench) => bench_pipeline::run(bench, rank.as_ref()),
         Command::BenchRecompute(bench) => bench_recompute::run(bench),
     };
     match result {

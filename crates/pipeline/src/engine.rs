@@ -215,7 +215,7 @@ impl Pipeline {
                         None => {
                             let tag = INFERENCE | stage as u64;
                             let message = self.group.recv::<u8>(from, tag).wait()?;
-                            let values = decode(&message);
+                            let values = decode(message);
                             values.map_err(|reason| received(stage, from, 0, reason))?
                         }
                     };
@@ -431,7 +431,7 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
         let from_rank = expected.from_rank;
         let message = self.pipeline.group.recv::<u8>(from_rank, expected.tag());
         let message = message.wait()?;
-        decode(&message).map_err(|reason| received(action.stage(), from_rank, micro_batch, reason))
+        decode(message).map_err(|reason| received(action.stage(), from_rank, micro_batch, reason))
     }
 
     fn send(

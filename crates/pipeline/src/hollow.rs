@@ -115,7 +115,7 @@ impl Transfer<'_> {
             }
             Direction::Out if holders.contains(&rank) => {
                 let message = self.group.recv::<u8>(0, OUT | tag).wait()?;
-                let (id, trains, data) = self.read(position, &message)?;
+                let (id, trains, data) = self.read(position, message)?;
                 if data.shape() != &param.lazy_shape() {
                     let (theirs, ours) = (data.shape(), param.lazy_shape());
                     let reason = format!("it has the shape {theirs:?} on rank 0 and {ours:?} here");
@@ -140,7 +140,7 @@ impl Transfer<'_> {
                     return Ok(Param::initialized(param.id, value));
                 }
                 let message = self.group.recv::<u8>(owner, BACK | tag).wait()?;
-                let (id, _, data) = self.read(position, &message)?;
+                let (id, _, data) = self.read(position, message)?;
                 if data.shape().num_dims() != D {
                     return Err(self.parameter(position, "it came with other dimensions"));
                 }
@@ -168,7 +168,7 @@ impl Transfer<'_> {
     fn read(
         &self,
         position: usize,
-        message: &[u8],
+        message: Vec<u8>,
     ) -> Result<(ParamId, bool, TensorData), PipelineError> {
         let parts = decode(message).map_err(|reason| self.parameter(position, reason))?;
         if let Ok([Some(about), Some(data)]) = <[Option<TensorData>; 2]>::try_from(parts)

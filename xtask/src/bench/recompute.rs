@@ -3,14 +3,15 @@
 //! Each side is `everburn bench-recompute` in a process of its own, whose peak is its own.
 
 mod options;
-mod rows;
+pub(super) mod rows;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use self::options::RecomputeOptions;
-use self::rows::{Measured, Side, table, to_json};
+pub(super) use self::options::RecomputeOptions;
+use self::rows::Side;
+pub(super) use self::rows::{Measured, table, to_json};
 use super::job::{Job, Place};
 use super::machine::{Machine, ProcessorTime};
 use super::process::{Children, Failure};
@@ -42,9 +43,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         ranks: 1,
     };
     let before = ProcessorTime::now();
-    let measured = measure_all(&options, |how| {
-        one_side(place, &measure, &everburn, &options, how)
-    })?;
+    let measured = sides(place, &measure, &everburn, &options)?;
     let meanwhile = before.zip(ProcessorTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
@@ -56,6 +55,18 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         write_file(file, &format!("{rows:#}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures every side in a process of its own in `place`, which is that of one rank.
+pub(super) fn sides(
+    place: Place<'_>,
+    measure: &Path,
+    everburn: &Path,
+    options: &RecomputeOptions,
+) -> Result<Measured, Failure> {
+    measure_all(options, |how| {
+        one_side(place, measure, everburn, options, how)
+    })
 }
 
 fn one_side(

@@ -64,7 +64,7 @@ pub(in crate::bench) struct RecomputeOptions {
 impl RecomputeOptions {
     /// Parses the arguments after `recompute`. Prints help and ends the process where that is asked for
     /// or nothing else can be said.
-    pub(super) fn parse_or_exit(arguments: &[OsString]) -> Self {
+    pub(in crate::bench) fn parse_or_exit(arguments: &[OsString]) -> Self {
         let name = OsString::from("cargo xtask bench recompute");
         Self::parse_from([name].into_iter().chain(arguments.iter().cloned()))
     }
@@ -107,7 +107,7 @@ impl RecomputeOptions {
     }
 
     /// What one has to know to judge the table.
-    pub(super) fn describe(&self) -> String {
+    pub(in crate::bench) fn describe(&self) -> String {
         format!(
             "model:   gpt of {} layers of width {}, {} heads; {} texts of {} tokens a step\n\
              method:  medians of {} rounds, each of {} whole training steps (Adam) a side in a process of \

@@ -11,7 +11,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// What a run tells.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Side {
+pub(in crate::bench) struct Side {
     how: String,
     milliseconds: f64,
     peak_bytes: f64,
@@ -53,7 +53,7 @@ impl Side {
 
 /// All sides, by round.
 #[derive(Debug, Clone)]
-pub(super) struct Measured {
+pub(in crate::bench) struct Measured {
     pub(super) sides: Vec<String>,
     pub(super) rounds: Vec<Vec<Side>>,
 }
@@ -65,6 +65,12 @@ impl Measured {
 
     fn median(&self, side: usize, what: fn(&Side) -> f64) -> f64 {
         Spread::of(&self.of(side, what)).map_or(f64::NAN, |spread| spread.median)
+    }
+
+    /// How much more time and memory `how` takes than no checkpointing; less is negative.
+    pub(in crate::bench) fn more_time_and_memory(&self, how: &str) -> Option<(f64, f64)> {
+        let side = self.sides.iter().position(|side| side == how)?;
+        Some((self.more(side, milliseconds), self.more(side, peak)))
     }
 
     /// How much more than without checkpointing, compared within each round; less is negative.
@@ -87,7 +93,7 @@ fn loss(side: &Side) -> f64 {
 }
 
 /// The result for a reader.
-pub(super) fn table(measured: &Measured) -> String {
+pub(in crate::bench) fn table(measured: &Measured) -> String {
     let header = [
         "kept by",
         "ms a step",
@@ -117,7 +123,11 @@ pub(super) fn table(measured: &Measured) -> String {
 }
 
 /// The result for a program: an array of one object a side.
-pub(super) fn to_json(measured: &Measured, options: &RecomputeOptions, machine: &Value) -> Value {
+pub(in crate::bench) fn to_json(
+    measured: &Measured,
+    options: &RecomputeOptions,
+    machine: &Value,
+) -> Value {
     let sides = measured.sides.iter().enumerate().map(|(side, how)| {
         let mut row = json!({
             "activation_checkpointing": how,
@@ -139,11 +149,11 @@ pub(super) fn to_json(measured: &Measured, options: &RecomputeOptions, machine: 
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::bench) mod tests {
     use super::*;
 
     /// A side that keeps two fifths and takes a quarter longer, unless it is the plain one.
-    pub(in crate::bench::recompute) fn side(how: &str) -> Side {
+    pub(in crate::bench) fn side(how: &str) -> Side {
         let plain = how == "none";
         Side {
             how: how.to_string(),
@@ -154,12 +164,18 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    fn both_sides_stand_beside_each_other() {
-        let measured = Measured {
+    /// Both sides, in three rounds.
+    pub(in crate::bench) fn measured() -> Measured {
+        Measured {
             sides: vec!["none".into(), "blocks".into()],
             rounds: vec![vec![side("none"), side("blocks")]; 3],
-        };
+        }
+    }
+
+    #[test]
+    fn both_sides_stand_beside_each_other() {
+        let measured = measured();
+        assert_eq!(measured.more_time_and_memory("burn"), None);
         let table = table(&measured);
         let last = table.lines().last().unwrap();
         assert!(last.contains("+25 %") && last.contains("-60 %"), "{table}");
