@@ -37,6 +37,12 @@ pub(crate) fn settle(
             "a pipeline cuts its samples by --micro-batches",
         ));
     }
+    if let (false, Some(count)) = (mesh.is_data_only(), config.training.virtual_ranks) {
+        return Err(CliError::usage_with_help(
+            format!("--virtual-ranks {count} and the mesh {mesh} do not go together"),
+            "virtual ranks are for replicas: leave --mesh and --pipeline away, or --virtual-ranks",
+        ));
+    }
     if !mesh.is_data_only() && config.ranks.strategy != Strategy::Ddp {
         let name = match config.ranks.strategy {
             Strategy::ModelParallel => "model-parallel",

@@ -1,0 +1,55 @@
+//! Real ranks over virtual ones: what draws random numbers has the same bits too.
+
+use std::path::Path;
+
+use everburn_tests::{Everburn, Run};
+
+/// The fingerprints of each step of a net with batch norms and dropout.
+fn hashes(folder: &Path, name: &str, flags: &[&str]) -> Vec<String> {
+    let arguments = ["train", "mnist-bn", "--data", "synthetic", "--steps", "8"];
+    Everburn::new(folder, arguments)
+        .args(["--train-samples", "96", "--test-samples", "20"])
+        .args(["--batch-size", "24", "--epochs", "3"])
+        .args(["--hash-every", "1", "--run-dir", name])
+        .args(flags)
+        .run()
+        .succeeded();
+    let text = Run::new(folder.join(name)).text("hashes.jsonl");
+    text.lines().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_training_with_dropout_has_the_same_bits_on_one_two_and_three_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = hashes(folder.path(), "one", &["--virtual-ranks", "3"]);
+    assert_eq!(alone.len(), 8);
+    for (name, ranks, transport) in [("two", "2", "shm"), ("three", "3", "tcp")] {
+        let flags = ["--virtual-ranks", "3", "--ranks", ranks, "--transport", transport];
+        assert_eq!(hashes(folder.path(), name, &flags), alone, "{ranks} ranks");
+    }
+    let free = hashes(folder.path(), "free", &["--ranks", "2"]);
+    assert_ne!(free, alone, "without virtual ranks the shares are others");
+}
+
+#[test]
+fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |flags: &[&str], messages: &[&str]| {
+        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
+            .args(flags)
+            .run();
+        ended.failed_with(2, messages);
+    };
+    refused(
+        &["--ranks", "3", "--virtual-ranks", "2"],
+        &["2 virtual ranks cannot be shared out to 3 ranks", "--virtual-ranks 3"],
+    );
+    refused(
+        &["--virtual-ranks", "4", "--accumulate", "2"],
+        &["--accumulate and --virtual-ranks"],
+    );
+    refused(
+        &["--ranks", "2", "--pipeline", "2", "--virtual-ranks", "2"],
+        &["--virtual-ranks", "--pipeline"],
+    );
+}
