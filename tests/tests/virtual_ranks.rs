@@ -24,7 +24,14 @@ fn a_training_with_dropout_has_the_same_bits_on_one_two_and_three_ranks() {
     let alone = hashes(folder.path(), "one", &["--virtual-ranks", "3"]);
     assert_eq!(alone.len(), 8);
     for (name, ranks, transport) in [("two", "2", "shm"), ("three", "3", "tcp")] {
-        let flags = ["--virtual-ranks", "3", "--ranks", ranks, "--transport", transport];
+        let flags = [
+            "--virtual-ranks",
+            "3",
+            "--ranks",
+            ranks,
+            "--transport",
+            transport,
+        ];
         assert_eq!(hashes(folder.path(), name, &flags), alone, "{ranks} ranks");
     }
     let free = hashes(folder.path(), "free", &["--ranks", "2"]);
@@ -42,7 +49,10 @@ fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() 
     };
     refused(
         &["--ranks", "3", "--virtual-ranks", "2"],
-        &["2 virtual ranks cannot be shared out to 3 ranks", "--virtual-ranks 3"],
+        &[
+            "2 virtual ranks cannot be shared out to 3 ranks",
+            "--virtual-ranks 3",
+        ],
     );
     refused(
         &["--virtual-ranks", "4", "--accumulate", "2"],

@@ -6,7 +6,9 @@ use clap::{Args, Parser, Subcommand};
 use everburn::collectives::group::TransportKind;
 use everburn::distributed::{BufferSync, CommunicationHookConfig};
 use everburn::schedules::ScheduleKind;
-use everburn::train::{ActivationCheckpointing, Mesh, OptimizerKind, Schedule, Stages};
+use everburn::train::{
+    ActivationCheckpointing, CheckpointEvery, Mesh, OptimizerKind, Schedule, Stages,
+};
 use everburn_datasets::TokenizerKind;
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +143,11 @@ pub(crate) struct TrainingFlags {
     /// How many checkpoints are kept besides the best [default: 2].
     #[arg(long)]
     pub(crate) keep_checkpoints: Option<usize>,
+
+    /// How often a checkpoint is written: 100steps, 10min or 1epoch. All but epochs write one at the end of
+    /// each epoch too [default: 1epoch].
+    #[arg(long, value_name = "HOW OFTEN")]
+    pub(crate) checkpoint_every: Option<CheckpointEvery>,
 
     /// Write a line of metrics.jsonl every so many steps [default: 10].
     #[arg(long)]

@@ -272,6 +272,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         validation_samples,
         early_stopping,
         keep_checkpoints,
+        checkpoint_every,
         log_every,
         hash_every,
         text,
@@ -291,6 +292,8 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         early_stopping.as_ref(),
     )?;
     layer.set(&["training", "keep_checkpoints"], keep_checkpoints.as_ref())?;
+    let path = ["training", "checkpoint_every"];
+    layer.set(&path, checkpoint_every.as_ref())?;
     layer.set(&["training", "log_every"], log_every.as_ref())?;
     layer.set(&["training", "hash_every"], hash_every.as_ref())?;
     layer.set(&["training", "optimizer", "kind"], optimizer.as_ref())?;

@@ -153,6 +153,18 @@ pub struct EpochBatches<'a, I, B> {
     batches: Box<dyn ExactSizeIterator<Item = (Vec<usize>, usize)>>,
 }
 
+impl<I, B> EpochBatches<'_, I, B> {
+    /// The batches behind the first `batches`, of which nothing is read.
+    #[must_use]
+    pub fn behind(mut self, batches: usize) -> Self {
+        // Only numbers of samples are passed over.
+        for _ in 0..batches.min(self.batches.len()) {
+            self.batches.next();
+        }
+        self
+    }
+}
+
 impl<I, B> Iterator for EpochBatches<'_, I, B> {
     type Item = Result<ShareOfBatch<B>, DatasetError>;
 

@@ -1,12 +1,15 @@
-//! Checkpoints at the end of an epoch: `checkpoints/epoch-0003/`.
+//! Checkpoints at the end of an epoch, `checkpoints/epoch-0003/`, or within the next one:
+//! `checkpoints/epoch-0003-batch-000120/`.
 //!
 //! A checkpoint is a folder with three files in Burn's own record format (`model.bpk` by parameter
 //! path, `optimizer.bpk`, `scheduler.bpk`) and a `manifest.json` that holds the size and SHA-256 of
-//! each. It is written under a temporary name, synced and renamed, so that a folder called
-//! `epoch-NNNN` is whole; it is verified when read. Nothing in it depends on the world size.
+//! each. It is written under a temporary name, synced and renamed, so that a folder with
+//! such a name is whole; it is verified when read. Nothing in it depends on the world size.
 
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,6 +18,7 @@ use crate::atomic_file::sync_folder;
 use crate::config::{OptimizerKind, Schedule, TrainingConfig};
 use crate::error::TrainError;
 use crate::report::{BestEpoch, Versions};
+use crate::tally::Tally;
 
 /// The version of the format that this program writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -24,7 +28,7 @@ const MANIFEST: &str = "manifest.json";
 /// How the name of a checkpoint that is being written begins.
 const PARTIAL: &str = ".partial-";
 
-/// How the name of a checkpoint that is being replaced begins; its epoch follows.
+/// How the name of a checkpoint that is being replaced begins; its own follows.
 const REPLACED: &str = ".replaced-";
 
 /// A file of a checkpoint, as its manifest describes it.
@@ -61,9 +65,79 @@ pub struct Progress {
     pub total_steps: usize,
     /// The best epoch so far.
     pub best: Option<BestEpoch>,
+    /// How many global batches of the next epoch had been learnt from.
+    #[serde(default)]
+    pub batches: usize,
+    /// What those had shown.
+    #[serde(default)]
+    pub so_far: Tally,
+}
+
+/// Where in a training a checkpoint stands; later ones are greater.
+///
+/// ```
+/// use everburn_train::checkpoint::Place;
+///
+/// let place = Place { epoch: 3, batches: 120 };
+/// assert_eq!(place.to_string(), "epoch-0003-batch-000120");
+/// assert_eq!("epoch-0003-batch-000120".parse(), Ok(place));
+/// assert!(Place::from(3) < place && place < Place::from(4));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// How many epochs were finished.
+    pub epoch: usize,
+    /// How many global batches of the next one had been learnt from.
+    pub batches: usize,
+}
+
+impl From<usize> for Place {
+    /// The end of an epoch.
+    fn from(epoch: usize) -> Self {
+        Self { epoch, batches: 0 }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { epoch, batches } = self;
+        match batches {
+            0 => write!(f, "epoch-{epoch:04}"),
+            _ => write!(f, "epoch-{epoch:04}-batch-{batches:06}"),
+        }
+    }
+}
+
+/// A name that is no checkpoint's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no name of a checkpoint: it is one like epoch-0003 or epoch-0003-batch-000120")]
+pub struct NotAPlace(String);
+
+impl FromStr for Place {
+    type Err = NotAPlace;
+
+    fn from_str(name: &str) -> Result<Self, NotAPlace> {
+        let read = || {
+            let rest = name.strip_prefix("epoch-")?;
+            let (epoch, batches) = rest.split_once("-batch-").unwrap_or((rest, "0"));
+            Some(Self {
+                epoch: epoch.parse().ok()?,
+                batches: batches.parse().ok()?,
+            })
+        };
+        read().ok_or_else(|| NotAPlace(name.to_string()))
+    }
 }
 
 impl Progress {
+    /// Where that is.
+    pub fn place(&self) -> Place {
+        Place {
+            epoch: self.epoch,
+            batches: self.batches,
+        }
+    }
+
     /// The start of a run.
     pub fn start(model: &str, config: &TrainingConfig, samples_per_epoch: usize) -> Self {
         Self {
@@ -176,28 +250,25 @@ impl CheckpointFolder {
         }
     }
 
-    fn epoch_path(&self, epoch: usize) -> PathBuf {
-        self.path.join(format!("epoch-{epoch:04}"))
+    fn path_of(&self, place: Place) -> PathBuf {
+        self.path.join(place.to_string())
     }
 
-    /// The epochs of which there is a checkpoint, in ascending order.
+    /// The places of which there is a checkpoint, in ascending order.
     ///
     /// # Errors
     /// [`TrainError::File`] if the folder cannot be read; one that is not there has none.
-    pub fn epochs(&self) -> Result<Vec<usize>, TrainError> {
+    pub fn places(&self) -> Result<Vec<Place>, TrainError> {
         let entries = match std::fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(TrainError::file("reading", &self.path, &error)),
         };
-        let mut epochs = entries
-            .filter_map(|entry| {
-                let name = entry.ok()?.file_name();
-                name.to_str()?.strip_prefix("epoch-")?.parse().ok()
-            })
-            .collect::<Vec<usize>>();
-        epochs.sort_unstable();
-        Ok(epochs)
+        let mut places = entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect::<Vec<Place>>();
+        places.sort_unstable();
+        Ok(places)
     }
 
     /// Writes a checkpoint, and only then removes those that are no longer to be kept.
@@ -205,7 +276,7 @@ impl CheckpointFolder {
     /// # Errors
     /// [`TrainError::File`] if it cannot be written; all earlier checkpoints are then still there.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, TrainError> {
-        let target = self.epoch_path(checkpoint.progress.epoch);
+        let target = self.path_of(checkpoint.progress.place());
         let failed =
             |error: &std::io::Error| TrainError::file("writing the checkpoint", &target, error);
         std::fs::create_dir_all(&self.path).map_err(|error| failed(&error))?;
@@ -240,11 +311,11 @@ impl CheckpointFolder {
         }
         write(MANIFEST, &serde_json::to_vec_pretty(&manifest)?)?;
         sync_folder(partial.path())?;
-        // The same epoch may have been reached before, from an earlier checkpoint: the old one goes
+        // The same place may have been reached before, from an earlier checkpoint: the old one goes
         // only once the new one is in its place.
         let old = self
             .path
-            .join(format!("{REPLACED}{}", checkpoint.progress.epoch));
+            .join(format!("{REPLACED}{}", checkpoint.progress.place()));
         let replaces = target.exists();
         if replaces {
             std::fs::rename(target, &old)?;
@@ -272,10 +343,9 @@ impl CheckpointFolder {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let replaced = name
-                .strip_prefix(REPLACED)
-                .and_then(|epoch| epoch.parse().ok());
-            let result = match replaced.map(|epoch: usize| self.epoch_path(epoch)) {
+            let replaced = name.strip_prefix(REPLACED);
+            let replaced = replaced.and_then(|name| name.parse().ok());
+            let result = match replaced.map(|place| self.path_of(place)) {
                 Some(target) if !target.exists() => std::fs::rename(entry.path(), target),
                 Some(_) => std::fs::remove_dir_all(entry.path()),
                 None if name.starts_with(PARTIAL) => std::fs::remove_dir_all(entry.path()),
@@ -287,12 +357,12 @@ impl CheckpointFolder {
     }
 
     fn remove_superseded(&self, progress: &Progress) -> Result<(), TrainError> {
-        let epochs = self.epochs()?;
-        let best = progress.best.map(|best| best.epoch);
-        let superseded = epochs.len().saturating_sub(self.keep);
-        for epoch in epochs.into_iter().take(superseded) {
-            if Some(epoch) != best && epoch != progress.epoch {
-                let path = self.epoch_path(epoch);
+        let places = self.places()?;
+        let best = progress.best.map(|best| Place::from(best.epoch));
+        let superseded = places.len().saturating_sub(self.keep);
+        for place in places.into_iter().take(superseded) {
+            if Some(place) != best && place != progress.place() {
+                let path = self.path_of(place);
                 std::fs::remove_dir_all(&path)
                     .map_err(|error| TrainError::file("removing", &path, &error))?;
             }
@@ -300,21 +370,20 @@ impl CheckpointFolder {
         Ok(())
     }
 
-    /// Reads and verifies the checkpoint of an epoch.
+    /// Reads and verifies the checkpoint of a place: the number of an epoch, for the end of one.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] saying what is damaged.
-    pub fn load(&self, epoch: usize) -> Result<Checkpoint, TrainError> {
-        let path = self.epoch_path(epoch);
+    pub fn load(&self, place: impl Into<Place>) -> Result<Checkpoint, TrainError> {
+        let path = self.path_of(place.into());
         let refuse = |reason: String| TrainError::Checkpoint {
             path: path.clone(),
             reason,
         };
         if !path.is_dir() {
-            return Err(refuse(format!(
-                "it is not there; there are those of epochs {:?}",
-                self.epochs()?
-            )));
+            let there = self.places()?.into_iter().map(|place| place.to_string());
+            let there = there.collect::<Vec<_>>().join(", ");
+            return Err(refuse(format!("it is not there; there are: {there}")));
         }
         let read = |name: &str| {
             std::fs::read(path.join(name)).map_err(|error| refuse(format!("{name}: {error}")))
@@ -368,12 +437,12 @@ impl CheckpointFolder {
     /// [`TrainError::Checkpoint`] if there is none; it names every damaged one.
     pub fn load_newest(&self) -> Result<Loaded, TrainError> {
         let mut refused = Vec::new();
-        for epoch in self.epochs()?.into_iter().rev() {
-            match self.load(epoch) {
+        for place in self.places()?.into_iter().rev() {
+            match self.load(place) {
                 Ok(checkpoint) => {
                     return Ok(Loaded {
                         checkpoint,
-                        path: self.epoch_path(epoch),
+                        path: self.path_of(place),
                         refused,
                     });
                 }

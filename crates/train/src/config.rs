@@ -11,6 +11,7 @@ use everburn_distributed::{CommunicationHookConfig, DdpConfig, VirtualRanks};
 use serde::{Deserialize, Serialize};
 
 use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::checkpoint_every::CheckpointEvery;
 use crate::error::TrainError;
 use crate::seeds::mix;
 
@@ -192,6 +193,8 @@ pub struct TrainingConfig {
     pub validation_samples: Option<usize>,
     /// How many checkpoints are kept, besides the best.
     pub keep_checkpoints: usize,
+    /// How often a checkpoint is written.
+    pub checkpoint_every: CheckpointEvery,
     /// A line of `metrics.jsonl` is written every so many steps.
     pub log_every: usize,
     /// How the learning rate changes.
@@ -220,6 +223,7 @@ impl Default for TrainingConfig {
             seed: 42,
             validation_samples: None,
             keep_checkpoints: 2,
+            checkpoint_every: CheckpointEvery::default(),
             log_every: 10,
             schedule: Schedule::Constant,
             early_stopping: None,

@@ -22,6 +22,8 @@ mod activation_checkpointing;
 mod agreement;
 mod atomic_file;
 pub mod checkpoint;
+mod checkpoint_every;
+mod checkpoint_writer;
 mod config;
 mod data_parallel;
 mod error;
@@ -53,6 +55,7 @@ mod virtual_sums;
 mod weights;
 
 pub use activation_checkpointing::{ActivationCheckpointing, InvalidActivationCheckpointing};
+pub use checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
 pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
 pub use data_parallel::data_parallel;
 pub use error::TrainError;

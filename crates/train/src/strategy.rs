@@ -1,5 +1,6 @@
 //! The training loop of one rank, as a burn-train strategy.
 
+mod checkpoints;
 mod gradients;
 mod virtual_step;
 
@@ -16,7 +17,9 @@ use burn_train::{
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Ddp, DistributedLoader, synchronize_batch_norms};
 
-use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint_every::Clock;
+use crate::checkpoint_writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
@@ -31,7 +34,7 @@ use crate::samples::Samples;
 use crate::seeds::mix;
 use crate::state_hashes::{HashesFile, StateHashes};
 use crate::stop::StopSignal;
-use crate::tally::{Report, StepCost, Tally};
+use crate::tally::{Report, StepCost, Tally, Votes};
 use crate::training_state::{self, TrainingState};
 
 /// What a rank's loop needs besides the model.
@@ -45,7 +48,7 @@ pub(crate) struct RankSetup<M, I, B> {
     pub(crate) state: TrainingState,
     pub(crate) resume: Option<Checkpoint>,
     /// On rank 0 only.
-    pub(crate) checkpoints: Option<CheckpointFolder>,
+    pub(crate) checkpoints: Option<CheckpointWriter>,
     /// On rank 0 only.
     pub(crate) metrics: Option<MetricsFile>,
     /// On rank 0 only, where fingerprints are to be written.
@@ -147,6 +150,8 @@ where
             self.outcome.epoch = progress.epoch;
             self.outcome.step = progress.step;
             self.outcome.best = progress.best;
+            self.outcome.batches = progress.batches;
+            self.outcome.so_far = progress.so_far;
         }
         model = self.setup.config.activation_checkpointing.prepare(model);
         let mut config = self.setup.config.ddp;
@@ -172,7 +177,12 @@ where
             }
         }
         let (ddp, model) = Ddp::new(model, replicas, config)?;
-        let model = self.train_epochs(model, &ddp);
+        let model = self.train_epochs(model, &ddp).and_then(|model| {
+            if let Some(checkpoints) = &mut self.setup.checkpoints {
+                checkpoints.finish()?;
+            }
+            Ok(model)
+        });
         if let Err(error) = &model {
             // Told while the replicas still stand together: the others would else hear that this
             // rank has left before they hear why.
@@ -217,19 +227,20 @@ where
         ddp: &Ddp,
         epoch: usize,
     ) -> Result<(M, bool), TrainError> {
-        self.seed(epoch);
         let total_items = self.setup.train.sampler().samples_per_epoch();
         self.event_train(LearnerEvent::StartSplit {
             epoch_number: epoch,
             total_items,
         })?;
-        let mut epoch_tally = Tally::default();
+        // What was learnt of this epoch before a checkpoint in it counts.
+        let mut epoch_tally = std::mem::take(&mut self.outcome.so_far);
         let mut epoch_cost = StepCost::default();
         // A step's peak is that from the end of one backward pass to the end of the next.
         let memory = PeakMemory::of(&self.setup.device);
         memory.restart();
         let loader = self.setup.train.clone();
-        let mut shares = loader.epoch(epoch);
+        let mut shares = loader.epoch(epoch).behind(self.outcome.batches);
+        let mut clock = Clock::start(self.setup.config.checkpoint_every);
         let mut finished = true;
         loop {
             let start = Instant::now();
@@ -238,6 +249,7 @@ where
             self.outcome.step += 1;
             let step = self.outcome.step;
             self.setup.group.set_step(step as u64);
+            self.seed(step);
 
             let (synced, local);
             match loader.sampler().virtual_ranks() {
@@ -251,7 +263,11 @@ where
             let peak = memory.bytes();
             memory.restart();
             let group = &self.setup.group;
-            let verdict = local.all_reduce_with_memory(stop_wanted, peak, group);
+            let votes = Votes {
+                stop: stop_wanted,
+                save: self.is_first() && clock.is_due(),
+            };
+            let verdict = local.all_reduce_with(votes, peak, group);
             let rate = self.setup.state.scheduler.step();
             model = ddp.tie(model.optimize(
                 &mut self.setup.state.optimizer,
@@ -259,7 +275,7 @@ where
                 synced.gradients,
             ));
             let waiting = Instant::now();
-            let (tally, stop, peak_memory) = verdict.wait_with_memory()?;
+            let (tally, votes, peak_memory) = verdict.wait_with_memory()?;
             let elapsed = start.elapsed();
             let communication = synced.communication;
             let cost = StepCost {
@@ -274,6 +290,7 @@ where
             epoch_tally += tally;
             epoch_cost += cost;
             self.outcome.samples += tally.samples;
+            self.outcome.batches += 1;
             self.outcome.cost += cost;
             let loss = tally.mean_loss();
             require_finite_loss("training loss", loss, epoch, step)?;
@@ -295,11 +312,16 @@ where
             if shares.len() > 0 && samples.is_some_and(|samples| samples.is_due(step)) {
                 self.show_sample(&model)?;
             }
-            if stop {
+            if (votes.save || self.saves_after(step)) && shares.len() > 0 {
+                self.outcome.so_far = epoch_tally;
+                model = self.save_within_epoch(model, ddp, epoch)?;
+                clock.restart();
+            }
+            if votes.stop {
                 // On whichever rank: this one may learn of a signal only after the others.
                 self.outcome.stopped = Some(stopped_by_user(step));
             }
-            if stop || self.limit_is_reached() {
+            if votes.stop || self.limit_is_reached() {
                 finished = shares.len() == 0;
                 break;
             }
@@ -308,6 +330,9 @@ where
         let mut line = MetricLine::new(MetricKind::Train, epoch, self.outcome.step, &epoch_tally);
         line.cost = epoch_cost;
         self.log(&line)?;
+        if finished {
+            (self.outcome.batches, self.outcome.so_far) = (0, Tally::default());
+        }
         Ok((model, finished))
     }
 
@@ -396,7 +421,9 @@ where
             if validation_loss.is_none() {
                 require_finite(model, epoch, self.outcome.step)?;
             }
-            self.save_checkpoint(model)?;
+            if self.saves_at_the_end_of(epoch) {
+                self.save_checkpoint(model)?;
+            }
         }
         if let (Some(rule), Some(best)) = (&self.setup.config.early_stopping, self.outcome.best)
             && epoch < self.setup.config.epochs
@@ -410,49 +437,14 @@ where
         Ok(())
     }
 
-    /// Rank 0 writes; where several ranks hold the model, all of them bring their part.
-    fn save_checkpoint(&self, model: &M) -> Result<(), TrainError> {
-        let state = &self.setup.state;
-        let whole = match &self.setup.over {
-            None => None,
-            Some(over) => {
-                let optimizer = over.gather_optimizer(model, state.optimizer_bytes()?)?;
-                Some((over.gather(model.clone())?, optimizer))
-            }
-        };
-        let Some(folder) = &self.setup.checkpoints else {
-            return Ok(());
-        };
-        let checkpoint = match &whole {
-            None => state.checkpoint(model, None, self.progress())?,
-            Some((model, optimizer)) => {
-                state.checkpoint(model, Some(optimizer.clone()), self.progress())?
-            }
-        };
-        folder.save(&checkpoint).map(drop)
-    }
-
-    fn progress(&self) -> Progress {
-        let setup = &self.setup;
-        let samples = setup.train.sampler().samples_per_epoch();
-        Progress {
-            epoch: self.outcome.epoch,
-            step: self.outcome.step,
-            best: self.outcome.best,
-            ..Progress::start(&setup.model_name, &setup.config, samples)
-        }
-    }
-
-    /// Random numbers (dropout) depend on seed, epoch and rank, so that a run that is resumed draws
+    /// Random numbers (dropout) depend on seed, step and rank, so that a run that is resumed draws
     /// those that it would have drawn.
-    fn seed(&self, epoch: usize) {
+    fn seed(&self, step: usize) {
         let seed = self.setup.config.seed;
         let over = self.setup.over.as_ref();
         let stream = over.map_or(self.setup.group.rank(), |over| over.random_stream());
-        let stream = stream as u64;
-        self.setup
-            .device
-            .seed(mix(mix(seed ^ epoch as u64) ^ stream));
+        let seed = mix(mix(seed ^ mix(step as u64)) ^ stream as u64);
+        self.setup.device.seed(seed);
     }
 
     fn limit_is_reached(&self) -> bool {

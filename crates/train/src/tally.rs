@@ -42,13 +42,13 @@ impl Tally {
 
     /// Starts to add up the tallies and the votes to stop of all ranks.
     pub(crate) fn all_reduce(self, stop: bool, group: &ProcessGroup) -> PendingTally {
-        self.all_reduce_with_memory(stop, None, group)
+        self.all_reduce_with(Votes { stop, save: false }, None, group)
     }
 
     /// The same, and lets all ranks know what memory this one has used, in bytes.
-    pub(crate) fn all_reduce_with_memory(
+    pub(crate) fn all_reduce_with(
         self,
-        stop: bool,
+        votes: Votes,
         memory: Option<u64>,
         group: &ProcessGroup,
     ) -> PendingTally {
@@ -57,7 +57,8 @@ impl Tally {
             self.correct as f64,
             self.predictions as f64,
             self.samples as f64,
-            f64::from(stop),
+            f64::from(votes.stop),
+            f64::from(votes.save),
         ];
         // A place for each rank, so that a sum hands out what each has: their largest is wanted.
         let of_ranks = (0..group.world_size()).map(|rank| match memory {
@@ -96,14 +97,14 @@ impl PendingTally {
     pub(crate) fn wait(
         self,
     ) -> Result<(Tally, bool), everburn_collectives::group::CollectiveError> {
-        let (tally, stop, _) = self.wait_with_memory()?;
-        Ok((tally, stop))
+        let (tally, votes, _) = self.wait_with_memory()?;
+        Ok((tally, votes.stop))
     }
 
-    /// The same, and the most memory that a rank has told of, in bytes.
+    /// The same with all votes, and the most memory that a rank has told of, in bytes.
     pub(crate) fn wait_with_memory(
         self,
-    ) -> Result<(Tally, bool, Option<u64>), everburn_collectives::group::CollectiveError> {
+    ) -> Result<(Tally, Votes, Option<u64>), everburn_collectives::group::CollectiveError> {
         let sums = self.0.wait()?;
         let tally = Tally {
             loss_sum: sums[0],
@@ -111,9 +112,21 @@ impl PendingTally {
             predictions: sums[2] as u64,
             samples: sums[3] as u64,
         };
-        let memory = sums[5..].iter().map(|bytes| *bytes as u64).max();
-        Ok((tally, sums[4] > 0.0, memory.filter(|bytes| *bytes > 0)))
+        let votes = Votes {
+            stop: sums[4] > 0.0,
+            save: sums[5] > 0.0,
+        };
+        let memory = sums[6..].iter().map(|bytes| *bytes as u64).max();
+        Ok((tally, votes, memory.filter(|bytes| *bytes > 0)))
     }
+}
+
+/// What a rank wants after a step, and then what any of them wants.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Votes {
+    pub(crate) stop: bool,
+    /// A checkpoint is due.
+    pub(crate) save: bool,
 }
 
 /// A step's report on its way to burn-train's metrics.

@@ -18,6 +18,7 @@ use everburn_collectives::group::ProcessGroup;
 
 use crate::agreement::Agreement;
 use crate::checkpoint::CheckpointFolder;
+use crate::checkpoint_writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
@@ -277,7 +278,7 @@ impl Trainer {
             validation: validation.clone(),
             state,
             resume,
-            checkpoints,
+            checkpoints: checkpoints.map(CheckpointWriter::new),
             metrics,
             hashes,
             stop: self.stop.clone(),
@@ -311,7 +312,8 @@ impl Trainer {
             Some(_) => training.metric_train_numeric(RankMetric::peak_memory()),
             None => training,
         };
-        let training = match resumed_after_epoch {
+        // A run that goes on within its first epoch has none behind it.
+        let training = match resumed_after_epoch.filter(|epoch| *epoch > 0) {
             Some(epoch) => training.checkpoint(epoch),
             None => training,
         };

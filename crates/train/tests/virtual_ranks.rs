@@ -132,7 +132,10 @@ fn parameters_statistics_and_losses_have_the_same_bits_on_any_number_of_ranks() 
             let over_ranks = train(&model(), &config, world_size);
             for (ours, theirs) in alone.hashes.iter().zip(&over_ranks.hashes) {
                 let (step, difference) = (ours.step, ours.first_difference(theirs));
-                assert_eq!(difference, None, "step {step}, {virtual_ranks} on {world_size}");
+                assert_eq!(
+                    difference, None,
+                    "step {step}, {virtual_ranks} on {world_size}"
+                );
             }
             assert_eq!(alone, over_ranks, "{virtual_ranks} on {world_size} ranks");
         }

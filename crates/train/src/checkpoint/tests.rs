@@ -23,7 +23,7 @@ fn the_newest_and_the_best_are_kept() {
     for epoch in 1..=5 {
         checkpoints.save(&checkpoint(epoch, epoch.min(2))).unwrap();
     }
-    assert_eq!(checkpoints.epochs().unwrap(), [2, 4, 5]);
+    assert_eq!(checkpoints.places().unwrap(), [2, 4, 5].map(Place::from));
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 3, "nothing partial is left behind");
 }
@@ -66,7 +66,7 @@ fn what_a_killed_process_left_is_cleaned_up() {
     std::fs::create_dir(folder.path().join(".partial-x")).unwrap();
     // Killed between the two renames of a replacement.
     let epoch = folder.path().join("epoch-0001");
-    std::fs::rename(&epoch, folder.path().join(".replaced-1")).unwrap();
+    std::fs::rename(&epoch, folder.path().join(".replaced-epoch-0001")).unwrap();
     checkpoints.clean().unwrap();
     assert_eq!(checkpoints.load(1).unwrap(), checkpoint(1, 1));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
