@@ -39,6 +39,58 @@ fn a_training_with_dropout_has_the_same_bits_on_one_two_and_three_ranks() {
 }
 
 #[test]
+fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = hashes(folder.path(), "whole", &["--virtual-ranks", "3"]);
+    // Nine tenths of 96 samples are four batches, so the second step is in the middle of an epoch.
+    let arguments = ["train", "mnist-bn", "--data", "synthetic", "--steps", "3"];
+    Everburn::new(folder.path(), arguments)
+        .args(["--train-samples", "96", "--test-samples", "20"])
+        .args([
+            "--batch-size",
+            "24",
+            "--epochs",
+            "3",
+            "--virtual-ranks",
+            "3",
+        ])
+        .args(["--hash-every", "1", "--run-dir", "run", "--ranks", "2"])
+        .args(["--checkpoint-every", "2steps"])
+        .run()
+        .succeeded();
+    let run = Run::new(folder.path().join("run"));
+    assert!(
+        run.path
+            .join("checkpoints/epoch-0000-batch-000002")
+            .is_dir()
+    );
+    let again = [
+        "train",
+        "--resume",
+        "--run-dir",
+        "run",
+        "--steps",
+        "8",
+        "--ranks",
+        "3",
+    ];
+    let ended = Everburn::new(folder.path(), again).run().succeeded();
+    let text = run.text("hashes.jsonl");
+    let gone_on = text.lines().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(gone_on, whole, "{ended}");
+    let trained = run
+        .metrics()
+        .into_iter()
+        .filter(|line| line["kind"] == "train");
+    let samples = trained.map(|line| line["samples"].as_u64().unwrap());
+    assert_eq!(
+        samples.collect::<Vec<_>>(),
+        [87, 87],
+        "what came before the checkpoint counts"
+    );
+}
+
+#[test]
 fn virtual_ranks_that_cannot_be_shared_out_are_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |flags: &[&str], messages: &[&str]| {

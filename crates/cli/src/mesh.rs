@@ -43,6 +43,12 @@ pub(crate) fn settle(
             "virtual ranks are for replicas: leave --mesh and --pipeline away, or --virtual-ranks",
         ));
     }
+    if let (false, Some(_)) = (mesh.is_data_only(), config.training.hash_every) {
+        return Err(CliError::usage_with_help(
+            format!("--hash-every and the mesh {mesh} do not go together"),
+            "no rank has the whole state: leave --hash-every away",
+        ));
+    }
     if !mesh.is_data_only() && config.ranks.strategy != Strategy::Ddp {
         let name = match config.ranks.strategy {
             Strategy::ModelParallel => "model-parallel",
@@ -147,6 +153,14 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError>
 fn check_layers(config: &RunConfig, mesh: Mesh) -> Result<(), CliError> {
     if mesh.tensor == 1 {
         return Ok(());
+    }
+    let dropout = config.gpt.config(&config.model).map(|gpt| gpt.dropout);
+    if let Some(dropout) = dropout.filter(|dropout| *dropout > 0.0) {
+        return Err(CliError::usage_with_help(
+            format!("a dropout of {dropout} and the mesh {mesh} do not go together"),
+            "ranks that share layers would all drop the same places of their parts: use dropout = 0.0 in \
+             [gpt], or tensor=1",
+        ));
     }
     let plan = PlanShards(mesh.tensor);
     let shards = registry::visit(&config.model, &config.model_options(), plan)?;

@@ -45,6 +45,7 @@ where
         tensor_rules: model.tensor_rules(),
         max_gradient_norm: trainer.config.ddp.max_gradient_norm,
         activation_checkpointing: trainer.config.activation_checkpointing,
+        overlap: trainer.config.overlap,
         ..MeshParallelConfig::new(parallelism.mesh, stages)
     };
     let (group, device) = (trainer.group.clone(), trainer.device.clone());

@@ -338,7 +338,11 @@ impl<'a> RankJob<'a> {
         let writer = Writer {
             tokenizer: text.tokenizer.clone(),
             context: config.context,
-            device: trainer.device.clone(),
+            // A model over ranks is put together in the memory of the host.
+            device: match self.parallelism {
+                Some(_) => Device::flex(),
+                None => trainer.device.clone(),
+            },
         };
         let every = self.config.text.sample_every;
         let samples = writer.samples(every, self.config.training.seed)?;

@@ -1,6 +1,7 @@
 //! Parameters that several stages hold, and the norm of all stages' gradients.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -123,6 +124,23 @@ impl SharedParameters {
         visitor.result.map(|()| visitor.gradients)
     }
 
+    /// Checks that the ranks which share a parameter hold the same numbers. All of them call it.
+    ///
+    /// # Errors
+    /// [`PipelineError::Parameter`], on all of them, if they do not; [`PipelineError`] if the exchange fails.
+    pub fn verify<M: Module>(&self, model: &M) -> Result<(), PipelineError> {
+        let mut visitor = Verify {
+            groups: &self.groups,
+            paths: &self.paths,
+            walk: Walk::default(),
+            result: Ok(()),
+        };
+        if !self.groups.is_empty() {
+            model.visit(&mut visitor);
+        }
+        visitor.result
+    }
+
     /// The norm of all gradients of all ranks together, each parameter counted once; where it is above
     /// `max`, the gradients are made smaller by the same factor on all ranks.
     ///
@@ -223,6 +241,55 @@ impl ModuleVisitor for Sum<'_> {
         if let (Some(group), Ok(())) = (group, &self.result) {
             let path = &self.paths[position];
             self.result = self.over(group, path, param);
+        }
+    }
+
+    fn visit_int<const D: usize>(&mut self, _param: &Param<Tensor<D, Int>>) {
+        self.walk.next();
+    }
+
+    fn visit_bool<const D: usize>(&mut self, _param: &Param<Tensor<D, Bool>>) {
+        self.walk.next();
+    }
+}
+
+struct Verify<'a> {
+    groups: &'a HashMap<usize, ProcessGroup>,
+    paths: &'a [String],
+    walk: Walk,
+    result: Result<(), PipelineError>,
+}
+
+impl Verify<'_> {
+    fn compare<const D: usize>(
+        group: &ProcessGroup,
+        path: &str,
+        param: &Param<Tensor<D>>,
+    ) -> Result<(), PipelineError> {
+        let wrong = |reason: String| PipelineError::Parameter {
+            path: path.to_string(),
+            reason,
+        };
+        let data = param.val().without_autodiff().try_into_data();
+        let data = data.map_err(|error| wrong(error.to_string()))?;
+        let mut hash = DefaultHasher::new();
+        data.as_bytes().hash(&mut hash);
+        let all = group.all_gather(vec![hash.finish() as i64]).wait()?;
+        match all.iter().position(|other| *other != all[0]) {
+            None => Ok(()),
+            Some(rank) => Err(wrong(format!(
+                "rank {rank} of those that share it has other numbers than the first"
+            ))),
+        }
+    }
+}
+
+impl ModuleVisitor for Verify<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let position = self.walk.next();
+        let group = self.groups.get(&position);
+        if let (Some(group), Ok(())) = (group, &self.result) {
+            self.result = Self::compare(group, &self.paths[position], param);
         }
     }
 

@@ -23,6 +23,7 @@ use self::groups::Groups;
 use self::pass::{TrainingPass, output_of};
 use self::shards::Shards;
 use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::agreement::Agreement;
 use crate::error::TrainError;
 use crate::mesh::{Axis, Coordinates, Mesh};
 use crate::model_over_ranks::ModelOverRanks;
@@ -58,6 +59,8 @@ pub struct MeshParallelConfig {
     pub max_gradient_norm: Option<f32>,
     /// What backward passes compute again.
     pub activation_checkpointing: ActivationCheckpointing,
+    /// Gradients travel while the last backward pass still runs.
+    pub overlap: bool,
 }
 
 impl MeshParallelConfig {
@@ -71,7 +74,32 @@ impl MeshParallelConfig {
             tensor_rules: Vec::new(),
             max_gradient_norm: None,
             activation_checkpointing: ActivationCheckpointing::None,
+            overlap: true,
         }
+    }
+
+    /// Compares the configurations of all ranks, which all call it.
+    fn agree(&self, job: &ProcessGroup) -> Result<(), TrainError> {
+        let Self {
+            mesh,
+            stages,
+            schedule,
+            micro_batches,
+            tensor_rules,
+            max_gradient_norm,
+            activation_checkpointing,
+            overlap,
+        } = self;
+        Agreement::default()
+            .and("mesh", mesh)
+            .and("stages", format!("{stages:?}"))
+            .and("schedule", schedule)
+            .and("micro-batches", micro_batches)
+            .and("layers that are cut", format!("{tensor_rules:?}"))
+            .and("max-gradient-norm", format!("{max_gradient_norm:?}"))
+            .and("activation-checkpointing", activation_checkpointing)
+            .and("overlap", overlap)
+            .check(job)
     }
 }
 
@@ -112,6 +140,7 @@ pub struct MeshParallel<M, O> {
     max_gradient_norm: Option<f64>,
     device: Device,
     checkpointing: ActivationCheckpointing,
+    overlap: bool,
     types: PhantomData<fn(M) -> O>,
 }
 
@@ -133,6 +162,7 @@ where
         config: MeshParallelConfig,
         device: Device,
     ) -> Result<Self, TrainError> {
+        config.agree(&job)?;
         let MeshParallelConfig { mesh, stages, .. } = config;
         let refuse = |reason: String| Err(TrainError::Config(reason));
         if mesh.world_size() != job.world_size() {
@@ -187,6 +217,7 @@ where
             max_gradient_norm: config.max_gradient_norm.map(f64::from),
             device,
             checkpointing: config.activation_checkpointing,
+            overlap: config.overlap,
             types: PhantomData,
         })
     }
@@ -230,6 +261,10 @@ where
         self.micro_batches
     }
 
+    fn max_gradient_norm(&self) -> Option<f64> {
+        self.max_gradient_norm
+    }
+
     fn prepare(&self, model: Supervised<M, O>) -> Result<Supervised<M, O>, TrainError> {
         let holders = self.job_holders(|place| {
             let ranks = 0..self.mesh.world_size();
@@ -251,6 +286,7 @@ where
     }
 
     fn verify(&self, model: &Supervised<M, O>) -> Result<(), TrainError> {
+        self.shared.verify(model)?;
         match self.mesh.tensor {
             1 => Ok(()),
             _ => Ok(verify_whole_parameters(model, &self.groups.tensor)?),
@@ -268,6 +304,7 @@ where
         let mut pass = TrainingPass::<M, O> {
             model: model.model(),
             step: &step,
+            overlap: self.overlap,
             samples: samples.collect(),
             inputs: Vec::new(),
             targets: Vec::new(),
@@ -328,9 +365,11 @@ where
     }
 
     fn gather(&self, model: Supervised<M, O>) -> Result<Supervised<M, O>, TrainError> {
-        let model = self.shards.join(model, &self.groups.tensor, &self.device)?;
+        // The whole model may be too large for a rank's device.
+        let host = Device::flex();
+        let model = self.shards.join(model, &self.groups.tensor, &host)?;
         let holders = self.job_holders(|place| vec![self.first_at(place)]);
-        let model = gather(model, &self.groups.job, &holders, &self.device)?;
+        let model = gather(model, &self.groups.job, &holders, &host)?;
         Ok(match self.groups.job.rank() {
             0 => forget_shards(model),
             _ => model,

@@ -3,6 +3,7 @@
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
 
+use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::tally::Tally;
 
@@ -15,6 +16,9 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
 
     /// Into how many micro-batches a replica's share of a batch is cut.
     fn micro_batches(&self) -> usize;
+
+    /// Where the norm of all gradients is above this, [`step`](Self::step) makes them smaller.
+    fn max_gradient_norm(&self) -> Option<f64>;
 
     /// This rank's part of the model, with rank 0's values. All ranks call it.
     ///
@@ -67,4 +71,43 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
     /// # Errors
     /// If the exchange fails.
     fn gather_optimizer(&self, model: &M, part: Vec<u8>) -> Result<Vec<u8>, TrainError>;
+}
+
+impl TrainingConfig {
+    /// Refuses what a model over several ranks does not do, or does otherwise.
+    pub(crate) fn validate_over<M, B>(
+        &self,
+        over: &dyn ModelOverRanks<M, B>,
+    ) -> Result<(), TrainError> {
+        let refuse = |what: &str| {
+            Err(TrainError::Config(format!(
+                "{what} and a model over several ranks do not go together"
+            )))
+        };
+        if self.virtual_ranks.is_some() {
+            return refuse("--virtual-ranks");
+        }
+        if self.hash_every.is_some() {
+            return refuse("--hash-every");
+        }
+        if self.sync_batch_norm {
+            return refuse("--sync-batch-norm");
+        }
+        let wrong = |what: String| Err(TrainError::Config(what));
+        let norm = self.ddp.max_gradient_norm.map(f64::from);
+        if norm != over.max_gradient_norm() {
+            let theirs = over.max_gradient_norm();
+            return wrong(format!(
+                "the training is to clip gradients at {norm:?}, and the model over ranks at {theirs:?}"
+            ));
+        }
+        let parts = over.micro_batches();
+        if self.accumulate > 1 && self.accumulate != parts {
+            return wrong(format!(
+                "the training is to run a batch in {} parts, and the model over ranks in {parts}",
+                self.accumulate
+            ));
+        }
+        Ok(())
+    }
 }

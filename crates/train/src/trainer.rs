@@ -224,10 +224,8 @@ impl Trainer {
         let readers = over.map_or(&self.group, |over| over.replicas());
         let micro_batches = over.map(|over| over.micro_batches());
         self.config.validate(readers.world_size())?;
-        if over.is_some() && self.config.virtual_ranks.is_some() {
-            return Err(TrainError::Config(
-                "--virtual-ranks and a model over several ranks do not go together yet".to_string(),
-            ));
+        if let Some(over) = over {
+            self.config.validate_over(&**over)?;
         }
         self.check_agreement(data)?;
         let autodiff = self

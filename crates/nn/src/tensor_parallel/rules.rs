@@ -80,7 +80,8 @@ impl TensorRule {
 ///
 /// Its `forward` must bear that a column shard yields fewer features: an attention reads the number
 /// of its heads from what its layers yield. Dropout on what is whole must draw the same numbers on
-/// all ranks.
+/// all ranks; on parts of it, ranks that draw the same numbers drop the same places of their parts, so a
+/// model with dropout there has no rules for these layers.
 ///
 /// ```
 /// use burn::module::Module;

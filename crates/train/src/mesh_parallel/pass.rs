@@ -14,6 +14,8 @@ use crate::tally::{Report, Tally};
 pub(super) struct TrainingPass<'a, M, O: Objective> {
     pub(super) model: &'a M,
     pub(super) step: &'a Synchronization,
+    /// Whether gradients leave during the last backward pass.
+    pub(super) overlap: bool,
     /// By micro-batch.
     pub(super) samples: Vec<usize>,
     pub(super) inputs: Vec<Option<O::Input>>,
@@ -28,7 +30,7 @@ where
 {
     fn model(&mut self, micro_batch: usize) -> M {
         let samples = self.samples[micro_batch];
-        if micro_batch + 1 == self.samples.len() {
+        if self.overlap && micro_batch + 1 == self.samples.len() {
             self.step.watch_last(self.model, samples)
         } else {
             self.step.watch(self.model, samples)

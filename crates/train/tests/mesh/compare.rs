@@ -11,26 +11,28 @@ pub(crate) fn difference(a: &[f32], b: &[f32]) -> f32 {
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// One step of plain descent by the whole gradient, which then is what a parameter has changed by.
-pub(crate) fn one_step(config: &TrainingConfig) -> TrainingConfig {
+/// So far a gradient is followed when it is to be seen in what a parameter has changed by: far enough for
+/// the rounding of the parameter not to matter.
+const FAR: f64 = 64.0;
+
+/// One step of plain descent, which shows the whole gradient.
+fn one_step(config: &TrainingConfig) -> TrainingConfig {
     let mut config = config.clone();
     config.steps = Some(1);
     config.optimizer.momentum = 0.0;
-    config.optimizer.learning_rate = 1.0;
+    config.optimizer.learning_rate = FAR;
     config
 }
 
 /// Compares the gradient of each parameter by its largest element.
-pub(crate) fn assert_gradients(before: &[Vec<f32>], alone: &Trained, cut: &Trained, about: &Cut) {
+fn assert_gradients(before: &[Vec<f32>], alone: &Trained, cut: &Trained, about: &Cut) {
     let changes = before.iter().zip(&alone.parameters);
     let of_all = changes.map(|(a, b)| difference(a, b)).fold(0.0, f32::max);
     for (index, before) in before.iter().enumerate() {
         let (alone, cut) = (&alone.parameters[index], &cut.parameters[index]);
         let largest = difference(before, alone);
-        let rounding = before
-            .iter()
-            .fold(0.0f32, |most, value| most.max(value.abs()))
-            * 3e-7;
+        let values = before.iter().map(|value| value.abs());
+        let rounding = values.fold(0.0, f32::max) * f32::EPSILON;
         let off = difference(alone, cut);
         assert!(
             // Some are nothing but rounding: a bias of keys changes no share of an attention.
@@ -55,6 +57,18 @@ pub(crate) fn compare<M, O, I>(
     let before = parameters(model);
     let step = train::<_, O, _>(model, data, &first, None);
     let alone = train::<_, O, _>(model, data, config, None);
+    assert_eq!(
+        Some(alone.losses.len()),
+        config.steps,
+        "as many as are wanted"
+    );
+    let moved = before.iter().zip(&alone.parameters);
+    let moved = moved.map(|(a, b)| difference(a, b)).fold(0.0, f32::max);
+    assert!(moved > 1e-2, "parameters have moved by {moved} only");
+    if let Some(most) = config.ddp.max_gradient_norm {
+        let clipped = |norm: &Option<f64>| norm.is_some_and(|norm| norm > f64::from(most));
+        assert!(alone.norms.iter().any(clipped), "nothing is clipped");
+    }
     // What is accumulated alone are the micro-batches of a mesh.
     let [first, config] = [&first, config].map(|config| TrainingConfig {
         accumulate: 1,
@@ -75,6 +89,10 @@ pub(crate) fn assert_close(alone: &Trained, cut: &Trained, about: &Cut) {
             (a - b).abs() <= 1e-5 * a.abs().max(1.0),
             "{a} {b} {about:?}"
         );
+    }
+    for (a, b) in alone.norms.iter().zip(&cut.norms) {
+        let (a, b) = (a.unwrap_or(0.0), b.unwrap_or(0.0));
+        assert!((a - b).abs() <= 1e-4 * a, "norms {a} {b} {about:?}");
     }
     assert_eq!(alone.parameters.len(), cut.parameters.len(), "{about:?}");
     let pairs = alone.parameters.iter().zip(&cut.parameters);

@@ -6,7 +6,7 @@ mod training;
 use std::ops::Range;
 
 use burn::prelude::*;
-use everburn_models::gpt::GptConfig;
+use everburn_models::gpt::{GptConfig, Positions};
 use everburn_models::mnist::MnistConfig;
 use everburn_models::resnet50::{ResNet50Config, Stem};
 use everburn_schedules::ScheduleKind;
@@ -32,6 +32,15 @@ fn each_schedule(ranks: Range<usize>, micro_batches: &[usize]) -> Vec<Cut> {
     cuts
 }
 
+/// Two stages a rank, on so many ranks.
+fn interleaved(ranks: usize, micro_batches: &[usize]) -> Vec<Cut> {
+    let of = |count: &usize| Cut {
+        chunks: 2,
+        ..cut(ranks, ScheduleKind::Interleaved1F1B, *count)
+    };
+    micro_batches.iter().map(of).collect()
+}
+
 /// Two ranks that share each layer, and two by two along each pair of axes.
 fn meshes_of_four(kind: ScheduleKind, micro_batches: usize) -> Vec<Cut> {
     let meshes = [mesh(1, 1, 2), mesh(2, 2, 1), mesh(2, 1, 2), mesh(1, 2, 2)];
@@ -45,13 +54,10 @@ fn meshes_of_four(kind: ScheduleKind, micro_batches: usize) -> Vec<Cut> {
 #[test]
 fn the_two_convolution_net_in_two_and_four_stages_by_every_schedule() {
     let model = drawn(MnistConfig::new().init(&Device::flex()));
-    let data = images(200);
+    let data = images(340);
     let config = config(20, OptimizerKind::Sgd);
     let mut cuts = each_schedule(2..5, &[1, 2, 8]);
-    cuts.push(Cut {
-        chunks: 2,
-        ..cut(2, ScheduleKind::Interleaved1F1B, 4)
-    });
+    cuts.extend(interleaved(2, &[1, 2, 4, 8]));
     cuts.extend(meshes_of_four(ScheduleKind::OneForwardOneBackward, 4));
     compare::<_, Classification<4>, _>(&model, &data, &config, &cuts);
 }
@@ -68,11 +74,28 @@ fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
     let mut config = config(20, OptimizerKind::Sgd);
     config.ddp.max_gradient_norm = Some(0.5);
     let mut cuts = each_schedule(2..5, &[1, 2, 8]);
-    cuts.push(Cut {
-        chunks: 2,
-        ..cut(2, ScheduleKind::Interleaved1F1B, 4)
-    });
+    cuts.extend(interleaved(2, &[1, 2, 8]));
     cuts.extend(meshes_of_four(ScheduleKind::ZeroBubbleH1, 2));
+    cuts.push(Cut {
+        mesh: mesh(2, 2, 2),
+        ..cut(1, ScheduleKind::OneForwardOneBackward, 2)
+    });
+    compare::<_, NextToken, _>(&model, &data, &config, &cuts);
+}
+
+#[test]
+fn a_decoder_with_rotary_positions_in_eight_stages_on_four_ranks() {
+    let (data, vocabulary) = texts();
+    let gpt = GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(16)
+        .with_layers(6)
+        .with_heads(2)
+        .with_positions(Positions::Rotary);
+    let model = drawn(gpt.init(&Device::flex()));
+    let config = config(20, OptimizerKind::Sgd);
+    let mut cuts = interleaved(4, &[1, 2, 8]);
+    cuts.extend(meshes_of_four(ScheduleKind::OneForwardOneBackward, 2));
     compare::<_, NextToken, _>(&model, &data, &config, &cuts);
 }
 
@@ -109,18 +132,13 @@ fn a_residual_net_in_stages_equals_the_same_micro_batches_on_one_device() {
         .with_width(4)
         .with_classes(10);
     let model = drawn(config_of_model.init(&Device::flex()));
-    let data = images(68);
-    let mut config = config(3, OptimizerKind::Sgd);
+    let data = images(340);
+    let mut config = config(20, OptimizerKind::Sgd);
     for count in [1, 2, 8] {
         // Batch norm works on a micro-batch, on one device too.
         config.accumulate = count;
         let mut cuts = each_schedule(2..5, &[count]);
-        if count == 2 {
-            cuts.push(Cut {
-                chunks: 2,
-                ..cut(2, ScheduleKind::Interleaved1F1B, count)
-            });
-        }
+        cuts.extend(interleaved(2, &[count]));
         compare::<_, Classification<4>, _>(&model, &data, &config, &cuts);
     }
 }
@@ -136,7 +154,8 @@ fn stages_have_the_bits_of_one_device_that_accumulates_the_same_micro_batches() 
             ..config.clone()
         };
         let alone = train::<_, Classification<4>, _>(&model, &data, &accumulating, None);
-        for about in each_schedule(2..5, &[count]) {
+        let cuts = each_schedule(2..5, &[count]).into_iter();
+        for about in cuts.chain(interleaved(2, &[count])) {
             let stages = train::<_, Classification<4>, _>(&model, &data, &config, Some(&about));
             assert_eq!(alone, stages, "{about:?}");
         }

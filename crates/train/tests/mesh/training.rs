@@ -149,6 +149,8 @@ pub(crate) fn cut(ranks: usize, kind: ScheduleKind, micro_batches: usize) -> Cut
 pub(crate) struct Trained {
     pub(crate) losses: Vec<f64>,
     pub(crate) parameters: Vec<Vec<f32>>,
+    /// Of each step, before clipping.
+    pub(crate) norms: Vec<Option<f64>>,
     pub(crate) test_loss: f64,
 }
 
@@ -234,13 +236,13 @@ where
     });
     let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let lines = lines.lines();
-    let steps = lines.map(|line| serde_json::from_str::<MetricLine>(line).unwrap());
+    let lines = lines.map(|line| serde_json::from_str::<MetricLine>(line).unwrap());
+    let steps = lines.filter(|line| line.kind == MetricKind::Step);
+    let steps = steps.collect::<Vec<_>>();
     let (model, report) = &results[0];
     Trained {
-        losses: steps
-            .filter(|line| line.kind == MetricKind::Step)
-            .map(|line| line.loss)
-            .collect(),
+        losses: steps.iter().map(|line| line.loss).collect(),
+        norms: steps.iter().map(|line| line.gradient_norm).collect(),
         parameters: parameters(model),
         test_loss: report.test_loss.unwrap(),
     }
