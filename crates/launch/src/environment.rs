@@ -214,6 +214,16 @@ impl RankEnvironment {
         })
     }
 
+    /// The store's address as `rendezvous` takes it, `tcp://host:port`.
+    #[must_use]
+    pub fn init_method(&self) -> String {
+        let (host, port) = (&self.master_addr, self.master_port);
+        match host.contains(':') && !host.starts_with('[') {
+            true => format!("tcp://[{host}]:{port}"),
+            false => format!("tcp://{host}:{port}"),
+        }
+    }
+
     /// Which launcher counts and what it has told, in one line for the user.
     ///
     /// ```

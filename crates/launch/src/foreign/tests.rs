@@ -375,6 +375,7 @@ fn hydra_must_be_told_a_port() {
         ("MASTER_ADDR", "::1"),
     ];
     assert_eq!(rank_of(&[&pmix, &port]).rank, 1);
+    assert_eq!(rank_of(&[&pmix, &port]).init_method(), "tcp://[::1]:1");
 }
 
 #[test]
