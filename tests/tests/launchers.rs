@@ -1,9 +1,10 @@
 //! Ranks that other launchers start: the variables that `mpirun` and `srun` set, made up, and the real
 //! `torchrun`.
 
+use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 
-use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port};
+use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port, skip};
 
 /// Three steps on synthetic digits, for which ranks wait 20 seconds at the most.
 fn three_steps(folder: &Path) -> Everburn {
@@ -95,6 +96,26 @@ fn ranks_of_srun_train_together_on_a_port_reckoned_from_the_job() {
         &ended,
         "a port reckoned from SLURM_JOB_ID and SLURM_STEP_ID",
     );
+}
+
+#[test]
+fn pods_of_a_kubernetes_job_train_together() {
+    let name = rustix::system::uname();
+    let host = name.nodename().to_string_lossy().into_owned();
+    if (host.as_str(), 0).to_socket_addrs().is_err() {
+        let why = format!("this machine does not know its own name, {host}");
+        return skip("pods_of_a_kubernetes_job_train_together", &why);
+    }
+    let ended = two_ranks_train(|rank, port| {
+        [
+            ("JOB_COMPLETION_INDEX", rank.to_string()),
+            ("WORLD_SIZE", "2".into()),
+            ("MASTER_ADDR", host.clone()),
+            ("MASTER_PORT", port.to_string()),
+            ("EVERBURN_JOB_TOKEN", "secret".into()),
+        ]
+    });
+    only_rank_0_says(&ended, "started by Kubernetes (indexed job)");
 }
 
 #[test]

@@ -215,9 +215,16 @@ impl RankEnvironment {
     }
 
     /// The store's address as `rendezvous` takes it, `tcp://host:port`.
+    ///
+    /// Pod 0 of a Kubernetes job serves it at all of its addresses: the name by which the others find
+    /// it comes a while after the pod, and the others ask again and again.
     #[must_use]
     pub fn init_method(&self) -> String {
         let (host, port) = (&self.master_addr, self.master_port);
+        let pod_0 = self.rank == 0 && self.origin.started_by == StartedBy::Kubernetes;
+        if pod_0 && !foreign::is_loopback(host) {
+            return format!("tcp://0.0.0.0:{port}");
+        }
         match host.contains(':') && !host.starts_with('[') {
             true => format!("tcp://[{host}]:{port}"),
             false => format!("tcp://{host}:{port}"),

@@ -311,7 +311,8 @@ fn given<T>(value: T, name: &str) -> Derived<T> {
     Derived { value, from }
 }
 
-fn is_loopback(host: &str) -> bool {
+/// Whether a host is this machine by its very name.
+pub(crate) fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
