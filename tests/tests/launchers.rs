@@ -200,7 +200,16 @@ fn ranks_of_torchrun_train_over_its_store() {
     let start = |arguments: &[&str], run: &str| {
         let arguments = ["--nproc-per-node", "2"].iter().chain(arguments);
         Everburn::train(folder.path(), "mnist")
-            .args(["--steps", "50", "--run-dir", run, "--timeout", "20"])
+            .args([
+                "--steps",
+                "50",
+                "--epochs",
+                "10",
+                "--run-dir",
+                run,
+                "--timeout",
+                "20",
+            ])
             .by(folder.path(), &torchrun, arguments)
             .env("OMP_NUM_THREADS", "1")
             .run()
