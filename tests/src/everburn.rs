@@ -63,16 +63,7 @@ impl Everburn {
     {
         let mark = new_mark();
         let mut command = Command::new(binary());
-        let home = folder.join("home");
-        command
-            .current_dir(folder)
-            .stdin(Stdio::null())
-            .env_clear()
-            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
-            .env("HOME", &home)
-            .env("XDG_CACHE_HOME", home.join("cache"))
-            .env("EVERBURN_OFFLINE", "1")
-            .env(MARK, &mark);
+        surround(&mut command, folder, &mark);
         let output = ["stdout", "stderr"].map(|name| folder.join(format!("{name}-{mark}")));
         let this = Self {
             command,
@@ -119,6 +110,19 @@ impl Everburn {
         self
     }
 
+    /// Starts it through another program, a launcher say, whose arguments end where the binary's name
+    /// comes. Variables that are to be set are set after this.
+    #[must_use]
+    pub fn by<I>(mut self, folder: &Path, program: &Path, arguments: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<OsStr>>,
+    {
+        self.command = Command::new(program);
+        surround(&mut self.command, folder, &self.mark);
+        self.command.args(arguments).arg(binary());
+        self
+    }
+
     /// Nobody reads its standard output: a pipe whose other end is closed, as after `| head -1`.
     #[must_use]
     pub fn read_by_nobody(mut self) -> Self {
@@ -151,4 +155,18 @@ impl Everburn {
     pub fn run(self) -> Ended {
         self.start().wait()
     }
+}
+
+/// A folder to run in, and an environment without anything of the test's own.
+fn surround(command: &mut Command, folder: &Path, mark: &str) {
+    let home = folder.join("home");
+    command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .env_clear()
+        .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+        .env("HOME", &home)
+        .env("XDG_CACHE_HOME", home.join("cache"))
+        .env("EVERBURN_OFFLINE", "1")
+        .env(MARK, mark);
 }

@@ -170,8 +170,13 @@ impl RunConfig {
             None => CliError::usage(error.to_string()),
         })?;
         if let Some(environment) = environment.filter(|rank| rank.launcher_pid.is_none()) {
-            config.ranks.ranks = environment.local_world_size;
-            config.ranks.nodes = environment.world_size / environment.local_world_size.max(1);
+            // Machines need not have equal numbers of ranks; the product must be right.
+            let (all, here) = (environment.world_size, environment.local_world_size.max(1));
+            let (ranks, nodes) = match all % here {
+                0 => (here, all / here),
+                _ => (all, 1),
+            };
+            (config.ranks.ranks, config.ranks.nodes) = (ranks, nodes);
         }
         config.validate_ranks()?;
         let parallelism = mesh::settle(&mut config, arguments)?;

@@ -43,7 +43,9 @@ pub(crate) fn run(
     let run = RunDirectory::open(&arguments.run_dir)?;
     let config = run.read_config::<RunConfig>()?;
     let config = config.for_evaluation(&arguments.data, &arguments.ranks)?;
-    if environment.is_none() {
+    if let Some(environment) = environment {
+        rank::limit_threads(environment, &config.ranks)?;
+    } else {
         devices::check(&config.ranks.devices, config.ranks.ranks)?;
         let plan = launching::plan(&config.ranks, &arguments.ranks)?;
         if config.world_size() > 1 {

@@ -2,8 +2,8 @@
 //!
 //! The same program plays three parts. Started by a user with one rank, it trains in its own
 //! process. Started with several, it is the *launcher*: it checks everything that can be checked,
-//! then starts itself once a rank. Started by a launcher (ours, `torchrun`, anything that sets
-//! `RANK` and `WORLD_SIZE`), it is a *rank*.
+//! then starts itself once a rank. Started by a launcher (ours, `torchrun`, `srun`, `mpirun`, anything
+//! that sets `RANK` and `WORLD_SIZE`), it is a *rank*.
 
 #![allow(clippy::print_stderr, reason = "a command talks to its user")]
 
@@ -48,14 +48,14 @@ use crate::arguments::{Arguments, Command};
 use crate::logging::LogOutput;
 
 fn main() -> ExitCode {
-    let rank = match rank::from_environment() {
+    let arguments = Arguments::parse();
+    let rank = match rank::from_environment(&arguments.command) {
         Ok(rank) => rank,
         Err(error) => {
             error.print();
             return ExitCode::from(error::EXIT_USAGE);
         }
     };
-    let arguments = Arguments::parse();
     let log = LogOutput::start(rank.is_some());
     let result = match &arguments.command {
         Command::Train(train) if train.list => list::run(),

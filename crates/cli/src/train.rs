@@ -225,6 +225,7 @@ fn train_as_rank(
     arguments: &TrainArguments,
     environment: &RankEnvironment,
 ) -> Result<ExitCode, CliError> {
+    rank::limit_threads(environment, &config.ranks)?;
     let loaded = data::load(&config)?;
     resolve_data(&mut config, &loaded);
     let ours = environment.launcher_pid.is_some();

@@ -55,3 +55,8 @@ pub mod prelude {
         TrainingData, TrainingReport, data_parallel,
     };
 }
+
+/// The page for those who come from PyTorch: its lines of Rust are compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/from-pytorch.md")]
+pub struct FromPyTorch;

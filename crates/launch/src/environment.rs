@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use crate::error::RankEnvironmentError;
 use crate::failure::{FailureKind, RankFailure, report_failure};
+use crate::foreign::{self, Surroundings};
+use crate::origin::{Origin, StartedBy};
 use crate::orphan;
 
 /// The environment variables between launcher and rank. The first eight are PyTorch's.
@@ -32,6 +34,12 @@ pub mod variables {
     pub const ERROR_FILE: &str = "EVERBURN_ERROR_FILE";
     /// How many threads the rank's thread pool has.
     pub const THREADS: &str = "RAYON_NUM_THREADS";
+    /// Which launcher's variables count, where there are those of several: `open-mpi`, `mvapich`,
+    /// `pmi`, `slurm` or `kubernetes`; or `none` of these, where they are there by accident. RANK
+    /// counts in any case.
+    pub const LAUNCHER: &str = "EVERBURN_LAUNCHER";
+    /// Set by `torchrun` for each rank.
+    pub(crate) const TORCHRUN_ID: &str = "TORCHELASTIC_RUN_ID";
 }
 
 /// What a launcher (ours, `torchrun`, or a person) told this process about its place.
@@ -75,46 +83,87 @@ pub struct RankEnvironment {
     pub launcher_pid: Option<u32>,
     /// Where this rank reports its error.
     pub error_file: Option<PathBuf>,
+    /// What started this rank.
+    pub origin: Origin,
 }
 
 impl RankEnvironment {
-    /// Whether this process was started as a rank.
+    /// Whether RANK is set: by our launcher, `torchrun`, or a person.
     #[must_use]
     pub fn is_present() -> bool {
         std::env::var_os(variables::RANK).is_some()
     }
 
-    /// Reads the environment of this process.
+    /// Finds out whether this process is a rank: by RANK and its companions where that is set, else
+    /// by the variables of `srun`, `mpirun` and their kin, or of a Kubernetes job.
+    ///
+    /// `None`: nobody has started it as one of several ranks. See the documents, docs/launching.md, for
+    /// what counts where there are variables of several launchers.
+    ///
+    /// ```
+    /// use everburn_launch::{RankEnvironment, StartedBy};
+    ///
+    /// let told = [
+    ///     ("OMPI_COMM_WORLD_RANK", "1"),
+    ///     ("OMPI_COMM_WORLD_SIZE", "4"),
+    ///     ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+    ///     ("MASTER_PORT", "29500"),
+    /// ];
+    /// let rank = RankEnvironment::detect(|name| {
+    ///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+    /// })?;
+    /// let rank = rank.expect("one of four ranks");
+    /// assert_eq!((rank.rank, rank.world_size), (1, 4));
+    /// assert_eq!(rank.master_addr, "127.0.0.1"); // all four are on this machine
+    /// assert_eq!(rank.origin.started_by, StartedBy::OpenMpi);
+    /// # Ok::<(), everburn_launch::RankEnvironmentError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`RankEnvironmentError`] naming the variable that is missing or makes no sense.
+    /// [`RankEnvironmentError`] naming the variables that are there, that are missing, that make no
+    /// sense or contradict each other.
+    pub fn detect(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, RankEnvironmentError> {
+        if lookup(variables::RANK).is_some() {
+            return Self::from_lookup(lookup).map(Some);
+        }
+        foreign::find(&Surroundings { lookup: &lookup })
+    }
+
+    /// Reads RANK and its companions in the environment of this process.
+    ///
+    /// # Errors
+    /// [`RankEnvironmentError`] naming the variables that are missing or make no sense.
     pub fn from_env() -> Result<Self, RankEnvironmentError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Reads the variables through `lookup`, for tests and for other sources.
+    /// Reads RANK and its companions through `lookup`, for tests and for other sources.
     ///
     /// # Errors
-    /// [`RankEnvironmentError`] naming the variable that is missing or makes no sense.
+    /// [`RankEnvironmentError`] naming the variables that are missing or make no sense.
     pub fn from_lookup(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, RankEnvironmentError> {
         use variables as v;
-        let optional = |name| lookup(name).filter(|value| !value.is_empty());
-        let text = |name| optional(name).ok_or(RankEnvironmentError::Missing { name });
-        let number = |name, value: String| {
-            value
-                .parse::<usize>()
-                .map_err(|_| RankEnvironmentError::Invalid {
-                    name,
-                    value,
-                    expected: "a number".into(),
-                })
+        let surroundings = Surroundings { lookup: &lookup };
+        let needed = [v::RANK, v::WORLD_SIZE, v::MASTER_ADDR, v::MASTER_PORT];
+        let values = needed.map(|name| surroundings.text(name));
+        let [Some(_), Some(_), Some(master_addr), Some(port)] = values else {
+            let missing = needed.into_iter().zip(values);
+            let missing = missing.filter(|(_, value)| value.is_none());
+            return Err(RankEnvironmentError::Incomplete {
+                found: surroundings.set_among(&needed),
+                missing: missing.map(|(name, _)| name.to_owned()).collect(),
+                advice: "start this through a launcher (`--ranks N`), or set RANK, WORLD_SIZE, \
+                         MASTER_ADDR and MASTER_PORT"
+                    .into(),
+            });
         };
-        let number_or = |name, default| optional(name).map_or(Ok(default), |v| number(name, v));
-
-        let rank = number(v::RANK, text(v::RANK)?)?;
-        let world_size = number(v::WORLD_SIZE, text(v::WORLD_SIZE)?)?;
+        let number_or = |name, default| Ok(surroundings.number(name)?.unwrap_or(default));
+        let rank = number_or(v::RANK, 0)?;
+        let world_size = number_or(v::WORLD_SIZE, 0)?;
         if rank >= world_size {
             return Err(RankEnvironmentError::Invalid {
                 name: v::RANK,
@@ -122,33 +171,94 @@ impl RankEnvironment {
                 expected: format!("below WORLD_SIZE, which is {world_size}"),
             });
         }
-        let port = text(v::MASTER_PORT)?;
+        let invalid = |name, value, expected: &str| RankEnvironmentError::Invalid {
+            name,
+            value,
+            expected: expected.into(),
+        };
+        let launcher_pid = match surroundings.text(v::LAUNCHER_PID) {
+            None => None,
+            Some(value) => match value.parse() {
+                Ok(process) => Some(process),
+                Err(_) => return Err(invalid(v::LAUNCHER_PID, value, "a process id")),
+            },
+        };
+        let started_by = if launcher_pid.is_some() {
+            StartedBy::Everburn
+        } else if surroundings.text(v::TORCHRUN_ID).is_some() {
+            StartedBy::Torchrun
+        } else {
+            StartedBy::Variables
+        };
         Ok(Self {
             rank,
             world_size,
             local_rank: number_or(v::LOCAL_RANK, rank)?,
             local_world_size: number_or(v::LOCAL_WORLD_SIZE, world_size)?,
             node_rank: number_or(v::NODE_RANK, 0)?,
-            master_addr: text(v::MASTER_ADDR)?,
-            master_port: port.parse().map_err(|_| RankEnvironmentError::Invalid {
-                name: v::MASTER_PORT,
-                value: port,
-                expected: "a port from 0 to 65535".into(),
-            })?,
-            launcher_hosts_store: optional(v::AGENT_STORE)
+            master_addr,
+            master_port: port
+                .parse()
+                .map_err(|_| invalid(v::MASTER_PORT, port, "a port from 0 to 65535"))?,
+            launcher_hosts_store: surroundings
+                .text(v::AGENT_STORE)
                 .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1"),
-            job_token: optional(v::JOB_TOKEN),
-            launcher_pid: optional(v::LAUNCHER_PID)
-                .map(|value| {
-                    value.parse().map_err(|_| RankEnvironmentError::Invalid {
-                        name: v::LAUNCHER_PID,
-                        value,
-                        expected: "a process id".into(),
-                    })
-                })
-                .transpose()?,
-            error_file: optional(v::ERROR_FILE).map(PathBuf::from),
+            job_token: surroundings.text(v::JOB_TOKEN),
+            launcher_pid,
+            error_file: surroundings.text(v::ERROR_FILE).map(PathBuf::from),
+            origin: Origin {
+                started_by,
+                variables: [v::RANK, v::WORLD_SIZE],
+                master: format!("{}; {}", v::MASTER_ADDR, v::MASTER_PORT),
+            },
         })
+    }
+
+    /// The store's address as `rendezvous` takes it, `tcp://host:port`.
+    ///
+    /// Pod 0 of a Kubernetes job serves it at all of its addresses: the name by which the others find
+    /// it comes a while after the pod, and the others ask again and again.
+    #[must_use]
+    pub fn init_method(&self) -> String {
+        let (host, port) = (&self.master_addr, self.master_port);
+        let pod_0 = self.rank == 0 && self.origin.started_by == StartedBy::Kubernetes;
+        if pod_0 && !foreign::is_loopback(host) {
+            return format!("tcp://0.0.0.0:{port}");
+        }
+        match host.contains(':') && !host.starts_with('[') {
+            true => format!("tcp://[{host}]:{port}"),
+            false => format!("tcp://{host}:{port}"),
+        }
+    }
+
+    /// Which launcher counts and what it has told, in one line for the user.
+    ///
+    /// ```
+    /// use everburn_launch::RankEnvironment;
+    ///
+    /// let told = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "1")];
+    /// let rank = RankEnvironment::from_lookup(|name| {
+    ///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+    /// })?;
+    /// assert!(rank.announcement().starts_with("rank 0 of 2 (RANK, WORLD_SIZE), started by hand"));
+    /// # Ok::<(), everburn_launch::RankEnvironmentError>(())
+    /// ```
+    #[must_use]
+    pub fn announcement(&self) -> String {
+        let Origin {
+            started_by,
+            variables: [rank, world_size],
+            master,
+        } = &self.origin;
+        let host = match self.launcher_hosts_store {
+            true => "the launcher's store",
+            false => "the store of rank 0",
+        };
+        format!(
+            "rank {} of {} ({rank}, {world_size}), started by {started_by}; the ranks meet at {}:{} \
+             ({master}), {host}",
+            self.rank, self.world_size, self.master_addr, self.master_port
+        )
     }
 
     /// Makes this process end when its launcher does, however that ends. Call it first of all, and

@@ -127,14 +127,43 @@ pub enum LaunchError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankEnvironmentError {
-    /// A variable that every rank needs is not set.
+    /// Some of the variables that belong together are not set.
+    #[error("{}: {advice}", incomplete(.found, .missing))]
+    Incomplete {
+        /// What is set, as `NAME=value`.
+        found: Vec<String>,
+        /// What is not.
+        missing: Vec<String>,
+        /// What to do.
+        advice: String,
+    },
+    /// There is a world size, and nothing that says which rank this is.
     #[error(
-        "the environment variable {name} is not set: start this through a launcher \
-         (`--ranks N`), or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        "{found} is set, RANK is not, and no launcher is found: start this by srun, mpirun or \
+         torchrun, set RANK, or unset WORLD_SIZE to train alone"
     )]
-    Missing {
-        /// The variable.
-        name: &'static str,
+    NoRank {
+        /// What is set, as `NAME=value`.
+        found: String,
+    },
+    /// Variables that cannot all be right.
+    #[error("the environment contradicts itself: {found}; {advice}")]
+    Contradiction {
+        /// What is set, as `NAME=value`.
+        found: String,
+        /// What to do.
+        advice: String,
+    },
+    /// Other machines can reach the store, and there is no secret to keep strangers out.
+    #[error(
+        "the ranks are to meet at {address}, which other machines can reach, and EVERBURN_JOB_TOKEN \
+         is not set: set it to the same secret for all ranks ({advice})"
+    )]
+    NoJobToken {
+        /// Where they are to meet.
+        address: String,
+        /// How the launcher sets a variable.
+        advice: String,
     },
     /// A variable holds something else than expected.
     #[error("the environment variable {name} is `{value}`, which is not {expected}")]
@@ -162,4 +191,17 @@ pub enum RankEnvironmentError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// `RANK=0 and WORLD_SIZE=2 are set, MASTER_ADDR is not set`.
+fn incomplete(found: &[String], missing: &[String]) -> String {
+    let one_or_more = |names: &[String], verb: [&str; 2]| {
+        let verb = verb[usize::from(names.len() > 1)];
+        format!("{} {verb} set", names.join(", "))
+    };
+    let missing = one_or_more(missing, ["is not", "are not"]);
+    match found {
+        [] => missing,
+        _ => format!("{}, {missing}", one_or_more(found, ["is", "are"])),
+    }
 }

@@ -9,7 +9,8 @@
 //!
 //! The two talk through environment variables ([`variables`]; the names that PyTorch's launcher
 //! uses, so that ranks also run under `torchrun`, and a few of our own), one error file a rank
-//! ([`RankFailure`]), and exit codes ([`EXIT_PEER_LOST`]).
+//! ([`RankFailure`]), and exit codes ([`EXIT_PEER_LOST`]). [`RankEnvironment::detect`] also knows the
+//! variables of `srun`, `mpirun` and Kubernetes jobs ([`StartedBy`]).
 //!
 //! # What the launcher promises
 //! - It waits for *any* rank, never in rank order. After the first failure the others have
@@ -30,7 +31,9 @@ mod environment;
 mod error;
 mod exit;
 mod failure;
+mod foreign;
 mod launcher;
+mod origin;
 mod orphan;
 mod outcome;
 mod output;
@@ -45,5 +48,6 @@ pub use error::{LaunchError, RankEnvironmentError};
 pub use exit::{EXIT_PEER_LOST, RankExit};
 pub use failure::{FailureKind, RankFailure, report_failure};
 pub use launcher::{HostedStore, Launcher};
+pub use origin::{Origin, StartedBy};
 pub use outcome::{EndedRank, JobFailure, Outcome};
 pub use stop::StopRequest;

@@ -1,0 +1,329 @@
+//! Launchers that are not ours and do not set PyTorch's variables: `mpirun`, `srun`, Kubernetes.
+//!
+//! Each leaves a [`Claim`]: this process is rank so-and-so of so many. Where several have left one, the
+//! innermost counts, for that is the one which started this process:
+//!
+//! 1. RANK, by `torchrun`, our launcher or a person, wins over all (`RankEnvironment::from_lookup`, not
+//!    here): `srun torchrun ...` starts one `torchrun` a machine, whose SLURM_PROCID is no rank.
+//! 2. MPI's variables come before Slurm's: inside of a job `mpirun` starts its helpers by `srun`, and
+//!    ranks inherit the helpers' variables. Only where PMI's rank and world size are Slurm's as well was it
+//!    `srun --mpi=pmi2`, and Slurm knows more.
+//! 3. Slurm comes before Kubernetes: there are Slurm clusters in pods, and no pods in Slurm jobs.
+//!
+//! A claim to be the only rank is none: the process trains as if started by hand, and may launch ranks.
+//! `EVERBURN_LAUNCHER` names the claim to take, or `none`.
+
+mod kubernetes;
+mod mpi;
+mod node_list;
+mod slurm;
+
+use std::net::IpAddr;
+
+use crate::environment::{RankEnvironment, variables as v};
+use crate::error::RankEnvironmentError;
+use crate::origin::{Origin, StartedBy};
+
+/// The environment, which tests make up.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Surroundings<'_> {
+    /// The variable's text; one that is set to nothing counts as missing.
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        let text = (self.lookup)(name)?.trim().to_owned();
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    pub(crate) fn number(&self, name: &'static str) -> Result<Option<usize>, RankEnvironmentError> {
+        let Some(value) = self.text(name) else {
+            return Ok(None);
+        };
+        value
+            .parse()
+            .map(Some)
+            .map_err(|_| RankEnvironmentError::Invalid {
+                name,
+                value,
+                expected: "a number".into(),
+            })
+    }
+
+    /// The number in the first variable of `names` that is set, and that variable.
+    fn first_number(&self, names: &[&'static str]) -> Result<Option<Told>, RankEnvironmentError> {
+        for &name in names {
+            if let Some(value) = self.number(name)? {
+                return Ok(Some(Told { name, value }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn first_text(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
+        names
+            .iter()
+            .find_map(|&name| Some((name, self.text(name)?)))
+    }
+
+    /// `NAME=value` for those of `names` that are set.
+    pub(crate) fn set_among(&self, names: &[&str]) -> Vec<String> {
+        let set = names
+            .iter()
+            .filter_map(|name| Some((name, self.text(name)?)));
+        set.map(|(name, value)| format!("{name}={value}")).collect()
+    }
+}
+
+/// A number and the variable that told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Told {
+    name: &'static str,
+    value: usize,
+}
+
+/// What a launcher says this process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Claim {
+    started_by: StartedBy,
+    rank: Told,
+    world_size: Told,
+    local_rank: Option<Told>,
+    local_world_size: Option<usize>,
+    node_rank: Option<usize>,
+}
+
+impl Claim {
+    fn says_the_same_as(&self, other: &Self) -> bool {
+        (self.rank.value, self.world_size.value) == (other.rank.value, other.world_size.value)
+    }
+
+    fn is_on_one_machine(&self) -> bool {
+        self.local_world_size == Some(self.world_size.value)
+    }
+}
+
+/// A part of the store's address that was worked out, and from what.
+struct Derived<T> {
+    value: T,
+    from: String,
+}
+
+/// The rank that a launcher other than ours and `torchrun` has made of this process, if one has.
+pub(crate) fn find(
+    surroundings: &Surroundings<'_>,
+) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
+    let wanted = match surroundings.text(v::LAUNCHER).as_deref() {
+        None => None,
+        Some("none") => return Ok(None),
+        Some(name) => {
+            Some(
+                StartedBy::from_name(name).ok_or_else(|| RankEnvironmentError::Invalid {
+                    name: v::LAUNCHER,
+                    value: name.to_owned(),
+                    expected: "one of none, open-mpi, mvapich, pmi, slurm and kubernetes".into(),
+                })?,
+            )
+        }
+    };
+    let claim = match wanted {
+        None => innermost(surroundings)?,
+        Some(StartedBy::Slurm) => slurm::claim(surroundings, true)?,
+        Some(StartedBy::Kubernetes) => kubernetes::claim(surroundings)?,
+        Some(mpi) => mpi::claim(mpi, surroundings)?,
+    };
+    let Some(claim) = claim else {
+        return match wanted {
+            Some(_) => Err(RankEnvironmentError::Incomplete {
+                found: surroundings.set_among(&[v::LAUNCHER]),
+                missing: vec!["the variables of that launcher".into()],
+                advice: format!("start this by it, or unset {}", v::LAUNCHER),
+            }),
+            None => no_claim(surroundings),
+        };
+    };
+    check(&claim, surroundings)?;
+    if claim.world_size.value == 1 {
+        return Ok(None);
+    }
+    let rank = with_master(&claim, surroundings)?;
+    Ok(Some(rank))
+}
+
+/// A world size without a rank is half of a launcher's variables; without either, nobody launched this.
+fn no_claim(
+    surroundings: &Surroundings<'_>,
+) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
+    match surroundings.number(v::WORLD_SIZE)? {
+        None | Some(0 | 1) => Ok(None),
+        Some(_) => Err(RankEnvironmentError::NoRank {
+            found: surroundings
+                .set_among(&[v::WORLD_SIZE, v::LOCAL_RANK, v::MASTER_ADDR, v::MASTER_PORT])
+                .join(", "),
+        }),
+    }
+}
+
+/// The claim of the launcher that started this process, by the order at the top.
+fn innermost(surroundings: &Surroundings<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+    let mut claims = Vec::new();
+    for mpi in [StartedBy::OpenMpi, StartedBy::Mvapich, StartedBy::Pmi] {
+        claims.extend(mpi::claim(mpi, surroundings)?);
+    }
+    if let Some(first) = claims.first()
+        && let Some(other) = claims.iter().find(|it| !it.says_the_same_as(first))
+    {
+        return Err(contradiction(
+            [first.rank, first.world_size, other.rank, other.world_size],
+            "two launchers",
+        ));
+    }
+    match claims.into_iter().next() {
+        Some(mpi) if mpi.started_by == StartedBy::Pmi => {
+            // What is wrong with Slurm's variables is no concern of a rank that `mpiexec` started.
+            let slurm = slurm::claim(surroundings, false).ok().flatten();
+            Ok(slurm
+                .filter(|slurm| slurm.says_the_same_as(&mpi))
+                .or(Some(mpi)))
+        }
+        Some(mpi) => Ok(Some(mpi)),
+        None => match slurm::claim(surroundings, false)? {
+            Some(slurm) => Ok(Some(slurm)),
+            None => match mpi::pmix_alone(surroundings)? {
+                Some(pmix) => Ok(Some(pmix)),
+                None => kubernetes::claim(surroundings),
+            },
+        },
+    }
+}
+
+fn contradiction(told: impl IntoIterator<Item = Told>, what: &str) -> RankEnvironmentError {
+    let told = told
+        .into_iter()
+        .map(|it| format!("{}={}", it.name, it.value));
+    RankEnvironmentError::Contradiction {
+        found: told.collect::<Vec<_>>().join(", "),
+        advice: format!(
+            "they seem to be of {what}: unset those that are not meant, or name the launcher that \
+             counts in {}",
+            v::LAUNCHER
+        ),
+    }
+}
+
+/// Refuses a claim that contradicts itself or PyTorch's variables.
+fn check(claim: &Claim, surroundings: &Surroundings<'_>) -> Result<(), RankEnvironmentError> {
+    let below = |lower: Told, name: &str, upper: usize| {
+        if lower.value < upper {
+            return Ok(());
+        }
+        Err(RankEnvironmentError::Invalid {
+            name: lower.name,
+            value: lower.value.to_string(),
+            expected: format!("below {name}, which is {upper}"),
+        })
+    };
+    below(claim.rank, claim.world_size.name, claim.world_size.value)?;
+    if let (Some(local), Some(size)) = (claim.local_rank, claim.local_world_size) {
+        below(local, "the number of ranks of this machine", size)?;
+    }
+    let torch = [
+        (v::WORLD_SIZE, Some(claim.world_size)),
+        (v::LOCAL_RANK, claim.local_rank),
+    ];
+    for (name, told) in torch {
+        if let (Some(value), Some(told)) = (surroundings.number(name)?, told)
+            && value != told.value
+        {
+            return Err(contradiction(
+                [Told { name, value }, told],
+                "different jobs",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Adds where the store is.
+fn with_master(
+    claim: &Claim,
+    surroundings: &Surroundings<'_>,
+) -> Result<RankEnvironment, RankEnvironmentError> {
+    let given_port = match surroundings.text(v::MASTER_PORT) {
+        None => None,
+        Some(text) => Some(match text.parse() {
+            Ok(port) if port > 0 => port,
+            _ => {
+                return Err(RankEnvironmentError::Invalid {
+                    name: v::MASTER_PORT,
+                    value: text,
+                    expected: "a port from 1 to 65535".into(),
+                });
+            }
+        }),
+    };
+    let address = match surroundings.text(v::MASTER_ADDR) {
+        Some(value) => given(value, v::MASTER_ADDR),
+        None => match claim.started_by {
+            StartedBy::Slurm => slurm::master(surroundings)?,
+            StartedBy::Kubernetes => kubernetes::master(surroundings)?,
+            _ => mpi::master(claim)?,
+        },
+    };
+    let port = match given_port {
+        Some(port) => given(port, v::MASTER_PORT),
+        None => match claim.started_by {
+            StartedBy::Slurm => slurm::port(surroundings)?,
+            StartedBy::Kubernetes => kubernetes::port(),
+            _ => mpi::port(claim, surroundings)?,
+        },
+    };
+    let job_token = surroundings.text(v::JOB_TOKEN);
+    if job_token.is_none() && !is_loopback(&address.value) {
+        return Err(RankEnvironmentError::NoJobToken {
+            address: format!("{}:{}", address.value, port.value),
+            advice: claim.started_by.sets(v::JOB_TOKEN),
+        });
+    }
+    let (rank, world_size) = (claim.rank.value, claim.world_size.value);
+    Ok(RankEnvironment {
+        rank,
+        world_size,
+        local_rank: claim.local_rank.map_or(rank, |told| told.value),
+        local_world_size: claim.local_world_size.unwrap_or(world_size),
+        node_rank: claim.node_rank.unwrap_or(0),
+        master_addr: address.value,
+        master_port: port.value,
+        launcher_hosts_store: false,
+        job_token,
+        launcher_pid: None,
+        error_file: None,
+        origin: Origin {
+            started_by: claim.started_by,
+            variables: [claim.rank.name, claim.world_size.name],
+            master: format!("{}; {}", address.from, port.from),
+        },
+    })
+}
+
+fn given<T>(value: T, name: &str) -> Derived<T> {
+    let from = name.to_owned();
+    Derived { value, from }
+}
+
+/// Whether a host is this machine by its very name.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// A port for a job of this number: below those that Linux gives to outgoing connections (32768 and
+/// up), above those of services, and none that `torchrun` (29500) takes.
+fn port_of_job(number: u64) -> u16 {
+    const FIRST: u16 = 15_000;
+    const COUNT: u16 = 14_000;
+    FIRST + u16::try_from(number % u64::from(COUNT)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

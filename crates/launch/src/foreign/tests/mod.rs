@@ -1,0 +1,376 @@
+mod slurm;
+
+use proptest::prelude::*;
+
+use crate::environment::RankEnvironment;
+use crate::origin::StartedBy;
+
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
+/// What is found where these are set; of a name that is there twice the later counts.
+fn detect(groups: &[Variables<'_>]) -> Result<Option<RankEnvironment>, String> {
+    let all: Vec<_> = groups.concat();
+    let found = RankEnvironment::detect(|name| {
+        let variable = all.iter().rev().find(|(key, _)| *key == name);
+        variable.map(|(_, value)| (*value).to_owned())
+    });
+    found.map_err(|error| error.to_string())
+}
+
+fn rank_of(groups: &[Variables<'_>]) -> RankEnvironment {
+    let found = detect(groups).unwrap_or_else(|error| panic!("{groups:?}: {error}"));
+    found.unwrap_or_else(|| panic!("no rank: {groups:?}"))
+}
+
+fn no_rank(groups: &[Variables<'_>]) {
+    assert_eq!(detect(groups), Ok(None), "{groups:?}");
+}
+
+fn refused(groups: &[Variables<'_>], messages: &[&str]) {
+    let error = detect(groups).expect_err("it should be refused");
+    for message in messages {
+        assert!(error.contains(message), "`{message}` is not in: {error}");
+    }
+}
+
+/// Task 3 of 4 on the second of two nodes, as srun starts it in a batch job.
+const STEP: Variables<'_> = &[
+    ("ENVIRONMENT", "BATCH"),
+    ("SLURM_JOB_ID", "1234567"),
+    ("SLURM_STEP_ID", "0"),
+    ("SLURM_PROCID", "3"),
+    ("SLURM_LOCALID", "1"),
+    ("SLURM_NODEID", "1"),
+    ("SLURM_NTASKS", "4"),
+    ("SLURM_STEP_NUM_TASKS", "4"),
+    ("SLURM_STEP_TASKS_PER_NODE", "2(x2)"),
+    ("SLURM_STEP_NODELIST", "node[07,09]"),
+    ("SLURM_JOB_NODELIST", "node[05,07,09]"),
+    ("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"),
+];
+
+const TOKEN: Variables<'_> = &[("EVERBURN_JOB_TOKEN", "secret")];
+
+/// Rank 1 of 2, both on one machine.
+const OPEN_MPI: Variables<'_> = &[
+    ("OMPI_COMM_WORLD_RANK", "1"),
+    ("OMPI_COMM_WORLD_SIZE", "2"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+    ("OMPI_COMM_WORLD_NODE_RANK", "1"),
+    ("PMIX_RANK", "1"),
+    ("PMIX_NAMESPACE", "prterun-host-4711@1"),
+];
+
+const HYDRA: Variables<'_> = &[
+    ("PMI_RANK", "1"),
+    ("PMI_SIZE", "2"),
+    ("MPI_LOCALRANKID", "1"),
+    ("MPI_LOCALNRANKS", "2"),
+];
+
+const POD: Variables<'_> = &[
+    ("JOB_COMPLETION_INDEX", "2"),
+    ("WORLD_SIZE", "4"),
+    ("MASTER_ADDR", "train-0.train"),
+];
+
+const TORCH: Variables<'_> = &[
+    ("RANK", "5"),
+    ("WORLD_SIZE", "8"),
+    ("LOCAL_RANK", "1"),
+    ("MASTER_ADDR", "torch"),
+    ("MASTER_PORT", "29400"),
+    ("TORCHELASTIC_RUN_ID", "x"),
+];
+
+#[test]
+fn nobody_has_started_an_ordinary_process() {
+    no_rank(&[]);
+    no_rank(&[&[("WORLD_SIZE", "1")]]);
+    no_rank(&[&[
+        ("MASTER_ADDR", "h"),
+        ("MASTER_PORT", "1"),
+        ("LOCAL_RANK", "0"),
+    ]]);
+}
+
+#[test]
+fn ranks_of_one_mpirun_meet_on_loopback() {
+    let rank = rank_of(&[OPEN_MPI]);
+    assert_eq!((rank.rank, rank.world_size), (1, 2));
+    assert_eq!(
+        (rank.local_rank, rank.local_world_size, rank.node_rank),
+        (1, 2, 0)
+    );
+    assert_eq!(rank.master_addr, "127.0.0.1");
+    let line = rank.announcement();
+    assert!(
+        line.contains("mpirun (Open MPI)") && line.contains("PMIX_NAMESPACE"),
+        "{line}"
+    );
+    let other = rank_of(&[OPEN_MPI, &[("PMIX_NAMESPACE", "prterun-host-4712@1")]]);
+    assert_ne!(rank.master_port, other.master_port);
+    refused(
+        &[OPEN_MPI, &[("PMIX_NAMESPACE", "")]],
+        &[
+            "OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2",
+            "MASTER_PORT is not set",
+            "-x MASTER_PORT",
+        ],
+    );
+}
+
+#[test]
+fn mpirun_on_several_machines_must_be_told_the_store() {
+    let several = [
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+    ];
+    refused(
+        &[OPEN_MPI, &several],
+        &["MASTER_ADDR is not set", "mpirun -x MASTER_ADDR=HOST"],
+    );
+    let master = [("MASTER_ADDR", "node3"), ("MASTER_PORT", "29500")];
+    refused(
+        &[OPEN_MPI, &several, &master],
+        &["node3:29500", "mpirun -x EVERBURN_JOB_TOKEN=..."],
+    );
+    let rank = rank_of(&[OPEN_MPI, &several, &master, TOKEN]);
+    assert_eq!((rank.master_addr.as_str(), rank.local_rank), ("node3", 0));
+}
+
+#[test]
+fn hydra_must_be_told_a_port() {
+    refused(
+        &[HYDRA],
+        &[
+            "PMI_RANK=1, PMI_SIZE=2 are set",
+            "mpiexec -genv MASTER_PORT 29500",
+        ],
+    );
+    let rank = rank_of(&[HYDRA, &[("MASTER_PORT", "29500")]]);
+    assert_eq!(
+        (rank.origin.started_by, rank.local_rank),
+        (StartedBy::Pmi, 1)
+    );
+    assert_eq!(
+        (rank.master_addr.as_str(), rank.master_port),
+        ("127.0.0.1", 29_500)
+    );
+    let port = [("MASTER_PORT", "1")];
+    let mvapich = [
+        ("MV2_COMM_WORLD_RANK", "0"),
+        ("MV2_COMM_WORLD_SIZE", "2"),
+        ("MV2_COMM_WORLD_LOCAL_SIZE", "2"),
+    ];
+    assert_eq!(
+        rank_of(&[&mvapich, &port]).origin.started_by,
+        StartedBy::Mvapich
+    );
+    let pmix = [
+        ("PMIX_RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "::1"),
+    ];
+    assert_eq!(rank_of(&[&pmix, &port]).rank, 1);
+    assert_eq!(rank_of(&[&pmix, &port]).init_method(), "tcp://[::1]:1");
+}
+
+#[test]
+fn half_of_what_mpi_sets_is_refused() {
+    refused(
+        &[&[("OMPI_COMM_WORLD_RANK", "0")]],
+        &["OMPI_COMM_WORLD_SIZE is not set"],
+    );
+    refused(
+        &[&[("OMPI_COMM_WORLD_SIZE", "2")]],
+        &["OMPI_COMM_WORLD_RANK is not set"],
+    );
+    refused(
+        &[&[("PMI_RANK", "0")]],
+        &["PMI_RANK=0 is set", "PMI_SIZE is not set"],
+    );
+    refused(
+        &[&[("PMIX_RANK", "0")]],
+        &["PMIX_RANK=0 is set", "WORLD_SIZE is not set"],
+    );
+    refused(
+        &[OPEN_MPI, &[("OMPI_COMM_WORLD_RANK", "2")]],
+        &["below OMPI_COMM_WORLD_SIZE"],
+    );
+    refused(
+        &[OPEN_MPI, &[("LOCAL_RANK", "0")]],
+        &["LOCAL_RANK=0, OMPI_COMM_WORLD_LOCAL_RANK=1"],
+    );
+    refused(
+        &[OPEN_MPI, HYDRA, &[("PMI_SIZE", "4")]],
+        &[
+            "OMPI_COMM_WORLD_SIZE=2",
+            "PMI_SIZE=4",
+            "two launchers",
+            "EVERBURN_LAUNCHER",
+        ],
+    );
+}
+
+#[test]
+fn one_rank_is_an_ordinary_process_whoever_started_it() {
+    no_rank(&[&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")]]);
+    no_rank(&[&[("PMI_RANK", "0"), ("PMI_SIZE", "1")]]);
+    no_rank(&[&[
+        ("SLURM_PROCID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "1"),
+        ("SLURM_STEP_ID", "3"),
+    ]]);
+    no_rank(&[&[("JOB_COMPLETION_INDEX", "0"), ("WORLD_SIZE", "1")]]);
+    // The innermost launcher counts: one process, started inside of a step.
+    no_rank(&[
+        STEP,
+        &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")],
+    ]);
+}
+
+#[test]
+fn torchs_variables_win_over_all_launchers() {
+    let rank = rank_of(&[STEP, OPEN_MPI, POD, TORCH]);
+    assert_eq!((rank.rank, rank.world_size, rank.local_rank), (5, 8, 1));
+    assert_eq!(
+        (rank.master_addr.as_str(), rank.master_port),
+        ("torch", 29_400)
+    );
+    assert_eq!(rank.origin.started_by, StartedBy::Torchrun);
+    let half = [("RANK", "3"), ("WORLD_SIZE", "4")];
+    refused(
+        &[STEP, &half],
+        &[
+            "RANK=3, WORLD_SIZE=4 are set",
+            "MASTER_ADDR, MASTER_PORT are not set",
+        ],
+    );
+}
+
+#[test]
+fn mpirun_inside_of_a_slurm_job_counts_and_not_its_helpers_step() {
+    let rank = rank_of(&[STEP, OPEN_MPI]);
+    assert_eq!((rank.rank, rank.origin.started_by), (1, StartedBy::OpenMpi));
+    let port = [("MASTER_PORT", "1")];
+    let rank = rank_of(&[STEP, HYDRA, &port]);
+    assert_eq!((rank.rank, rank.origin.started_by), (1, StartedBy::Pmi));
+    // srun --mpi=pmi2 says the same twice.
+    let rank = rank_of(&[STEP, TOKEN, &[("PMI_RANK", "3"), ("PMI_SIZE", "4")]]);
+    assert_eq!((rank.rank, rank.origin.started_by), (3, StartedBy::Slurm));
+    // srun --mpi=pmix sets a rank alone.
+    let rank = rank_of(&[STEP, TOKEN, &[("PMIX_RANK", "3")]]);
+    assert_eq!(rank.origin.started_by, StartedBy::Slurm);
+    let named = [("EVERBURN_LAUNCHER", "slurm")];
+    assert_eq!(rank_of(&[STEP, OPEN_MPI, TOKEN, &named]).rank, 3);
+}
+
+#[test]
+fn pods_of_an_indexed_job_are_ranks_when_they_know_how_many() {
+    let rank = rank_of(&[POD, TOKEN]);
+    assert_eq!((rank.rank, rank.world_size, rank.node_rank), (2, 4, 2));
+    assert_eq!((rank.local_rank, rank.local_world_size), (0, 1));
+    assert_eq!(
+        (rank.master_addr.as_str(), rank.master_port),
+        ("train-0.train", 29_500)
+    );
+    assert_eq!(rank.init_method(), "tcp://train-0.train:29500");
+    // Pod 0 does not ask for its own name, which is not known at once.
+    let first = rank_of(&[POD, TOKEN, &[("JOB_COMPLETION_INDEX", "0")]]);
+    assert_eq!(first.init_method(), "tcp://0.0.0.0:29500");
+    let loopback = [("JOB_COMPLETION_INDEX", "0"), ("MASTER_ADDR", "127.0.0.1")];
+    assert_eq!(
+        rank_of(&[POD, &loopback]).init_method(),
+        "tcp://127.0.0.1:29500"
+    );
+    let index = [("JOB_COMPLETION_INDEX", "2")];
+    no_rank(&[&index]); // a pod for each model
+    refused(
+        &[&index, &[("MASTER_ADDR", "h")]],
+        &["JOB_COMPLETION_INDEX=2", "WORLD_SIZE is not set"],
+    );
+    refused(
+        &[&index, &[("WORLD_SIZE", "4")]],
+        &["MASTER_ADDR is not set", "<job>-0.<service>"],
+    );
+    refused(
+        &[POD],
+        &["train-0.train:29500", "EVERBURN_JOB_TOKEN", "`env`"],
+    );
+    refused(
+        &[POD, &[("WORLD_SIZE", "2")]],
+        &["JOB_COMPLETION_INDEX is `2`"],
+    );
+}
+
+#[test]
+fn a_launcher_is_named_or_it_is_none() {
+    no_rank(&[STEP, OPEN_MPI, POD, &[("EVERBURN_LAUNCHER", "none")]]);
+    assert_eq!(
+        rank_of(&[TORCH, &[("EVERBURN_LAUNCHER", "none")]]).rank,
+        5,
+        "RANK counts"
+    );
+    refused(
+        &[&[("EVERBURN_LAUNCHER", "lsf")]],
+        &["EVERBURN_LAUNCHER is `lsf`", "one of none, open-mpi"],
+    );
+    refused(
+        &[STEP, &[("EVERBURN_LAUNCHER", "pmi")]],
+        &["EVERBURN_LAUNCHER=pmi is set"],
+    );
+}
+
+const NAMES: [&str; 22] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "EVERBURN_JOB_TOKEN",
+    "EVERBURN_LAUNCHER",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMIX_NAMESPACE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_NODEID",
+    "SLURM_JOB_ID",
+    "JOB_COMPLETION_INDEX",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Whatever is set: no panic, and what comes out is a rank among several or an error that names
+    /// a variable.
+    #[test]
+    fn any_environment_is_understood_or_refused(
+        set in prop::collection::vec((0..NAMES.len(), "[0-4]|127\\.0\\.0\\.1|n\\[1-2\\]|slurm|none|2\\(x2\\)|[^0-9]{0,3}|99999999999999999999"), 0..10),
+    ) {
+        let set: Vec<_> = set.iter().map(|(name, value)| (NAMES[*name], value.as_str())).collect();
+        match detect(&[&set]) {
+            Ok(None) => {}
+            Ok(Some(rank)) => {
+                prop_assert!(rank.rank < rank.world_size);
+                prop_assert!(!rank.master_addr.is_empty());
+                let foreign = rank.origin.started_by.is_foreign();
+                prop_assert!(!foreign || (rank.world_size > 1 && rank.master_port > 0));
+                let local = rank.master_addr == "127.0.0.1";
+                prop_assert!(!foreign || local || rank.job_token.is_some());
+            }
+            Err(message) => {
+                prop_assert!(NAMES.iter().any(|name| message.contains(name)), "{}", message);
+            }
+        }
+    }
+}

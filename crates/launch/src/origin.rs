@@ -1,0 +1,102 @@
+//! Who told a process which rank it is.
+
+use std::fmt;
+
+use crate::environment::variables;
+
+/// What started a rank.
+///
+/// ```
+/// use everburn_launch::{RankEnvironment, StartedBy};
+///
+/// let told = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "1")];
+/// let rank = RankEnvironment::from_lookup(|name| {
+///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+/// })?;
+/// assert_eq!(rank.origin.started_by, StartedBy::Variables);
+/// # Ok::<(), everburn_launch::RankEnvironmentError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StartedBy {
+    /// Our own launcher.
+    Everburn,
+    /// PyTorch's `torchrun`.
+    Torchrun,
+    /// Whoever has set RANK and WORLD_SIZE: a person, or a launcher that is not known by name.
+    Variables,
+    /// `mpirun` of Open MPI.
+    OpenMpi,
+    /// `mpirun_rsh` of MVAPICH2.
+    Mvapich,
+    /// `mpiexec` of MPICH and its kin (Hydra, Intel MPI), or another launcher that speaks PMI or PMIx.
+    Pmi,
+    /// Slurm's `srun`.
+    Slurm,
+    /// A Kubernetes job with indexed completions.
+    Kubernetes,
+}
+
+impl StartedBy {
+    /// The name of a launcher that is not ours, as `EVERBURN_LAUNCHER` may hold it.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "open-mpi" => Self::OpenMpi,
+            "mvapich" => Self::Mvapich,
+            "pmi" => Self::Pmi,
+            "slurm" => Self::Slurm,
+            "kubernetes" => Self::Kubernetes,
+            _ => return None,
+        })
+    }
+
+    /// Whether its variables are its own, so that rank, world size and store were worked out here.
+    #[must_use]
+    pub fn is_foreign(self) -> bool {
+        !matches!(self, Self::Everburn | Self::Torchrun | Self::Variables)
+    }
+
+    /// How a variable is given to the processes that it starts.
+    pub(crate) fn sets(self, name: &str) -> String {
+        let value = match name {
+            variables::MASTER_ADDR => "HOST",
+            variables::MASTER_PORT => "29500",
+            variables::WORLD_SIZE => "N",
+            _ => "...",
+        };
+        match self {
+            Self::OpenMpi => format!("`mpirun -x {name}={value} ...`"),
+            Self::Mvapich => format!("`mpirun_rsh ... {name}={value} everburn ...`"),
+            Self::Pmi => format!("`mpiexec -genv {name} {value} ...`"),
+            Self::Slurm => format!("`export {name}={value}` before `srun`"),
+            Self::Kubernetes => format!("{name} under `env` of the container"),
+            Self::Everburn | Self::Torchrun | Self::Variables => format!("`export {name}={value}`"),
+        }
+    }
+}
+
+impl fmt::Display for StartedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Everburn => "everburn's launcher",
+            Self::Torchrun => "torchrun",
+            Self::Variables => "hand, or by a launcher that sets PyTorch's variables",
+            Self::OpenMpi => "mpirun (Open MPI)",
+            Self::Mvapich => "mpirun_rsh (MVAPICH2)",
+            Self::Pmi => "mpiexec (PMI)",
+            Self::Slurm => "srun (Slurm)",
+            Self::Kubernetes => "Kubernetes (indexed job)",
+        })
+    }
+}
+
+/// What started a rank, and where each thing that it knows comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// What started it.
+    pub started_by: StartedBy,
+    /// The variables of rank and world size.
+    pub variables: [&'static str; 2],
+    /// Where host and port of the store come from, in words.
+    pub master: String,
+}

@@ -1,0 +1,238 @@
+//! Ranks that other launchers start: the variables that `mpirun` and `srun` set, made up, and the real
+//! `torchrun`.
+
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+
+use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port, skip};
+
+/// Three steps on synthetic digits, for which ranks wait 20 seconds at the most.
+fn three_steps(folder: &Path) -> Everburn {
+    Everburn::train(folder, "mnist").args(["--steps", "3", "--run-dir", "run", "--timeout", "20"])
+}
+
+/// Whether somebody else took the port between our looking and its use.
+fn lost_the_port(ended: &[Ended]) -> bool {
+    ended.iter().any(|ended| {
+        ended
+            .stderr
+            .to_lowercase()
+            .contains("address already in use")
+    })
+}
+
+/// Starts two ranks with what `variables` says for each and for a port, until the port is theirs, and
+/// checks that they have trained together.
+fn two_ranks_train<V>(variables: impl Fn(usize, u16) -> V) -> [Ended; 2]
+where
+    V: IntoIterator<Item = (&'static str, String)>,
+{
+    let (folder, ended) = on_a_free_port(|port| {
+        let folder = tempfile::tempdir().unwrap();
+        let jobs = [0, 1].map(|rank| {
+            let command = three_steps(folder.path());
+            let variables = variables(rank, port).into_iter();
+            let command =
+                variables.fold(command, |command, (name, value)| command.env(name, value));
+            command.start()
+        });
+        let ended = jobs.map(Job::wait);
+        (!lost_the_port(&ended)).then_some((folder, ended))
+    });
+    let ended = ended.map(Ended::succeeded);
+    let report = Run::new(folder.path().join("run")).report();
+    assert_eq!(report["world_size"], 2, "{report:#}");
+    assert_eq!(report["steps"], 3, "{report:#}");
+    ended
+}
+
+/// Checks that rank 0 has said in one line who started it, and rank 1 has not.
+fn only_rank_0_says(ended: &[Ended; 2], what: &str) {
+    let lines = |ended: &Ended| {
+        let lines = ended.stderr.lines();
+        lines.filter(|line| line.contains("started by")).count()
+    };
+    assert!(ended[0].stderr.contains(what), "{}", ended[0]);
+    assert_eq!(ended.each_ref().map(lines), [1, 0], "{}", ended[1]);
+}
+
+#[test]
+fn ranks_of_mpirun_train_together() {
+    let ended = two_ranks_train(|rank, port| {
+        [
+            ("OMPI_COMM_WORLD_RANK", rank.to_string()),
+            ("OMPI_COMM_WORLD_SIZE", "2".into()),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", rank.to_string()),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2".into()),
+            ("PMIX_RANK", rank.to_string()),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    });
+    let line =
+        "rank 0 of 2 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), started by mpirun (Open MPI)";
+    only_rank_0_says(&ended, line);
+}
+
+#[test]
+fn ranks_of_srun_train_together_on_a_port_reckoned_from_the_job() {
+    let ended = two_ranks_train(|rank, port| {
+        [
+            ("SLURM_JOB_ID", port.to_string()),
+            ("SLURM_STEP_ID", "0".into()),
+            ("SLURM_PROCID", rank.to_string()),
+            ("SLURM_LOCALID", rank.to_string()),
+            ("SLURM_NODEID", "0".into()),
+            ("SLURM_NTASKS", "2".into()),
+            ("SLURM_STEP_NUM_TASKS", "2".into()),
+            ("SLURM_STEP_TASKS_PER_NODE", "2".into()),
+            ("SLURM_STEP_NODELIST", "localhost".into()),
+        ]
+    });
+    only_rank_0_says(
+        &ended,
+        "rank 0 of 2 (SLURM_PROCID, SLURM_STEP_NUM_TASKS), started by srun",
+    );
+    only_rank_0_says(
+        &ended,
+        "a port reckoned from SLURM_JOB_ID and SLURM_STEP_ID",
+    );
+}
+
+#[test]
+fn pods_of_a_kubernetes_job_train_together() {
+    let name = rustix::system::uname();
+    let host = name.nodename().to_string_lossy().into_owned();
+    if (host.as_str(), 0).to_socket_addrs().is_err() {
+        let why = format!("this machine does not know its own name, {host}");
+        return skip("pods_of_a_kubernetes_job_train_together", &why);
+    }
+    let ended = two_ranks_train(|rank, port| {
+        [
+            ("JOB_COMPLETION_INDEX", rank.to_string()),
+            ("WORLD_SIZE", "2".into()),
+            ("MASTER_ADDR", host.clone()),
+            ("MASTER_PORT", port.to_string()),
+            ("EVERBURN_JOB_TOKEN", "secret".into()),
+        ]
+    });
+    only_rank_0_says(&ended, "started by Kubernetes (indexed job)");
+}
+
+#[test]
+fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let hydra = || {
+        three_steps(folder.path())
+            .env("PMI_RANK", "0")
+            .env("PMI_SIZE", "2")
+            .env("MPI_LOCALNRANKS", "2")
+    };
+    let cases = [
+        (hydra(), "MASTER_PORT is not set"),
+        (hydra().env("WORLD_SIZE", "3"), "WORLD_SIZE=3, PMI_SIZE=2"),
+        (
+            hydra().env("MASTER_PORT", "29500").args(["--ranks", "2"]),
+            "this is a rank already",
+        ),
+        (
+            three_steps(folder.path()).env("WORLD_SIZE", "2"),
+            "WORLD_SIZE=2 is set, RANK is not",
+        ),
+        (
+            three_steps(folder.path())
+                .env("JOB_COMPLETION_INDEX", "0")
+                .env("WORLD_SIZE", "2")
+                .env("MASTER_ADDR", "train-0.train"),
+            "EVERBURN_JOB_TOKEN is not set",
+        ),
+    ];
+    for (command, message) in cases {
+        let ended = command.run();
+        ended.failed_with(2, &[message]);
+        assert!(ended.stdout.is_empty(), "nothing was started: {ended}");
+    }
+    assert!(!folder.path().join("run").exists());
+}
+
+#[test]
+fn a_batch_script_and_a_task_that_launches_ranks_itself_are_no_ranks() {
+    let batch_script = [
+        ("ENVIRONMENT", "BATCH"),
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_JOB_NODELIST", "n[1-2]"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let command = three_steps(folder.path());
+        let variables = batch_script.into_iter();
+        variables.fold(command, |command, (name, value)| command.env(name, value))
+    };
+    let world_size = || {
+        let report = Run::new(folder.path().join("run")).report();
+        report["world_size"].as_u64().unwrap()
+    };
+    start().run().succeeded();
+    assert_eq!(world_size(), 1);
+    let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+    let command = step
+        .into_iter()
+        .fold(start(), |command, (name, value)| command.env(name, value));
+    command.args(["--ranks", "2"]).run().succeeded();
+    assert_eq!(world_size(), 2);
+}
+
+/// The `torchrun` beside the Python that EVERBURN_PYTHON names.
+fn torchrun() -> PathBuf {
+    let python = std::env::var_os("EVERBURN_PYTHON");
+    let python = python.expect("EVERBURN_PYTHON names a Python that has torch");
+    let torchrun = Path::new(&python).with_file_name("torchrun");
+    assert!(torchrun.is_file(), "there is no {}", torchrun.display());
+    torchrun
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn ranks_of_torchrun_train_over_its_store() {
+    let torchrun = torchrun();
+    let folder = tempfile::tempdir().unwrap();
+    let start = |arguments: &[&str], run: &str| {
+        let arguments = ["--nproc-per-node", "2"].iter().chain(arguments);
+        Everburn::train(folder.path(), "mnist")
+            .args([
+                "--steps",
+                "50",
+                "--epochs",
+                "10",
+                "--run-dir",
+                run,
+                "--timeout",
+                "20",
+            ])
+            .by(folder.path(), &torchrun, arguments)
+            .env("OMP_NUM_THREADS", "1")
+            .run()
+    };
+    let check = |run: &str| {
+        let report = Run::new(folder.path().join(run)).report();
+        assert_eq!(report["world_size"], 2, "{report:#}");
+        assert_eq!(report["steps"], 50, "{report:#}");
+    };
+    // By itself it takes a port of its own choice.
+    let ended = start(&["--standalone", "--no-python"], "standalone").succeeded();
+    assert!(ended.stderr.contains("started by torchrun"), "{ended}");
+    assert!(ended.stderr.contains("the launcher's store"), "{ended}");
+    check("standalone");
+    // As on several machines, at an address that is given.
+    let ended = on_a_free_port(|port| {
+        let ended = start(
+            &["--master-port", &port.to_string(), "--no-python"],
+            "given",
+        );
+        (!lost_the_port(std::slice::from_ref(&ended))).then_some(ended)
+    });
+    let ended = ended.succeeded();
+    assert!(ended.stderr.contains("meet at 127.0.0.1:"), "{ended}");
+    check("given");
+}
