@@ -14,6 +14,7 @@ mod pytorch;
 mod quantity;
 mod recompute;
 mod statistics;
+mod store;
 mod table;
 mod team;
 mod train;
@@ -43,7 +44,7 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 4] = [
+const BENCHES: [Bench; 5] = [
     Bench {
         name: "train",
         about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
@@ -63,6 +64,11 @@ const BENCHES: [Bench; 4] = [
         name: "recompute",
         about: "memory that activation checkpointing saves in a step of a decoder, and its time",
         run: recompute::run,
+    },
+    Bench {
+        name: "store",
+        about: "gets, adds and sets a second, and 1,000 clients at once; --against pytorch",
+        run: store::run,
     },
 ];
 

@@ -2,7 +2,8 @@
 //! that took: `xtask/peers/pytorch_store.py` in Rust.
 
 use std::collections::HashMap;
-use std::io::BufRead;
+use std::io::{self, BufRead, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +16,12 @@ use crate::Failure;
 
 /// What is got and set: about as long as an address or a verdict.
 const VALUE: [u8; 32] = [b'v'; 32];
+
+/// Opcode, length and bytes of the key, number.
+const ADD_REQUEST: usize = 1 + 8 + "/bench/sum".len() + 8;
+
+/// The sum.
+const ADD_ANSWER: usize = 8;
 
 /// A connection's thread needs little of a stack.
 const STACK_BYTES: usize = 256 << 10;
@@ -32,8 +39,15 @@ enum Order {
         operation: Operation,
         calls: usize,
     },
-    /// Clients that connect, all at once, and add 1.
-    Connect { address: String, clients: usize },
+    /// Clients that connect, all at once and for so many seconds, and add 1.
+    Connect {
+        address: String,
+        clients: usize,
+        patience_s: u64,
+    },
+    /// Bare messages over TCP of this process and back, each as long as an `add` and its answer: what
+    /// no store can be faster than.
+    Echo { calls: usize },
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -47,7 +61,7 @@ enum Operation {
 /// Carries out the orders on standard input until it ends.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut stores = HashMap::new();
-    for line in std::io::stdin().lock().lines() {
+    for line in io::stdin().lock().lines() {
         let answer = match serde_json::from_str(&line?)? {
             Order::Calls {
                 address,
@@ -55,20 +69,25 @@ pub(crate) fn run() -> Result<(), Failure> {
                 calls,
             } => {
                 if !stores.contains_key(&address) {
-                    stores.insert(address.clone(), connect(&address)?);
+                    stores.insert(address.clone(), connect(&address, TIMEOUT)?);
                 }
                 measure(&stores[&address], operation, calls)?
             }
-            Order::Connect { address, clients } => connect_all(&address, clients)?,
+            Order::Connect {
+                address,
+                clients,
+                patience_s,
+            } => connect_all(&address, clients, Duration::from_secs(patience_s))?,
+            Order::Echo { calls } => echo(calls)?,
         };
         println!("{answer}");
     }
     Ok(())
 }
 
-fn connect(address: &str) -> Result<TcpStore, Failure> {
+fn connect(address: &str, timeout: Duration) -> Result<TcpStore, Failure> {
     let options = StoreOptions {
-        timeout: TIMEOUT,
+        timeout,
         ..StoreOptions::default()
     };
     Ok(TcpStore::connect(address, options)?)
@@ -110,7 +129,7 @@ fn measure(store: &TcpStore, operation: Operation, calls: usize) -> Result<Value
 }
 
 /// All threads are there before the first of them connects; the time is that until all have added.
-fn connect_all(address: &str, clients: usize) -> Result<Value, Failure> {
+fn connect_all(address: &str, clients: usize, patience: Duration) -> Result<Value, Failure> {
     allow_many_files()?;
     let ready = Barrier::new(clients + 1);
     let (failed, seconds) = thread::scope(|scope| {
@@ -119,7 +138,7 @@ fn connect_all(address: &str, clients: usize) -> Result<Value, Failure> {
             let builder = thread::Builder::new().stack_size(STACK_BYTES);
             members.push(builder.spawn_scoped(scope, || {
                 ready.wait();
-                let store = connect(address).map_err(|error| error.to_string())?;
+                let store = connect(address, patience).map_err(|error| error.to_string())?;
                 let sum = store.add("bench/clients", 1);
                 sum.map(|_| store).map_err(|error| error.to_string())
             })?);
@@ -137,6 +156,39 @@ fn connect_all(address: &str, clients: usize) -> Result<Value, Failure> {
         Ok::<_, Failure>((failures.collect::<Vec<_>>(), seconds))
     })?;
     Ok(json!({ "seconds": seconds, "failed": failed.len(), "why": failed.first() }))
+}
+
+/// One thread asks and the other answers, by blocking calls and nothing else.
+fn echo(calls: usize) -> Result<Value, Failure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut asker = TcpStream::connect(listener.local_addr()?)?;
+    let (mut answerer, _) = listener.accept()?;
+    for stream in [&asker, &answerer] {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+    }
+    let seconds = thread::scope(|scope| {
+        let answering = scope.spawn(move || -> io::Result<()> {
+            let mut request = [0; ADD_REQUEST];
+            for _ in 0..calls {
+                answerer.read_exact(&mut request)?;
+                answerer.write_all(&[0; ADD_ANSWER])?;
+            }
+            Ok(())
+        });
+        let start = Instant::now();
+        let mut answer = [0; ADD_ANSWER];
+        for _ in 0..calls {
+            asker.write_all(&[0; ADD_REQUEST])?;
+            asker.read_exact(&mut answer)?;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        match answering.join() {
+            Ok(done) => done.map(|()| seconds),
+            Err(_) => Err(io::Error::other("the answering thread has panicked")),
+        }
+    })?;
+    Ok(json!({ "seconds": seconds }))
 }
 
 /// A thousand connections are more than the usual limit of files.
@@ -158,7 +210,7 @@ mod tests {
             panic!("another order")
         };
         assert_eq!(calls, 3);
-        let line = r#"{"order": "connect", "address": "a:1", "clients": 9}"#;
+        let line = r#"{"order": "connect", "address": "a:1", "clients": 9, "patience_s": 5}"#;
         assert!(matches!(
             serde_json::from_str(line).unwrap(),
             Order::Connect { clients: 9, .. }
