@@ -10,7 +10,6 @@ import datetime
 import json
 import resource
 import sys
-import threading
 import time
 
 import torch.distributed as dist
@@ -27,9 +26,9 @@ def serve():
     sys.stdin.read()
 
 
-def connect(address, timeout=TIMEOUT):
+def connect(address):
     host, port = address.rsplit(":", 1)
-    return dist.TCPStore(host, int(port), is_master=False, timeout=timeout)
+    return dist.TCPStore(host, int(port), is_master=False, timeout=TIMEOUT)
 
 
 def measure(store, operation, calls):
@@ -54,44 +53,14 @@ def measure(store, operation, calls):
     return {"seconds": seconds}
 
 
-def connect_all(address, clients, patience):
-    """All threads are there before the first connects; the time is that until all have added."""
-    ready = threading.Barrier(clients + 1)
-    stores, failures = [], []
-
-    def member():
-        ready.wait()
-        try:
-            store = connect(address, datetime.timedelta(seconds=patience))
-            store.add("bench/clients", 1)
-            # Kept, so that all are connected at the same time.
-            stores.append(store)
-        except Exception as error:  # Whatever it is, it is one client that has failed.
-            failures.append(str(error).splitlines()[0])
-
-    threading.stack_size(256 << 10)
-    threads = [threading.Thread(target=member) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    start = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "failed": len(failures), "why": failures[0] if failures else None}
-
-
 def client():
     stores = {}
     for line in sys.stdin:
         order = json.loads(line)
         address = order["address"]
-        if order["order"] == "connect":
-            answer = connect_all(address, order["clients"], order["patience_s"])
-        else:
-            if address not in stores:
-                stores[address] = connect(address)
-            answer = measure(stores[address], order["operation"], order["calls"])
+        if address not in stores:
+            stores[address] = connect(address)
+        answer = measure(stores[address], order["operation"], order["calls"])
         print(json.dumps(answer), flush=True)
 
 
