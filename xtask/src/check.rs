@@ -170,6 +170,7 @@ fn test_steps(arguments: &[OsString], example: bool, python: Option<OsString>) -
                     "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, \
                      EVERBURN_PYTHON names one",
                 ),
+                env: Vec::new(),
                 ..torch_step(&[], OsString::new())
             },
         });
@@ -281,6 +282,7 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
 fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
     let start = Instant::now();
     let mut failed = Vec::new();
+    let mut skipped = 0;
     for (number, step) in steps.iter().enumerate() {
         println!(
             "\n[{}/{}] {}: {}",
@@ -294,7 +296,10 @@ fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
         let seconds = step_start.elapsed().as_secs_f64();
         match result {
             Ok(Done::Passed) => println!("      {}: passed in {seconds:.1} s", step.name),
-            Ok(Done::Skipped(why)) => println!("      {}: SKIPPED: {why}", step.name),
+            Ok(Done::Skipped(why)) => {
+                println!("      {}: SKIPPED: {why}", step.name);
+                skipped += 1;
+            }
             Err(why) => {
                 println!("      {}: FAILED after {seconds:.1} s ({why})", step.name);
                 failed.push(step.name);
@@ -306,11 +311,22 @@ fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
     }
     let seconds = start.elapsed().as_secs_f64();
     if failed.is_empty() {
-        println!("\nall {} steps passed in {seconds:.0} s", steps.len());
+        println!("\n{} in {seconds:.0} s", verdict(steps.len(), skipped));
         ExitCode::SUCCESS
     } else {
         println!("\nfailed after {seconds:.0} s: {}", failed.join(", "));
         ExitCode::FAILURE
+    }
+}
+
+/// Where none has failed. A step that was skipped has not passed.
+fn verdict(steps: usize, skipped: usize) -> String {
+    match skipped {
+        0 => format!("all {steps} steps passed"),
+        _ => format!(
+            "{} of {steps} steps passed, {skipped} SKIPPED",
+            steps - skipped
+        ),
     }
 }
 
@@ -379,6 +395,8 @@ mod tests {
     fn tests_with_pytorch_are_skipped_by_name_or_run_and_never_pass_unseen() {
         let skipped = test_steps(&[], true, None).pop().unwrap();
         assert!(matches!(skipped.run(), Ok(Done::Skipped(why)) if why.contains("--with-torch")));
+        assert_eq!(verdict(3, 1), "2 of 3 steps passed, 1 SKIPPED");
+        assert_eq!(verdict(3, 0), "all 3 steps passed");
         let run = test_steps(&[], true, Some("/p/python".into()))
             .pop()
             .unwrap();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Barrier;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::store::{Store, StoreOptions, TcpStore};
@@ -146,7 +146,7 @@ fn connect_all(address: &str, clients: usize, patience: Duration) -> Result<Valu
         ready.wait();
         let start = Instant::now();
         // Kept, so that all are connected at the same time.
-        let stores: Vec<_> = members.into_iter().map(|member| member.join()).collect();
+        let stores: Vec<_> = members.into_iter().map(ScopedJoinHandle::join).collect();
         let seconds = start.elapsed().as_secs_f64();
         let failures = stores.iter().filter_map(|store| match store {
             Ok(Ok(_)) => None,
