@@ -15,6 +15,7 @@ mod pytorch;
 mod quantity;
 mod recompute;
 mod statistics;
+mod store;
 mod table;
 mod team;
 mod train;
@@ -69,6 +70,11 @@ const BENCHES: [Bench; 5] = [
         name: "recompute",
         about: "memory that activation checkpointing saves in a step of a decoder, and its time",
         run: recompute::run,
+    },
+    Bench {
+        name: "store",
+        about: "gets, adds and sets a second, and 1,000 clients at once; --against pytorch",
+        run: store::run,
     },
 ];
 

@@ -33,10 +33,28 @@ pub fn become_everburn(command: &str, arguments: &[OsString]) -> miette::Result<
     let mut everburn = Command::new(&program);
     remove_traces_of_cargo_run(&mut everburn);
     keep_freed_memory(&mut everburn);
-    let error = everburn.arg(command).args(arguments).exec();
+    everburn.arg(command).args(arguments);
+    become_program(everburn)
+}
+
+/// Replaces this process by a store that serves by itself; as [`become_everburn`], but the program
+/// is without Burn and built in a minute.
+pub fn become_store(arguments: &[OsString]) -> miette::Result<ExitCode> {
+    let Some(program) = measure()? else {
+        // Cargo has said why.
+        return Ok(ExitCode::FAILURE);
+    };
+    let mut store = Command::new(&program);
+    remove_traces_of_cargo_run(&mut store);
+    store.arg("store").args(arguments);
+    become_program(store)
+}
+
+fn become_program(mut command: Command) -> miette::Result<ExitCode> {
+    let error = command.exec();
     Err(error)
         .into_diagnostic()
-        .wrap_err_with(|| format!("cannot run {}", program.display()))
+        .wrap_err_with(|| format!("cannot run {}", command.get_program().display()))
 }
 
 /// mallopt(3): glibc hands freed memory back to the system where more than so many bytes are free, and
@@ -73,8 +91,8 @@ pub fn for_measuring() -> miette::Result<Option<PathBuf>> {
     }
 }
 
-/// The program that is a rank of `bench collectives`, freshly built; `None` when it does not build,
-/// which Cargo has explained.
+/// The program that is a rank of `bench collectives` and a store, freshly built; `None` when it does
+/// not build, which Cargo has explained.
 pub fn measure() -> miette::Result<Option<PathBuf>> {
     build("everburn-measure", false)
 }

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use crate::cargo::{cargo, data_dir_beside, root, target_dir};
-use crate::tidy;
+use crate::{tidy, torch};
 
 /// A project outside the workspace that uses Everburn as anyone else would.
 const EXAMPLE: &str = "examples/reuse/Cargo.toml";
@@ -15,7 +15,7 @@ const EXAMPLE: &str = "examples/reuse/Cargo.toml";
 /// One thing to run.
 struct Step {
     name: &'static str,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, OsString)>,
     arguments: Vec<OsString>,
     program: Program,
 }
@@ -31,6 +31,8 @@ enum Program {
     },
     /// The repository's rules, in this process.
     Tidy,
+    /// What nobody has asked for, and how to: never counted as passed.
+    NotAsked(&'static str),
 }
 
 impl Step {
@@ -44,21 +46,22 @@ impl Step {
         }
     }
 
-    fn with_env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    fn with_env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
     /// The command line as one would type it in the workspace's root.
     fn command_line(&self) -> String {
         let program = match self.program {
-            Program::Cargo => "cargo",
+            Program::Cargo | Program::NotAsked(_) => "cargo",
             Program::Other(program) | Program::IfInstalled { program, .. } => program,
             Program::Tidy => "cargo xtask tidy",
         };
         let variables = self
             .env
             .iter()
+            .map(|(name, value)| (name, value.to_string_lossy()))
             .map(|(name, value)| match value.contains(' ') {
                 true => format!("{name}=\"{value}\""),
                 false => format!("{name}={value}"),
@@ -77,6 +80,7 @@ impl Step {
     fn run(&self) -> Result<Done, String> {
         let mut command = match self.program {
             Program::Tidy => return tidy::report().map(|()| Done::Passed),
+            Program::NotAsked(how) => return Ok(Done::Skipped(how)),
             Program::Cargo => cargo(),
             Program::Other(program) => Command::new(program),
             Program::IfInstalled {
@@ -92,7 +96,7 @@ impl Step {
         };
         command
             .args(&self.arguments)
-            .envs(self.env.iter().copied())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env("CARGO_TARGET_DIR", target_dir())
             .current_dir(root());
         if let Some(folder) = data_dir_beside() {
@@ -124,12 +128,20 @@ fn answers(program: &str, probe: &[&str]) -> bool {
 /// `cargo xtask test`: all tests, and those of the example project. Arguments narrow the run, so
 /// with any the example project is left out.
 pub fn test(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    Ok(run_all(&test_steps(arguments, has_example()), false))
+    let steps = test_steps(arguments, has_example(), torch::named_python());
+    Ok(run_all(&steps, false))
+}
+
+/// `cargo xtask test --with-torch`: the tests in which PyTorch takes part. Arguments narrow the run.
+pub fn test_with_torch(arguments: &[OsString]) -> miette::Result<ExitCode> {
+    let python = torch::python()?;
+    Ok(run_all(&[torch_step(arguments, python)], false))
 }
 
 /// `cargo xtask check`: what CI runs.
 pub fn check(keep_going: bool) -> miette::Result<ExitCode> {
-    Ok(run_all(&check_steps(has_example()), keep_going))
+    let steps = check_steps(has_example(), torch::named_python());
+    Ok(run_all(&steps, keep_going))
 }
 
 /// `cargo xtask races`: what `check` does about races.
@@ -141,7 +153,8 @@ fn has_example() -> bool {
     root().join(EXAMPLE).exists()
 }
 
-fn test_steps(arguments: &[OsString], example: bool) -> Vec<Step> {
+/// `python` is the one that the user has named for tests with PyTorch.
+fn test_steps(arguments: &[OsString], example: bool, python: Option<OsString>) -> Vec<Step> {
     let mut workspace = Step::cargo("test", &["test", "--release", "--workspace"]);
     workspace.arguments.extend_from_slice(arguments);
     let mut steps = vec![workspace];
@@ -149,11 +162,40 @@ fn test_steps(arguments: &[OsString], example: bool) -> Vec<Step> {
         let line = ["test", "--release", "--manifest-path", EXAMPLE];
         steps.push(Step::cargo("test the example project", &line));
     }
+    if arguments.is_empty() {
+        steps.push(match python {
+            Some(python) => torch_step(&[], python),
+            None => Step {
+                program: Program::NotAsked(
+                    "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, \
+                     EVERBURN_PYTHON names one",
+                ),
+                env: Vec::new(),
+                ..torch_step(&[], OsString::new())
+            },
+        });
+    }
     steps
 }
 
+/// The tests that `python`'s PyTorch takes part in. Each is ignored otherwise, and fails without a
+/// Python.
+fn torch_step(arguments: &[OsString], python: OsString) -> Step {
+    let line = ["test", "--release", "--workspace", "--test", "torch*"];
+    let mut step = Step::cargo("tests with PyTorch", &line).with_env(torch::PYTHON, python);
+    let (options, filters) = match arguments.iter().position(|word| word == "--") {
+        Some(at) => (&arguments[..at], &arguments[at + 1..]),
+        None => (arguments, &[][..]),
+    };
+    step.arguments.extend_from_slice(options);
+    step.arguments
+        .extend(["--", "--ignored"].map(OsString::from));
+    step.arguments.extend_from_slice(filters);
+    step
+}
+
 /// What is quick to find comes first.
-fn check_steps(example: bool) -> Vec<Step> {
+fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
     let lint = [
         "clippy",
         "--release",
@@ -233,13 +275,14 @@ fn check_steps(example: bool) -> Vec<Step> {
             ],
         ),
     ]);
-    steps.extend(test_steps(&[], example));
+    steps.extend(test_steps(&[], example, python));
     steps
 }
 
 fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
     let start = Instant::now();
     let mut failed = Vec::new();
+    let mut skipped = 0;
     for (number, step) in steps.iter().enumerate() {
         println!(
             "\n[{}/{}] {}: {}",
@@ -253,7 +296,10 @@ fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
         let seconds = step_start.elapsed().as_secs_f64();
         match result {
             Ok(Done::Passed) => println!("      {}: passed in {seconds:.1} s", step.name),
-            Ok(Done::Skipped(why)) => println!("      {}: SKIPPED: {why}", step.name),
+            Ok(Done::Skipped(why)) => {
+                println!("      {}: SKIPPED: {why}", step.name);
+                skipped += 1;
+            }
             Err(why) => {
                 println!("      {}: FAILED after {seconds:.1} s ({why})", step.name);
                 failed.push(step.name);
@@ -265,11 +311,22 @@ fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
     }
     let seconds = start.elapsed().as_secs_f64();
     if failed.is_empty() {
-        println!("\nall {} steps passed in {seconds:.0} s", steps.len());
+        println!("\n{} in {seconds:.0} s", verdict(steps.len(), skipped));
         ExitCode::SUCCESS
     } else {
         println!("\nfailed after {seconds:.0} s: {}", failed.join(", "));
         ExitCode::FAILURE
+    }
+}
+
+/// Where none has failed. A step that was skipped has not passed.
+fn verdict(steps: usize, skipped: usize) -> String {
+    match skipped {
+        0 => format!("all {steps} steps passed"),
+        _ => format!(
+            "{} of {steps} steps passed, {skipped} SKIPPED",
+            steps - skipped
+        ),
     }
 }
 
@@ -306,8 +363,11 @@ mod tests {
     #[test]
     fn check_ends_with_exactly_the_tests() {
         let lines = |steps: Vec<Step>| steps.iter().map(Step::command_line).collect::<Vec<_>>();
-        let check = lines(check_steps(true));
-        assert!(check.ends_with(&lines(test_steps(&[], true))), "{check:?}");
+        let check = lines(check_steps(true, None));
+        assert!(
+            check.ends_with(&lines(test_steps(&[], true, None))),
+            "{check:?}"
+        );
         assert!(check.contains(
             &"DOCS_RS=1 cargo clippy --release --workspace --features cuda -- -D warnings".into()
         ));
@@ -319,11 +379,36 @@ mod tests {
 
     #[test]
     fn arguments_narrow_the_tests() {
-        let steps = test_steps(&["--".into(), "sampler".into()], true);
+        let steps = test_steps(
+            &["--".into(), "sampler".into()],
+            true,
+            Some("python".into()),
+        );
         assert_eq!(steps.len(), 1);
         assert_eq!(
             steps[0].command_line(),
             "cargo test --release --workspace -- sampler"
+        );
+    }
+
+    #[test]
+    fn tests_with_pytorch_are_skipped_by_name_or_run_and_never_pass_unseen() {
+        let skipped = test_steps(&[], true, None).pop().unwrap();
+        assert!(matches!(skipped.run(), Ok(Done::Skipped(why)) if why.contains("--with-torch")));
+        assert_eq!(verdict(3, 1), "2 of 3 steps passed, 1 SKIPPED");
+        assert_eq!(verdict(3, 0), "all 3 steps passed");
+        let run = test_steps(&[], true, Some("/p/python".into()))
+            .pop()
+            .unwrap();
+        assert_eq!(
+            run.command_line(),
+            "EVERBURN_PYTHON=/p/python cargo test --release --workspace --test torch* -- --ignored"
+        );
+        let narrowed = torch_step(&["--".into(), "file::".into()], "p".into());
+        assert!(
+            narrowed
+                .command_line()
+                .ends_with("--test torch* -- --ignored file::")
         );
     }
 

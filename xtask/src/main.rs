@@ -13,6 +13,7 @@ mod check;
 mod doctor;
 mod gpu;
 mod tidy;
+mod torch;
 mod verify;
 
 use std::ffi::OsString;
@@ -51,8 +52,18 @@ enum Command {
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
+    /// Serve a store by itself, as in `store --listen 127.0.0.1:0`, until Ctrl-C or SIGTERM
+    #[command(disable_help_flag = true)]
+    Store(HandedOn),
     /// Run all tests; arguments are handed to `cargo test`
-    Test(HandedOn),
+    Test {
+        /// Run the tests that need PyTorch, and only these: with the Python that EVERBURN_PYTHON names,
+        /// else in a virtual environment that is made once, outside the repository
+        #[arg(long)]
+        with_torch: bool,
+        #[command(flatten)]
+        args: HandedOn,
+    },
     /// Run everything that CI runs: format, repository's rules, lints, documents, tests
     Check {
         /// Go on after a step that fails, and say at the end which did
@@ -99,7 +110,15 @@ fn run() -> miette::Result<ExitCode> {
         Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
         Command::Verify(args) => verify::run(&args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),
-        Command::Test(args) => check::test(&args.arguments),
+        Command::Store(args) => binary::become_store(&args.arguments),
+        Command::Test {
+            with_torch: false,
+            args,
+        } => check::test(&args.arguments),
+        Command::Test {
+            with_torch: true,
+            args,
+        } => check::test_with_torch(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),
         Command::Races => Ok(check::races()),
         Command::Doctor => Ok(doctor::run()),
@@ -143,5 +162,20 @@ mod tests {
             panic!("not train")
         };
         assert_eq!(args.arguments, ["--list"]);
+        for (line, wanted, handed_on) in [
+            ("xtask test sampler --nocapture", false, 2),
+            ("xtask test --with-torch", true, 0),
+            ("xtask test --with-torch -- tcp", true, 1),
+        ] {
+            let Command::Test { with_torch, args } = Cli::parse_from(line.split(' ')).command
+            else {
+                panic!("not test")
+            };
+            assert_eq!(
+                (with_torch, args.arguments.len()),
+                (wanted, handed_on),
+                "{line}"
+            );
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! A rank of `cargo xtask bench`: it does what the benchmark orders, line by line, and says how
-//! long that took.
+//! long that took. And the store of `cargo xtask store`, which benchmarks start too.
 //!
 //! The benchmark starts one process a rank with the launcher's environment and keeps all of them
 //! until it is done, so that ours and the peer can be measured in turn, seconds apart. An order is
@@ -14,9 +14,9 @@ mod link;
 mod memory;
 mod rank;
 mod store;
+mod store_client;
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -30,12 +30,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Serve the job's store until standard input ends
-    Store {
-        /// Where to listen; port 0 takes a free one
-        #[arg(long)]
-        listen: SocketAddr,
-    },
+    #[command(bin_name = "cargo xtask store")]
+    Store(store::StoreArguments),
+    /// Be a client of a store: carry out the orders on standard input
+    StoreClient,
     /// Be a rank: carry out the orders on standard input
     Rank(rank::RankOptions),
 }
@@ -45,7 +43,8 @@ type Failure = Box<dyn Error>;
 
 fn main() -> ExitCode {
     let done = match Cli::parse().part {
-        Part::Store { listen } => store::serve(listen),
+        Part::Store(arguments) => store::serve(&arguments),
+        Part::StoreClient => store_client::run(),
         Part::Rank(options) => rank::run(&options),
     };
     match done {

@@ -54,8 +54,12 @@ impl Drop for Process {
 }
 
 fn store() -> (Process, Value) {
-    let mut store =
-        Process::start(Command::new(PROGRAM).args(["store", "--listen", "127.0.0.1:0"]));
+    let mut store = Process::start(Command::new(PROGRAM).args([
+        "store",
+        "--until-input-ends",
+        "--listen",
+        "127.0.0.1:0",
+    ]));
     let address = store.answer();
     (store, address)
 }

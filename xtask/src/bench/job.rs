@@ -85,7 +85,7 @@ impl<'a> Job<'a> {
             None => "127.0.0.1:0".to_owned(),
         };
         serve
-            .args(["store", "--listen", &listen])
+            .args(["store", "--until-input-ends", "--listen", &listen])
             .env("EVERBURN_JOB_TOKEN", &token);
         let store_name = format!("the store of {name}");
         let mut store = Team::start(place.children, store_name, vec![serve], place.folder)?;

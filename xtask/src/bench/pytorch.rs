@@ -10,9 +10,7 @@ use serde_json::Value;
 use super::process::{Children, Failure};
 use super::train_options::Case;
 use crate::cargo::root;
-
-/// Names the Python that has PyTorch.
-const PYTHON: &str = "EVERBURN_PYTHON";
+use crate::torch::{self, PROBE};
 
 /// Models that the script knows; each is the same net as ours.
 const MODELS: [&str; 2] = ["mnist", "mnist-bn"];
@@ -23,12 +21,6 @@ const WARM_UP_STEPS: usize = 5;
 
 /// How long Python may take to import PyTorch, from a cold disk too.
 const IMPORT_DEADLINE: Duration = Duration::from_secs(180);
-
-/// Says the version, and fails as `import` does. DDP on the CPU needs gloo, which not every build
-/// has.
-const PROBE: &str = "import torch, torch.distributed as d\n\
-                     assert d.is_available() and d.is_gloo_available(), 'built without gloo'\n\
-                     print(torch.__version__)";
 
 /// A Python with PyTorch.
 #[derive(Debug)]
@@ -43,8 +35,7 @@ impl Pytorch {
         children: &Children,
         folder: &Path,
     ) -> Result<Result<Self, String>, Failure> {
-        let named = std::env::var_os(PYTHON).filter(|python| !python.is_empty());
-        let python = named.unwrap_or_else(|| "python3".into());
+        let python = torch::named_python().unwrap_or_else(|| "python3".into());
         let mut probe = Command::new(&python);
         probe.args(["-c", PROBE]);
         match children.run("python", &mut probe, folder, IMPORT_DEADLINE) {
@@ -103,7 +94,8 @@ fn skip_reason(python: &str, why: &str) -> String {
     let last = why.lines().next_back().unwrap_or(why).trim();
     format!(
         "SKIPPED: nothing was measured against PyTorch, because `{python}` has none ({last}); \
-         name a Python that can `import torch` in {PYTHON}"
+         name a Python that can `import torch` in {}",
+        torch::PYTHON
     )
 }
 

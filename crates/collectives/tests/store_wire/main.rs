@@ -1,6 +1,7 @@
 //! The server as bytes on the wire see it: PyTorch's protocol, and those who do not follow it.
 
 mod lifetime;
+mod malformed;
 mod protocol;
 mod raw;
 mod refusals;

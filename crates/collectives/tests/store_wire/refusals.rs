@@ -1,14 +1,13 @@
 //! Who does not follow the protocol, or does not know the token, is turned away alone.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use everburn_collectives::store::{
     AUTH_OPCODE, Store, StoreError, StoreOptions, TcpStore, TcpStoreServer,
 };
-use proptest::prelude::*;
 
 use crate::raw::{LONG, Raw, VALIDATE, assert_serves, client, list, message, serve};
 
@@ -76,23 +75,6 @@ fn who_says_nothing_or_half_a_message_is_dropped_after_the_deadline() {
     assert_eq!(silent.closed(), b"", "a deadline has passed meanwhile");
     client(&server).set("k", b"").unwrap();
     waiting.expect(&[0]);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn random_bytes_do_not_hurt_the_server(
-        bytes in proptest::collection::vec(any::<u8>(), 1..400),
-        validated in any::<bool>(),
-    ) {
-        let server = serve(StoreOptions::default());
-        let mut raw = if validated { Raw::validated(&server) } else { Raw::connect(&server) };
-        let _ = raw.0.write_all(&bytes);
-        let _ = raw.0.shutdown(Shutdown::Write);
-        assert_serves(&server);
-        raw.closed();
-    }
 }
 
 fn with_token(token: Option<&str>) -> StoreOptions {

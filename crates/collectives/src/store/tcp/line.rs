@@ -14,6 +14,9 @@ pub(super) struct Line {
 #[derive(Debug)]
 struct Slot {
     held: bool,
+    /// Threads that wait for it: mostly none, and then a call to the system to wake nobody is saved,
+    /// once a request.
+    waiting: usize,
     /// `None` after a fault, until the next holder has connected anew.
     connection: Option<Connection>,
 }
@@ -30,6 +33,7 @@ impl Line {
         Self {
             slot: Mutex::new(Slot {
                 held: false,
+                waiting: 0,
                 connection: Some(connection),
             }),
             freed: Condvar::new(),
@@ -38,13 +42,17 @@ impl Line {
 
     /// Waits for the connection; `None` when the deadline passes first.
     pub(super) fn hold(&self, deadline: Deadline) -> Option<Held<'_>> {
-        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = |slot: &mut Slot| slot.held;
-        let waited = self
-            .freed
-            .wait_timeout_while(slot, deadline.left(), held)
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut slot = waited.0;
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.held {
+            slot.waiting += 1;
+            let held = |slot: &mut Slot| slot.held;
+            let waited = self
+                .freed
+                .wait_timeout_while(slot, deadline.left(), held)
+                .unwrap_or_else(PoisonError::into_inner);
+            slot = waited.0;
+            slot.waiting -= 1;
+        }
         if slot.held {
             return None;
         }
@@ -64,7 +72,10 @@ impl Drop for Held<'_> {
         // A panic may have come in the middle of a reply.
         let connection = self.connection.take();
         slot.connection = connection.filter(|_| !std::thread::panicking());
+        let awaited = slot.waiting > 0;
         drop(slot);
-        self.line.freed.notify_one();
+        if awaited {
+            self.line.freed.notify_one();
+        }
     }
 }

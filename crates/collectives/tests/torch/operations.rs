@@ -1,0 +1,117 @@
+//! Every operation by our client, held against what PyTorch's server answers: `operations.py` the
+//! other way round.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use everburn_collectives::store::{PrefixStore, SharedStore, Store, StoreError, TcpStore};
+
+const SHORT: Duration = Duration::from_millis(50);
+
+/// All 256 bytes.
+pub fn binary() -> Vec<u8> {
+    (0..=255).collect()
+}
+
+/// What every store of PyTorch's can do. `other` is a second client of the same store.
+pub fn every_store(store: &SharedStore, other: &dyn Store) {
+    values_and_counters(&**store);
+    compare_set(&**store);
+    presence(&**store);
+    time_outs(&**store);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.get("w/late"));
+        store.set("w/late", b"woken").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), b"woken");
+    });
+    let outer = PrefixStore::new("a", Arc::clone(store));
+    let inner = PrefixStore::new("b", Arc::new(PrefixStore::new("a", Arc::clone(store))));
+    inner.set("k", b"v").unwrap();
+    assert_eq!(store.get("a/b/k").unwrap(), b"v");
+    assert_eq!(outer.add("n", 3).unwrap(), 3);
+    assert_eq!(store.get("a/n").unwrap(), b"3");
+}
+
+fn values_and_counters(store: &dyn Store) {
+    store.set("v/a", b"one").unwrap();
+    store.set("v/a", b"two").unwrap();
+    assert_eq!(store.get("v/a").unwrap(), b"two");
+    store.set("v/empty", b"").unwrap();
+    assert_eq!(store.get("v/empty").unwrap(), b"");
+    store.set("v/binary", &binary()).unwrap();
+    assert_eq!(store.get("v/binary").unwrap(), binary());
+    let large = vec![b'x'; 1 << 20];
+    store.set("v/large", &large).unwrap();
+    assert_eq!(store.get("v/large").unwrap(), large);
+    assert_eq!(store.add("n", 5).unwrap(), 5);
+    assert_eq!(store.add("n", -7).unwrap(), -2);
+    assert_eq!(store.get("n").unwrap(), b"-2");
+    store.set("n", b"40").unwrap();
+    assert_eq!(store.add("n", 2).unwrap(), 42);
+}
+
+fn compare_set(store: &dyn Store) {
+    assert_eq!(store.compare_set("c", b"old", b"new").unwrap(), b"old");
+    assert!(!store.check(&["c"]).unwrap());
+    assert_eq!(store.compare_set("c", b"", b"first").unwrap(), b"first");
+    assert_eq!(store.compare_set("c", b"wrong", b"x").unwrap(), b"first");
+    assert_eq!(store.compare_set("c", b"first", b"next").unwrap(), b"next");
+    assert_eq!(store.get("c").unwrap(), b"next");
+}
+
+fn presence(store: &dyn Store) {
+    store.set("p/a", b"").unwrap();
+    let before = store.num_keys().unwrap();
+    store.set("p/b", b"").unwrap();
+    assert_eq!(store.num_keys().unwrap(), before + 1);
+    assert!(store.check(&["p/a", "p/b"]).unwrap());
+    assert!(!store.check(&["p/a", "p/none"]).unwrap());
+    store.wait(&["p/a", "p/b"]).unwrap();
+    assert!(store.delete("p/b").unwrap());
+    assert!(!store.delete("p/b").unwrap());
+    assert_eq!(store.num_keys().unwrap(), before);
+}
+
+fn time_outs(store: &dyn Store) {
+    let waited = store.wait_within(&["p/a", "t/never"], SHORT).unwrap_err();
+    let got = store.get_within("t/never", SHORT).unwrap_err();
+    for error in [waited, got] {
+        let StoreError::Timeout { keys, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(keys, &["t/never"]);
+    }
+    // A wait that was called off leaves the store usable.
+    assert_eq!(store.add("t/n", 1).unwrap(), 1);
+    store.set("t/never", b"now").unwrap();
+    assert_eq!(store.get("t/never").unwrap(), b"now");
+}
+
+/// Appending and batches.
+pub fn batches(store: &TcpStore) {
+    store.append("b/log", b"a").unwrap();
+    store.append("b/log", b"bc").unwrap();
+    store.multi_set(&[("b/1", b"one"), ("b/2", b"")]).unwrap();
+    let values = store.multi_get(&["b/2", "b/log", "b/1"]).unwrap();
+    assert_eq!(values, [&b""[..], b"abc", b"one"]);
+}
+
+/// Queues, which PyTorch's older server does not have.
+pub fn queues(store: &TcpStore, other: &TcpStore) {
+    assert_eq!(store.queue_len("q").unwrap(), 0);
+    assert_eq!(store.queue_pop("q").unwrap(), None);
+    store.queue_push("q", b"first").unwrap();
+    store.queue_push("q", b"second").unwrap();
+    assert_eq!(store.queue_len("q").unwrap(), 2);
+    assert_eq!(store.queue_pop("q").unwrap(), Some(b"first".to_vec()));
+    assert_eq!(store.queue_pop("q").unwrap(), Some(b"second".to_vec()));
+    assert_eq!(store.queue_len("q").unwrap(), 0);
+    let error = store.queue_pop_within("q", SHORT).unwrap_err();
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error}");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.queue_pop_within("q", other.timeout()));
+        store.queue_push("q", b"late").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), b"late");
+    });
+}

@@ -1,0 +1,136 @@
+//! TCP: PyTorch's clients at our server, ours at PyTorch's.
+
+use std::sync::Arc;
+
+use everburn_collectives::store::{SharedStore, Store, StoreOptions, TcpStore, TcpStoreServer};
+
+use crate::crowd::{Crowd, append_and_queue};
+use crate::operations::{batches, binary, every_store, queues};
+use crate::python::{PATIENCE, Script};
+
+const ALL_ANSWERED: &str = "every operation answers as it should";
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        timeout: PATIENCE,
+        ..StoreOptions::default()
+    }
+}
+
+fn serve() -> (TcpStoreServer, String) {
+    let loopback = "127.0.0.1:0".parse().unwrap();
+    let server = TcpStoreServer::bind(loopback, options()).unwrap();
+    let address = server.local_addr().to_string();
+    (server, address)
+}
+
+fn connect(address: &str) -> TcpStore {
+    TcpStore::connect(address, options()).unwrap()
+}
+
+/// The referee: what the script expects is PyTorch's word and not ours.
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn the_script_states_what_pytorchs_own_server_answers() {
+    let server = Script::start("serve.py", &["--backend", "libuv"]);
+    let script = Script::start("operations.py", &["--tcp", &server.line()]);
+    assert_eq!(script.line(), ALL_ANSWERED);
+    script.finish();
+    server.finish();
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn a_client_of_pytorch_does_every_operation_on_our_server() {
+    let (_server, address) = serve();
+    let store = connect(&address);
+    store.set("from rust", &binary()).unwrap();
+    store.add("from both", 40).unwrap();
+    let script = Script::start("operations.py", &["--tcp", &address, "--rust"]);
+    assert_eq!(script.line(), ALL_ANSWERED);
+    script.finish();
+    assert_eq!(store.get("from python").unwrap(), binary());
+    assert_eq!(store.get("from both").unwrap(), b"42");
+}
+
+fn our_client_at(backend: &str) -> (Script, TcpStore, TcpStore) {
+    let server = Script::start("serve.py", &["--backend", backend]);
+    let address = server.line();
+    let (store, other) = (connect(&address), connect(&address));
+    let shared: SharedStore = Arc::new(connect(&address));
+    every_store(&shared, &other);
+    batches(&store);
+    (server, store, other)
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn our_client_does_every_operation_on_pytorchs_server() {
+    let (server, store, other) = our_client_at("libuv");
+    queues(&store, &other);
+    server.finish();
+}
+
+/// It has no queues.
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn our_client_does_every_operation_on_pytorchs_older_server() {
+    let (server, ..) = our_client_at("legacy");
+    server.finish();
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn eight_clients_of_pytorch_and_eight_of_ours_share_our_server() {
+    let (_server, address) = serve();
+    let crowd = Crowd {
+        of_each: 8,
+        rounds: 100,
+    };
+    crowd.meet(["--tcp", &address], || connect(&address), append_and_queue);
+    let store = connect(&address);
+    assert_eq!(store.get("crowd/log").unwrap(), [b'x'; 16]);
+    assert_eq!(store.queue_len("crowd/queue").unwrap(), 0);
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn eight_clients_of_pytorch_and_eight_of_ours_share_pytorchs_server() {
+    let server = Script::start("serve.py", &["--backend", "libuv"]);
+    let address = server.line();
+    let crowd = Crowd {
+        of_each: 8,
+        rounds: 100,
+    };
+    crowd.meet(["--tcp", &address], || connect(&address), append_and_queue);
+    assert_eq!(connect(&address).get("crowd/log").unwrap(), [b'x'; 16]);
+    server.finish();
+}
+
+/// As under a launcher that hosts the store: rank 0 does not.
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn a_gloo_group_of_pytorch_meets_and_adds_up_over_our_server() {
+    let (server, _) = serve();
+    let variables = [
+        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("MASTER_PORT", server.local_addr().port().to_string()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
+    ];
+    let rank = |rank| {
+        let arguments = [
+            "--init-method",
+            "env://",
+            "--world-size",
+            "2",
+            "--rank",
+            rank,
+        ];
+        Script::start_with("gloo.py", &arguments, &variables)
+    };
+    let ranks = [rank("0"), rank("1")];
+    for (rank, script) in ranks.into_iter().enumerate() {
+        assert_eq!(script.line(), format!("rank {rank} of 2: 2997"));
+        script.finish();
+    }
+}
