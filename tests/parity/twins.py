@@ -32,7 +32,7 @@ class TwoConvolutions(nn.Module):
     pooling 12 x 12; the second leaves 8 x 8 and 4 x 4. With 20 filters that is 20 * 4 * 4 = 320, the width
     of the first linear layer. So both convolutions must be pooled (without, there would be
     20 * 20 * 20 = 8000 numbers), and the second convolution takes 20 channels: it is the classic MNIST net,
-    `mnist` here, with 20 filters in place of 10 in its first layer.
+    Everburn's `mnist`, with 20 filters in place of 10 in its first layer.
     """
 
     def __init__(self):
@@ -47,22 +47,6 @@ class TwoConvolutions(nn.Module):
         x = F.relu(F.max_pool2d(self.conv2(x), 2))  # [B, 20, 4, 4]
         x = self.fc2(F.relu(self.fc1(x.flatten(1))))
         return F.log_softmax(x, dim=1)
-
-
-class Mnist(nn.Module):
-    """`mnist`: 10 and 20 filters of 5 x 5, then 320-50-10."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 10, 5)
-        self.conv2 = nn.Conv2d(10, 20, 5)
-        self.fc1 = nn.Linear(320, 50)
-        self.fc2 = nn.Linear(50, 10)
-
-    def forward(self, x):
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))
-        return self.fc2(F.relu(self.fc1(x.flatten(1))))
 
 
 class MnistBn(nn.Module):

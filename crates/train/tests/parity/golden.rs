@@ -1,7 +1,7 @@
 //! What `tests/parity/make_golden.py` has left: PyTorch's losses, and how to make the same weights and
 //! samples from integers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::data::dataset::{Dataset, DatasetError};
@@ -63,11 +63,15 @@ pub struct Losses {
     four: Option<Vec<f64>>,
 }
 
+/// `tests/parity` of the workspace.
+pub fn parity_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity")
+}
+
 impl Golden {
     /// Reads `tests/parity/golden/<case>.json`.
     pub fn read(case: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/golden");
-        let path = folder.join(format!("{case}.json"));
+        let path = parity_folder().join(format!("golden/{case}.json"));
         let text = std::fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

@@ -3,6 +3,7 @@
 //! The trainer is the whole one, with its sampler, buckets and optimizers; only its data set is arranged so
 //! that it reads PyTorch's samples in PyTorch's order. Ranks are threads.
 
+mod exchange;
 mod golden;
 mod nets;
 
@@ -53,9 +54,16 @@ where
     fn follows(&self) {
         let golden = Golden::read(self.name);
         for ranks in RANKS {
-            let losses = self.train(&golden, ranks, golden.optimizer());
+            let (losses, _) = self.train(&golden, ranks, golden.optimizer(), STEPS);
             let apart = apart(&losses, golden.losses_of(ranks));
-            println!("{}, {ranks} ranks: {:.1e} {:.1e}", self.name, apart[0], apart[1]);
+            // Shown with --nocapture.
+            #[allow(clippy::print_stderr)]
+            {
+                eprintln!(
+                    "{}, {ranks} ranks: {:.1e} {:.1e}",
+                    self.name, apart[0], apart[1]
+                );
+            }
             assert!(
                 apart[0] <= ALLOWED[0] && apart[1] <= ALLOWED[1],
                 "{} on {ranks} ranks: a loss differs from PyTorch's by {:e} in the first 50 steps and \
@@ -67,12 +75,18 @@ where
         }
     }
 
-    /// The loss of each step on ranks that are threads.
-    fn train(&self, golden: &Golden, ranks: usize, optimizer: OptimizerConfig) -> Vec<f64> {
+    /// The loss of each step on ranks that are threads, and the model.
+    fn train(
+        &self,
+        golden: &Golden,
+        ranks: usize,
+        optimizer: OptimizerConfig,
+        steps: usize,
+    ) -> (Vec<f64>, Supervised<M, O>) {
         let folder = tempfile::tempdir().unwrap();
         let config = TrainingConfig {
             epochs: 1,
-            steps: Some(STEPS),
+            steps: Some(steps),
             batch_size: golden.batch,
             validation_samples: Some(0),
             log_every: 1,
@@ -105,18 +119,17 @@ where
                         ..Trainer::new(config, group)
                     };
                     let model = Supervised::<M, O>::new(model, forward);
-                    trainer.fit(model, &data).map(drop).unwrap();
+                    trainer.fit(model, &data).unwrap().0
                 })
             })
             .collect::<Vec<_>>();
-        for rank in threads {
-            rank.join().unwrap();
-        }
+        let models = threads.into_iter().map(|rank| rank.join().unwrap());
+        let model = models.collect::<Vec<_>>().remove(0);
         let lines = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
         let lines = lines.lines();
         let lines = lines.map(|line| serde_json::from_str::<MetricLine>(line).unwrap());
         let steps = lines.filter(|line| line.kind == MetricKind::Step);
-        steps.map(|line| line.loss).collect()
+        (steps.map(|line| line.loss).collect(), model)
     }
 }
 
@@ -127,7 +140,10 @@ fn apart(ours: &[f64], theirs: &[f64]) -> [f64; 2] {
     let relative = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(b.abs());
     let relative = ours.iter().zip(theirs).map(relative).collect::<Vec<_>>();
     // Not a number is apart from everything.
-    let largest = |part: &[f64]| part.iter().fold(0.0, |most: f64, x| if *x <= most { most } else { *x });
+    let largest = |part: &[f64]| {
+        part.iter()
+            .fold(0.0, |most: f64, x| if *x <= most { most } else { *x })
+    };
     [largest(&relative[..50]), largest(&relative[50..])]
 }
 
@@ -152,6 +168,37 @@ fn a_simple_cnn_with_adam_follows_pytorch() {
     simple_cnn().follows();
 }
 
+fn mnist_bn() -> Images<MnistBn> {
+    let model = MnistBnConfig::new().with_dropout(0.0).init(&Device::flex());
+    Case {
+        batcher: Arc::new(ImageBatcher::bytes()),
+        synchronize: true,
+        ..images("mnist-bn-adam", model, MnistBn::forward)
+    }
+}
+
+fn two_part_resnet() -> Images<TwoPartResNet> {
+    let model = TwoPartResNetConfig::new().init(&Device::flex());
+    Case {
+        synchronize: true,
+        ..images("two-part-resnet-adam", model, TwoPartResNet::forward)
+    }
+}
+
+fn gpt_nano() -> Case<Gpt, NextToken, TextItem> {
+    const CONTEXT: usize = 16;
+    const VOCABULARY: usize = 65;
+    let config = GptConfig::nano(VOCABULARY).with_context(CONTEXT);
+    Case {
+        name: "gpt-nano-adam-w",
+        model: config.init(&Device::flex()),
+        forward: Gpt::forward,
+        sample: |n| text(n, CONTEXT as u64, VOCABULARY as u64),
+        batcher: Arc::new(TextBatcher),
+        synchronize: false,
+    }
+}
+
 #[test]
 fn two_convolutions_with_sgd_and_momentum_follow_pytorch() {
     let model = TwoConvolutions::init(&Device::flex());
@@ -160,41 +207,17 @@ fn two_convolutions_with_sgd_and_momentum_follow_pytorch() {
 
 #[test]
 fn batch_norm_over_all_ranks_with_adam_follows_pytorch() {
-    let config = MnistBnConfig::new().with_dropout(0.0);
-    let case = images("mnist-bn-adam", config.init(&Device::flex()), MnistBn::forward);
-    let case = Case {
-        batcher: Arc::new(ImageBatcher::bytes()),
-        synchronize: true,
-        ..case
-    };
-    case.follows();
+    mnist_bn().follows();
 }
 
 #[test]
 fn the_two_part_resnet_with_adam_follows_pytorch() {
-    let model = TwoPartResNetConfig::new().init(&Device::flex());
-    let case = images("two-part-resnet-adam", model, TwoPartResNet::forward);
-    let case = Case {
-        synchronize: true,
-        ..case
-    };
-    case.follows();
+    two_part_resnet().follows();
 }
 
 #[test]
 fn gpt_nano_with_adam_w_follows_pytorch() {
-    const CONTEXT: usize = 16;
-    const VOCABULARY: usize = 65;
-    let config = GptConfig::nano(VOCABULARY).with_context(CONTEXT);
-    let case: Case<Gpt, NextToken, TextItem> = Case {
-        name: "gpt-nano-adam-w",
-        model: config.init(&Device::flex()),
-        forward: Gpt::forward,
-        sample: |n| text(n, CONTEXT as u64, VOCABULARY as u64),
-        batcher: Arc::new(TextBatcher),
-        synchronize: false,
-    };
-    case.follows();
+    gpt_nano().follows();
 }
 
 /// The comparison is sharp: what people get wrong when they rebuild an optimizer is seen.
@@ -219,7 +242,7 @@ fn a_slightly_different_optimizer_does_not_follow() {
     ];
     for optimizer in wrong {
         let described = format!("{optimizer:?}");
-        let losses = case.train(&golden, 1, optimizer);
+        let (losses, _) = case.train(&golden, 1, optimizer, STEPS);
         let apart = apart(&losses, golden.losses_of(1));
         assert!(
             apart[0] > ALLOWED[0] || apart[1] > ALLOWED[1],
