@@ -96,12 +96,8 @@ impl Value {
 
 fn deeper(inner: impl Iterator<Item = usize>) -> Result<usize, String> {
     let depth = 1 + inner.max().unwrap_or(0);
-    match depth <= DEEPEST {
-        true => Ok(depth),
-        false => Err(format!(
-            "its containers lie more than {DEEPEST} deep in each other"
-        )),
-    }
+    let too_deep = || format!("its containers lie more than {DEEPEST} deep in each other");
+    (depth <= DEEPEST).then_some(depth).ok_or_else(too_deep)
 }
 
 /// An entry of the stack: a value, or the mark from which the next container's items begin.
@@ -193,7 +189,6 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// One instruction, in the order of Python's `pickletools`.
     fn step(&mut self, opcode: u8) -> Result<(), String> {
         match opcode {
             0x80 => drop(self.program.take(1)?), // PROTO
@@ -322,7 +317,6 @@ impl Machine<'_> {
                 Rc::make_mut(&mut list.items).extend(items);
                 self.push(Value::Sequence(list));
             }
-            // An object of a class that is like a list.
             _ => self.push(Value::Other),
         }
         Ok(())

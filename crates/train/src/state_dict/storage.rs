@@ -206,6 +206,17 @@ fn numbers(view: &TensorView, storage: &[u8]) -> Result<TensorData, String> {
     let count = count
         .filter(|count| *count <= storage.len() / size)
         .ok_or_else(wrong)?;
+    let tensor = |bytes| {
+        TensorData::try_from_bytes(bytes, Shape::from(view.shape.clone()), dtype)
+            .map_err(|error| error.to_string())
+    };
+    if view.strides == contiguous(&view.shape) {
+        let begin = view.offset.checked_mul(size).ok_or_else(wrong)?;
+        let bytes = storage
+            .get(begin..)
+            .and_then(|rest| rest.get(..count * size));
+        return tensor(Bytes::from_bytes_vec(bytes.ok_or_else(wrong)?.to_vec()));
+    }
     let mut places = vec![view.offset; count.min(1)];
     for (length, stride) in view.shape.iter().zip(&view.strides) {
         let next = places.iter().flat_map(|place| {
@@ -219,7 +230,5 @@ fn numbers(view: &TensorView, storage: &[u8]) -> Result<TensorData, String> {
         let number = storage.get(at..).and_then(|rest| rest.get(..size));
         bytes.extend_from_slice(number.ok_or_else(wrong)?);
     }
-    let bytes = Bytes::from_bytes_vec(bytes);
-    TensorData::try_from_bytes(bytes, Shape::from(view.shape.clone()), dtype)
-        .map_err(|error| error.to_string())
+    tensor(Bytes::from_bytes_vec(bytes))
 }
