@@ -43,6 +43,12 @@ enum Command {
     /// Let a run's model of text write, as in `generate runs/a --prompt "To be"`
     #[command(disable_help_flag = true)]
     Generate(HandedOn),
+    /// Write a run's model for PyTorch, as in `export runs/a --to pt-names`
+    #[command(disable_help_flag = true)]
+    Export(HandedOn),
+    /// Make a run of PyTorch's weights, as in `import weights.pt mnist --run-dir runs/a`
+    #[command(disable_help_flag = true)]
+    Import(HandedOn),
     /// Draw a pipeline's schedule, as in `simulate --schedule 1f1b --pipeline 4 --micro-batches 8`
     #[command(disable_help_flag = true)]
     Simulate(HandedOn),
@@ -107,6 +113,8 @@ fn run() -> miette::Result<ExitCode> {
         Command::Train(args) => binary::become_everburn("train", &args.arguments),
         Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
         Command::Generate(args) => binary::become_everburn("generate", &args.arguments),
+        Command::Export(args) => binary::become_everburn("export", &args.arguments),
+        Command::Import(args) => binary::become_everburn("import", &args.arguments),
         Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
         Command::Verify(args) => verify::run(&args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),

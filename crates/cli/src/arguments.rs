@@ -16,6 +16,7 @@ use crate::bench_ddp::BenchDdpArguments;
 use crate::bench_pipeline::BenchPipelineArguments;
 use crate::bench_recompute::BenchRecomputeArguments;
 use crate::simulate::SimulateArguments;
+use crate::weights::{ExportArguments, ImportArguments};
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -33,6 +34,10 @@ pub(crate) enum Command {
     Eval(Box<EvalArguments>),
     /// Let a trained model of text write.
     Generate(GenerateArguments),
+    /// Write a run's model as a state dict of PyTorch.
+    Export(ExportArguments),
+    /// Make a run of a state dict of PyTorch.
+    Import(ImportArguments),
     /// Draw what the ranks of a pipeline do in a step, or compare the schedules.
     Simulate(SimulateArguments),
     /// One rank of `cargo xtask bench ddp`.
@@ -78,6 +83,10 @@ pub(crate) struct TrainArguments {
     /// Go on from the newest good checkpoint of --run-dir, with that run's configuration.
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,
+
+    /// Begin with these weights: a state dict of PyTorch (.safetensors, .pt, .pth), or a run's folder.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) init_from: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) training: TrainingFlags,

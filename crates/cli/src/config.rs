@@ -101,6 +101,9 @@ impl Default for RanksConfig {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RunConfig {
     pub(crate) model: String,
+    /// Where the first weights come from, if not from the seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) init_from: Option<PathBuf>,
     pub(crate) data: DataConfig,
     pub(crate) ranks: RanksConfig,
     pub(crate) training: TrainingConfig,
@@ -264,6 +267,11 @@ fn merge(lower: &mut Table, upper: Table) {
 fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliError> {
     let mut layer = Layer::default();
     layer.set(&["model"], Some(&model))?;
+    let init_from = arguments.init_from.as_deref().map(std::path::absolute);
+    let init_from = init_from
+        .transpose()
+        .map_err(|error| CliError::usage(format!("--init-from: {error}")))?;
+    layer.set(&["init_from"], init_from.as_ref())?;
     let TrainingFlags {
         epochs,
         steps,

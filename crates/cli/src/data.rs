@@ -132,6 +132,13 @@ fn load_text(
     })?)
 }
 
+/// [`pin`]s a configuration whose data nobody reads yet.
+pub(crate) fn pin_to(config: &mut RunConfig) -> Result<(), CliError> {
+    let loaded = load(config)?;
+    pin(config, &loaded);
+    Ok(())
+}
+
 /// Fixes what was left open, so that every rank and every repetition takes the same, and a model of
 /// text is always read with the tokenizer that it was trained with.
 pub(crate) fn pin(config: &mut RunConfig, loaded: &Loaded) {

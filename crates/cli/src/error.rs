@@ -123,7 +123,10 @@ impl CliError {
             | Self::Environment(_) => true,
             Self::Train(error) => matches!(
                 error,
-                TrainError::Config(_) | TrainError::Checkpoint { .. } | TrainError::File { .. }
+                TrainError::Config(_)
+                    | TrainError::Checkpoint { .. }
+                    | TrainError::File { .. }
+                    | TrainError::Weights { .. }
             ),
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),

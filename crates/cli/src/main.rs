@@ -39,6 +39,7 @@ mod simulate;
 mod summary;
 mod table;
 mod train;
+mod weights;
 
 use std::process::ExitCode;
 
@@ -62,6 +63,8 @@ fn main() -> ExitCode {
         Command::Train(train) => train::run(train, rank.as_ref(), &log),
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
         Command::Generate(generate) => generate::run(generate),
+        Command::Export(export) => weights::export(export),
+        Command::Import(import) => weights::import(import),
         Command::Simulate(simulate) => simulate::run(simulate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
         Command::BenchPipeline(bench) => bench_pipeline::run(bench, rank.as_ref()),

@@ -25,7 +25,7 @@ use crate::logging::LogOutput;
 use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
 use crate::summary::print_report;
-use crate::{data, devices, launching, mesh, model_parallel, over_ranks, plan, rank};
+use crate::{data, devices, launching, mesh, model_parallel, over_ranks, plan, rank, weights};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -50,6 +50,8 @@ pub(crate) fn run(
     resolve_data(&mut config, &loaded);
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
+    } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
+        weights::check(&config)?; // the file is on machine 0
     }
     if config.world_size() == 1 || config.ranks.strategy == Strategy::DataParallel {
         return train_here(&config, arguments, &loaded, log);
@@ -121,7 +123,7 @@ fn rank_arguments(run: &RunDirectory, arguments: &TrainArguments) -> Vec<std::ff
 
 /// The run directory, with the resolved configuration in it. Machines that share a disk must not
 /// share a folder: machine 1 records in `<folder>-node-1`.
-fn prepare_run_directory(
+pub(crate) fn prepare_run_directory(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<(RunDirectory, RunLock), CliError> {
@@ -291,6 +293,15 @@ impl<'a> RankJob<'a> {
         })
     }
 
+    /// The model with the weights of `--init-from`, if there are any to begin with. Rank 0's are enough:
+    /// the others are given its parameters.
+    fn begun<M: Module>(&self, model: M, rank: usize) -> Result<M, TrainError> {
+        match &self.config.init_from {
+            Some(path) if rank == 0 && !self.resume => weights::initialised(model, path),
+            _ => Ok(model),
+        }
+    }
+
     fn trainer(&self, group: ProcessGroup, device: Device, run: Option<RunDirectory>) -> Trainer {
         Trainer {
             device,
@@ -400,12 +411,14 @@ impl ModelVisitor for TrainOneRank<'_> {
     fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
         self.trainer.seed();
         let model = init(&self.trainer.device);
+        let model = self.job.begun(model, self.trainer.group.rank())?;
         self.job.fit_images(self.trainer, model, pixels)
     }
 
     fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
         self.trainer.seed();
         let model = init(&self.trainer.device);
+        let model = self.job.begun(model, self.trainer.group.rank())?;
         self.job.fit_text(self.trainer, model, &config)
     }
 }
@@ -426,7 +439,7 @@ impl TrainOnThreads<'_> {
         // Threads may share a generator of random numbers, so the weights are drawn before there
         // are any: they are lazy, and taking a record draws them.
         self.job.config.training.seed_for_weights(&self.devices[0]);
-        let model = init(&self.devices[0]);
+        let model = self.job.begun(init(&self.devices[0]), 0)?;
         let weights = model.clone().into_record();
         let model = model.load_record(weights);
         let reports = data_parallel(

@@ -10,7 +10,10 @@ use crate::error::TrainError;
 /// # Errors
 /// [`TrainError::File`] if any of that fails; what was at `path` before is then still there.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
     let attempt = || -> std::io::Result<()> {
         let mut file = tempfile::Builder::new()
             .prefix(".partial-")

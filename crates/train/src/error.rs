@@ -63,6 +63,14 @@ pub enum TrainError {
         /// What is wrong with it and what to do.
         reason: String,
     },
+    /// A file holds the weights of another model.
+    #[error("the weights in {path} are not this model's:{problems}")]
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit, each tensor on a line of its own.
+        problems: String,
+    },
     /// The ranks were not started with the same configuration or data.
     #[error(
         "rank {rank} runs something else: `{theirs}` there, `{ours}` on rank 0; start every rank \

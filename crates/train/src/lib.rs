@@ -15,6 +15,7 @@
 //! | [`data_parallel()`] | several devices in one process |
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
+//! | [`load_state_dict`], [`save_state_dict`] | weights from PyTorch and for it |
 //! | [`renderer`] | what a run looks like |
 //! | [`Samples`], [`Generation`] | what a language model writes, while it trains and after |
 
@@ -44,6 +45,7 @@ mod report;
 mod run_directory;
 mod samples;
 mod seeds;
+mod state_dict;
 mod state_hashes;
 mod stop;
 mod strategy;
@@ -70,10 +72,11 @@ pub use parallel_config::{InvalidStages, ParallelConfig, ParallelError, Parallel
 pub use report::{BestEpoch, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
 pub use samples::Samples;
+pub use state_dict::{StateDictFile, load_state_dict, save_state_dict};
 pub use state_hashes::StateHashes;
 pub use stop::StopSignal;
 pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
 pub use tally::{Report, StepCost, StepReport, Tally};
 pub use trainer::{Trainer, TrainingData};
 pub use training_state::with_parameters;
-pub use weights::load_safetensors;
+pub use weights::{load_safetensors, save_safetensors};

@@ -6,8 +6,11 @@ use burn::store::{ModuleStore, SafetensorsStore};
 use crate::error::TrainError;
 use crate::run_directory::RunDirectory;
 
-/// Writes the parameters by path, atomically.
-pub(crate) fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), TrainError> {
+/// Writes the parameters by path, atomically: a run's `model.safetensors`.
+///
+/// # Errors
+/// [`TrainError::File`] if it cannot be written.
+pub fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), TrainError> {
     let path = run.model_path();
     let failed = |reason: String| TrainError::File {
         action: "writing",
