@@ -181,7 +181,18 @@ fn test_steps(arguments: &[OsString], example: bool, python: Option<OsString>) -
 /// The tests that `python`'s PyTorch takes part in. Each is ignored otherwise, and fails without a
 /// Python.
 fn torch_step(arguments: &[OsString], python: OsString) -> Step {
-    let line = ["test", "--release", "--workspace", "--test", "torch*"];
+    // The last two have tests of both kinds, and none that is ignored for another reason.
+    let line = [
+        "test",
+        "--release",
+        "--workspace",
+        "--test",
+        "torch*",
+        "--test",
+        "parity",
+        "--test",
+        "launchers",
+    ];
     let mut step = Step::cargo("tests with PyTorch", &line).with_env(torch::PYTHON, python);
     let (options, filters) = match arguments.iter().position(|word| word == "--") {
         Some(at) => (&arguments[..at], &arguments[at + 1..]),
@@ -402,13 +413,13 @@ mod tests {
             .unwrap();
         assert_eq!(
             run.command_line(),
-            "EVERBURN_PYTHON=/p/python cargo test --release --workspace --test torch* -- --ignored"
+            "EVERBURN_PYTHON=/p/python cargo test --release --workspace --test torch* --test parity --test launchers -- --ignored"
         );
         let narrowed = torch_step(&["--".into(), "file::".into()], "p".into());
         assert!(
             narrowed
                 .command_line()
-                .ends_with("--test torch* -- --ignored file::")
+                .ends_with("--test launchers -- --ignored file::")
         );
     }
 
