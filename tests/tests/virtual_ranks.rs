@@ -9,7 +9,14 @@ fn hashes(folder: &Path, name: &str, flags: &[&str]) -> Vec<String> {
     let arguments = ["train", "mnist-bn", "--data", "synthetic", "--steps", "8"];
     Everburn::new(folder, arguments)
         .args(["--train-samples", "96", "--test-samples", "20"])
-        .args(["--batch-size", "24", "--epochs", "3"])
+        .args([
+            "--batch-size",
+            "24",
+            "--epochs",
+            "3",
+            "--schedule",
+            "constant",
+        ])
         .args(["--hash-every", "1", "--run-dir", name])
         .args(flags)
         .run()
