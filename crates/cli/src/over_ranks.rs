@@ -1,10 +1,10 @@
 //! A model that several ranks hold together, from a mesh to its training.
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::Arc;
 
-use everburn::burn::prelude::Device;
-use everburn::nn::{Activation, InBlocks, Placement, TensorParallel, parameter_counts};
+use everburn::nn::{Activation, InBlocks, TensorParallel, parameter_counts};
 use everburn::pipeline::Stages;
 use everburn::prelude::*;
 use everburn::train::{
@@ -15,25 +15,22 @@ use everburn::train::{
 use crate::error::CliError;
 use crate::summary::print_report;
 
-/// How often blocks are timed: the least counts.
-const TIMINGS: usize = 3;
-
-/// Trains `model` on the ranks of `trainer`, as `parallelism` shares it out, and shows `samples`; `sample`
-/// makes the input on which blocks are timed.
+/// Trains `model` on the ranks of `trainer`, as `parallelism` shares it out, and shows `samples`; `measured`
+/// yields the stages of `--stages auto`, on rank 0.
 pub(crate) fn fit<M, O, I>(
     trainer: Trainer,
     model: M,
     data: &TrainingData<I, (O::Input, O::Targets)>,
     parallelism: &Parallelism,
     samples: Option<Samples<Supervised<M, O>>>,
-    sample: impl FnOnce(&Device) -> O::Input,
+    measured: impl FnOnce() -> Result<Vec<Range<usize>>, CliError>,
 ) -> Result<TrainingReport, CliError>
 where
     M: TensorParallel<Input = O::Input, Output = O::Output> + Display + Sync + 'static,
     O: Objective<Input: Activation, Output: Activation>,
     I: Send + Sync + Clone + 'static,
 {
-    let stages = stages(&trainer, &model, parallelism, sample);
+    let stages = stages(&trainer, &model, parallelism, measured);
     let stages = stages.inspect_err(|error| trainer.group.abort(error.to_string()))?;
     let config = MeshParallelConfig {
         schedule: parallelism.schedule,
@@ -61,28 +58,45 @@ where
     Ok(report)
 }
 
-/// The stages, the same on all ranks: rank 0 times the blocks, where that is asked for, and tells the
+/// The stages, the same on all ranks: rank 0 measures the blocks, where that is asked for, and tells the
 /// others.
 fn stages<M: InBlocks>(
     trainer: &Trainer,
     model: &M,
     parallelism: &Parallelism,
-    sample: impl FnOnce(&Device) -> M::Input,
+    measured: impl FnOnce() -> Result<Vec<Range<usize>>, CliError>,
 ) -> Result<Stages, CliError> {
     let group = &trainer.group;
     let blocks = model.blocks();
     let names = blocks.names();
-    let mut costs = match &parallelism.stages {
-        Beginnings::Auto if group.rank() == 0 => times(model, &trainer.device, sample)?,
-        Beginnings::Auto => vec![0.0; names.len()],
-        Beginnings::Even | Beginnings::Named(_) => parameter_counts(model),
-    };
-    group
-        .broadcast_in_place(&mut costs, 0)
-        .map_err(TrainError::from)?;
     let config = |error: String| CliError::from(TrainError::Config(error));
-    let cuts = parallelism.cuts(&names, &costs);
-    let cuts = cuts.map_err(|error| config(error.to_string()))?;
+    let count = parallelism.mesh.pipeline * parallelism.chunks;
+    let cuts = match &parallelism.stages {
+        Beginnings::Auto if count > 1 => {
+            let mut starts = vec![0; count];
+            if group.rank() == 0 {
+                let cuts = measured()?;
+                starts = cuts.iter().map(|cut| cut.start as i64).collect();
+                // The model's own parameters are yet to be drawn, as on one device.
+                trainer.seed();
+            }
+            group
+                .broadcast_in_place(&mut starts, 0)
+                .map_err(TrainError::from)?;
+            let starts = starts.into_iter().map(|start| start as usize);
+            let starts = starts.collect::<Vec<_>>();
+            let ends = starts[1..].iter().copied().chain([names.len()]);
+            starts
+                .iter()
+                .zip(ends)
+                .map(|(from, to)| *from..to)
+                .collect()
+        }
+        _ => {
+            let cuts = parallelism.cuts(&names, &parameter_counts(model));
+            cuts.map_err(|error| config(error.to_string()))?
+        }
+    };
     if group.rank() == 0 {
         for (stage, cut) in cuts.iter().enumerate() {
             tracing::info!(
@@ -94,18 +108,4 @@ fn stages<M: InBlocks>(
     }
     let stages = Stages::new(cuts, names.len(), parallelism.mesh.pipeline);
     stages.map_err(|error| config(error.to_string()))
-}
-
-/// Seconds of each block's forward pass. They are measured on a copy: lazy weights are drawn there.
-fn times<M: InBlocks>(
-    model: &M,
-    device: &Device,
-    sample: impl FnOnce(&Device) -> M::Input,
-) -> Result<Vec<f64>, CliError> {
-    let failed =
-        |error: everburn::nn::PlacementError| CliError::from(TrainError::Device(error.to_string()));
-    let split = Placement::even(model, std::slice::from_ref(device)).map_err(failed)?;
-    let split = split.split(model).map_err(failed)?;
-    let times = split.forward_costs(&model.valid(), sample(device), TIMINGS);
-    times.map_err(failed)
 }

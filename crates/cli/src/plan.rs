@@ -5,10 +5,12 @@ mod layers;
 mod measure;
 mod outlook;
 
+use std::ops::Range;
 use std::process::ExitCode;
 
 use everburn::burn::prelude::Device;
 use everburn::nn::{ParameterPath, TensorParallel, parameter_paths, planned_shards};
+use everburn::schedules::{MemoryLimit, balance};
 use everburn::train::{Parallelism, TrainError};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
@@ -48,6 +50,41 @@ pub(crate) fn run(config: &RunConfig, arguments: &TrainArguments) -> Result<Exit
     let outlook = Outlook::of(config, &micro_batches, &model, &figures)?;
     say!("{}", outlook.to_string().trim_end());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The stages of `--stages auto`: every block is measured by itself, and the slowest stage is made as fast
+/// as it can be while each fits into the memory that a rank has.
+///
+/// It draws parameters, so whoever draws some afterwards seeds anew.
+pub(crate) fn automatic_stages(config: &RunConfig) -> Result<Vec<Range<usize>>, CliError> {
+    let micro_batches = MicroBatches::of(config)?;
+    let parallelism = &micro_batches.parallelism;
+    let model = ModelInBlocks::of(config, parallelism.mesh.tensor)?;
+    let samples = micro_batches.samples.clamp(1, MOST_SAMPLES);
+    let figures = measure::measure(config, samples)?;
+    let blocks = outlook::blocks(config, micro_batches.samples, &model, &figures);
+    let schedule = parallelism.schedule()?;
+    let optimizer = outlook::optimizer_state(config);
+    let limit =
+        memory_of_a_rank(config).map(|bytes| MemoryLimit::of_schedule(&schedule, bytes, optimizer));
+    let cuts = balance(&blocks, schedule.stages(), limit.as_ref());
+    cuts.map_err(|error| TrainError::Config(error.to_string()).into())
+}
+
+/// What a rank on the CPU may use: its part of the memory that the machine has left. What a GPU has left
+/// is not known here.
+fn memory_of_a_rank(config: &RunConfig) -> Option<u64> {
+    let on_host = |device: &String| device == "flex";
+    if !config.ranks.devices.iter().all(on_host) {
+        return None;
+    }
+    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes = line.trim().strip_suffix("kB")?.trim_end();
+    let all = kibibytes.parse::<u64>().ok()?.checked_mul(1024)?;
+    Some(all / config.ranks.ranks.max(1) as u64)
 }
 
 /// What a rank's step consists of.

@@ -330,7 +330,7 @@ impl<'a> RankJob<'a> {
                 &data,
                 parallelism,
                 None,
-                images,
+                || plan::automatic_stages(self.config),
             );
         }
         let devices = self.model_devices.as_deref();
@@ -365,7 +365,7 @@ impl<'a> RankJob<'a> {
                 &data,
                 parallelism,
                 Some(samples),
-                texts,
+                || plan::automatic_stages(self.config),
             );
         }
         let devices = self.model_devices.as_deref();

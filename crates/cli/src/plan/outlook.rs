@@ -165,7 +165,7 @@ impl ModelInBlocks {
 }
 
 /// The blocks' costs for a micro-batch.
-fn blocks(
+pub(super) fn blocks(
     config: &RunConfig,
     samples: usize,
     model: &ModelInBlocks,
@@ -234,7 +234,7 @@ fn layers_sent(samples: usize, model: &ModelInBlocks, figures: &Figures) -> Vec<
     blocks.collect()
 }
 
-fn optimizer_state(config: &RunConfig) -> OptimizerState {
+pub(super) fn optimizer_state(config: &RunConfig) -> OptimizerState {
     let optimizer = &config.training.optimizer;
     match optimizer.kind {
         OptimizerKind::Adam | OptimizerKind::AdamW => OptimizerState::ADAM,
