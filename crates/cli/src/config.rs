@@ -1,5 +1,7 @@
 //! A run's configuration: flags, then the file, then the model's preset, then the defaults.
 
+mod flags;
+
 use std::path::{Path, PathBuf};
 
 use everburn::collectives::group::TransportKind;
@@ -11,10 +13,10 @@ use everburn_models::registry::{self, GptOptions, ModelOptions};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::arguments::{
-    DataFlags, GradientFlags, ParallelFlags, RankFlags, ScheduleFlag, Strategy, TrainArguments,
-    TrainingFlags,
+use self::flags::{
+    Layer, add_data_flags, add_gradient_flags, add_parallel_flags, add_rank_flags, add_schedules,
 };
+use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
 use crate::error::CliError;
 use crate::preset::preset;
 use crate::{mesh, model_parallel};
@@ -328,100 +330,6 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     Ok(layer.table)
 }
 
-/// Each kind of schedule once at most.
-fn add_schedules(layer: &mut Layer, flags: &[ScheduleFlag]) -> Result<(), CliError> {
-    let (mut learning_rate, mut pipeline) = (None, None);
-    for flag in flags {
-        let before = match flag {
-            ScheduleFlag::LearningRate(schedule) => learning_rate.replace(schedule).is_some(),
-            ScheduleFlag::Pipeline(kind) => pipeline.replace(kind).is_some(),
-        };
-        if before {
-            return Err(CliError::usage_with_help(
-                "--schedule is given twice for the same thing",
-                "one may say how the learning rate changes, another one the order of a pipeline's passes: \
-                 --schedule cosine --schedule 1f1b",
-            ));
-        }
-    }
-    layer.set(&["training", "schedule"], learning_rate)?;
-    layer.set(&["parallel", "schedule"], pipeline)
-}
-
-fn add_parallel_flags(layer: &mut Layer, flags: &ParallelFlags) -> Result<(), CliError> {
-    layer.set(&["parallel", "mesh"], flags.mesh.as_ref())?;
-    layer.set(&["parallel", "micro_batches"], flags.micro_batches.as_ref())?;
-    layer.set(&["parallel", "chunks"], flags.chunks.as_ref())?;
-    layer.set(&["parallel", "stages"], flags.stages.as_ref())
-}
-
-fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Result<(), CliError> {
-    let given = |flag: bool| flag.then_some(true);
-    let bucket_bytes = flags.bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
-    layer.set(&["training", "accumulate"], flags.accumulate.as_ref())?;
-    let virtual_ranks = flags.virtual_ranks.as_ref();
-    layer.set(&["training", "virtual_ranks"], virtual_ranks)?;
-    let checkpointing = flags.activation_checkpointing;
-    layer.set(
-        &["training", "activation_checkpointing"],
-        checkpointing.as_ref(),
-    )?;
-    let overlap = flags.no_overlap.then_some(false);
-    layer.set(&["training", "overlap"], overlap.as_ref())?;
-    let sync_batch_norm = given(flags.sync_batch_norm);
-    layer.set(&["training", "sync_batch_norm"], sync_batch_norm.as_ref())?;
-    let mut set_ddp =
-        |key: &str, value: Option<Value>| layer.set(&["training", "ddp", key], value.as_ref());
-    let norm = flags
-        .max_gradient_norm
-        .map(|norm| Value::Float(norm.into()));
-    set_ddp("max_gradient_norm", norm)?;
-    let hook = flags
-        .communication_hook
-        .map(|hook| Value::String(hook.to_string()));
-    set_ddp("communication", hook)?;
-    let buffers = flags
-        .buffers
-        .map(|buffers| Value::String(buffers.to_string()));
-    set_ddp("buffers", buffers)?;
-    set_ddp(
-        "static_graph",
-        given(flags.static_graph).map(Value::Boolean),
-    )?;
-    layer.set(&["training", "ddp", "bucket_bytes"], bucket_bytes.as_ref())
-}
-
-fn add_data_flags(layer: &mut Layer, flags: &DataFlags) -> Result<(), CliError> {
-    layer.set(&["data", "name"], flags.data.as_ref())?;
-    layer.set(&["data", "folder"], flags.data_dir.as_ref())?;
-    layer.set(&["data", "train_samples"], flags.train_samples.as_ref())?;
-    layer.set(&["data", "test_samples"], flags.test_samples.as_ref())
-}
-
-fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> {
-    let gpus = flags
-        .gpus
-        .map(|count| (0..count).map(|i| format!("cuda:{i}")).collect::<Vec<_>>());
-    let devices = flags.devices.clone().or(gpus);
-    // One rank a device, unless --ranks says otherwise or the devices are one model's.
-    let ranks_of = |devices: &Vec<String>| match flags.strategy {
-        Some(Strategy::ModelParallel) => 1,
-        _ => devices.len(),
-    };
-    let ranks = flags.ranks.or(devices.as_ref().map(ranks_of));
-    layer.set(&["ranks", "ranks"], ranks.as_ref())?;
-    layer.set(&["ranks", "strategy"], flags.strategy.as_ref())?;
-    layer.set(&["ranks", "devices"], devices.as_ref())?;
-    layer.set(
-        &["ranks", "threads_per_rank"],
-        flags.threads_per_rank.as_ref(),
-    )?;
-    layer.set(&["ranks", "nodes"], flags.nodes.as_ref())?;
-    let transport = flags.transport.map(|kind| kind.to_string());
-    layer.set(&["ranks", "transport"], transport.as_ref())?;
-    layer.set(&["ranks", "timeout"], flags.timeout.as_ref())
-}
-
 impl RunConfig {
     /// The configuration of an evaluation: the run's own, but data and ranks as the flags say.
     pub(crate) fn for_evaluation(
@@ -474,30 +382,6 @@ mod as_text {
         String::deserialize(deserializer)?
             .parse()
             .map_err(Error::custom)
-    }
-}
-
-#[derive(Default)]
-struct Layer {
-    table: Table,
-}
-
-impl Layer {
-    /// Puts `value`, where there is one, under the nested keys of `path`.
-    fn set<T: Serialize>(&mut self, path: &[&str], value: Option<&T>) -> Result<(), CliError> {
-        let Some(value) = value else { return Ok(()) };
-        let value = Value::try_from(value)
-            .map_err(|error| CliError::usage(format!("{}: {error}", path.join("."))))?;
-        let (last, parents) = path.split_last().expect("a path has a last key");
-        let mut table = &mut self.table;
-        for key in parents {
-            let entry = table
-                .entry(*key)
-                .or_insert_with(|| Value::Table(Table::new()));
-            table = entry.as_table_mut().expect("parents hold tables only");
-        }
-        table.insert((*last).to_string(), value);
-        Ok(())
     }
 }
 

@@ -110,7 +110,7 @@ impl Ddp {
 /// use burn::prelude::*;
 /// use everburn_distributed::Buffers;
 ///
-/// let norm = BatchNormConfig::new(2).init(&Device::flex());
+/// let norm = BatchNormConfig::new(2).init(&Device::flex().autodiff());
 /// let buffers = Buffers::read(&norm)?;
 /// assert_eq!(buffers.values(), [0.0, 0.0, 1.0, 1.0]); // means, then variances
 /// let norm = buffers.with_values(&[0.5, 0.5, 2.0, 2.0]).write(norm);

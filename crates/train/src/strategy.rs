@@ -32,7 +32,7 @@ use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine, MetricsFile};
 use crate::samples::Samples;
 use crate::seeds::mix;
-use crate::state_hashes::{HashesFile, StateHashes};
+use crate::state_hashes::HashesFile;
 use crate::stop::StopSignal;
 use crate::tally::{Report, StepCost, Tally, Votes};
 use crate::training_state::{self, TrainingState};
@@ -465,18 +465,6 @@ where
             Some(metrics) => metrics.write(line),
             None => Ok(()),
         }
-    }
-
-    /// Writes the fingerprints of all that has been learnt, where that is asked for and due.
-    fn hash(&mut self, model: &M, step: usize, tally: &Tally) -> Result<(), TrainError> {
-        let due = |every| step.is_multiple_of(every);
-        if let Some(file) = &mut self.setup.hashes
-            && self.setup.config.hash_every.is_some_and(due)
-        {
-            let optimizer = self.setup.state.optimizer_bytes()?;
-            file.write(&StateHashes::of(step, tally, model, optimizer)?)?;
-        }
-        Ok(())
     }
 
     fn event_train(

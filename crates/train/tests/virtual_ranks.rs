@@ -3,10 +3,12 @@
 //! Ranks are threads here, which share a generator of random numbers, so nothing draws any; what draws is
 //! tested with processes, in `tests/tests/virtual_ranks.rs`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
@@ -107,18 +109,24 @@ fn bits<M: Module>(model: &M) -> Vec<u32> {
     collect.0
 }
 
-/// A net with batch norms, drawn anew but always the same.
+/// A net with batch norms, always of the same numbers: they are drawn once, for other tests draw too.
 fn model() -> ResNet50 {
-    let device = Device::flex();
-    device.seed(3);
+    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
     let config = ResNet50Config::new()
         .with_stem(Stem::Mnist)
         .with_blocks([1, 1, 1, 1])
         .with_width(4)
         .with_classes(10);
-    let model = config.init(&device);
-    let weights = model.clone().into_record(); // lazy weights are drawn here
-    model.load_record(weights)
+    let model = config.init(&Device::flex());
+    let weights = WEIGHTS.get_or_init(|| {
+        let record = model.clone().into_record().into_bytes();
+        record.unwrap().to_vec()
+    });
+    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
+    config
+        .init(&Device::flex())
+        .try_load_record(record.unwrap())
+        .unwrap()
 }
 
 #[test]

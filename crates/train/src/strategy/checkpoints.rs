@@ -7,7 +7,8 @@ use super::RankLoop;
 use crate::checkpoint::Progress;
 use crate::error::TrainError;
 use crate::finite::require_finite;
-use crate::tally::Report;
+use crate::state_hashes::StateHashes;
+use crate::tally::{Report, Tally};
 
 impl<M, I, B> RankLoop<M, I, B>
 where
@@ -81,5 +82,17 @@ where
             so_far: self.outcome.so_far,
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
+    }
+
+    /// Writes the fingerprints of all that has been learnt, where that is asked for and due.
+    pub(super) fn hash(&mut self, model: &M, step: usize, tally: &Tally) -> Result<(), TrainError> {
+        let due = |every| step.is_multiple_of(every);
+        if let Some(file) = &mut self.setup.hashes
+            && self.setup.config.hash_every.is_some_and(due)
+        {
+            let optimizer = self.setup.state.optimizer_bytes()?;
+            file.write(&StateHashes::of(step, tally, model, optimizer)?)?;
+        }
+        Ok(())
     }
 }
