@@ -35,11 +35,11 @@ pub(in crate::bench) struct DdpOptions {
     transport: Option<String>,
 
     /// Features of each of the model's linear layers.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 720)]
     pub(super) width: usize,
 
     /// Linear layers of the model.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 12)]
     pub(super) layers: usize,
 
     /// Samples of each rank a step [default: as many as make compute as long as the exchange].
