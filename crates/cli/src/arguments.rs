@@ -374,7 +374,7 @@ pub(crate) struct ParallelFlags {
     #[arg(long, value_name = "V")]
     pub(crate) chunks: Option<usize>,
 
-    /// Where stages begin: auto (balanced by measured times), even (by numbers of parameters), or the
+    /// Where stages begin: auto (balanced by measured times within a rank's memory), even (by numbers of parameters), or the
     /// names of the blocks that begin a stage, as in conv2,fc1 [default: auto].
     #[arg(long, value_name = "WHERE")]
     pub(crate) stages: Option<Stages>,

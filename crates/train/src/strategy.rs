@@ -394,7 +394,7 @@ where
         Ok(())
     }
 
-    /// Remembers the best epoch, writes the checkpoint and decides about stopping early. The
+    /// Remembers the best epoch, decides about stopping early and writes the checkpoint. The
     /// numbers are equal to the bit on every rank, and so is the decision.
     fn finish_epoch(
         &mut self,
@@ -417,14 +417,7 @@ where
                 validation_loss,
             });
         }
-        if self.outcome.epoch == epoch {
-            if validation_loss.is_none() {
-                require_finite(model, epoch, self.outcome.step)?;
-            }
-            if self.saves_at_the_end_of(epoch) {
-                self.save_checkpoint(model)?;
-            }
-        }
+        // Before the checkpoint: a run that stops here has one, whatever the interval.
         if let (Some(rule), Some(best)) = (&self.setup.config.early_stopping, self.outcome.best)
             && epoch < self.setup.config.epochs
             && epoch - best.epoch >= rule.patience
@@ -433,6 +426,14 @@ where
                 "early: no lower validation loss since epoch {}",
                 best.epoch
             ));
+        }
+        if self.outcome.epoch == epoch {
+            if validation_loss.is_none() {
+                require_finite(model, epoch, self.outcome.step)?;
+            }
+            if self.saves_at_the_end_of(epoch) {
+                self.save_checkpoint(model)?;
+            }
         }
         Ok(())
     }

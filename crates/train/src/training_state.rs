@@ -110,7 +110,7 @@ fn bytes_of(checkpoint: &Checkpoint, name: &str) -> Result<Bytes, TrainError> {
 /// The error that names the checkpoint of `progress`.
 pub(crate) fn refuse(progress: &Progress, reason: &str) -> TrainError {
     TrainError::Checkpoint {
-        path: format!("epoch-{:04}", progress.epoch).into(),
+        path: progress.place().to_string().into(),
         reason: reason.to_string(),
     }
 }
