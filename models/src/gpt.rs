@@ -10,13 +10,14 @@ mod attention;
 mod layer;
 
 use burn::module::{Module, Param};
-use burn::nn::{
-    Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig,
-};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer};
 use burn::prelude::*;
 use burn::tensor::Int;
 use burn::tensor::module::embedding;
-use everburn_nn::{Blocks, InBlocks, TensorParallel, TensorRule, deferral};
+use everburn_nn::{
+    Blocks, Dropout, DropoutConfig, InBlocks, LayerNorm, LayerNormConfig, TensorParallel,
+    TensorRule, deferral,
+};
 use serde::{Deserialize, Serialize};
 
 use attention::Attention;

@@ -2,8 +2,7 @@
 
 use burn::module::Module;
 use burn::prelude::*;
-use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule};
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, relu};
 
 /// Configuration of [`Mlp`].
 #[derive(Config, Debug)]

@@ -1,11 +1,11 @@
 //! `mnist`: two convolutions and two linear layers, 21,840 parameters.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::prelude::*;
-use burn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule};
+use everburn_nn::{
+    Blocks, Conv2d, Conv2dConfig, InBlocks, Linear, LinearConfig, MaxPool2d, MaxPool2dConfig,
+    TensorParallel, TensorRule, relu,
+};
 
 /// Configuration of [`Mnist`].
 #[derive(Config, Debug)]

@@ -1,12 +1,11 @@
 //! `mnist-bn`: the Keras convolution net with batch norm and dropout.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{BatchNormConfig, Dropout, DropoutConfig, PaddingConfig2d};
+use burn::nn::{BatchNormConfig, PaddingConfig2d};
 use burn::prelude::*;
-use burn::tensor::activation::relu;
 use everburn_nn::{
-    Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm, TensorParallel, TensorRule,
+    Blocks, Conv2d, Conv2dConfig, Dropout, DropoutConfig, InBlocks, Linear, LinearConfig,
+    SyncBatchNorm, TensorParallel, TensorRule, relu,
 };
 
 /// Configuration of [`MnistBn`].

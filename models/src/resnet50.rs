@@ -4,12 +4,10 @@ mod bottleneck;
 mod stem;
 
 use burn::module::Module;
-use burn::nn::conv::Conv2d;
-use burn::nn::pool::MaxPool2d;
 use burn::prelude::*;
-use burn::tensor::activation::relu;
 use everburn_nn::{
-    Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm, TensorParallel, TensorRule,
+    Blocks, Conv2d, InBlocks, Linear, LinearConfig, MaxPool2d, SyncBatchNorm, TensorParallel,
+    TensorRule, relu,
 };
 
 pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};

@@ -1,12 +1,10 @@
 //! `two-part-resnet`: the beginning of a ResNet, as an example of a model in two parts.
 
 use burn::module::Module;
-use burn::nn::conv::Conv2d;
-use burn::nn::pool::MaxPool2d;
 use burn::prelude::*;
-use burn::tensor::activation::relu;
 use everburn_nn::{
-    Blocks, InBlocks, Linear, LinearConfig, SyncBatchNorm, TensorParallel, TensorRule,
+    Blocks, Conv2d, InBlocks, Linear, LinearConfig, MaxPool2d, SyncBatchNorm, TensorParallel,
+    TensorRule, relu,
 };
 
 use crate::resnet50::{

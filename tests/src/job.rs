@@ -62,18 +62,31 @@ impl Job {
     ///
     /// # Panics
     /// With the output so far, when the job ends first or the deadline comes first.
-    pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
-        let mut ended = None;
+    pub fn wait_for(&mut self, what: &str, condition: impl FnMut() -> bool) {
+        if !self.holds_before_its_end(what, condition) {
+            panic!("waiting for {what}: it has ended\n{}", self.output());
+        }
+    }
+
+    /// Waits for a condition or the end of the job, and returns whether the condition came first.
+    ///
+    /// # Panics
+    /// With the output so far, when the deadline comes first.
+    pub fn holds_before_its_end(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut() -> bool,
+    ) -> bool {
+        let mut ended = false;
         let left = self.end.saturating_duration_since(Instant::now());
         let child = &mut self.child;
         let done = holds_within(left, || {
-            ended = child.try_wait().expect("a child can be waited for");
-            ended.is_some() || condition()
+            let status = child.try_wait().expect("a child can be waited for");
+            ended = status.is_some();
+            ended || condition()
         });
-        if let Some(status) = ended {
-            panic!("waiting for {what}: ended, {status}\n{}", self.output());
-        }
         self.require(done, what);
+        !ended
     }
 
     /// Waits until no process of the job is left, and returns how it ended.

@@ -26,6 +26,11 @@ impl Run {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
+    /// A file of the run, or nothing where it is not there yet.
+    pub fn text_if_there(&self, name: impl AsRef<Path>) -> String {
+        std::fs::read_to_string(self.path.join(name)).unwrap_or_default()
+    }
+
     /// `report.json`.
     ///
     /// # Panics
@@ -88,7 +93,7 @@ impl Run {
     /// # Panics
     /// When there is no such checkpoint.
     pub fn damage_checkpoint(&self, epoch: usize) {
-        let path = self.checkpoint(epoch).join("model.bpk");
+        let path = self.checkpoint(epoch).join("model.safetensors");
         let mut bytes = std::fs::read(&path).expect("the checkpoint is there");
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;

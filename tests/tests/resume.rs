@@ -71,7 +71,8 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_taken() {
         let ended = resume(folder.path(), "run", "3", ranks).succeeded();
         let damaged = run.checkpoint(2);
         let damaged = damaged.strip_prefix(folder.path()).unwrap().display();
-        let refused = format!("the checkpoint {damaged} cannot be used: model.bpk is damaged");
+        let refused =
+            format!("the checkpoint {damaged} cannot be used: model.safetensors is damaged");
         assert!(ended.stderr.contains(&refused), "{ended}");
         assert!(
             ended
@@ -100,7 +101,7 @@ fn where_all_checkpoints_are_damaged_each_is_named() {
             &[
                 "none of those in it is whole; start without --resume",
                 "epoch-0002 cannot be used: manifest.json is damaged",
-                "epoch-0001 cannot be used: model.bpk is damaged",
+                "epoch-0001 cannot be used: model.safetensors is damaged",
             ],
         );
     }

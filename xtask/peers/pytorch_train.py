@@ -5,7 +5,8 @@ One process, or DistributedDataParallel over gloo with one process a rank, on th
 of the output is a JSON object with `samples_per_second` over the timed steps.
 
 Where a choice had to be made, it is the one that is faster for PyTorch: the images lie in memory as
-floats, warm-up steps are not counted, buffers are not broadcast in each step.
+floats, warm-up steps are not counted, buffers are not broadcast in each step, attention is the fused
+operation, angles of positions are computed once, learning rates stay what they are.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,65 +24,17 @@ import torch
 from torch import distributed, nn
 from torch.nn.functional import cross_entropy
 
+from pytorch_models import GptNano, mnist, mnist_bn
+
 IMAGE_COUNT = 60_000
 PIXELS = 28
 CLASSES = 10
-LEARNING_RATE = 1e-3
+# As tinyshakespeare has them.
+TOKEN_COUNT = 1_000_000
+VOCABULARY = 65
 SEED = 42
 # A rank that fails ends the others; this is for one that hangs.
 PATIENCE = timedelta(seconds=120)
-
-
-def mnist():
-    """Two convolutions and two linear layers; pixels in 0..1."""
-    return nn.Sequential(
-        nn.Conv2d(1, 10, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(320, 50),
-        nn.ReLU(),
-        nn.Linear(50, CLASSES),
-    )
-
-
-class Rescale(nn.Module):
-    def forward(self, images):
-        return images * (1.0 / 255.0)
-
-
-class SpatialMean(nn.Module):
-    def forward(self, images):
-        return images.mean(dim=(2, 3))
-
-
-def mnist_bn():
-    """Three convolutions with batch norm, global average pooling, a hidden layer; pixels in 0..255."""
-
-    def block(inputs, outputs, kernel, stride, padding):
-        norm = nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)
-        norm.weight.requires_grad_(False)
-        convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
-        return [convolution, norm, nn.ReLU()]
-
-    return nn.Sequential(
-        Rescale(),
-        *block(1, 12, 3, 1, 1),
-        *block(12, 24, 6, 2, 2),
-        *block(24, 32, 6, 2, 2),
-        SpatialMean(),
-        nn.Linear(32, 256),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(256, CLASSES),
-    )
-
-
-# By name: how it is built, and what the brightest pixel is.
-MODELS = {"mnist": (mnist, 1.0), "mnist-bn": (mnist_bn, 255.0)}
 
 
 def read_idx(folder, name):
@@ -92,8 +47,8 @@ def read_idx(folder, name):
     return torch.frombuffer(bytearray(content[header:]), dtype=torch.uint8).reshape(shape)
 
 
-def training_set(folder, brightest):
-    """Images [N, 1, 28, 28] up to `brightest`, and labels [N]."""
+def images_and_labels(folder, brightest):
+    """Images [N, 1, 28, 28] up to `brightest`, and labels [N]; random ones without a folder."""
     if folder:
         images = read_idx(folder, "train-images-idx3-ubyte").unsqueeze(1)
         labels = read_idx(folder, "train-labels-idx1-ubyte").long()
@@ -102,11 +57,65 @@ def training_set(folder, brightest):
         shape = (IMAGE_COUNT, 1, PIXELS, PIXELS)
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=source)
         labels = torch.randint(0, CLASSES, (IMAGE_COUNT,), generator=source)
-    return images.float().mul_(brightest / 255.0), labels
+    return images.float().mul_(brightest / 255.0), labels, CLASSES
+
+
+def windows(path, context):
+    """Windows [N, context] of the first nine tenths of a text, one character a token, and what follows
+    each token; random tokens without a path."""
+    if path:
+        text = Path(path).read_text(encoding="utf-8")
+        alphabet = sorted(set(text))
+        number = {character: token for token, character in enumerate(alphabet)}
+        tokens = torch.tensor([number[character] for character in text[: len(text) * 9 // 10]])
+        vocabulary = len(alphabet)
+    else:
+        source = torch.Generator().manual_seed(SEED)
+        vocabulary = VOCABULARY
+        tokens = torch.randint(0, vocabulary, (TOKEN_COUNT,), generator=source)
+    count = (len(tokens) - 1) // context
+    inputs = tokens[: count * context].reshape(count, context)
+    targets = tokens[1 : count * context + 1].reshape(count, context)
+    return inputs, targets, vocabulary
+
+
+def adam(parameters, learning_rate=1e-3):
+    return torch.optim.Adam(parameters, learning_rate)
+
+
+def adam_w(parameters):
+    return torch.optim.AdamW(parameters, 3e-3, betas=(0.9, 0.99), weight_decay=0.1)
+
+
+def images(brightest):
+    return lambda path: images_and_labels(path, brightest)
+
+
+@dataclass
+class Recipe:
+    """How `everburn train` trains a model unless it is told otherwise."""
+
+    data: Callable
+    """Inputs and targets of a path, or random ones; and how many classes or tokens there are."""
+    build: Callable
+    """The model for so many classes or tokens."""
+    optimizer: Callable = adam
+    greatest_norm: float | None = None
+    """Of all gradients together; they are scaled down to it."""
+
+
+# By name.
+MODELS = {
+    "mnist": Recipe(images(1.0), mnist),
+    "mnist-bn": Recipe(images(255.0), mnist_bn, lambda trained: adam(trained, 3e-3)),
+    "gpt-nano": Recipe(lambda path: windows(path, GptNano.CONTEXT), GptNano, adam_w, 1.0),
+}
 
 
 def batches(count, batch_size, rank, ranks):
     """This rank's share of each global batch, for ever; every epoch in another order."""
+    if batch_size > count:
+        raise SystemExit(f"a batch of {batch_size} cannot be made of {count} samples")
     epoch = 0
     while True:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(SEED + epoch))
@@ -124,25 +133,28 @@ def train(rank, options, store_port):
         distributed.init_process_group(
             "gloo", store=store, rank=rank, world_size=options.ranks, timeout=PATIENCE
         )
-    build, brightest = MODELS[options.model]
-    images, labels = training_set(options.images, brightest)
-    model = build()
+    recipe = MODELS[options.model]
+    inputs, targets, outputs = recipe.data(options.data)
+    model = recipe.build(outputs)
     if not alone:
         model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(trained, LEARNING_RATE)
-    shares = batches(len(images), options.batch_size, rank, options.ranks)
+    optimizer = recipe.optimizer(trained)
+    shares = batches(len(inputs), options.batch_size, rank, options.ranks)
 
     def make(steps):
         loss = None
         for _ in range(steps):
             share = next(shares)
             optimizer.zero_grad()
-            output = cross_entropy(model(images[share]), labels[share])
-            output.backward()
+            scores = model(inputs[share])
+            mean = cross_entropy(scores.flatten(0, -2), targets[share].flatten())
+            mean.backward()
+            if recipe.greatest_norm:
+                nn.utils.clip_grad_norm_(trained, recipe.greatest_norm)
             optimizer.step()
             # Read in each step, as a trainer that shows it does.
-            loss = output.item()
+            loss = mean.item()
         if not alone:
             distributed.barrier()
         return loss
@@ -159,7 +171,7 @@ def train(rank, options, store_port):
             "batch_size": options.batch_size,
             "ranks": options.ranks,
             "threads": torch.get_num_threads(),
-            "images": "real" if options.images else "random",
+            "data": "real" if options.data else "random",
             "loss": loss,
             "torch": torch.__version__,
         }
@@ -176,7 +188,9 @@ def parse_options():
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warm-up-steps", type=int, default=5)
-    parser.add_argument("--images", help="a folder with MNIST's files; random images without it")
+    parser.add_argument(
+        "--data", help="a folder with MNIST's files, or a file of text; random data without it"
+    )
     options = parser.parse_args()
     if not 1 <= options.ranks <= options.batch_size or options.steps < 1:
         parser.error("each rank needs a sample in every batch, and there must be a step")

@@ -5,19 +5,21 @@ mod collectives;
 mod ddp;
 mod everburn;
 mod gloo;
-mod job;
+pub(crate) mod job;
+mod kernels;
 mod machine;
 mod network;
 mod owner;
 mod pipeline;
-mod process;
+pub(crate) mod process;
 mod pytorch;
 mod quantity;
 mod recompute;
+mod resilience;
 mod statistics;
 mod store;
 mod table;
-mod team;
+pub(crate) mod team;
 mod train;
 mod train_options;
 mod train_rows;
@@ -45,11 +47,16 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 6] = [
+const BENCHES: [Bench; 8] = [
     Bench {
         name: "train",
         about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
         run: train::run,
+    },
+    Bench {
+        name: "kernels",
+        about: "microseconds of the models' layers by threads and batch size; --against pytorch",
+        run: kernels::run,
     },
     Bench {
         name: "collectives",
@@ -70,6 +77,11 @@ const BENCHES: [Bench; 6] = [
         name: "recompute",
         about: "memory that activation checkpointing saves in a step of a decoder, and its time",
         run: recompute::run,
+    },
+    Bench {
+        name: "resilience",
+        about: "what heartbeats, comparisons, checkpoints and readiness to lose ranks cost a step",
+        run: resilience::run,
     },
     Bench {
         name: "store",
@@ -139,7 +151,7 @@ fn listing() -> String {
 }
 
 /// Removed when the value goes, also on an interrupt. What killed runs have left goes now.
-fn temporary_folder() -> Result<TempDir, process::Failure> {
+pub(crate) fn temporary_folder() -> Result<TempDir, process::Failure> {
     let parent = std::env::temp_dir();
     remove_leftovers(&parent);
     tempfile::Builder::new()

@@ -20,7 +20,7 @@ const BAD_COMMAND_LINE: u8 = 2;
 pub fn become_everburn(command: &str, arguments: &[OsString]) -> miette::Result<ExitCode> {
     let gpus = gpus_to_build_for(arguments);
     if let Some(gpus) = gpus
-        && gpu::nvidia_driver().is_none()
+        && everburn_nccl::nvidia_driver().is_none()
     {
         // Before a build of many minutes that could only end in the same words.
         eprintln!("{}", gpu::no_driver_message(command, arguments, gpus));
@@ -48,6 +48,18 @@ pub fn become_store(arguments: &[OsString]) -> miette::Result<ExitCode> {
     remove_traces_of_cargo_run(&mut store);
     store.arg("store").args(arguments);
     become_program(store)
+}
+
+/// Replaces this process by `everburn-report <command> <arguments>`, which reads what runs have left: without Burn, too.
+pub fn become_report(command: &str, arguments: &[OsString]) -> miette::Result<ExitCode> {
+    let Some(program) = build("everburn-report", false)? else {
+        // Cargo has said why.
+        return Ok(ExitCode::FAILURE);
+    };
+    let mut report = Command::new(&program);
+    remove_traces_of_cargo_run(&mut report);
+    report.arg(command).args(arguments);
+    become_program(report)
 }
 
 fn become_program(mut command: Command) -> miette::Result<ExitCode> {

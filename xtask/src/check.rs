@@ -1,7 +1,9 @@
 //! `test` and `check`: the same steps here and in CI, one after the other.
 
+mod gpu_tests;
 mod races;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -33,6 +35,8 @@ enum Program {
     Tidy,
     /// What nobody has asked for, and how to: never counted as passed.
     NotAsked(&'static str),
+    /// What this machine lacks for it: never counted as passed.
+    Lacking(String),
 }
 
 impl Step {
@@ -54,7 +58,7 @@ impl Step {
     /// The command line as one would type it in the workspace's root.
     fn command_line(&self) -> String {
         let program = match self.program {
-            Program::Cargo | Program::NotAsked(_) => "cargo",
+            Program::Cargo | Program::NotAsked(_) | Program::Lacking(_) => "cargo",
             Program::Other(program) | Program::IfInstalled { program, .. } => program,
             Program::Tidy => "cargo xtask tidy",
         };
@@ -78,9 +82,10 @@ impl Step {
     }
 
     fn run(&self) -> Result<Done, String> {
-        let mut command = match self.program {
+        let mut command = match &self.program {
             Program::Tidy => return tidy::report().map(|()| Done::Passed),
-            Program::NotAsked(how) => return Ok(Done::Skipped(how)),
+            Program::NotAsked(how) => return Ok(Done::Skipped(Cow::Borrowed(how))),
+            Program::Lacking(what) => return Ok(Done::Skipped(Cow::Owned(what.clone()))),
             Program::Cargo => cargo(),
             Program::Other(program) => Command::new(program),
             Program::IfInstalled {
@@ -89,7 +94,7 @@ impl Step {
                 advice,
             } => {
                 if !answers(program, probe) {
-                    return Ok(Done::Skipped(advice));
+                    return Ok(Done::Skipped(Cow::Borrowed(advice)));
                 }
                 Command::new(program)
             }
@@ -112,7 +117,7 @@ impl Step {
 
 enum Done {
     Passed,
-    Skipped(&'static str),
+    Skipped(Cow<'static, str>),
 }
 
 fn answers(program: &str, probe: &[&str]) -> bool {
@@ -163,6 +168,7 @@ fn test_steps(arguments: &[OsString], example: bool, python: Option<OsString>) -
         steps.push(Step::cargo("test the example project", &line));
     }
     if arguments.is_empty() {
+        steps.extend(gpu_tests::steps(&gpu_tests::Found::here()));
         steps.push(match python {
             Some(python) => torch_step(&[], python),
             None => Step {

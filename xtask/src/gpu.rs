@@ -1,7 +1,6 @@
-//! Whether a command line asks for GPUs, and whether this machine could have one.
+//! Whether a command line asks for GPUs, and what to say where there are none.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 
 /// How many GPUs the arguments ask for; `None` when they ask for none.
 pub fn gpus_asked_for(arguments: &[OsString]) -> Option<usize> {
@@ -83,41 +82,6 @@ fn quoted(word: &OsString) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
-}
-
-/// Where an NVIDIA driver shows on this machine, if it does.
-pub fn nvidia_driver() -> Option<PathBuf> {
-    let kernel_side = Path::new("/proc/driver/nvidia/version");
-    if kernel_side.exists() {
-        return Some(kernel_side.to_path_buf());
-    }
-    find_library("libcuda.so")
-}
-
-/// The first file whose name starts with `name` in the folders where libraries usually are.
-pub fn find_library(name: &str) -> Option<PathBuf> {
-    let asked = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let usual = [
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-        "/usr/lib/wsl/lib",
-        "/usr/local/nvidia/lib64",
-        "/usr/local/cuda/lib64",
-        "/opt/cuda/lib64",
-        "/run/opengl-driver/lib",
-    ];
-    let folders = std::env::split_paths(&asked).chain(usual.map(PathBuf::from));
-    folders
-        .filter_map(|folder| std::fs::read_dir(folder).ok())
-        .find_map(|files| {
-            let mut paths = files.flatten().map(|file| file.path());
-            paths.find(|path| {
-                path.file_name()
-                    .is_some_and(|file| file.to_string_lossy().starts_with(name))
-            })
-        })
 }
 
 /// What to say when GPUs are asked for and there is no driver.

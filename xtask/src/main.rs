@@ -11,7 +11,9 @@ mod binary;
 mod cargo;
 mod check;
 mod doctor;
+mod fuzz;
 mod gpu;
+mod soak;
 mod tidy;
 mod torch;
 mod verify;
@@ -55,9 +57,18 @@ enum Command {
     /// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`
     #[command(disable_help_flag = true)]
     Verify(HandedOn),
+    /// Train again and again while ranks are killed, stopped and cut off, as in `soak --runs 50`
+    #[command(disable_help_flag = true)]
+    Soak(HandedOn),
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
+    /// Make a run's report, as in `report runs/a`: one HTML file with curves, ranks, events and results
+    #[command(disable_help_flag = true)]
+    Report(HandedOn),
+    /// Lay runs side by side, as in `compare runs/a runs/b --html both.html`
+    #[command(disable_help_flag = true)]
+    Compare(HandedOn),
     /// Serve a store by itself, as in `store --listen 127.0.0.1:0`, until Ctrl-C or SIGTERM
     #[command(disable_help_flag = true)]
     Store(HandedOn),
@@ -78,8 +89,11 @@ enum Command {
     },
     /// Look for races in what ranks share in memory, by loom and ThreadSanitizer (part of `check`)
     Races,
-    /// Say what this machine has and lacks for training, and what to do about it
-    Doctor,
+    /// Throw arbitrary bytes at what comes from the network, as in `fuzz store_requests --seconds 60`
+    Fuzz(fuzz::Options),
+    /// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
+    /// are worth, and what to do about it
+    Doctor(doctor::Options),
     /// Check the repository's own rules (part of `check`)
     Tidy,
 }
@@ -117,7 +131,10 @@ fn run() -> miette::Result<ExitCode> {
         Command::Import(args) => binary::become_everburn("import", &args.arguments),
         Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
         Command::Verify(args) => verify::run(&args.arguments),
+        Command::Soak(args) => soak::run(&args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),
+        Command::Report(args) => binary::become_report("report", &args.arguments),
+        Command::Compare(args) => binary::become_report("compare", &args.arguments),
         Command::Store(args) => binary::become_store(&args.arguments),
         Command::Test {
             with_torch: false,
@@ -128,8 +145,9 @@ fn run() -> miette::Result<ExitCode> {
             args,
         } => check::test_with_torch(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Races => Ok(check::races()),
-        Command::Doctor => Ok(doctor::run()),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Tidy => tidy::run(),
     }
 }

@@ -1,17 +1,19 @@
 //! `cargo xtask verify`: trains the same steps on several numbers of ranks, and compares all that was
 //! learnt, step by step, to the bit.
 
-mod compare;
+pub(crate) mod compare;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use clap::Parser;
 use miette::{IntoDiagnostic, WrapErr, miette};
 use serde_json::Value;
 
 use self::compare::{Difference, compare};
+use crate::bench::process::{Children, Ended};
 use crate::binary;
 
 /// Trains the same steps of a model on several numbers of ranks, with as many virtual ranks on each, and
@@ -46,6 +48,22 @@ struct Options {
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     transport: Vec<String>,
 
+    /// Also lose all ranks soon after this step, and go on from its checkpoint on the next number of ranks.
+    #[arg(long, value_name = "STEP")]
+    resume_after: Option<usize>,
+
+    /// Also train on MAX ranks while these faults happen, as in kill=2@step:100.
+    #[arg(long, requires = "elastic", value_name = "FAULTS")]
+    chaos: Option<String>,
+
+    /// With how many ranks the training with faults goes on.
+    #[arg(long, requires = "chaos", value_name = "MIN:MAX")]
+    elastic: Option<String>,
+
+    /// A training that takes longer than so many seconds hangs.
+    #[arg(long, default_value_t = 3600)]
+    run_timeout: u64,
+
     /// Do not measure what it costs.
     #[arg(long)]
     no_cost: bool,
@@ -55,17 +73,42 @@ struct Options {
     train: Vec<OsString>,
 }
 
+/// How many steps after the checkpoint all ranks are lost: time for it to be written.
+const STEPS_TO_LOSE: usize = 20;
+
 /// A training of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
     ranks: usize,
     transport: String,
+    way: Way,
+}
+
+/// What happens to a training.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    Undisturbed,
+    /// All ranks are lost, and so many others go on from the checkpoint of this step.
+    Resumed {
+        after: usize,
+        on: usize,
+    },
+    /// Ranks are lost while it trains.
+    Disturbed {
+        chaos: String,
+        elastic: String,
+    },
 }
 
 impl std::fmt::Display for Run {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let noun = if self.ranks == 1 { "rank" } else { "ranks" };
-        write!(f, "{} {noun}, {}", self.ranks, self.transport)
+        write!(f, "{} {noun}, {}", self.ranks, self.transport)?;
+        match &self.way {
+            Way::Undisturbed => Ok(()),
+            Way::Resumed { after, on } => write!(f, ", from step {after} on {on}"),
+            Way::Disturbed { chaos, elastic } => write!(f, ", {chaos}, elastic {elastic}"),
+        }
     }
 }
 
@@ -84,6 +127,25 @@ impl Options {
         if self.steps == 0 {
             return Err("--steps must be at least 1".to_string());
         }
+        if let Some(after) = self.resume_after
+            && (after < 5 || lost_at(after) >= self.steps)
+        {
+            return Err(format!(
+                "--resume-after {after} must be 5 or more, and --steps more than {}",
+                lost_at(after)
+            ));
+        }
+        if let Some(elastic) = &self.elastic {
+            match most_of(elastic) {
+                Some(most) if most <= virtual_ranks => {}
+                Some(most) => {
+                    return Err(format!(
+                        "--virtual-ranks {virtual_ranks} cannot be shared out to {most} ranks"
+                    ));
+                }
+                None => return Err("--elastic is MIN:MAX, as in 2:4".to_string()),
+            }
+        }
         Ok(virtual_ranks)
     }
 
@@ -95,6 +157,7 @@ impl Options {
                 let run = Run {
                     ranks: *ranks,
                     transport: transport.clone(),
+                    way: Way::Undisturbed,
                 };
                 let alone = |run: &Run| run.ranks == 1;
                 if !(alone(&run) && runs.iter().any(alone)) {
@@ -102,8 +165,42 @@ impl Options {
                 }
             }
         }
+        for transport in &self.transport {
+            let transport = transport.clone();
+            if let Some(after) = self.resume_after {
+                let next = self.ranks.iter().cycle().skip(1);
+                let pairs = self.ranks.iter().zip(next);
+                let pairs = pairs.filter(|(from, to)| from != to);
+                runs.extend(pairs.map(|(from, to)| Run {
+                    ranks: *from,
+                    transport: transport.clone(),
+                    way: Way::Resumed { after, on: *to },
+                }));
+            }
+            if let (Some(chaos), Some(elastic)) = (&self.chaos, &self.elastic) {
+                runs.push(Run {
+                    ranks: most_of(elastic).unwrap_or(1),
+                    transport,
+                    way: Way::Disturbed {
+                        chaos: chaos.clone(),
+                        elastic: elastic.clone(),
+                    },
+                });
+            }
+        }
         runs
     }
+}
+
+/// The step at which all ranks are lost that a run with a checkpoint every `after` steps is resumed behind:
+/// before there is another one.
+fn lost_at(after: usize) -> usize {
+    after + STEPS_TO_LOSE.min(after - 1)
+}
+
+/// The larger number of MIN:MAX.
+fn most_of(elastic: &str) -> Option<usize> {
+    elastic.split_once(':')?.1.parse().ok()
 }
 
 /// Runs the command.
@@ -117,9 +214,13 @@ pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     };
     let folder = tempfile::tempdir().into_diagnostic()?;
-    let train = |name: &str, run: &Run, flags: &[String]| {
-        train(&everburn, &options, folder.path(), name, run, flags)
+    let trainings = Trainings {
+        everburn,
+        children: Children::listen().map_err(|failure| miette!("{failure}"))?,
+        options: &options,
+        folder: folder.path(),
     };
+    let train = |name: &str, run: &Run, flags: &[String]| trainings.train(name, run, flags);
     println!(
         "{}: {} steps over {virtual_ranks} virtual ranks",
         options.model, options.steps
@@ -149,6 +250,7 @@ pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
         let run = Run {
             ranks: most,
             transport: options.transport[0].clone(),
+            way: Way::Undisturbed,
         };
         let ours = speed(&train("virtual", &run, &over_virtual)?)?;
         let free = speed(&train("free", &run, &[])?)?;
@@ -165,43 +267,94 @@ pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Trains into the run directory `name` of `folder`, which it returns.
-fn train(
-    everburn: &Path,
-    options: &Options,
-    folder: &Path,
-    name: &str,
-    run: &Run,
-    flags: &[String],
-) -> miette::Result<PathBuf> {
-    let directory = folder.join(name);
-    let mut command = Command::new(everburn);
-    command
-        .args(["train", &options.model])
-        .args(["--ranks", &run.ranks.to_string()])
-        .args(["--transport", &run.transport])
-        .args(["--steps", &options.steps.to_string(), "--no-dashboard"])
-        .arg("--run-dir")
-        .arg(&directory)
-        .args(flags)
-        .args(&options.train)
-        .stdin(Stdio::null());
-    binary::keep_freed_memory(&mut command);
-    let output = command
-        .output()
-        .into_diagnostic()
-        .wrap_err_with(|| format!("cannot run {}", everburn.display()))?;
-    if output.status.success() {
-        return Ok(directory);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(miette!(
-        "the training on {run} failed ({}):\n{said}",
-        output.status
-    ))
+/// What the trainings of a comparison have in common.
+struct Trainings<'a> {
+    everburn: PathBuf,
+    children: Children,
+    options: &'a Options,
+    folder: &'a Path,
 }
 
-fn read_hashes(run: &Path) -> miette::Result<Vec<Value>> {
+impl Trainings<'_> {
+    /// Trains into the run directory `name` of the folder, which it returns.
+    fn train(&self, name: &str, run: &Run, flags: &[String]) -> miette::Result<PathBuf> {
+        let Self {
+            everburn,
+            options,
+            folder,
+            ..
+        } = self;
+        let directory = folder.join(name);
+        let start = |more: &[String]| {
+            let mut command = Command::new(everburn);
+            command
+                .args(["train", &options.model])
+                .args(["--ranks", &run.ranks.to_string()])
+                .args(["--transport", &run.transport])
+                .args(["--steps", &options.steps.to_string(), "--no-dashboard"])
+                .arg("--run-dir")
+                .arg(&directory)
+                .args(flags)
+                .args(&options.train)
+                .args(more);
+            self.end(run, command)
+        };
+        let text = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let result = match &run.way {
+            Way::Undisturbed => success(start(&[])?),
+            Way::Disturbed { chaos, elastic } => {
+                let ended = start(&text(&["--chaos", chaos, "--elastic", elastic]))?;
+                success(ended).and_then(|said| match said.contains("chaos: ") {
+                    true => Ok(said),
+                    false => {
+                        Err("none of the faults happened: are there as many steps?".to_string())
+                    }
+                })
+            }
+            Way::Resumed { after, on } => {
+                let lost = format!("kill=0@step:{}", lost_at(*after));
+                let every = format!("{after}steps");
+                let ended = start(&text(&["--chaos", &lost, "--checkpoint-every", &every]))?;
+                match ended.status.success() {
+                    true => Err("it did not lose its ranks".to_string()),
+                    false => {
+                        let mut command = Command::new(everburn);
+                        command
+                            .args(["train", "--resume", "--no-dashboard"])
+                            .args(["--ranks", &on.to_string()])
+                            .arg("--run-dir")
+                            .arg(&directory);
+                        success(self.end(run, command)?)
+                    }
+                }
+            }
+        };
+        result.map_err(|said| miette!("the training on {run} failed: {said}"))?;
+        Ok(directory)
+    }
+
+    /// Runs a command to its end, which comes in time.
+    fn end(&self, run: &Run, mut command: Command) -> miette::Result<Ended> {
+        binary::keep_freed_memory(&mut command);
+        let output = tempfile::tempdir().into_diagnostic()?;
+        let name = format!("the training on {run}");
+        let deadline = Duration::from_secs(self.options.run_timeout);
+        let ended = self
+            .children
+            .run_to_any_end(&name, &mut command, output.path(), deadline);
+        ended.map_err(|failure| miette!("{failure}"))
+    }
+}
+
+/// What a command said on standard error, also if it failed.
+fn success(ended: Ended) -> Result<String, String> {
+    match ended.status.success() {
+        true => Ok(ended.stderr),
+        false => Err(format!("{}\n{}", ended.status, ended.stderr)),
+    }
+}
+
+pub(crate) fn read_hashes(run: &Path) -> miette::Result<Vec<Value>> {
     let path = run.join("hashes.jsonl");
     let text = std::fs::read_to_string(&path).into_diagnostic();
     let text = text.wrap_err_with(|| format!("cannot read {}", path.display()))?;
@@ -243,6 +396,22 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_wrong_comes_behind_what_does_not() {
+        let line =
+            "mnist --ranks 1,2 --steps 50 --resume-after 10 --chaos kill=1@step:5 --elastic 1:2";
+        let runs = options(line).runs();
+        let names = runs.iter().map(Run::to_string).collect::<Vec<_>>();
+        let expected = [
+            "1 rank, auto",
+            "2 ranks, auto",
+            "1 rank, auto, from step 10 on 2",
+            "2 ranks, auto, from step 10 on 1",
+            "2 ranks, auto, kill=1@step:5, elastic 1:2",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
     fn numbers_that_do_not_fit_are_refused() {
         assert_eq!(options("mnist").check(), Ok(4));
         assert!(options("mnist --ranks 1,0").check().is_err());
@@ -252,6 +421,9 @@ mod tests {
                 .is_err()
         );
         assert!(options("mnist --steps 0").check().is_err());
+        let refused = |line: &str| options(line).check().unwrap_err();
+        assert!(refused("mnist --steps 19 --resume-after 10").contains("more than 19"));
+        assert!(refused("mnist --steps 30 --resume-after 4").contains("5 or more"));
         let flags = options("mnist -- --data synthetic").train;
         assert_eq!(flags, ["--data", "synthetic"]);
     }

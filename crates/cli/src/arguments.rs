@@ -7,14 +7,17 @@ use everburn::collectives::group::TransportKind;
 use everburn::distributed::{BufferSync, CommunicationHookConfig};
 use everburn::schedules::ScheduleKind;
 use everburn::train::{
-    ActivationCheckpointing, CheckpointEvery, Mesh, OptimizerKind, Schedule, Stages,
+    ActivationCheckpointing, Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence,
+    OptimizerKind, Schedule, Stages,
 };
 use everburn_datasets::TokenizerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::bench_ddp::BenchDdpArguments;
+use crate::bench_kernels::BenchKernelsArguments;
 use crate::bench_pipeline::BenchPipelineArguments;
 use crate::bench_recompute::BenchRecomputeArguments;
+use crate::elastic::ElasticRange;
 use crate::simulate::SimulateArguments;
 use crate::weights::{ExportArguments, ImportArguments};
 
@@ -43,6 +46,9 @@ pub(crate) enum Command {
     /// One rank of `cargo xtask bench ddp`.
     #[command(hide = true)]
     BenchDdp(BenchDdpArguments),
+    /// One side of `cargo xtask bench kernels`.
+    #[command(hide = true)]
+    BenchKernels(BenchKernelsArguments),
     /// One rank of `cargo xtask bench pipeline`.
     #[command(hide = true)]
     BenchPipeline(BenchPipelineArguments),
@@ -154,13 +160,32 @@ pub(crate) struct TrainingFlags {
     pub(crate) keep_checkpoints: Option<usize>,
 
     /// How often a checkpoint is written: 100steps, 10min or 1epoch. All but epochs write one at the end of
-    /// each epoch too [default: 1epoch].
+    /// each epoch too, and all write an epoch that is the best so far [default: 1epoch].
     #[arg(long, value_name = "HOW OFTEN")]
     pub(crate) checkpoint_every: Option<CheckpointEvery>,
+
+    /// What to do when a checkpoint cannot be written, as on a full disk: stop with the error, or continue with
+    /// a warning and try again when the next one is due [default: continue].
+    #[arg(long, value_name = "stop|continue")]
+    pub(crate) on_checkpoint_failure: Option<OnCheckpointFailure>,
 
     /// Write a line of metrics.jsonl every so many steps [default: 10].
     #[arg(long)]
     pub(crate) log_every: Option<usize>,
+
+    /// The ranks compare their parameters every so many steps; 0 for never [default: 100].
+    #[arg(long, value_name = "STEPS")]
+    pub(crate) compare_every: Option<usize>,
+
+    /// What becomes of a rank whose parameters are no longer those of the others: stop (the run ends) or
+    /// repair (it is given the state of the majority) [default: stop].
+    #[arg(long, value_name = "WHAT", value_parser = kebab::<OnDivergence>)]
+    pub(crate) on_divergence: Option<OnDivergence>,
+
+    /// Faults on purpose, as in kill=2@step:100,stall=1@step:50,slow=3@step:10:200ms,drop=0-2@step:30,
+    /// corrupt=1@step:70.
+    #[arg(long, value_name = "FAULTS")]
+    pub(crate) chaos: Option<Chaos>,
 
     /// Write fingerprints of all parameters, buffers and optimizer states to hashes.jsonl every so many
     /// steps: runs can then be compared to the bit [default: never].
@@ -318,6 +343,20 @@ pub(crate) struct RankFlags {
     /// How long a rank waits for another before it gives up, in seconds [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
+
+    /// A rank that gives no sign of life for so many seconds (stopped, or its machine gone) is taken for
+    /// lost; 0: nobody watches [default: 30].
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) heartbeat_timeout: Option<u64>,
+
+    /// Go on with MIN to MAX ranks: those that are lost are started again and let in, and what they miss
+    /// is not lost. With --virtual-ranks, the result has the same bits as if nothing had happened.
+    #[arg(long, value_name = "MIN:MAX")]
+    pub(crate) elastic: Option<ElasticRange>,
+
+    /// How often a lost rank is started again, with --elastic [default: 3].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_restarts: Option<usize>,
 
     /// How ranks reach each other: shm (shared memory, one machine), tcp, or auto, which takes shared
     /// memory within a machine and TCP between machines [default: auto].

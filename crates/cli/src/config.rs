@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use everburn::collectives::group::TransportKind;
 use everburn::prelude::RunDirectory;
-use everburn::train::{ParallelConfig, TrainingConfig};
+use everburn::train::{Chaos, ParallelConfig, TrainingConfig};
 use everburn_datasets::TokenizerKind;
 use everburn_launch::RankEnvironment;
 use everburn_models::registry::{self, GptOptions, ModelOptions};
@@ -17,6 +17,7 @@ use self::flags::{
     Layer, add_data_flags, add_gradient_flags, add_parallel_flags, add_rank_flags, add_schedules,
 };
 use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
+use crate::elastic::{self, ElasticRange};
 use crate::error::CliError;
 use crate::preset::preset;
 use crate::{mesh, model_parallel};
@@ -79,6 +80,13 @@ pub(crate) struct RanksConfig {
     pub(crate) threads_per_rank: Option<usize>,
     /// How long a rank waits for another, in seconds.
     pub(crate) timeout: u64,
+    /// How long a rank may give no sign of life, in seconds; 0 if nobody watches.
+    pub(crate) heartbeat_timeout: u64,
+    /// With how many ranks the training goes on; absent if it ends with the first that is lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) elastic: Option<ElasticRange>,
+    /// How often a lost rank is started again.
+    pub(crate) max_restarts: usize,
     /// How ranks reach each other.
     #[serde(with = "as_text")]
     pub(crate) transport: TransportKind,
@@ -93,6 +101,9 @@ impl Default for RanksConfig {
             devices: vec!["flex".to_string()],
             threads_per_rank: None,
             timeout: 300,
+            heartbeat_timeout: 30,
+            elastic: None,
+            max_restarts: 3,
             transport: TransportKind::Auto,
         }
     }
@@ -183,6 +194,16 @@ impl RunConfig {
             };
             (config.ranks.ranks, config.ranks.nodes) = (ranks, nodes);
         }
+        if arguments.resume && environment.is_none() && arguments.training.chaos.is_none() {
+            // What went wrong on purpose went wrong once.
+            config.training.chaos = Chaos::default();
+        }
+        if arguments.ranks.elastic.is_none() {
+            config.ranks.elastic = config
+                .ranks
+                .elastic
+                .map(|range| range.of(config.world_size()));
+        }
         config.validate_ranks()?;
         let parallelism = mesh::settle(&mut config, arguments)?;
         config.training.validate(parallelism.mesh.data)?;
@@ -226,6 +247,7 @@ impl RunConfig {
         if self.ranks.threads_per_rank == Some(0) {
             return Err(CliError::usage("--threads-per-rank must be at least 1"));
         }
+        elastic::check(self)?;
         if self.ranks.timeout == 0 {
             return Err(CliError::usage("--timeout must be at least 1 second"));
         }
@@ -288,7 +310,11 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         early_stopping,
         keep_checkpoints,
         checkpoint_every,
+        on_checkpoint_failure,
         log_every,
+        compare_every,
+        on_divergence,
+        chaos,
         hash_every,
         text,
         gradients,
@@ -309,7 +335,12 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     layer.set(&["training", "keep_checkpoints"], keep_checkpoints.as_ref())?;
     let path = ["training", "checkpoint_every"];
     layer.set(&path, checkpoint_every.as_ref())?;
+    let path = ["training", "on_checkpoint_failure"];
+    layer.set(&path, on_checkpoint_failure.as_ref())?;
     layer.set(&["training", "log_every"], log_every.as_ref())?;
+    layer.set(&["training", "compare_every"], compare_every.as_ref())?;
+    layer.set(&["training", "on_divergence"], on_divergence.as_ref())?;
+    layer.set(&["training", "chaos"], chaos.as_ref())?;
     layer.set(&["training", "hash_every"], hash_every.as_ref())?;
     layer.set(&["training", "optimizer", "kind"], optimizer.as_ref())?;
     layer.set(

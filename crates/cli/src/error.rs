@@ -67,6 +67,10 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Train(#[from] TrainError),
 
+    /// This rank gave up because another one had stalled, of which a report was printed.
+    #[error("{0}")]
+    Stalled(Box<CliError>),
+
     #[error(transparent)]
     Ddp(#[from] DdpError),
 
@@ -131,13 +135,35 @@ impl CliError {
             // That the ranks of a schedule wait for each other is what a simulation is to find out.
             Self::Schedule(error) => !matches!(error, ScheduleError::Deadlock(_)),
             Self::Simulation(error) => !matches!(error, SimulationError::Deadlock(_)),
-            Self::Rendezvous(_) | Self::Collective(_) | Self::Ddp(_) | Self::Timeline(_) => false,
+            Self::Rendezvous(_)
+            | Self::Collective(_)
+            | Self::Ddp(_)
+            | Self::Stalled(_)
+            | Self::Timeline(_) => false,
+        }
+    }
+
+    /// Whether an elastic job need not try again: the same would happen.
+    pub(crate) fn happens_again(&self) -> bool {
+        matches!(self, Self::Train(error) if error.happens_again())
+    }
+
+    /// Whether this rank gave up because another one did not answer within the deadline.
+    pub(crate) fn is_timeout(&self) -> bool {
+        match self {
+            Self::Stalled(_) => true,
+            Self::Train(error) => error.is_timeout(),
+            Self::Collective(error) => {
+                matches!(error.root_cause(), CollectiveError::Timeout { .. })
+            }
+            _ => false,
         }
     }
 
     /// Whether this rank fails only because another one did.
     pub(crate) fn is_secondary(&self) -> bool {
         match self {
+            Self::Stalled(error) => error.is_secondary(),
             Self::Train(error) => error.is_secondary(),
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => matches!(
                 error.root_cause(),

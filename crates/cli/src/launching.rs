@@ -8,6 +8,7 @@ use everburn_launch::{LaunchConfig, Launcher, Outcome};
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
+use crate::elastic;
 use crate::error::{CliError, EXIT_FAILURE};
 
 /// What is to be launched, checked as far as it can be without starting anything.
@@ -29,7 +30,9 @@ pub(crate) fn plan(config: &RanksConfig, flags: &RankFlags) -> Result<LaunchConf
         rendezvous: flags.rendezvous.clone(),
         job_token: flags.job_token.clone(),
         threads_per_rank: config.threads_per_rank,
-        dashboard: !flags.no_dashboard,
+        // The rank that draws may be lost, and the terminal with it.
+        dashboard: !flags.no_dashboard && config.elastic.is_none(),
+        elastic: elastic::launch(config),
         ..LaunchConfig::new(program, config.ranks, "")
     };
     Launcher::check(&launch)?;

@@ -17,11 +17,13 @@ macro_rules! say {
 
 mod arguments;
 mod bench_ddp;
+mod bench_kernels;
 mod bench_pipeline;
 mod bench_recompute;
 mod config;
 mod data;
 mod devices;
+mod elastic;
 mod error;
 mod eval;
 mod generate;
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Import(import) => weights::import(import),
         Command::Simulate(simulate) => simulate::run(simulate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
+        Command::BenchKernels(bench) => bench_kernels::run(bench),
         Command::BenchPipeline(bench) => bench_pipeline::run(bench, rank.as_ref()),
         Command::BenchRecompute(bench) => bench_recompute::run(bench),
     };

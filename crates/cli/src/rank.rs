@@ -1,12 +1,15 @@
 //! This process as one of several ranks.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use everburn::collectives::group::{GroupOptions, ProcessGroup};
-use everburn::collectives::rendezvous::{RendezvousRequest, rendezvous};
+use everburn::collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous};
+use everburn::collectives::watch::{Watch, WatchOptions};
 use everburn_launch::{
-    EXIT_PEER_LOST, FailureKind, RankEnvironment, RankEnvironmentError, StartedBy, variables,
+    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, FailureKind, RankEnvironment,
+    RankEnvironmentError, StartedBy, variables,
 };
 
 use crate::arguments::{Command, RankFlags};
@@ -67,14 +70,45 @@ pub(crate) fn join(
     environment: Option<&RankEnvironment>,
     config: &RanksConfig,
 ) -> Result<ProcessGroup, CliError> {
-    let options = group_options(config);
-    let Some(environment) = environment else {
-        return Ok(ProcessGroup::alone(options));
+    match environment {
+        None => Ok(ProcessGroup::alone(group_options(config))),
+        Some(environment) => Ok(ProcessGroup::connect(
+            meet(environment, config)?,
+            group_options(config),
+        )?),
+    }
+}
+
+/// Meets the other ranks, and watches over them.
+pub(crate) fn join_watched(
+    environment: &RankEnvironment,
+    config: &RanksConfig,
+) -> Result<(ProcessGroup, Option<Watch>), CliError> {
+    let meeting = meet(environment, config)?;
+    let store = meeting.store.clone();
+    let group = ProcessGroup::connect(meeting, group_options(config))?;
+    let options = watch_options(config).filter(|_| group.world_size() > 1);
+    let Some(options) = options else {
+        return Ok((group, None));
     };
+    let watch = Watch::start(store, group.rank(), group.world_size(), options);
+    match watch {
+        Ok(watch) => {
+            watch.follow(&group);
+            Ok((group, Some(watch)))
+        }
+        Err(error) => {
+            tracing::warn!("nobody watches over the ranks: {error}");
+            Ok((group, None))
+        }
+    }
+}
+
+fn meet(environment: &RankEnvironment, config: &RanksConfig) -> Result<Rendezvous, CliError> {
     let request = RendezvousRequest {
         rank: Some(environment.rank),
         world_size: Some(environment.world_size),
-        timeout: options.timeout,
+        timeout: group_options(config).timeout,
         job_token: environment.job_token.clone(),
     };
     // Under torchrun the variables say more: which part of its store belongs to this attempt.
@@ -84,7 +118,50 @@ pub(crate) fn join(
     };
     let mut meeting = rendezvous(&init_method, request)?;
     meeting.local_rank = environment.local_rank;
-    Ok(ProcessGroup::connect(meeting, options)?)
+    Ok(meeting)
+}
+
+/// How ranks watch over each other, if they do.
+pub(crate) fn watch_options(config: &RanksConfig) -> Option<WatchOptions> {
+    let silence = Duration::from_secs(config.heartbeat_timeout);
+    (!silence.is_zero()).then(|| WatchOptions {
+        interval: WatchOptions::default().interval.min(silence / 4),
+        silence: Some(silence),
+    })
+}
+
+/// Tells the user who has stalled, where that is why this rank fails, and says so in the error.
+pub(crate) fn report_stall(
+    error: CliError,
+    watch: Option<&Watch>,
+    environment: &RankEnvironment,
+) -> CliError {
+    let (Some(watch), CliError::Train(cause)) = (watch, &error) else {
+        return error;
+    };
+    let log_of = logs(environment);
+    let report = cause
+        .collective()
+        .and_then(|cause| watch.report(cause, &*log_of));
+    match report {
+        None => error,
+        Some(report) => {
+            eprintln!("{report}");
+            CliError::Stalled(Box::new(error))
+        }
+    }
+}
+
+/// Where the logs of this machine's ranks are: beside this rank's report.
+pub(crate) fn logs(
+    environment: &RankEnvironment,
+) -> Box<dyn Fn(usize) -> Option<PathBuf> + Send + Sync> {
+    let folder = environment.error_file.as_deref().and_then(Path::parent);
+    let folder = folder.map(Path::to_path_buf);
+    Box::new(move |rank| {
+        let log = folder.as_ref()?.join(format!("rank-{rank}.log"));
+        log.is_file().then_some(log)
+    })
 }
 
 /// Gives the rank its share of this machine's cores, where no launcher of ours has done so.
@@ -128,8 +205,13 @@ pub(crate) fn group_options(config: &RanksConfig) -> GroupOptions {
 /// Says what went wrong, to the user and to the launcher, and how the process should end.
 pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> ExitCode {
     let secondary = error.is_secondary();
+    let elastic = environment.is_some_and(|environment| environment.elastic.is_some());
     let code = if error.is_usage() {
         ExitCode::from(EXIT_USAGE)
+    } else if elastic && error.happens_again() {
+        ExitCode::from(u8::try_from(EXIT_FAILS_AGAIN).unwrap_or(EXIT_FAILURE))
+    } else if error.is_timeout() {
+        ExitCode::from(u8::try_from(EXIT_STALLED).unwrap_or(EXIT_FAILURE))
     } else if secondary {
         ExitCode::from(u8::try_from(EXIT_PEER_LOST).unwrap_or(EXIT_FAILURE))
     } else {

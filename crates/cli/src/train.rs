@@ -1,22 +1,27 @@
 //! `everburn train`
 
+mod preparation;
+
 use std::fmt::Display;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use everburn::burn::module::Module;
 use everburn::burn::prelude::{Device, Tensor};
+use everburn::collectives::watch::Watch;
 use everburn::prelude::*;
-use everburn::train::checkpoint::{CheckpointFolder, Progress};
 use everburn::train::{
-    ActivationCheckpointing, Classification, NextToken, Objective, Parallelism, RunLock, Samples,
-    StopSignal, renderer,
+    ActivationCheckpointing, Classification, ElasticGroup, NextToken, Objective, Parallelism,
+    Regroup, Samples, StopSignal, compute_on_this_thread, renderer,
 };
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
+pub(crate) use self::preparation::prepare_run_directory;
+use self::preparation::{check_resume, rank_arguments, resolve_data};
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::data::Loaded;
@@ -25,7 +30,9 @@ use crate::logging::LogOutput;
 use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
 use crate::summary::print_report;
-use crate::{data, devices, launching, mesh, model_parallel, over_ranks, plan, rank, weights};
+use crate::{
+    data, devices, elastic, launching, mesh, model_parallel, over_ranks, plan, rank, weights,
+};
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
@@ -43,7 +50,7 @@ pub(crate) fn run(
     // Whatever can be wrong is found here, before anything is started, written or moved.
     devices::check(&config.ranks.devices, config.ranks.ranks)?;
     model_parallel::check_model(&config)?;
-    mesh::check(&config)?;
+    elastic::check_mesh(&config, mesh::check(&config)?.as_ref())?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config)?;
     say!("{}", loaded.description());
@@ -53,7 +60,8 @@ pub(crate) fn run(
     } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
         weights::check(&config)?; // the file is on machine 0
     }
-    if config.world_size() == 1 || config.ranks.strategy == Strategy::DataParallel {
+    let alone = config.world_size() == 1 && config.ranks.elastic.is_none();
+    if alone || config.ranks.strategy == Strategy::DataParallel {
         return train_here(&config, arguments, &loaded, log);
     }
     drop(loaded);
@@ -69,111 +77,6 @@ pub(crate) fn run(
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
-}
-
-/// Checks that there is a checkpoint and that it belongs to this configuration.
-fn check_resume(
-    config: &RunConfig,
-    arguments: &TrainArguments,
-    loaded: &Loaded,
-) -> Result<(), CliError> {
-    if arguments.ranks.node_rank.unwrap_or(0) > 0 {
-        return Ok(()); // the checkpoints are on machine 0
-    }
-    let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
-    let training = &config.training;
-    let newest =
-        CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
-    if choose_display(arguments) == renderer::Display::Dashboard {
-        // Elsewhere the rank that resumes says so; its messages are not seen below a dashboard.
-        for refused in &newest.refused {
-            say!("passed over: {refused}");
-        }
-    }
-    let samples = loaded.train_len();
-    let samples = samples.saturating_sub(training.held_out_of(samples));
-    let here = Progress::start(&config.model, training, samples);
-    let fits = here.fits(&newest.checkpoint.progress);
-    fits.map_err(|reason| TrainError::Checkpoint {
-        path: newest.path,
-        reason,
-    })?;
-    Ok(())
-}
-
-/// What every rank is started with: the resolved configuration, and nothing that could resolve to
-/// something else.
-fn rank_arguments(run: &RunDirectory, arguments: &TrainArguments) -> Vec<std::ffi::OsString> {
-    let mut list = vec![
-        "train".into(),
-        "--config".into(),
-        run.config_path().into(),
-        "--run-dir".into(),
-        run.path().into(),
-    ];
-    list.extend(arguments.resume.then(|| "--resume".into()));
-    list.extend(
-        arguments
-            .ranks
-            .no_dashboard
-            .then(|| "--no-dashboard".into()),
-    );
-    list
-}
-
-/// The run directory, with the resolved configuration in it. Machines that share a disk must not
-/// share a folder: machine 1 records in `<folder>-node-1`.
-pub(crate) fn prepare_run_directory(
-    config: &RunConfig,
-    arguments: &TrainArguments,
-) -> Result<(RunDirectory, RunLock), CliError> {
-    let mut path = match &arguments.run_dir {
-        Some(path) => path.clone(),
-        None => claim_first_free(&config.model)?,
-    };
-    if let Some(node) = arguments.ranks.node_rank.filter(|node| *node > 0) {
-        let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
-        name.push(format!("-node-{node}"));
-        path.set_file_name(name);
-    }
-    if !arguments.resume
-        && let Some(aside) = RunDirectory::move_aside(&path)?
-    {
-        say!(
-            "{} had a run in it: moved to {}",
-            path.display(),
-            aside.display()
-        );
-    }
-    let run = RunDirectory::create(path)?;
-    let lock = run.lock()?;
-    run.write_config(config)?;
-    Ok((run, lock))
-}
-
-/// Makes the first `runs/<model>-<number>` that nobody else has made.
-fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
-    let failed = |path: &Path, error: &std::io::Error| {
-        CliError::usage(format!("{} cannot be made: {error}", path.display()))
-    };
-    let runs = Path::new("runs");
-    std::fs::create_dir_all(runs).map_err(|error| failed(runs, &error))?;
-    let mut number = 1;
-    loop {
-        let path = runs.join(format!("{model}-{number}"));
-        match std::fs::create_dir(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-            Err(error) => return Err(failed(&path, &error)),
-        }
-    }
-}
-
-/// Fixes what the data decide, so that the configuration that is written says it.
-fn resolve_data(config: &mut RunConfig, loaded: &Loaded) {
-    data::pin(config, loaded);
-    let held_out = config.training.held_out_of(loaded.train_len());
-    config.training.validation_samples = Some(held_out);
 }
 
 /// In this process: alone, or on several devices with a thread each.
@@ -228,10 +131,13 @@ fn train_as_rank(
     environment: &RankEnvironment,
 ) -> Result<ExitCode, CliError> {
     rank::limit_threads(environment, &config.ranks)?;
+    compute_on_this_thread(rayon::current_num_threads())?;
     let loaded = data::load(&config)?;
     resolve_data(&mut config, &loaded);
     let ours = environment.launcher_pid.is_some();
-    let (run, _lock) = match (&arguments.run_dir, environment.rank == 0) {
+    // Any rank of an elastic job may become the first.
+    let records = environment.rank == 0 || config.ranks.elastic.is_some();
+    let (run, _lock) = match (&arguments.run_dir, records) {
         (_, false) => (None, None),
         (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
         (_, true) => {
@@ -250,14 +156,59 @@ fn train_as_rank(
         parallelism: mesh::check(&config)?,
         ..RankJob::new(&config, arguments, &loaded, Some(environment))?
     };
-    let group = rank::join(Some(environment), &config.ranks)?;
+    let joined = join(&config, environment);
+    let Joined {
+        group,
+        elastic,
+        watch,
+    } = match joined {
+        Err(CliError::Train(TrainError::JobFinished)) => return Ok(ExitCode::SUCCESS),
+        joined => joined?,
+    };
+    // The report on a stall looks into the group after the training has ended.
+    let watched = group.clone();
     let rank = TrainOneRank {
-        trainer: job.trainer(group, device, run),
+        trainer: Trainer {
+            regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
+            begun_before: environment.incarnation > 1,
+            ..job.trainer(group, device, run)
+        },
         job: &job,
     };
-    registry::visit(&config.model, &config.model_options(), rank)?.ok_or(CliError::NoModel)??;
+    let trained = registry::visit(&config.model, &config.model_options(), rank)?;
+    let trained = trained.ok_or(CliError::NoModel)?;
+    let trained = trained.map_err(|error| rank::report_stall(error, watch.as_ref(), environment));
+    drop(watched);
     // It is the launcher's exit code that tells of an interruption, not the rank's.
-    Ok(ExitCode::SUCCESS)
+    match trained {
+        Ok(_) | Err(CliError::Train(TrainError::JobFinished)) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error),
+    }
+}
+
+/// The ranks that this one has met.
+struct Joined {
+    group: ProcessGroup,
+    elastic: Option<Arc<ElasticGroup>>,
+    watch: Option<Watch>,
+}
+
+fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<Joined, CliError> {
+    let Some(range) = config.ranks.elastic else {
+        let (group, watch) = rank::join_watched(environment, &config.ranks)?;
+        let elastic = None;
+        return Ok(Joined {
+            group,
+            elastic,
+            watch,
+        });
+    };
+    let elastic = elastic::join(environment, config, range)?;
+    Ok(Joined {
+        group: elastic.group(),
+        elastic: Some(elastic),
+        watch: None,
+    })
 }
 
 /// What every rank of this process does.
@@ -296,8 +247,11 @@ impl<'a> RankJob<'a> {
     /// The model with the weights of `--init-from`, if there are any to begin with. Rank 0's are enough:
     /// the others are given its parameters.
     fn begun<M: Module>(&self, model: M, rank: usize) -> Result<M, TrainError> {
+        // Any rank of an elastic job may become the first before the first step.
+        let elastic = self.config.ranks.elastic.is_some();
+        let first = |rank: usize, path: &Path| rank == 0 || (elastic && path.exists());
         match &self.config.init_from {
-            Some(path) if rank == 0 && !self.resume => weights::initialised(model, path),
+            Some(path) if first(rank, path) && !self.resume => weights::initialised(model, path),
             _ => Ok(model),
         }
     }
@@ -336,7 +290,7 @@ impl<'a> RankJob<'a> {
         let devices = self.model_devices.as_deref();
         let model: Classifier<M, 4> =
             model_parallel::supervised(model, devices, self.checkpointing(), images)?;
-        Ok(self.fit(trainer, model, &data, None)?)
+        Ok(self.fit(&trainer, model, &data, None)?)
     }
 
     fn fit_text<M: TextModel>(
@@ -371,7 +325,7 @@ impl<'a> RankJob<'a> {
         let devices = self.model_devices.as_deref();
         let model: LanguageModel<M> =
             model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
-        Ok(self.fit(trainer, model, &data, Some(samples))?)
+        Ok(self.fit(&trainer, model, &data, Some(samples))?)
     }
 
     fn checkpointing(&self) -> ActivationCheckpointing {
@@ -380,7 +334,7 @@ impl<'a> RankJob<'a> {
 
     fn fit<M, O, I>(
         &self,
-        trainer: Trainer,
+        trainer: &Trainer,
         model: Supervised<M, O>,
         data: &TrainingData<I, (O::Input, O::Targets)>,
         samples: Option<Samples<Supervised<M, O>>>,
@@ -391,10 +345,15 @@ impl<'a> RankJob<'a> {
         I: Send + Sync + Clone + 'static,
     {
         let (_model, report) = trainer.fit_and_sample(model, data, samples)?;
-        if trainer.group.rank() == 0 {
+        let group = trainer.present_group();
+        if group.rank() == 0 {
             print_report(&report, trainer.run.as_ref());
         }
-        trainer.group.destroy()?;
+        match group.destroy() {
+            // All is done and written.
+            Err(error) if trainer.regroup.is_some() => tracing::debug!("{error}"),
+            left => left?,
+        }
         Ok(report)
     }
 }

@@ -7,7 +7,8 @@
 //! 3. [`group::ProcessGroup`]: the collectives ([`group::ProcessGroup::all_reduce`] and the rest),
 //!    point-to-point messages and sub-groups.
 //! 4. [`group::Work`]: an operation under way, waited for with a deadline.
-//! 5. [`transport::Transport`]: how frames get from rank to rank. They are the control plane: news
+//! 5. [`elastic::Membership`]: groups that form anew when ranks are lost or come.
+//! 6. [`transport::Transport`]: how frames get from rank to rank. They are the control plane: news
 //!    of failures, point-to-point messages, and the way to the lanes (shared memory or TCP) that
 //!    carry the data of collectives.
 //!
@@ -26,10 +27,14 @@
 //! }
 //! ```
 
+pub mod elastic;
 pub mod group;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod lane;
 pub mod rendezvous;
 mod shared_memory;
 pub mod store;
 mod sync;
 pub mod transport;
+pub mod watch;

@@ -1,6 +1,8 @@
 //! How ranks find each other: `env://`, `tcp://host:port` and `file://path`.
 
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod join;
 mod rank_store;
 mod settings;
@@ -134,6 +136,34 @@ fn rendezvous_in(
         local_address: reached.local_address,
         timeout,
     })
+}
+
+/// The store that a launcher hosts, this machine's address towards it, and the request's timeout. Nobody
+/// else is waited for. `None`: rank 0 would have to host the store.
+pub(crate) fn reach_launchers_store(
+    init_method: &str,
+    request: &RendezvousRequest,
+) -> Result<Option<(SharedStore, IpAddr, Duration)>, RendezvousError> {
+    reach_launchers_store_in(init_method, request, &|name| std::env::var(name).ok())
+}
+
+/// [`reach_launchers_store`] in an environment that need not be the process's.
+fn reach_launchers_store_in(
+    init_method: &str,
+    request: &RendezvousRequest,
+    environment: Environment<'_>,
+) -> Result<Option<(SharedStore, IpAddr, Duration)>, RendezvousError> {
+    let settings = Settings::gather(init_method, request, environment)?;
+    if !matches!(settings.place, Place::Tcp { hosted: true, .. }) {
+        return Ok(None);
+    }
+    let timeout = request.timeout.unwrap_or(DEFAULT_STORE_TIMEOUT);
+    let rank = settings.rank;
+    let reached = reach(&settings, timeout, Deadline::within(timeout))
+        .map_err(|source| RendezvousError::Store { rank, source })?;
+    // Not below the prefix of an attempt: launcher and ranks look at the same keys.
+    let store = RankStore::new(reached.backend, None, reached.host);
+    Ok(Some((Arc::new(store), reached.local_address, timeout)))
 }
 
 /// A store that this rank can talk to.

@@ -30,6 +30,8 @@ fn values_and_counters(store: &dyn Store) {
     store.set("v/empty", b"").unwrap();
     assert_eq!(store.get("v/a").unwrap(), b"two");
     assert_eq!(store.get("v/empty").unwrap(), b"");
+    let both = store.multi_get_within(&["v/empty", "v/a"], Duration::ZERO);
+    assert_eq!(both.unwrap(), [&b""[..], b"two"]);
     assert!(store.check(&["v/a", "v/empty"]).unwrap());
     assert!(!store.check(&["v/a", "v/none"]).unwrap());
     assert!(store.check(&[]).unwrap());
@@ -73,7 +75,8 @@ fn deadlines_name_the_keys(store: &dyn Store) {
     store.set("d/there", b"").unwrap();
     let waited = store.wait_within(&["d/there", "d/missing"], SHORT);
     let got = store.get_within("d/missing", SHORT);
-    for error in [waited.unwrap_err(), got.unwrap_err()] {
+    let both = store.multi_get_within(&["d/there", "d/missing"], SHORT);
+    for error in [waited.unwrap_err(), got.unwrap_err(), both.unwrap_err()] {
         let StoreError::Timeout { keys, .. } = &error else {
             panic!("{error}");
         };

@@ -108,7 +108,8 @@ impl StatisticsGroup for RankStatistics {
         if is_known_to_the_parent(&error) {
             tracing::debug!("{reason}");
         } else {
-            self.abort(&reason);
+            // Who hears of it also learns whether a rank did not come in time.
+            self.parent.abort_because(&error, &reason);
         }
         Err(SyncError::Exchange { reason })
     }

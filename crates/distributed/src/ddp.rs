@@ -11,6 +11,7 @@ use everburn_collectives::group::ProcessGroup;
 use crate::bucket::{BucketEntry, BucketPlan};
 use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
 use crate::config::DdpConfig;
+use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::initial_state::{broadcast_state, check_equal_structure};
@@ -248,6 +249,19 @@ impl Ddp {
         } else {
             model
         }
+    }
+
+    /// Compares the trained parameters of all ranks by hash, and tells whose are others than those of most
+    /// ranks; `None` where all are equal. Every rank calls it.
+    ///
+    /// # Errors
+    /// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the
+    /// numbers.
+    pub fn find_divergence<M: Module>(&self, model: &M) -> Result<Option<Divergence>, DdpError> {
+        if self.shared.reducer.is_none() {
+            return Ok(None);
+        }
+        find_divergence(model, self.group())
     }
 
     /// Checks by hash that every rank holds the same parameters and buffers.

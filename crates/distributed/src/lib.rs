@@ -66,6 +66,7 @@ mod buffers;
 mod communication_hook;
 mod config;
 mod ddp;
+mod divergence;
 mod error;
 mod gradient_tap;
 mod host;
@@ -88,6 +89,7 @@ pub use communication_hook::{
 };
 pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
 pub use ddp::Ddp;
+pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;
 pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
 pub use replicas::Fingerprint;

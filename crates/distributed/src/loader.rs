@@ -10,7 +10,7 @@ use burn::data::dataset::transform::PartialDataset;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
 
-use crate::sampler::{DistributedSampler, SamplerConfig, share_of};
+use crate::sampler::{DistributedSampler, SamplerConfig, SamplerError, share_of};
 
 /// Samples that go through the model together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +121,18 @@ impl<I, B> DistributedLoader<I, B> {
             micro_batches: count.max(1),
             ..self
         }
+    }
+
+    /// The loader of another rank, or of a rank in a world of another size: see
+    /// [`DistributedSampler::on_rank`].
+    ///
+    /// # Errors
+    /// As [`DistributedSampler::on_rank`].
+    pub fn on_rank(self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
+        Ok(Self {
+            sampler: self.sampler.clone().on_rank(rank, world_size)?,
+            ..self
+        })
     }
 
     /// The sampler that deals the samples.

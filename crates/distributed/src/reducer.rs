@@ -35,6 +35,16 @@ pub(crate) enum Job {
     Order(Vec<i32>),
 }
 
+impl Job {
+    /// What a report on a hang calls it by: the number of a bucket.
+    fn label(&self) -> Option<u32> {
+        match self {
+            Self::Bucket(load) => u32::try_from(load.index).ok(),
+            Self::Samples(..) | Self::Order(_) => None,
+        }
+    }
+}
+
 /// A bucket on its way.
 pub(crate) struct Load {
     pub(crate) index: usize,
@@ -205,6 +215,7 @@ impl Worker {
     fn run(mut self, inbox: &Receiver<Assignment>) {
         while let Ok(Assignment { job, report_to }) = inbox.recv() {
             let start = Instant::now();
+            self.group.set_label(job.label());
             let done = catch_unwind(AssertUnwindSafe(|| self.work(job)));
             let panicked = done.is_err();
             let (outcome, bytes) = match done {

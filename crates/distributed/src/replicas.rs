@@ -68,17 +68,18 @@ pub(crate) fn read<M: Module>(model: &M) -> Result<Vec<(TensorDescription, Tenso
     flush_running_statistics(model);
     let mut visitor = Reader::new(|_| true);
     model.visit(&mut visitor);
-    visitor
-        .tensors
-        .into_iter()
-        .map(|(description, data)| match data {
-            Ok(data) => Ok((description, data)),
-            Err(reason) => Err(DdpError::Read {
-                parameter: description.path,
-                reason,
-            }),
-        })
-        .collect()
+    visitor.tensors.into_iter().map(read_or_error).collect()
+}
+
+/// The trained tensors in visiting order, with their values.
+pub(crate) fn read_trained<M: Module>(
+    model: &M,
+) -> Result<Vec<(TensorDescription, TensorData)>, DdpError> {
+    let mut visitor = Reader::new(|kind| kind == TensorKind::Trainable);
+    model.visit(&mut visitor);
+    let mut tensors = visitor.tensors;
+    tensors.retain(|(description, _)| description.kind == TensorKind::Trainable);
+    tensors.into_iter().map(read_or_error).collect()
 }
 
 /// The tensors that are neither trained nor whole numbers, with their values.
@@ -90,14 +91,19 @@ pub(crate) fn read_buffers<M: Module>(
     model.visit(&mut visitor);
     let mut tensors = visitor.tensors;
     tensors.retain(|(description, _)| description.kind == TensorKind::FixedFloat);
-    let read = |(description, data): (TensorDescription, Result<_, _>)| match data {
+    tensors.into_iter().map(read_or_error).collect()
+}
+
+fn read_or_error(
+    (description, data): (TensorDescription, Result<TensorData, String>),
+) -> Result<(TensorDescription, TensorData), DdpError> {
+    match data {
         Ok(data) => Ok((description, data)),
         Err(reason) => Err(DdpError::Read {
             parameter: description.path,
             reason,
         }),
-    };
-    tensors.into_iter().map(read).collect()
+    }
 }
 
 /// The module with the values of every tensor replaced, in visiting order.

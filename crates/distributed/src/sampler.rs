@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use crate::virtual_ranks::VirtualRanks;
+use crate::virtual_ranks::{TooFewVirtualRanks, VirtualRanks};
 
 /// What happens to the samples that do not fill the last global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub enum SamplerError {
         /// How many ranks there are.
         world_size: usize,
     },
+    /// There are fewer virtual ranks than ranks.
+    #[error(transparent)]
+    TooFewVirtualRanks(#[from] TooFewVirtualRanks),
 }
 
 /// What a [`DistributedSampler`] is made from.
@@ -128,6 +131,28 @@ impl DistributedSampler {
         Self {
             virtual_ranks: Some(ranks),
             ..self
+        }
+    }
+
+    /// The sampler of another rank, or of a rank in a world of another size: of the same samples in the same
+    /// batches.
+    ///
+    /// ```
+    /// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+    ///
+    /// let config = SamplerConfig { num_samples: 4, batch_size: 4, shuffle: None, tail: Tail::Keep };
+    /// let alone = DistributedSampler::new(config, 0, 1)?;
+    /// assert_eq!(alone.on_rank(1, 2)?.indices(1), [2, 3]);
+    /// # Ok::<(), everburn_distributed::SamplerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DistributedSampler::new`]; also if there are fewer virtual ranks than ranks.
+    pub fn on_rank(self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
+        let sampler = Self::new(self.config, rank, world_size)?;
+        match self.virtual_ranks {
+            None => Ok(sampler),
+            Some(ranks) => Ok(sampler.over_virtual(ranks.on_rank(rank, world_size)?)),
         }
     }
 

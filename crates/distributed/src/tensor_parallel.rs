@@ -155,7 +155,8 @@ impl TensorGroup for RankTensors {
         if is_known_to_the_parent(&error) {
             tracing::debug!("{reason}");
         } else {
-            self.abort(&reason);
+            // Who hears of it also learns whether a rank did not come in time.
+            self.whole.abort_because(&error, &reason);
         }
         Err(SyncError::Exchange { reason })
     }

@@ -61,6 +61,15 @@ impl VirtualRanks {
         })
     }
 
+    /// As many virtual ranks, for another rank or a world of another size.
+    pub(crate) fn on_rank(
+        self,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<Self, TooFewVirtualRanks> {
+        Self::new(self.count, rank, world_size)
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.count

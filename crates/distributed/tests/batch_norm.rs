@@ -1,6 +1,6 @@
 //! Data parallelism with batch norms over all ranks equals one device on the same global batch.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -11,6 +11,8 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use burn::tensor::activation::{relu, tanh};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_collectives::watch::{Watch, WatchOptions};
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of, synchronize_batch_norms};
 use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig};
 
@@ -214,16 +216,26 @@ fn a_rank_that_skips_the_model_is_named_by_the_step() {
     };
     let groups = ProcessGroup::over_threads(2, options);
     let (attached, failed) = (Barrier::new(2), Barrier::new(2));
+    let store: SharedStore = Arc::new(HashStore::new());
     let errors = threads(groups, |group| {
+        let options = WatchOptions::default();
+        let watch = Watch::start(store.clone(), group.rank(), 2, options).unwrap();
+        watch.follow(&group);
         let (ddp, model, images) = ready(&group);
         attached.wait();
-        if group.rank() == 0 {
-            let error = failing_step(&ddp, &model, images).to_string();
+        let error = if group.rank() == 0 {
+            let error = failing_step(&ddp, &model, images);
             failed.wait();
-            return error;
-        }
-        failed.wait();
-        group.barrier().wait().unwrap_err().to_string()
+            error
+        } else {
+            failed.wait();
+            group.barrier().wait().unwrap_err()
+        };
+        // The model's own group is gone with it: the group of all ranks knows that somebody hangs.
+        drop((ddp, model));
+        let report = watch.report(&error, &|_| None);
+        assert!(report.is_some(), "{error}");
+        error.to_string()
     });
     let reason = "in a module's forward or backward pass: rank 0 waited";
     for error in errors {

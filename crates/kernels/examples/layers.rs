@@ -1,4 +1,4 @@
-//! Times the layers of `mnist`, `mnist-bn` and `resnet50`, the best of some calls each.
+//! Times the layers of `mnist`, `mnist-bn`, `resnet50` and `gpt-nano`, the best of some calls each.
 //!
 //! `cargo run --release -p everburn-kernels --example layers -- [part of a row's name]`, threads by
 //! `RAYON_NUM_THREADS`.
@@ -7,9 +7,11 @@
 use std::time::{Duration, Instant};
 
 use everburn_kernels::{
-    BatchNormShape, BatchNormStatistics, Conv2dShape, KernelError, Pool2dShape, batch_norm_train,
-    batch_norm_train_backward, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad,
-    max_pool2d, max_pool2d_backward,
+    BatchNormShape, BatchNormStatistics, Conv2dShape, KernelError, LayerNormShape, Pool2dShape,
+    batch_norm_train, batch_norm_train_backward, causal_softmax, causal_softmax_backward, conv2d,
+    conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad, gelu, gelu_backward, layer_norm,
+    layer_norm_backward, log_softmax, log_softmax_backward, max_pool2d, max_pool2d_backward,
+    softmax, softmax_backward,
 };
 
 const BUDGET: Duration = Duration::from_millis(60);
@@ -145,6 +147,89 @@ fn norm(shape: BatchNormShape) -> Result<(), KernelError> {
     Ok(())
 }
 
+/// Times the gelu of `count` values.
+fn gelu_of(count: usize) -> Result<(), KernelError> {
+    let name = format!("gelu on {count}");
+    if !wanted(&name) {
+        return Ok(());
+    }
+    let input: Vec<_> = noise(count).iter().map(|value| 8.0 * value).collect();
+    let gradient = noise(count);
+    let mut output = vec![0.0; count];
+    gelu(&input, &mut output)?;
+    gelu_backward(&input, &gradient, &mut output)?;
+    let forward = best(|| gelu(&input, &mut output));
+    let backward = best(|| gelu_backward(&input, &gradient, &mut output));
+    per_value(&name, count, [forward, backward]);
+    Ok(())
+}
+
+/// Times the three kinds of softmax over rows of `columns`.
+fn softmaxes([rows, columns]: [usize; 2]) -> Result<(), KernelError> {
+    let count = rows * columns;
+    let input: Vec<_> = noise(count).iter().map(|value| 8.0 * value).collect();
+    let gradient = noise(count);
+    let [mut output, mut grad] = [vec![0.0; count], vec![0.0; count]];
+    let name = format!("softmax on {rows} {columns}");
+    if wanted(&name) {
+        let shape = [rows, columns];
+        softmax(shape, &input, &mut output)?;
+        let forward = best(|| softmax(shape, &input, &mut output));
+        let backward = best(|| softmax_backward(shape, &output, &gradient, &mut grad));
+        per_value(&name, count, [forward, backward]);
+        let forward = best(|| log_softmax(shape, &input, &mut output));
+        let backward = best(|| log_softmax_backward(shape, &output, &gradient, &mut grad));
+        per_value(&format!("log {name}"), count, [forward, backward]);
+        let shape = [rows / columns, columns];
+        causal_softmax(shape, 0.2, &input, &mut output)?;
+        let forward = best(|| causal_softmax(shape, 0.2, &input, &mut output));
+        let backward = best(|| causal_softmax_backward(shape, 0.2, &output, &gradient, &mut grad));
+        per_value(&format!("causal {name}"), count, [forward, backward]);
+    }
+    Ok(())
+}
+
+fn norm_of_rows(shape: LayerNormShape) -> Result<(), KernelError> {
+    let LayerNormShape { rows, columns } = shape;
+    let name = format!("layer norm on {rows} {columns}");
+    if !wanted(&name) {
+        return Ok(());
+    }
+    let count = rows * columns;
+    let (input, gradient, gamma) = (noise(count), noise(count), noise(columns));
+    let [mut output, mut mean, mut inverse] = [count, rows, rows].map(|count| vec![0.0; count]);
+    let [mut gamma_grad, mut beta_grad] = [columns; 2].map(|count| vec![0.0; count]);
+    let forward = best(|| {
+        let statistics = [&mut mean[..], &mut inverse];
+        layer_norm(
+            &shape,
+            &input,
+            &gamma,
+            Some(&gamma),
+            1e-5,
+            &mut output,
+            statistics,
+        )
+    });
+    let backward = best(|| {
+        let (from, statistics) = ([&input[..], &gradient], [&mean[..], &inverse]);
+        let beta_grad = Some(&mut beta_grad[..]);
+        let sums = (&mut gamma_grad[..], beta_grad);
+        layer_norm_backward(&shape, from, &gamma, statistics, &mut output, sums)
+    });
+    per_value(&name, count, [forward, backward]);
+    Ok(())
+}
+
+/// Prints microseconds, and nanoseconds a value.
+fn per_value(name: &str, count: usize, [forward, backward]: [f64; 2]) {
+    let each = [forward, backward].map(|time| 1e3 * time / count as f64);
+    println!(
+        "{name}: forward {forward:.0} ({:.3} ns each), backward {backward:.0} ({:.3})",
+        each[0], each[1]
+    );
+}
+
 fn main() -> Result<(), KernelError> {
     convolution(64, [1, 10], 28, 5, [1, 0]);
     convolution(64, [10, 20], 12, 5, [1, 0]);
@@ -165,6 +250,12 @@ fn main() -> Result<(), KernelError> {
             pixels: side * side,
         })?;
     }
+    gelu_of(64 * 64 * 512)?;
+    softmaxes([64 * 4 * 64, 64])?;
+    norm_of_rows(LayerNormShape {
+        rows: 4096,
+        columns: 128,
+    })?;
     for batch in [8, 64] {
         convolution(batch, [3, 64], 224, 7, [2, 3]);
         convolution(batch, [64, 64], 56, 1, [1, 0]);

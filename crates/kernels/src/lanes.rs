@@ -13,6 +13,10 @@ use pulp::{Simd, WithSimd};
 /// Where a source pixel that nobody reads goes.
 pub(crate) const DROPPED: u32 = u32::MAX;
 
+/// How many values are added up in `f32`: such sums are added in `f64`, so that a long row's is as
+/// good as a short one's.
+const SUMMED: usize = 1 << 10;
+
 /// The most lanes of any instruction set.
 pub(crate) const MAX_LANES: usize = 16;
 
@@ -152,6 +156,72 @@ pub(crate) fn store<S: Simd>(simd: S, to: &mut [f32], value: S::f32s) {
     } else {
         simd.partial_store_f32s(to, value);
     }
+}
+
+/// Writes `term` of each place of `from` to that of `to`, a vector at a time. All are of one length.
+#[inline(always)]
+pub(crate) fn map<S: Simd, const N: usize>(
+    simd: S,
+    from: [&[f32]; N],
+    to: &mut [f32],
+    term: impl Fn([S::f32s; N]) -> S::f32s,
+) {
+    let (to, to_rest) = S::as_mut_simd_f32s(to);
+    let mut vectors: [&[S::f32s]; N] = [&[]; N];
+    let mut rests: [&[f32]; N] = [&[]; N];
+    for (of, from) in from.into_iter().enumerate() {
+        (vectors[of], rests[of]) = S::as_simd_f32s(from);
+        vectors[of] = &vectors[of][..to.len()];
+    }
+    let mut values = [simd.splat_f32s(0.0); N];
+    for (at, to) in to.iter_mut().enumerate() {
+        for (value, vectors) in values.iter_mut().zip(&vectors) {
+            *value = vectors[at];
+        }
+        *to = term(values);
+    }
+    if !to_rest.is_empty() {
+        for (value, rest) in values.iter_mut().zip(&rests) {
+            *value = load(simd, rest);
+        }
+        store(simd, to_rest, term(values));
+    }
+}
+
+/// The first `count` lanes of `value`; `filler` in the others.
+#[inline(always)]
+pub(crate) fn keep<S: Simd>(simd: S, value: S::f32s, count: usize, filler: f32) -> S::f32s {
+    let mask = simd.mask_between_m32s(0, count as u32).mask();
+    simd.select_f32s(mask, value, simd.splat_f32s(filler))
+}
+
+/// Adds up `term` of each place of `from`; what `term` makes of places after the end is left out.
+#[inline(always)]
+pub(crate) fn sum<S: Simd, const N: usize>(
+    simd: S,
+    from: [&[f32]; N],
+    term: impl Fn([S::f32s; N]) -> S::f32s,
+) -> f64 {
+    let mut total = 0.0;
+    let length = from[0].len();
+    for start in (0..length).step_by(SUMMED) {
+        let end = length.min(start + SUMMED);
+        let mut sums = [simd.splat_f32s(0.0); 2];
+        let mut values = [simd.splat_f32s(0.0); N];
+        for (chunk, at) in (start..end).step_by(S::F32_LANES).enumerate() {
+            let count = S::F32_LANES.min(end - at);
+            for (value, from) in values.iter_mut().zip(&from) {
+                *value = load(simd, &from[at..at + count]);
+            }
+            let mut value = term(values);
+            if count < S::F32_LANES {
+                value = keep(simd, value, count, 0.0);
+            }
+            sums[chunk % 2] = simd.add_f32s(sums[chunk % 2], value);
+        }
+        total += f64::from(simd.reduce_sum_f32s(simd.add_f32s(sums[0], sums[1])));
+    }
+    total
 }
 
 /// Adds up the lanes of each vector: transposed, so that all of them are added at once.

@@ -1,4 +1,4 @@
-//! Convolution, pooling and batch norm for CPUs, forward and backward, on plain slices.
+//! Convolution, pooling, norms and activations for CPUs, forward and backward, on plain slices.
 //!
 //! Tensors are contiguous `f32` slices with explicit shapes, images `[B, C, H, W]`. Nothing here
 //! knows Burn.
@@ -8,6 +8,12 @@
 //! - [`max_pool2d`], [`avg_pool2d`] and [`adaptive_avg_pool2d`], each with its `_backward`; for
 //!   `f32` and `f64`.
 //! - [`batch_norm_train`], [`batch_norm_train_backward`] and [`batch_norm`].
+//! - [`layer_norm`] and [`layer_norm_backward`].
+//! - [`matmul`] and [`matmul_each`], with the kernels of the `gemm` crate.
+//! - [`fn@dropout`], without a mask in memory.
+//! - [`rotary`] positions.
+//! - [`relu`] and [`gelu`], each with its `_backward`.
+//! - [`softmax`], [`causal_softmax`] and [`log_softmax`], each with its `_backward`.
 //! - [`mod@reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
 //!   `f64` tensors.
 //!
@@ -15,24 +21,42 @@
 //! how many there are.
 
 mod conv;
+mod dropout;
+mod elementary;
 mod error;
+mod gelu;
 mod isa;
 mod lanes;
+mod layer_norm;
+mod matmul;
 mod norm;
 mod parallel;
 mod pool;
 pub mod reference;
+mod relu;
+mod rotary;
 #[cfg(test)]
 mod sample;
 mod scratch;
+mod softmax;
 
 pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
+pub use dropout::{Dropout, dropout};
 pub use error::KernelError;
+pub use gelu::{gelu, gelu_backward};
 pub use isa::InstructionSet;
+pub use layer_norm::{LayerNormShape, layer_norm, layer_norm_backward};
+pub use matmul::{Matrices, Matrix, matmul, matmul_each};
 pub use norm::{
     BatchNormShape, BatchNormStatistics, batch_norm, batch_norm_train, batch_norm_train_backward,
 };
 pub use pool::{
     AdaptivePool2dShape, Divisor, PlaneIndex, Pool2dShape, Rounding, adaptive_avg_pool2d,
     adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,
+};
+pub use relu::{relu, relu_backward};
+pub use rotary::{RotaryShape, Turn, rotary};
+pub use softmax::{
+    causal_softmax, causal_softmax_backward, log_softmax, log_softmax_backward, softmax,
+    softmax_backward,
 };

@@ -11,7 +11,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::error::{KernelError, check_length, product};
 use crate::isa::InstructionSet;
-use crate::lanes::{load, store};
+use crate::lanes::{keep, load, store};
 use crate::parallel::{each_piece, each_task};
 
 const BATCH_NORM: &str = "batch_norm";
@@ -334,13 +334,6 @@ fn sum_plane<S: Simd>(
     totals
 }
 
-/// Clears all lanes from `count` on.
-#[inline(always)]
-fn keep<S: Simd>(simd: S, value: S::f32s, count: usize) -> S::f32s {
-    let mask = simd.mask_between_m32s(0, count as u32).mask();
-    simd.select_f32s(mask, value, simd.splat_f32s(0.0))
-}
-
 /// Mean and variance of a channel.
 struct Moments<'a> {
     planes: Planes<'a>,
@@ -367,7 +360,7 @@ impl WithSimd for Moments<'_> {
                 let distance = simd.sub_f32s(value, center);
                 [distance, simd.mul_f32s(distance, distance)]
             };
-            let kept = |value, count| keep(simd, value, count);
+            let kept = |value, count| keep(simd, value, count, 0.0);
             let [distance, square] = sum_plane(simd, [plane, plane], term, kept);
             distances += distance;
             squares += square;

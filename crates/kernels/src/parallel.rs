@@ -3,16 +3,21 @@
 
 use rayon::prelude::*;
 
-/// Below so many multiply-adds (or values moved) a call stays on its thread: waking others costs
-/// some ten microseconds.
-const WORTHWHILE: usize = 1 << 16;
+/// Below so many values moved a call stays on its thread: waking others costs some ten microseconds,
+/// and so do these.
+const WORTHWHILE: usize = 1 << 15;
+
+/// How many values are moved in the time of `count` multiply-adds.
+pub(crate) fn multiply_adds(count: usize) -> usize {
+    count / 32
+}
 
 fn threads_help(work: usize) -> bool {
     work >= WORTHWHILE && rayon::current_num_threads() > 1
 }
 
 /// Calls `body` for each piece of `length` values, with its index. `work` is about what all pieces
-/// cost, in multiply-adds.
+/// cost, in values moved.
 pub(crate) fn each_piece<T: Send>(
     values: &mut [T],
     length: usize,

@@ -32,3 +32,44 @@ pub(crate) fn assert_close(actual: &[f32], expected: &[f64]) {
         );
     }
 }
+
+/// Central difference quotients of `loss`.
+pub(crate) fn quotients(values: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let step = 1e-4;
+    let mut values = values.to_vec();
+    (0..values.len())
+        .map(|index| {
+            let middle = values[index];
+            values[index] = middle + step;
+            let above = loss(&values);
+            values[index] = middle - step;
+            let below = loss(&values);
+            values[index] = middle;
+            (above - below) / (2.0 * step)
+        })
+        .collect()
+}
+
+/// What `body` gives in a pool of `threads`.
+pub(crate) fn on_threads<R: Send>(threads: usize, body: impl FnOnce() -> R + Send) -> R {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .unwrap();
+    pool.install(body)
+}
+
+/// The error function by its series (Abramowitz and Stegun 1964, 7.1.6), all of whose terms have one
+/// sign.
+pub(crate) fn erf(x: f64) -> f64 {
+    if x.abs() >= 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum, mut index) = (x, 0.0, 0.0);
+    while term != 0.0 && sum + term != sum {
+        sum += term;
+        index += 1.0;
+        term *= 2.0 * x * x / (2.0 * index + 1.0);
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}

@@ -46,12 +46,81 @@ pub struct LaunchConfig {
     /// standard input and output are a terminal and the launcher is in its foreground; elsewhere
     /// the ranks' lines are printed.
     pub dashboard: bool,
+    /// Whether ranks that end are started again, and the others go on meanwhile. `None`: the first failure
+    /// ends the job.
+    pub elastic: Option<ElasticLaunch>,
     /// After the first failure: how long the other ranks may take to end by themselves.
     pub grace: Duration,
     /// After SIGTERM because of a failure: how long until SIGKILL.
     pub kill_after: Duration,
     /// After a SIGINT or SIGTERM at the launcher: how long ranks may take to stop after their step.
     pub stop_patience: Duration,
+}
+
+/// How a job goes on when ranks end.
+///
+/// ```
+/// use std::time::Duration;
+/// use everburn_launch::ElasticLaunch;
+///
+/// let elastic = ElasticLaunch { max_restarts: 10, ..ElasticLaunch::new(2, 4) };
+/// assert_eq!(elastic.pause_before(1), Duration::from_secs(1));
+/// assert_eq!(elastic.pause_before(3), Duration::from_secs(4));
+/// assert_eq!(elastic.pause_before(99), Duration::from_secs(30));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElasticLaunch {
+    /// With fewer ranks than that, over all machines, the job ends.
+    pub min: usize,
+    /// How many ranks there are when all are there: [`LaunchConfig::world_size`].
+    pub max: usize,
+    /// How often each rank is started again.
+    pub max_restarts: usize,
+    /// How long before the first restart of a rank; it doubles with each, up to 30 s.
+    pub backoff: Duration,
+}
+
+/// A cause that passes (a full disk, a machine that boots) takes about that long.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+
+impl ElasticLaunch {
+    /// `min` to `max` ranks, 3 restarts each, the first after 1 s.
+    #[must_use]
+    pub fn new(min: usize, max: usize) -> Self {
+        Self {
+            min,
+            max,
+            max_restarts: 3,
+            backoff: Duration::from_secs(1),
+        }
+    }
+
+    /// How long a rank waits before its restart `number`, counted from 1.
+    #[must_use]
+    pub fn pause_before(&self, number: usize) -> Duration {
+        let doublings = u32::try_from(number.saturating_sub(1)).unwrap_or(u32::MAX);
+        let factor = 2_u32.saturating_pow(doublings);
+        self.backoff.saturating_mul(factor).min(LONGEST_BACKOFF)
+    }
+
+    fn validate(&self, world_size: usize) -> Result<(), LaunchError> {
+        let (min, max) = (self.min, self.max);
+        if min == 0 {
+            return Err(LaunchError::ElasticMinZero { max });
+        }
+        if min > max {
+            return Err(LaunchError::ElasticOrder { min, max });
+        }
+        if max != world_size {
+            let min = min.min(world_size);
+            return Err(LaunchError::ElasticMax {
+                min,
+                max,
+                world_size,
+            });
+        }
+        Ok(())
+    }
 }
 
 impl LaunchConfig {
@@ -71,6 +140,7 @@ impl LaunchConfig {
             log_dir: log_dir.into(),
             threads_per_rank: None,
             dashboard: false,
+            elastic: None,
             grace: Duration::from_secs(5),
             kill_after: Duration::from_secs(3),
             stop_patience: Duration::from_secs(60),
@@ -101,6 +171,13 @@ impl LaunchConfig {
         self.log_dir.join(format!("rank-{rank}.error.json"))
     }
 
+    /// Where the report of process `incarnation` of rank `rank` lies once the next one has been started.
+    #[must_use]
+    pub fn earlier_error_path(&self, rank: usize, incarnation: u64) -> PathBuf {
+        self.log_dir
+            .join(format!("rank-{rank}.error.{incarnation}.json"))
+    }
+
     /// `RAYON_NUM_THREADS` of each rank; `inherited` is the launcher's own, if any.
     pub(crate) fn resolved_threads(&self, inherited: Option<&str>) -> usize {
         self.threads_per_rank
@@ -125,6 +202,9 @@ impl LaunchConfig {
         }
         if self.nodes > 1 && self.rendezvous.is_none() {
             return Err(LaunchError::NoRendezvous { nodes: self.nodes });
+        }
+        if let Some(elastic) = &self.elastic {
+            elastic.validate(self.world_size())?;
         }
         require_program(&self.program)
     }
@@ -223,6 +303,24 @@ mod tests {
             ..two_machines("x:1")
         };
         assert!(message(outside).contains("0 to 1"));
+    }
+
+    #[test]
+    fn elastic_bounds_that_make_no_sense_are_refused_with_what_to_write() {
+        let message = |min, max| {
+            let config = LaunchConfig {
+                elastic: Some(ElasticLaunch::new(min, max)),
+                ..two_machines("x:1")
+            };
+            config.validate().unwrap_err().to_string()
+        };
+        assert!(message(0, 4).contains("--elastic 1:4"));
+        assert!(message(4, 2).contains("--elastic 2:4"));
+        let text = message(2, 3);
+        assert!(
+            text.contains("--elastic 2:4") && text.contains("3"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -38,6 +38,11 @@ pub mod variables {
     /// `pmi`, `slurm` or `kubernetes`; or `none` of these, where they are there by accident. RANK
     /// counts in any case.
     pub const LAUNCHER: &str = "EVERBURN_LAUNCHER";
+    /// Which process of its rank number this is, from 1; counted over restarts by an elastic launcher.
+    pub const INCARNATION: &str = "EVERBURN_INCARNATION";
+    /// The fewest and the most ranks of an elastic job, `MIN:MAX`; RANK is a slot then, and WORLD_SIZE the
+    /// number of slots.
+    pub const ELASTIC: &str = "EVERBURN_ELASTIC";
     /// Set by `torchrun` for each rank.
     pub(crate) const TORCHRUN_ID: &str = "TORCHELASTIC_RUN_ID";
 }
@@ -83,6 +88,10 @@ pub struct RankEnvironment {
     pub launcher_pid: Option<u32>,
     /// Where this rank reports its error.
     pub error_file: Option<PathBuf>,
+    /// Which process of its number this is: 1, or more after restarts.
+    pub incarnation: u64,
+    /// The fewest and the most ranks of an elastic job; [`rank`](Self::rank) is a slot then.
+    pub elastic: Option<(usize, usize)>,
     /// What started this rank.
     pub origin: Origin,
 }
@@ -183,6 +192,24 @@ impl RankEnvironment {
                 Err(_) => return Err(invalid(v::LAUNCHER_PID, value, "a process id")),
             },
         };
+        let incarnation = match surroundings.text(v::INCARNATION) {
+            None => 1,
+            Some(value) => match value.parse() {
+                Ok(number) if number > 0 => number,
+                _ => return Err(invalid(v::INCARNATION, value, "a number from 1")),
+            },
+        };
+        let elastic = match surroundings.text(v::ELASTIC) {
+            None => None,
+            Some(value) => {
+                let parts = value.split_once(':');
+                let parts = parts.and_then(|(min, max)| min.parse().ok().zip(max.parse().ok()));
+                let bounds = parts.filter(|&(min, max)| 0 < min && min <= max && max == world_size);
+                let expected =
+                    format!("MIN:MAX with 1 <= MIN <= MAX and MAX the WORLD_SIZE, {world_size}");
+                Some(bounds.ok_or_else(|| invalid(v::ELASTIC, value, &expected))?)
+            }
+        };
         let started_by = if launcher_pid.is_some() {
             StartedBy::Everburn
         } else if surroundings.text(v::TORCHRUN_ID).is_some() {
@@ -206,6 +233,8 @@ impl RankEnvironment {
             job_token: surroundings.text(v::JOB_TOKEN),
             launcher_pid,
             error_file: surroundings.text(v::ERROR_FILE).map(PathBuf::from),
+            incarnation,
+            elastic,
             origin: Origin {
                 started_by,
                 variables: [v::RANK, v::WORLD_SIZE],
@@ -338,6 +367,25 @@ mod tests {
         assert!(message(&[("RANK", "x")]).contains("RANK is `x`"));
         assert!(message(&[("RANK", "2")]).contains("below WORLD_SIZE"));
         assert!(message(&[("MASTER_PORT", "70000")]).contains("MASTER_PORT"));
+    }
+
+    #[test]
+    fn an_elastic_rank_knows_its_bounds_and_which_process_it_is() {
+        let plain = with(&[]).unwrap();
+        assert_eq!((plain.incarnation, plain.elastic), (1, None));
+        let told = [("EVERBURN_ELASTIC", "1:2"), ("EVERBURN_INCARNATION", "3")];
+        let rank = with(&told).unwrap();
+        assert_eq!((rank.incarnation, rank.elastic), (3, Some((1, 2))));
+        for wrong in ["0:2", "2:1", "1:3", "1", "1:2:2", "-1:2"] {
+            let error = with(&[("EVERBURN_ELASTIC", wrong)])
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(&format!("`{wrong}`")), "{error}");
+        }
+        let error = with(&[("EVERBURN_INCARNATION", "0")])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("EVERBURN_INCARNATION"), "{error}");
     }
 
     #[test]

@@ -37,6 +37,33 @@ pub enum LaunchError {
         /// How many machines there are.
         nodes: usize,
     },
+    /// An elastic job of no rank.
+    #[error("`--elastic 0:{max}`: a job needs a rank; write `--elastic 1:{max}`")]
+    ElasticMinZero {
+        /// The most ranks.
+        max: usize,
+    },
+    /// The bounds of an elastic job stand the wrong way round.
+    #[error("`--elastic {min}:{max}`: the fewest ranks come first; write `--elastic {max}:{min}`")]
+    ElasticOrder {
+        /// The fewest ranks.
+        min: usize,
+        /// The most ranks.
+        max: usize,
+    },
+    /// The most ranks of an elastic job are not those that are started.
+    #[error(
+        "`--elastic {min}:{max}`, but {world_size} ranks are started (ranks a machine times machines): \
+         write `--elastic {min}:{world_size}`, or start {max} ranks"
+    )]
+    ElasticMax {
+        /// The fewest ranks.
+        min: usize,
+        /// The most ranks.
+        max: usize,
+        /// How many are started.
+        world_size: usize,
+    },
     /// The rendezvous address is not `host:port`.
     #[error(
         "`{given}` is no rendezvous address: write HOST:PORT (an IPv6 address in brackets), \
@@ -96,6 +123,15 @@ pub enum LaunchError {
         /// Where it was to listen.
         address: String,
         /// Why it did not.
+        reason: String,
+    },
+    /// The launcher of an elastic job cannot reach the job's store.
+    #[error(
+        "the launcher cannot number its ranks: {reason}; check that the launcher of machine 0 runs, and \
+         `--rendezvous`"
+    )]
+    StoreUnreachable {
+        /// What the store said.
         reason: String,
     },
     /// A rank's process could not be started; those before it have been ended.

@@ -9,6 +9,17 @@ use std::process::ExitStatus;
 /// It is `EX_TEMPFAIL` of `sysexits.h`: the same command may work another time.
 pub const EXIT_PEER_LOST: i32 = 75;
 
+/// The exit code by which a rank says "I gave up because another one did not answer within the deadline".
+///
+/// It is `EX_PROTOCOL` of `sysexits.h`: what was to come did not.
+pub const EXIT_STALLED: i32 = 76;
+
+/// The exit code by which a rank says "whoever does the same again fails again", so that an elastic launcher
+/// does not try: replicas that have diverged, a loss that is no number, ranks that do not fit together.
+///
+/// It is `EX_CONFIG` of `sysexits.h`.
+pub const EXIT_FAILS_AGAIN: i32 = 78;
+
 /// How a rank's process ended.
 ///
 /// ```
@@ -60,6 +71,12 @@ impl fmt::Display for RankExit {
                 write!(
                     f,
                     "ended with exit code {EXIT_PEER_LOST} (it lost another rank)"
+                )
+            }
+            Self::Code(EXIT_STALLED) => {
+                write!(
+                    f,
+                    "ended with exit code {EXIT_STALLED} (another rank did not answer in time)"
                 )
             }
             Self::Code(101) => f.write_str("ended with exit code 101 (a panic)"),

@@ -14,8 +14,7 @@ use signal_hook::iterator::{Handle, Signals};
 use crate::config::LaunchConfig;
 use crate::environment::variables;
 use crate::error::LaunchError;
-use crate::exit::RankExit;
-use crate::outcome::{EndedRank, Outcome};
+use crate::outcome::Outcome;
 use crate::ranks::{Job, open_log};
 use crate::supervisor::{Event, Supervisor, memory_kills};
 use crate::terminal::{SavedTerminal, can_show_dashboard};
@@ -133,32 +132,26 @@ impl Launcher {
             source,
         })?;
         let (alive, output_ended) = mpsc::channel();
-        let mut supervisor = Supervisor::new(&config, inbox);
+        let server = hosted.as_ref().and_then(our_store);
+        let mut supervisor = Supervisor::new(&config, server, inbox);
         let supervised = supervisor
-            .start(&job, logs, &alive, &events)
+            .start(&job, logs, alive, events)
             .and_then(|()| supervisor.wait_for_all());
         if supervised.is_err() {
             supervisor.kill_all();
             // The first error is the one to tell.
             let _ = supervisor.wait_for_all();
         }
-        drop(alive);
         // Disconnected, which is what is waited for, once the last pump has dropped its end.
         let _ = output_ended.recv_timeout(OUTPUT_PATIENCE);
         signals.close();
         if let Some(terminal) = terminal {
-            let killed = |rank: &EndedRank| matches!(rank.exit, RankExit::Signal(_));
-            terminal.restore(
-                supervisor
-                    .ended
-                    .iter()
-                    .any(|rank| rank.rank == 0 && killed(rank)),
-            );
+            terminal.restore(supervisor.rank_0_was_killed());
         }
         supervised?;
         let outcome = supervisor.outcome(memory_kills);
-        if let (Outcome::Succeeded, Some(hosted)) = (&outcome, &hosted) {
-            let_other_machines_finish(&config, hosted);
+        if let (Outcome::Succeeded, Some(server)) = (&outcome, server) {
+            let_other_machines_finish(&config, server);
         }
         Ok(outcome)
     }
@@ -175,11 +168,12 @@ fn host_our_store(listener: TcpListener, token: Option<&str>) -> Result<HostedSt
         .map_err(|error| error.to_string())
 }
 
+fn our_store(hosted: &HostedStore) -> Option<&TcpStoreServer> {
+    hosted.downcast_ref()
+}
+
 /// Ranks of other machines may still need the store for a moment after ours have ended well.
-fn let_other_machines_finish(config: &LaunchConfig, hosted: &HostedStore) {
-    let Some(server) = hosted.downcast_ref::<TcpStoreServer>() else {
-        return;
-    };
+fn let_other_machines_finish(config: &LaunchConfig, server: &TcpStoreServer) {
     if config.nodes > 1 && !server.wait_until_unused(config.stop_patience) {
         let others = server.connections();
         tracing::warn!("the store ends though other machines still hold {others} connections");

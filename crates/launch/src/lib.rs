@@ -22,8 +22,16 @@
 //! - SIGINT or SIGTERM at the launcher asks all ranks once, by SIGTERM, to stop after their step;
 //!   a second one ends them at once.
 //!
+//! # Elastic jobs
+//! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is started again, after a pause that
+//! grows, up to [`ElasticLaunch::max_restarts`] times, and the others go on meanwhile (by
+//! [`everburn_collectives::elastic`]). A process that the others have gone on without is killed first. A rank
+//! that refuses its arguments (exit code 2) is not started again. When fewer than [`ElasticLaunch::min`] ranks
+//! can ever be there, the job ends as after a failure; when one rank has ended well, nobody is restarted.
+//!
 //! # What is deliberately absent
-//! Restarting ranks, agreeing with the launchers of other machines, and any knowledge of training.
+//! Agreeing with the launchers of other machines, but by the store of an elastic job, and any knowledge of
+//! training.
 
 mod cause;
 mod config;
@@ -42,12 +50,12 @@ mod stop;
 mod supervisor;
 mod terminal;
 
-pub use config::LaunchConfig;
+pub use config::{ElasticLaunch, LaunchConfig};
 pub use environment::{RankEnvironment, variables};
 pub use error::{LaunchError, RankEnvironmentError};
-pub use exit::{EXIT_PEER_LOST, RankExit};
+pub use exit::{EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankExit};
 pub use failure::{FailureKind, RankFailure, report_failure};
 pub use launcher::{HostedStore, Launcher};
 pub use origin::{Origin, StartedBy};
-pub use outcome::{EndedRank, JobFailure, Outcome};
+pub use outcome::{EndedRank, JobFailure, Outcome, Restart};
 pub use stop::StopRequest;

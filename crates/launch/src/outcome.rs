@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::exit::{EXIT_PEER_LOST, RankExit};
 use crate::failure::RankFailure;
@@ -16,7 +17,8 @@ use crate::failure::RankFailure;
 /// ```
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// Every rank of this machine ended well.
+    /// Every rank of this machine ended well. In an elastic job: one did, and none has reported a failure of
+    /// its own after that.
     Succeeded,
     /// A signal reached the launcher, and the ranks stopped because of it. A rank that fails by
     /// itself meanwhile makes the job [`Outcome::Failed`].
@@ -96,6 +98,86 @@ impl fmt::Display for EndedRank {
     }
 }
 
+/// A process of an elastic job that ended, and after which its rank was started again.
+///
+/// ```
+/// use std::time::Duration;
+/// use everburn_launch::{EndedRank, Restart, RankExit};
+///
+/// let restart = Restart {
+///     ended: EndedRank {
+///         rank: 1,
+///         exit: RankExit::Code(3),
+///         ended_by_launcher: false,
+///         unix_time_ms: 0,
+///         report: None,
+///     },
+///     incarnation: 2,
+///     expelled_by: None,
+///     number: 2,
+///     of: 3,
+///     after: Duration::from_secs(2),
+/// };
+/// assert_eq!(
+///     restart.to_string(),
+///     "rank 1 (process 2) ended with exit code 3; restart 2 of 3 in 2.0 s"
+/// );
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restart {
+    /// How the process ended.
+    pub ended: EndedRank,
+    /// Which process of its rank it was.
+    pub incarnation: u64,
+    /// The generation that went on without it while it lived, if that was why the launcher killed it.
+    pub expelled_by: Option<u64>,
+    /// The restart that followed, from 1.
+    pub number: usize,
+    /// How many the rank may have.
+    pub of: usize,
+    /// How long the launcher waited before it.
+    pub after: Duration,
+}
+
+impl Restart {
+    pub(crate) fn loss(&self) -> String {
+        loss(&self.ended, self.incarnation, self.expelled_by)
+    }
+}
+
+impl fmt::Display for Restart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (number, of) = (self.number, self.of);
+        let after = self.after.as_secs_f64();
+        write!(
+            f,
+            "{}; restart {number} of {of} in {after:.1} s",
+            self.loss()
+        )
+    }
+}
+
+/// Which process ended how, with the first line of what it said itself.
+pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled_by: Option<u64>) -> String {
+    let rank = ended.rank;
+    let mut text = match expelled_by {
+        Some(generation) => format!(
+            "rank {rank} (process {incarnation}) did not answer, stopped or hanging; generation \
+             {generation} goes on without it and the launcher has killed it"
+        ),
+        None => {
+            let how = ended.to_string();
+            let how = how.strip_prefix(&format!("rank {rank} ")).unwrap_or(&how);
+            format!("rank {rank} (process {incarnation}) {how}")
+        }
+    };
+    let report = ended.report.as_ref();
+    if let Some(line) = report.and_then(|report| report.message.lines().next()) {
+        text.push_str(&format!(": {line}"));
+    }
+    text
+}
+
 /// Why a job failed: the rank that is to blame first, then what became of the others.
 ///
 /// ```
@@ -112,6 +194,8 @@ impl fmt::Display for EndedRank {
 ///     log: "runs/a/rank-1.log".into(),
 ///     log_tail: vec!["step 12".into()],
 ///     others: Vec::new(),
+///     restarts: Vec::new(),
+///     given_up: None,
 ///     out_of_memory: true,
 /// };
 /// assert!(failure.to_string().contains("want of memory"));
@@ -126,6 +210,10 @@ pub struct JobFailure {
     pub log_tail: Vec<String>,
     /// The other ranks that did not end well, in the order in which they ended.
     pub others: Vec<EndedRank>,
+    /// An elastic job's restarts on this machine, in order.
+    pub restarts: Vec<Restart>,
+    /// Why an elastic job could not go on.
+    pub given_up: Option<String>,
     /// Whether the kernel ended some process of this machine for want of memory during the job.
     pub out_of_memory: bool,
 }
@@ -165,6 +253,15 @@ impl fmt::Display for JobFailure {
             for other in &self.others {
                 writeln!(f, "  {other}")?;
             }
+        }
+        if !self.restarts.is_empty() {
+            writeln!(f, "before that, restarts")?;
+            for restart in &self.restarts {
+                writeln!(f, "  {restart}")?;
+            }
+        }
+        if let Some(reason) = &self.given_up {
+            writeln!(f, "the job was given up: {reason}")?;
         }
         Ok(())
     }

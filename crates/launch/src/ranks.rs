@@ -69,21 +69,52 @@ pub(crate) fn open_log(config: &LaunchConfig, rank: usize) -> Result<File, Launc
     }
 }
 
+/// Opens the log of a rank that is started again, says so in it, and moves the last process's report aside,
+/// because the first report of a process stands.
+pub(crate) fn continue_log(
+    config: &LaunchConfig,
+    rank: usize,
+    incarnation: u64,
+) -> io::Result<File> {
+    let report = config.error_path(rank);
+    let aside = config.earlier_error_path(rank, incarnation.saturating_sub(1));
+    match std::fs::rename(report, aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(config.log_path(rank))?;
+    writeln!(
+        log,
+        "--- rank {rank}: process {incarnation} begins here ---"
+    )?;
+    Ok(log)
+}
+
 impl RunningRank {
-    /// Starts the rank. Must be called from a thread that lives as long as the launcher: the
+    /// Starts the rank, in an elastic job its process `incarnation`. Must be called from a thread that lives as long as the launcher: the
     /// kernel takes the end of that thread for the end of the parent.
     pub(crate) fn start(
         job: &Job,
         local_rank: usize,
+        incarnation: Option<u64>,
         log: File,
         alive: &PumpAlive,
     ) -> Result<Self, LaunchError> {
         let rank = job.config.global_rank(local_rank);
-        Self::try_start(job, local_rank, log, alive)
+        Self::try_start(job, local_rank, incarnation, log, alive)
             .map_err(|source| LaunchError::Spawn { rank, source })
     }
 
-    fn try_start(job: &Job, local_rank: usize, log: File, alive: &PumpAlive) -> io::Result<Self> {
+    fn try_start(
+        job: &Job,
+        local_rank: usize,
+        incarnation: Option<u64>,
+        log: File,
+        alive: &PumpAlive,
+    ) -> io::Result<Self> {
         let config = job.config;
         let rank = config.global_rank(local_rank);
         let owns_terminal = job.dashboard && rank == 0;
@@ -106,6 +137,11 @@ impl RunningRank {
                     .into_iter()
                     .filter(|(name, _)| var_os(name).is_none()),
             )
+            .envs(incarnation.map(|number| (v::INCARNATION, number.to_string())))
+            .envs(config.elastic.as_ref().map(|elastic| {
+                let bounds = format!("{}:{}", elastic.min, elastic.max);
+                (v::ELASTIC, bounds)
+            }))
             .envs(config.job_token.as_ref().map(|token| (v::JOB_TOKEN, token)))
             .envs(config.env.iter().map(|(name, value)| (name, value)));
         let pumps = if owns_terminal {

@@ -1,5 +1,6 @@
 //! A rank of `cargo xtask bench`: it does what the benchmark orders, line by line, and says how
-//! long that took. And the store of `cargo xtask store`, which benchmarks start too.
+//! long that took. And the store of `cargo xtask store`, which benchmarks start too, and a rank of
+//! `cargo xtask doctor`.
 //!
 //! The benchmark starts one process a rank with the launcher's environment and keeps all of them
 //! until it is done, so that ours and the peer can be measured in turn, seconds apart. An order is
@@ -10,6 +11,7 @@
 #![allow(clippy::print_stderr, reason = "errors go to standard error")]
 
 mod collective;
+mod doctor;
 mod link;
 mod memory;
 mod rank;
@@ -36,6 +38,8 @@ enum Part {
     StoreClient,
     /// Be a rank: carry out the orders on standard input
     Rank(rank::RankOptions),
+    /// Be a rank of `cargo xtask doctor`: examine the ways to all others
+    Doctor(doctor::DoctorOptions),
 }
 
 /// Whatever ends a rank; all of it is told to the person who runs the benchmark.
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         Part::Store(arguments) => store::serve(&arguments),
         Part::StoreClient => store_client::run(),
         Part::Rank(options) => rank::run(&options),
+        Part::Doctor(options) => doctor::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -120,6 +120,65 @@ fn ranks_answer_every_order_and_end_with_their_input() {
     }
 }
 
+/// Ranks of an examination, by what they are started with.
+fn examiners(count: usize, world_size: usize, address: &Value, more: &[&str]) -> Vec<Process> {
+    let examiner = |rank: usize| {
+        let mut command = Command::new(PROGRAM);
+        command
+            .arg("doctor")
+            .args(more)
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", world_size.to_string())
+            .env("MASTER_ADDR", address["host"].as_str().unwrap())
+            .env("MASTER_PORT", address["port"].to_string())
+            .env("TORCHELASTIC_USE_AGENT_STORE", "True")
+            .env_remove("EVERBURN_LAUNCHER_PID")
+            .env_remove("EVERBURN_JOB_TOKEN");
+        Process::start(&mut command)
+    };
+    (0..count).map(examiner).collect()
+}
+
+#[test]
+fn an_examination_finds_the_same_on_every_rank() {
+    let (store, address) = store();
+    let mut ranks = examiners(3, 3, &address, &["--bytes", "100000"]);
+    let answers: Vec<Value> = ranks.iter_mut().map(Process::answer).collect();
+    for (rank, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["rank"], rank, "{answer}");
+        assert_eq!(answer["found"], answers[0]["found"]);
+    }
+    let found = answers[0]["found"].as_array().unwrap();
+    let all = |name: &str| -> Vec<&Value> {
+        let lists = found.iter().flat_map(|of| of[name].as_array().unwrap());
+        lists.collect()
+    };
+    assert_eq!(all("reach").len(), 6);
+    assert!(all("reach").iter().all(|reach| reach["error"].is_null()));
+    // Three pairs, two ways, told by both.
+    assert_eq!(all("pairs").len(), 12);
+    for pair in all("pairs") {
+        assert_eq!((&pair["wrong"], &pair["error"]), (&json!(0), &Value::Null));
+        assert!(pair["bytes_per_second"].as_f64().unwrap() > 0.0, "{pair}");
+        assert!(pair["round_trip_us"].as_f64().unwrap() > 0.0, "{pair}");
+    }
+    assert!(found[2]["clock"]["error_us"].as_f64().unwrap() > 0.0);
+    ranks.into_iter().for_each(Process::finish);
+    store.finish();
+}
+
+#[test]
+fn an_examination_names_the_rank_that_did_not_come() {
+    let (store, address) = store();
+    let mut ranks = examiners(2, 3, &address, &["--timeout", "0.5"]);
+    for rank in &mut ranks {
+        let error = rank.answer()["error"].to_string();
+        assert!(error.contains("missing: rank 2"), "{error}");
+    }
+    ranks.into_iter().for_each(Process::finish);
+    store.finish();
+}
+
 #[test]
 fn names_that_are_none_are_refused_with_those_that_are() {
     for (flag, known) in [("--transport", "shm"), ("--algorithm", "ring")] {

@@ -1,13 +1,15 @@
 //! Drop-in Burn modules that compute over several ranks, or in several parts.
 //!
 //! - [`SyncBatchNorm`] is [`burn::nn::BatchNorm`] whose training statistics may span all ranks. A
-//!   model takes it by changing an import; on one rank it is Burn's own, to the bit.
+//!   model takes it by changing an import; on one rank it computes what Burn's own does.
 //! - [`synchronize_batch_norms`] attaches a group of ranks to all of them in any module, in one
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
 //! - [`Linear`] is [`burn::nn::Linear`], which can also compute in parts: with [`deferral`] the gradients
 //!   of weights come after those of activations; [`tensor_parallel`] cuts the layers of a model over
 //!   the ranks of a [`TensorGroup`].
+//! - [`Conv2d`], [`MaxPool2d`], [`AvgPool2d`], [`AdaptiveAvgPool2d`], [`LayerNorm`], [`Dropout`], [`relu`] and [`gelu`] are Burn's, with
+//!   faster kernels on CPUs.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
@@ -66,6 +68,7 @@ mod conversion;
 pub mod deferral;
 mod exchange;
 mod group;
+mod layers;
 mod linear;
 mod normalize;
 mod placement;
@@ -82,6 +85,11 @@ pub use blocks::{
 };
 pub use conversion::{isolate_batch_norms, spans_ranks, synchronize_batch_norms, without_samples};
 pub use group::{LossReduction, StatisticsGroup, SyncError};
+pub use layers::{
+    AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig, Conv2d, Conv2dConfig,
+    Dropout, DropoutConfig, LayerNorm, LayerNormConfig, MaxPool2d, MaxPool2dConfig, causal_softmax,
+    conv2d, gelu, matmul, relu, rotary,
+};
 pub use linear::{Linear, LinearConfig, linear};
 pub use placement::{
     DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,

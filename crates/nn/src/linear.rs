@@ -50,7 +50,8 @@ impl LinearConfig {
 ///
 /// It wraps Burn's module and shows its fields `weight` and `bias`. Parameters, their paths, records
 /// and the settings that `freeze` and its like change are Burn's, so a checkpoint loads either way.
-/// By itself it *is* Burn's module, to the bit.
+/// On CPUs its product is computed by `everburn-kernels`: Burn's but for rounding, and the same bits
+/// for any number of threads.
 ///
 /// ```
 /// use burn::prelude::*;

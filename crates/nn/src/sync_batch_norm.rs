@@ -9,7 +9,7 @@ use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::{
     Content, Devices, DisplaySettings, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper,
-    ModuleVisitor, RunningState,
+    ModuleVisitor,
 };
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::prelude::*;
@@ -18,6 +18,7 @@ use burn::tensor::assert_shape;
 use crate::conversion;
 use crate::exchange::Place;
 use crate::group::StatisticsGroup;
+use crate::layers::{normalize, normalize_by};
 use crate::normalize::GlobalBatch;
 use crate::rank_ops::RankOps;
 use crate::recompute::recomputing;
@@ -55,7 +56,8 @@ impl SyncBatchNormConfig {
 ///
 /// It wraps Burn's module and shows its fields. Parameters, their paths, records and the settings
 /// that `freeze` and its like change are Burn's, so a checkpoint loads either way. Without a group,
-/// with a group of one, frozen, and on a device without autodiff it *is* Burn's module, to the bit.
+/// with a group of one it computes what Burn's module does, on flex by the kernels of
+/// `everburn-kernels` and so but for rounding; frozen it *is* Burn's module.
 ///
 /// With a group, each forward pass in training is a collective operation, and so is its backward
 /// pass: all ranks run the same layers in the same order. Mean and variance are those of all ranks'
@@ -136,10 +138,9 @@ impl SyncBatchNorm {
     /// # Panics
     /// Panics if the input has another number of channels than the configuration.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        // When Burn trains; the group makes no difference otherwise.
-        let trains = input.device().is_autodiff() && self.norm.training.is_enabled();
         match &self.membership {
-            Some(membership) if trains && membership.group.world_size() > 1 => {
+            // The group makes no difference otherwise.
+            Some(membership) if self.trains(&input) && membership.group.world_size() > 1 => {
                 self.forward_over_ranks(input, membership)
             }
             _ => self.forward_alone(input),
@@ -152,15 +153,33 @@ impl SyncBatchNorm {
         group.map_or(1, |membership| membership.group.world_size())
     }
 
-    /// As Burn's module; when a checkpointed segment runs again, its samples have been counted.
+    /// As Burn's module.
     fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        if !recomputing() {
+        let device = input.device();
+        let trains = self.trains(&input);
+        if !trains && device.is_autodiff() {
             return self.norm.forward(input);
         }
-        let mut norm = self.norm.clone();
-        norm.running_mean = RunningState::new(norm.running_mean.value());
-        norm.running_var = RunningState::new(norm.running_var.value());
-        norm.forward(input)
+        let [num_features] = self.norm.gamma.shape().dims();
+        assert_shape!(input, [_, num_features, ..]);
+        if !trains {
+            let affine = [self.norm.gamma.val(), self.norm.beta.val()];
+            let running = [&self.norm.running_mean, &self.norm.running_var]
+                .map(|running| running.value().to_device(&device));
+            return normalize_by(input, affine, running, self.norm.epsilon);
+        }
+        let (gamma, beta) = (self.norm.gamma.val(), self.norm.beta.val());
+        let (output, [mean, variance]) = normalize(input, gamma, beta, self.norm.epsilon);
+        // When a checkpointed segment runs again, its samples have been counted.
+        if !recomputing() {
+            self.update_running_statistics(&mean, &variance, &device);
+        }
+        output
+    }
+
+    /// When Burn trains.
+    fn trains<const D: usize>(&self, input: &Tensor<D>) -> bool {
+        input.device().is_autodiff() && self.norm.training.is_enabled()
     }
 
     fn forward_over_ranks<const D: usize>(

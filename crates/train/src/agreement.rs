@@ -3,11 +3,12 @@
 use everburn_collectives::group::ProcessGroup;
 use serde::Serialize;
 
+use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 
 /// What must be the same on every rank, one line each.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Agreement {
     lines: String,
 }
@@ -25,6 +26,7 @@ impl Agreement {
             log_every: 1,
             hash_every: None,
             keep_checkpoints: 1,
+            on_checkpoint_failure: OnCheckpointFailure::default(),
             ..config.clone()
         };
         let text = toml_text(&computed)?;

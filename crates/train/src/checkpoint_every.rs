@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// How often a checkpoint is written: `100steps`, `10min` or `1epoch`.
+/// How often a checkpoint is written: `100steps`, `10min` or `1epoch`. An epoch that is the best so far has one
+/// whatever this says.
 ///
 /// ```
 /// use everburn_train::CheckpointEvery;

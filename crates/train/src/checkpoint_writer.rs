@@ -1,48 +1,84 @@
 //! Writes checkpoints while the training goes on.
 
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
+use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::error::TrainError;
 
-/// A thread at a time that writes to a folder. The training waits for a copy of what is written, and for
-/// an earlier checkpoint that is still on its way.
+/// A thread at a time that reads a checkpoint's tensors from their devices and writes them to a folder. The
+/// training waits only for an earlier checkpoint that is still on its way.
 #[derive(Debug)]
 pub(crate) struct CheckpointWriter {
     folder: CheckpointFolder,
+    on_failure: OnCheckpointFailure,
     writing: Option<JoinHandle<Result<(), TrainError>>>,
 }
 
 impl CheckpointWriter {
-    pub(crate) fn new(folder: CheckpointFolder) -> Self {
+    pub(crate) fn new(folder: CheckpointFolder, on_failure: OnCheckpointFailure) -> Self {
         Self {
             folder,
+            on_failure,
             writing: None,
         }
     }
 
-    /// Begins to write; fails if the checkpoint before could not be written.
-    pub(crate) fn write(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
+    /// Begins to write what `checkpoint` gives on the writer's thread.
+    ///
+    /// # Errors
+    /// That of the checkpoint before, by the policy.
+    pub(crate) fn write(
+        &mut self,
+        checkpoint: impl FnOnce() -> Result<Checkpoint, TrainError> + Send + 'static,
+    ) -> Result<(), TrainError> {
         self.finish()?;
         let folder = self.folder.clone();
         let thread = thread::Builder::new()
             .name("everburn-checkpoint".to_string())
-            .spawn(move || folder.save(&checkpoint).map(drop));
+            .spawn(move || {
+                let start = Instant::now();
+                let checkpoint = checkpoint()?;
+                let read = start.elapsed();
+                let path = folder.save(&checkpoint)?;
+                let written = start.elapsed() - read;
+                tracing::debug!(
+                    "{}: read in {read:?}, written in {written:?}",
+                    path.display()
+                );
+                Ok(())
+            });
         let thread =
             thread.map_err(|e| TrainError::Config(format!("no thread to write with: {e}")))?;
         self.writing = Some(thread);
         Ok(())
     }
 
+    /// Looks whether a checkpoint has failed meanwhile, without waiting for it.
+    ///
+    /// # Errors
+    /// That of the checkpoint, by the policy.
+    pub(crate) fn check(&mut self) -> Result<(), TrainError> {
+        match &self.writing {
+            Some(thread) if thread.is_finished() => self.finish(),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until all is written.
+    ///
+    /// # Errors
+    /// That of the last checkpoint, by the policy.
     pub(crate) fn finish(&mut self) -> Result<(), TrainError> {
-        match self.writing.take().map(JoinHandle::join) {
+        let written = match self.writing.take().map(JoinHandle::join) {
             None => Ok(()),
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(TrainError::Config(
                 "the thread that writes checkpoints panicked; see the log".to_string(),
             )),
-        }
+        };
+        self.on_failure.decide(written)
     }
 }
 

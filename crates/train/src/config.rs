@@ -11,7 +11,10 @@ use everburn_distributed::{CommunicationHookConfig, DdpConfig, VirtualRanks};
 use serde::{Deserialize, Serialize};
 
 use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::chaos::Chaos;
 use crate::checkpoint_every::CheckpointEvery;
+use crate::checkpoint_failure::OnCheckpointFailure;
+use crate::divergence::OnDivergence;
 use crate::error::TrainError;
 use crate::seeds::mix;
 
@@ -195,8 +198,17 @@ pub struct TrainingConfig {
     pub keep_checkpoints: usize,
     /// How often a checkpoint is written.
     pub checkpoint_every: CheckpointEvery,
+    /// What happens when a checkpoint cannot be written.
+    pub on_checkpoint_failure: OnCheckpointFailure,
     /// A line of `metrics.jsonl` is written every so many steps.
     pub log_every: usize,
+    /// The ranks compare their parameters every so many steps; never if 0.
+    pub compare_every: usize,
+    /// What becomes of a rank whose parameters have changed.
+    pub on_divergence: OnDivergence,
+    /// Faults on purpose, for tests and demonstrations.
+    #[serde(skip_serializing_if = "Chaos::is_none")]
+    pub chaos: Chaos,
     /// How the learning rate changes.
     pub schedule: Schedule,
     /// When to stop early; never if absent.
@@ -224,7 +236,11 @@ impl Default for TrainingConfig {
             validation_samples: None,
             keep_checkpoints: 2,
             checkpoint_every: CheckpointEvery::default(),
+            on_checkpoint_failure: OnCheckpointFailure::default(),
             log_every: 10,
+            compare_every: 100,
+            on_divergence: OnDivergence::default(),
+            chaos: Chaos::default(),
             schedule: Schedule::Constant,
             early_stopping: None,
             optimizer: OptimizerConfig::default(),
@@ -243,6 +259,11 @@ impl TrainingConfig {
     pub fn total_steps(&self, samples: usize) -> usize {
         let all = samples.div_ceil(self.batch_size.max(1)) * self.epochs;
         self.steps.map_or(all, |limit| limit.min(all))
+    }
+
+    /// Whether the ranks compare their parameters after step `step`.
+    pub(crate) fn compares_after(&self, step: usize) -> bool {
+        self.compare_every > 0 && step.is_multiple_of(self.compare_every)
     }
 
     /// Seeds `device` for a model's initial weights.

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::prelude::Device;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 
+use crate::compute_threads::compute_on_this_thread;
 use crate::error::TrainError;
 
 /// Runs `rank` once for each device, all at the same time, and returns what each yields, in the
@@ -13,7 +14,8 @@ use crate::error::TrainError;
 /// This is PyTorch's `DataParallel`, and burn-train's `MultiDevice` strategy, with the exactness of
 /// ranks: the devices share each global batch, gradients are averaged by samples (burn-train adds
 /// up the means of its devices), and a device with a smaller share holds nobody up. One process a
-/// rank isolates failures better; one process for all starts faster and shares its memory.
+/// rank isolates failures better; one process for all starts faster and shares its memory. The ranks
+/// share the threads of rayon's global pool evenly ([`compute_on_this_thread`]).
 ///
 /// On the processor all threads draw from one generator of random numbers: draw the initial weights
 /// before the ranks start, and do not expect a model with dropout to repeat itself to the bit.
@@ -39,6 +41,11 @@ pub fn data_parallel<T: Send>(
     rank: impl Fn(ProcessGroup, Device) -> Result<T, TrainError> + Sync,
 ) -> Result<Vec<T>, TrainError> {
     let groups = ProcessGroup::over_threads(devices.len(), options);
+    let threads = (rayon::current_num_threads() / devices.len().max(1)).max(1);
+    let rank = |group, device| {
+        compute_on_this_thread(threads)?;
+        rank(group, device)
+    };
     let rank = &rank;
     let results = std::thread::scope(|scope| {
         let threads = groups

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use everburn_collectives::group::CollectiveError;
+use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_distributed::{DdpError, SamplerError};
 
 /// Why a run could not start, go on or be recorded.
@@ -87,15 +87,98 @@ pub enum TrainError {
     /// A rank that is a thread panicked.
     #[error("a training thread panicked: {0}")]
     Panicked(String),
+    /// A rank's parameters are not those of the others any more.
+    #[error(
+        "after step {step}, `{parameter}` of rank {} differs from the other ranks': its memory or its \
+         arithmetic cannot be trusted, or it has changed its parameters outside the synchronised step; \
+         --resume goes on from a checkpoint, --on-divergence repair gives it the others' state",
+        .ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Diverged {
+        /// The ranks that differ from most others, or all but rank 0 where there is no majority.
+        ranks: Vec<usize>,
+        /// The path of the first parameter that differs.
+        parameter: String,
+        /// The step after which they were compared.
+        step: usize,
+    },
+    /// Ranks wait to be let in: the present group ends, so that another can be formed.
+    #[error("ranks wait to take part")]
+    SomebodyWaits,
+    /// A rank was given the others' state: they go on from it.
+    #[error("a rank was given the state of the others")]
+    Repaired,
+    /// The others have finished the job without this rank.
+    #[error("the job was finished without this rank")]
+    JobFinished,
+    /// No group could be formed any more.
+    #[error("the training cannot go on: {0}")]
+    Elastic(String),
+    /// This process has no part in the job any more, or was not let in.
+    #[error("this process takes no part in the job: {0}")]
+    NotMember(String),
     /// burn-train reported an error of its own.
     #[error("burn-train: {0}")]
     BurnTrain(String),
 }
 
 impl TrainError {
+    /// Whether the ranks that are left can go on: others were lost, do not answer or gave up.
+    pub(crate) fn may_be_outlived(&self) -> bool {
+        let collective = match self {
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => error,
+            Self::Ddp(DdpError::Module(everburn_nn::SyncError::Exchange { .. })) => return true,
+            Self::SomebodyWaits => return true,
+            _ => return false,
+        };
+        matches!(
+            collective.root_cause(),
+            CollectiveError::PeerLost { .. }
+                | CollectiveError::Aborted { .. }
+                | CollectiveError::Timeout { .. }
+        )
+    }
+
+    /// Whether a run that is started again comes to the same error.
+    pub fn happens_again(&self) -> bool {
+        match self {
+            Self::Elastic(_)
+            | Self::Diverged { .. }
+            | Self::LossNotFinite { .. }
+            | Self::DifferentRuns { .. }
+            | Self::Ddp(DdpError::Diverged { .. } | DdpError::DifferentModels { .. }) => true,
+            _ => self.collective().is_some_and(|error| {
+                matches!(error.root_cause(), CollectiveError::Mismatch { .. })
+            }),
+        }
+    }
+
+    /// Whether this rank gave up because another one did not answer within the deadline.
+    pub fn is_timeout(&self) -> bool {
+        self.collective()
+            .is_some_and(|error| matches!(error.root_cause(), CollectiveError::Timeout { .. }))
+    }
+
+    /// Gives `group` up because of this error, so that the other ranks fail of it too, at once.
+    pub(crate) fn abort(&self, group: &ProcessGroup) {
+        match self.collective() {
+            Some(error) => group.abort_because(error, error.to_string()),
+            None => group.abort(self.to_string()),
+        }
+    }
+
+    /// The error of the process group behind this one.
+    pub fn collective(&self) -> Option<&CollectiveError> {
+        match self {
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => Some(error),
+            _ => None,
+        }
+    }
+
     /// Whether this rank failed only because another one did.
     pub fn is_secondary(&self) -> bool {
         match self {
+            Self::Elastic(_) | Self::NotMember(_) => true,
             // A group that had failed before says so; what counts is what it failed of.
             Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => matches!(
                 error.root_cause(),

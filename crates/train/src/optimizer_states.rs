@@ -1,8 +1,9 @@
-//! Parts of an optimizer's state, as it stands in `optimizer.bpk`.
+//! Parts of an optimizer's state, in Burn's record, and the same by path.
 //!
 //! Burn's record has, for each parameter, tensors, numbers and a path whose names begin with the
 //! parameter's identity and a dot, or are it.
 
+mod paths;
 mod shards;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 use crate::error::TrainError;
 
+pub(crate) use paths::{by_path, of_paths};
 pub(crate) use shards::{CutParameter, cut, join};
 
 #[derive(Default)]

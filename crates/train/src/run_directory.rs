@@ -8,9 +8,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file;
+use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::error::TrainError;
 use crate::report::TrainingReport;
 use crate::tally::{StepCost, Tally};
+
+/// More lines than two steps have.
+const RECENT_LINES: usize = 16;
+
+/// How long a process waits for another one that writes the same.
+const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// The folder of one run.
 ///
@@ -87,6 +94,35 @@ impl RunDirectory {
                 reason: "another run is using it; choose another --run-dir".to_string(),
             }),
         }
+    }
+
+    /// Runs `action` while no other process runs one under the same name in this folder.
+    pub(crate) fn with_lock<R>(
+        &self,
+        name: &str,
+        action: impl FnOnce() -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        let path = self.path.join(name);
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path);
+        let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
+        let patience = std::time::Instant::now() + LOCK_PATIENCE;
+        while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .is_err()
+        {
+            if std::time::Instant::now() > patience {
+                return Err(TrainError::File {
+                    action: "taking",
+                    path,
+                    reason: "another process holds it".to_string(),
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        action()
     }
 
     /// Renames a folder that holds a run to the first free of `<path>~1`, `<path>~2`, ..., and
@@ -225,18 +261,38 @@ impl RunDirectory {
     /// # Errors
     /// [`TrainError::File`] if it cannot be read or written.
     pub fn metrics_from(&self, step: usize) -> Result<MetricsFile, TrainError> {
+        self.metrics_between(step, None)
+    }
+
+    /// The same; the lines of the end of an epoch that is not `over` are taken out too.
+    pub(crate) fn metrics_between(
+        &self,
+        step: usize,
+        over: Option<EpochsOver>,
+    ) -> Result<MetricsFile, TrainError> {
         let path = self.path.join("metrics.jsonl");
         let text = match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             text => text.map_err(|error| TrainError::file("reading", &path, &error))?,
         };
         let stays = |line: &&str| {
-            serde_json::from_str::<MetricLine>(line)
-                .is_ok_and(|line| line.step <= step && line.kind != MetricKind::Test)
+            serde_json::from_str::<MetricLine>(line).is_ok_and(|line| {
+                let is_over = over.is_none_or(|over| over.includes(&line));
+                line.step <= step && line.kind != MetricKind::Test && is_over
+            })
         };
         let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
         atomic_file::write(&path, kept.collect::<String>().as_bytes())?;
         self.metrics()
+    }
+
+    /// Kind and step of the lines of `step` and of the one before that are recorded.
+    pub(crate) fn recorded_lines(&self, step: usize) -> Vec<(MetricKind, usize)> {
+        let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).unwrap_or_default();
+        let lines = text.lines().rev().take(RECENT_LINES);
+        let lines = lines.filter_map(|line| serde_json::from_str::<MetricLine>(line).ok());
+        let lines = lines.filter(|line| line.step + 1 >= step);
+        lines.map(|line| (line.kind, line.step)).collect()
     }
 
     /// Opens `metrics.jsonl` at its end.
@@ -250,7 +306,12 @@ impl RunDirectory {
             .append(true)
             .open(&path)
             .map_err(|error| TrainError::file("opening", &path, &error))?;
-        Ok(MetricsFile { file, path })
+        Ok(MetricsFile {
+            file,
+            path,
+            on_failure: OnCheckpointFailure::Stop,
+            failing: false,
+        })
     }
 }
 
@@ -273,6 +334,26 @@ pub enum MetricKind {
     Validation,
     /// The test at the end.
     Test,
+}
+
+/// How many epochs are over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EpochsOver {
+    /// Of how many all steps are made.
+    pub(crate) trained: usize,
+    /// How many are validated too.
+    pub(crate) validated: usize,
+}
+
+impl EpochsOver {
+    /// Whether what a line is about is done, and will not come again.
+    pub(crate) fn includes(self, line: &MetricLine) -> bool {
+        match line.kind {
+            MetricKind::Step => true,
+            MetricKind::Train => line.epoch <= self.trained,
+            MetricKind::Validation | MetricKind::Test => line.epoch <= self.validated,
+        }
+    }
 }
 
 /// A line of `metrics.jsonl`. All numbers are over the samples of all ranks.
@@ -326,9 +407,17 @@ impl MetricLine {
 pub struct MetricsFile {
     file: File,
     path: PathBuf,
+    on_failure: OnCheckpointFailure,
+    /// The line before could not be written, which has been told.
+    failing: bool,
 }
 
 impl MetricsFile {
+    /// What happens when a line cannot be written; without this, it is an error.
+    pub(crate) fn on_failure(self, on_failure: OnCheckpointFailure) -> Self {
+        Self { on_failure, ..self }
+    }
+
     /// Appends a line, which others can read at once.
     ///
     /// # Errors
@@ -340,7 +429,23 @@ impl MetricsFile {
             reason: error.to_string(),
         })?;
         text.push('\n');
-        let written = self.file.write_all(text.as_bytes());
-        written.map_err(|error| TrainError::file("writing", &self.path, &error))
+        let written = self.append(text.as_bytes());
+        let was_failing = std::mem::replace(&mut self.failing, written.is_err());
+        match (self.on_failure, written) {
+            (_, Ok(())) => Ok(()),
+            (OnCheckpointFailure::Continue, Err(_)) if was_failing => Ok(()),
+            (policy, Err(error)) => {
+                policy.decide(Err(TrainError::file("writing", &self.path, &error)))
+            }
+        }
+    }
+
+    /// Appends all of `bytes` or, where the disk takes only some, none of them.
+    fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let end = self.file.metadata()?.len();
+        self.file.write_all(bytes).inspect_err(|_| {
+            // What stays of the line would spoil the next one; it is the first error that is told.
+            let _ = self.file.set_len(end);
+        })
     }
 }

@@ -118,6 +118,7 @@ fn hex(hash: &[u8]) -> String {
 pub(crate) struct HashesFile {
     path: PathBuf,
     file: File,
+    newest: usize,
 }
 
 impl HashesFile {
@@ -135,14 +136,26 @@ impl HashesFile {
             let line = serde_json::from_str::<StateHashes>(line);
             line.is_ok_and(|line| line.step <= step)
         };
+        let step_of = |line: &str| Some(serde_json::from_str::<StateHashes>(line).ok()?.step);
+        let newest = text.lines().filter(stays).filter_map(step_of).max();
         let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
         crate::atomic_file::write(&path, kept.collect::<String>().as_bytes())?;
         let file = OpenOptions::new().append(true).open(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
-        Ok(Self { path, file })
+        Ok(Self {
+            path,
+            file,
+            newest: newest.unwrap_or(0),
+        })
+    }
+
+    /// The newest step that is in the file.
+    pub(crate) fn newest(&self) -> usize {
+        self.newest
     }
 
     pub(crate) fn write(&mut self, hashes: &StateHashes) -> Result<(), TrainError> {
+        self.newest = hashes.step;
         let line = serde_json::to_string(hashes);
         let line = line.map_err(|error| TrainError::Config(error.to_string()))?;
         let written = writeln!(self.file, "{line}");

@@ -42,7 +42,11 @@ impl Tally {
 
     /// Starts to add up the tallies and the votes to stop of all ranks.
     pub(crate) fn all_reduce(self, stop: bool, group: &ProcessGroup) -> PendingTally {
-        self.all_reduce_with(Votes { stop, save: false }, None, group)
+        let votes = Votes {
+            stop,
+            ..Votes::default()
+        };
+        self.all_reduce_with(votes, None, group)
     }
 
     /// The same, and lets all ranks know what memory this one has used, in bytes.
@@ -59,6 +63,7 @@ impl Tally {
             self.samples as f64,
             f64::from(votes.stop),
             f64::from(votes.save),
+            f64::from(votes.regroup),
         ];
         // A place for each rank, so that a sum hands out what each has: their largest is wanted.
         let of_ranks = (0..group.world_size()).map(|rank| match memory {
@@ -115,8 +120,9 @@ impl PendingTally {
         let votes = Votes {
             stop: sums[4] > 0.0,
             save: sums[5] > 0.0,
+            regroup: sums[6] > 0.0,
         };
-        let memory = sums[6..].iter().map(|bytes| *bytes as u64).max();
+        let memory = sums[7..].iter().map(|bytes| *bytes as u64).max();
         Ok((tally, votes, memory.filter(|bytes| *bytes > 0)))
     }
 }
@@ -127,6 +133,32 @@ pub(crate) struct Votes {
     pub(crate) stop: bool,
     /// A checkpoint is due.
     pub(crate) save: bool,
+    /// Somebody waits to be let in.
+    pub(crate) regroup: bool,
+}
+
+/// What all ranks together found in a step, once it is there.
+pub(crate) enum Verdict {
+    Pending(PendingTally),
+    Known(Tally, Votes, Option<u64>),
+}
+
+impl Verdict {
+    /// Waits for it.
+    pub(crate) fn known(self) -> Result<Self, everburn_collectives::group::CollectiveError> {
+        let (tally, votes, memory) = self.wait()?;
+        Ok(Self::Known(tally, votes, memory))
+    }
+
+    /// Waits for it, if need be: the sums, all votes, and the most memory that a rank has told of.
+    pub(crate) fn wait(
+        self,
+    ) -> Result<(Tally, Votes, Option<u64>), everburn_collectives::group::CollectiveError> {
+        match self {
+            Self::Pending(pending) => pending.wait_with_memory(),
+            Self::Known(tally, votes, memory) => Ok((tally, votes, memory)),
+        }
+    }
 }
 
 /// A step's report on its way to burn-train's metrics.

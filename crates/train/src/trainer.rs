@@ -1,5 +1,6 @@
 //! One call that trains, validates, tests and records, on every rank.
 
+mod evaluating;
 mod loaders;
 
 use std::sync::Arc;
@@ -16,26 +17,20 @@ use burn_train::{
 };
 use everburn_collectives::group::ProcessGroup;
 
-use crate::agreement::Agreement;
-use crate::checkpoint::CheckpointFolder;
-use crate::checkpoint_writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
-use crate::evaluation::{evaluate, infer};
-use crate::finite::require_finite_loss;
 use crate::memory::PeakMemory;
 use crate::metrics::RankMetric;
 use crate::model_over_ranks::ModelOverRanks;
-use crate::outcome::LoopOutcome;
+use crate::regroup::Regroup;
 use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
-use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
+use crate::run_directory::RunDirectory;
 use crate::samples::Samples;
-use crate::state_hashes::HashesFile;
 use crate::stop::StopSignal;
 use crate::strategy::{RankSetup, RankStrategy};
-use crate::tally::{Report, StepReport, Tally};
-use crate::training_state::{TrainingState, agree_on_newest};
+use crate::tally::StepReport;
+use crate::training_state::TrainingState;
 use crate::weights::save_safetensors;
 
 /// The usual batch size of an evaluation: no gradients, so larger than in training.
@@ -81,6 +76,12 @@ pub struct Trainer {
     pub model_name: String,
     /// How many samples all ranks together read at once in validation and test.
     pub evaluation_batch: usize,
+    /// How the training goes on when ranks are lost or come; `None` to end then. The first group is
+    /// [`Regroup::group`]; every rank needs the run directory, because any may become rank 0.
+    pub regroup: Option<Arc<dyn Regroup>>,
+    /// This process takes the place of one that was lost: where no rank remembers anything, the training
+    /// goes on from the newest checkpoint.
+    pub begun_before: bool,
 }
 
 impl Trainer {
@@ -96,11 +97,19 @@ impl Trainer {
             stop: StopSignal::default(),
             model_name: "model".to_string(),
             evaluation_batch: EVALUATION_BATCH,
+            regroup: None,
+            begun_before: false,
         }
     }
 
+    /// The present group: [`Trainer::group`], unless ranks were lost or came.
+    pub fn present_group(&self) -> ProcessGroup {
+        let regroup = self.regroup.as_ref();
+        regroup.map_or_else(|| self.group.clone(), |regroup| regroup.group())
+    }
+
     fn is_first(&self) -> bool {
-        self.group.rank() == 0
+        self.present_group().rank() == 0
     }
 
     /// Seeds the device for the model's initial weights; call it before the model is built. All
@@ -199,7 +208,7 @@ impl Trainer {
     {
         let result = self.fit_inner(model, data, samples, over);
         if let Err(error) = &result {
-            self.group.abort(error.to_string());
+            error.abort(&self.present_group());
         }
         result
     }
@@ -227,7 +236,16 @@ impl Trainer {
         if let Some(over) = over {
             self.config.validate_over(&**over)?;
         }
-        self.check_agreement(data)?;
+        if over.is_some() && self.regroup.is_some() {
+            return Err(TrainError::Config(
+                "a model over several ranks does not outlive the loss of one: train it without --elastic"
+                    .to_string(),
+            ));
+        }
+        let agreement = self.agreement(data)?;
+        if self.regroup.is_none() {
+            agreement.clone().check(&self.group)?;
+        }
         let autodiff = self
             .config
             .activation_checkpointing
@@ -237,25 +255,16 @@ impl Trainer {
             Some(count) => train.in_micro_batches(count),
             None => train,
         };
-        let run = self.run.as_ref().filter(|_| self.is_first());
-        let checkpoints =
-            run.map(|run| CheckpointFolder::new(run.checkpoints(), self.config.keep_checkpoints));
-        if let Some(checkpoints) = &checkpoints {
-            checkpoints.clean()?;
-        }
-        let resume = self
-            .resume
-            .then(|| agree_on_newest(&self.group, checkpoints.as_ref()))
-            .transpose()?;
-        let resumed_after_epoch = resume.as_ref().map(|checkpoint| checkpoint.progress.epoch);
-        let first_step = resume
-            .as_ref()
-            .map_or(0, |checkpoint| checkpoint.progress.step);
-        let metrics = run.map(|run| run.metrics_from(first_step)).transpose()?;
-        let hashes = match (run, self.config.hash_every) {
-            (Some(run), Some(_)) => Some(HashesFile::from(run.path(), first_step)?),
+        // Where ranks may be lost, those that are left have to come to terms each time.
+        let resume = match self.regroup {
+            None if self.resume => Some(self.newest_checkpoint()?),
             _ => None,
         };
+        let test = match self.regroup {
+            Some(_) => Some(self.ordered_loader(data.test.clone(), data, readers)?),
+            None => None,
+        };
+        let resumed_after_epoch = resume.as_ref().map(|checkpoint| checkpoint.progress.epoch);
         let rate = self.config.optimizer.learning_rate;
         let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
         let state = TrainingState {
@@ -276,9 +285,15 @@ impl Trainer {
             validation: validation.clone(),
             state,
             resume,
-            checkpoints: checkpoints.map(CheckpointWriter::new),
-            metrics,
-            hashes,
+            run: self.run.clone(),
+            checkpoints: None,
+            metrics: None,
+            hashes: None,
+            agreement,
+            regroup: self.regroup.clone(),
+            resume_wanted: self.resume,
+            begun_before: self.begun_before,
+            test,
             stop: self.stop.clone(),
             samples,
             display: self.display(),
@@ -334,11 +349,18 @@ impl Trainer {
             .stopped
             .as_deref()
             .is_some_and(|why| why.starts_with("by "));
-        let test = if interrupted {
-            None
-        } else {
-            self.test(&model, data, &outcome, over.map(|over| &**over))?
+        let test_start = Instant::now();
+        let test = match self.regroup {
+            _ if interrupted => None,
+            Some(_) => outcome.test,
+            None => self
+                .test(&model, data, over.map(|over| &**over))?
+                .map(|tally| (tally, test_start.elapsed().as_secs_f64())),
         };
+        if let Some((tally, seconds)) = &test {
+            self.record_test(tally, *seconds, &outcome)?;
+        }
+        let test = test.map(|(tally, _)| tally);
         let model = match over {
             Some(over) => over.gather(model)?,
             None => model,
@@ -356,7 +378,7 @@ impl Trainer {
             best_epoch: outcome.best,
             samples_per_second: outcome.samples as f64
                 / outcome.cost.seconds.max(f64::MIN_POSITIVE),
-            world_size: self.group.world_size(),
+            world_size: self.present_group().world_size(),
             batch_size: self.config.batch_size,
             epochs: outcome.epoch,
             steps: outcome.step,
@@ -369,102 +391,28 @@ impl Trainer {
             resumed_after_epoch,
             versions: Versions::default(),
         };
-        if let Some(run) = run {
-            save_safetensors(&model, run)?;
-            run.write_report(&report)?;
+        let write = || match &self.run {
+            None => Ok(()),
+            Some(run) => save_safetensors(&model, run).and_then(|()| run.write_report(&report)),
+        };
+        if self.is_first() {
+            write()?;
         }
         // Nobody leaves before rank 0 has written everything.
-        self.group.barrier().wait()?;
+        match self.present_group().barrier().wait() {
+            // Whoever is left has all that is to be written.
+            Err(_) if self.regroup.is_some() => write()?,
+            waited => waited?,
+        }
         Ok((model, report))
     }
 
-    /// Evaluates `model` on the test samples, each counted once, over all ranks; `None` if a rank
-    /// was asked to stop first.
-    ///
-    /// # Errors
-    /// [`TrainError`] when a rank fails, or the ranks have different data.
-    pub fn evaluate<M, I, B>(
-        &self,
-        model: &M,
-        data: &TrainingData<I, B>,
-    ) -> Result<Option<Tally>, TrainError>
-    where
-        M: Module + InferenceStep<Input = B>,
-        <M as InferenceStep>::Output: Report,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
-        self.evaluate_over(model, data, None)
-    }
-
-    fn evaluate_over<M, I, B>(
-        &self,
-        model: &M,
-        data: &TrainingData<I, B>,
-        over: Option<&dyn ModelOverRanks<M, B>>,
-    ) -> Result<Option<Tally>, TrainError>
-    where
-        M: Module + InferenceStep<Input = B>,
-        <M as InferenceStep>::Output: Report,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
-        self.about_data(data).check(&self.group)?;
-        let readers = over.map_or(&self.group, ModelOverRanks::replicas);
-        let loader = self.ordered_loader(data.test.clone(), data, readers)?;
-        let stop_wanted = || self.stop.is_set();
-        let model = model.valid();
-        let infer = |batch| infer(&model, over, batch);
-        evaluate(infer, &loader, &self.group, stop_wanted, |_| Ok(()))
-    }
-
-    fn about_data<I, B>(&self, data: &TrainingData<I, B>) -> Agreement {
-        Agreement::default()
-            .and("model", &self.model_name)
-            .and("data", &data.name)
-            .and("training samples", data.train.len())
-            .and("test samples", data.test.len())
-            .and("fingerprint of the data", &data.fingerprint)
-    }
-
-    /// Ranks with other data, another seed or another batch size would train together and learn
-    /// something that nobody asked for.
-    fn check_agreement<I, B>(&self, data: &TrainingData<I, B>) -> Result<(), TrainError> {
-        let about = self.about_data(data).and("resume", self.resume);
-        about.and_config(&self.config)?.check(&self.group)
-    }
-
-    fn test<M, I, B>(
-        &self,
-        model: &M,
-        data: &TrainingData<I, B>,
-        outcome: &LoopOutcome,
-        over: Option<&dyn ModelOverRanks<M, B>>,
-    ) -> Result<Option<Tally>, TrainError>
-    where
-        M: Module + InferenceStep<Input = B>,
-        <M as InferenceStep>::Output: Report,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
-        let start = Instant::now();
-        let Some(tally) = self.evaluate_over(model, data, over)? else {
-            return Ok(None);
-        };
-        require_finite_loss("test loss", tally.mean_loss(), outcome.epoch, outcome.step)?;
-        if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
-            let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, &tally);
-            line.cost.seconds = start.elapsed().as_secs_f64();
-            run.metrics()?.write(&line)?;
-        }
-        Ok(Some(tally))
-    }
-
+    /// A rank that may become rank 0 has lines ready, which nobody sees before.
     fn display(&self) -> Display {
-        if self.is_first() {
-            self.display
-        } else {
-            Display::Silent
+        match self.display {
+            display if self.is_first() => display,
+            Display::Lines if self.regroup.is_some() => Display::Lines,
+            _ => Display::Silent,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Causal self-attention (Vaswani et al. 2017, section 3.2).
 
 use burn::module::Module;
-use burn::nn::Dropout;
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use burn::tensor::activation::softmax;
+
+use everburn_nn::{Dropout, causal_softmax, matmul, rotary};
 
 use super::layer::Linear;
 
@@ -44,25 +44,13 @@ impl Attention {
             let angles = Rotation::new(length, self.head_width, &device);
             (q, k) = (angles.turn(q), angles.turn(k));
         }
-        // Scaled before the product: there are fewer queries than scores.
-        let q = q.mul_scalar((self.head_width as f64).sqrt().recip());
-        let scores = q.matmul(k.swap_dims(2, 3)) + later_tokens(length, &device); // [B, heads, T, T]
-        let shares = self.dropout.forward(softmax(scores, 3));
-        let looked_up = shares.matmul(v).swap_dims(1, 2); // [B, T, heads, width of a head]
+        let scale = (self.head_width as f64).sqrt().recip();
+        let shares = causal_softmax(matmul(q, k.swap_dims(2, 3)), scale); // [B, heads, T, T]
+        let shares = self.dropout.forward(shares);
+        let looked_up = matmul(shares, v).swap_dims(1, 2); // [B, T, heads, width of a head]
         self.out
             .forward(looked_up.reshape([batch, length, heads * self.head_width]))
     }
-}
-
-/// What is added to scores, `[1, 1, T, T]`: nothing where a token looks back, minus infinity where
-/// it would look ahead.
-fn later_tokens(length: usize, device: &Device) -> Tensor<4> {
-    let cell = |index: usize| match index % length > index / length {
-        true => f32::NEG_INFINITY,
-        false => 0.0,
-    };
-    let cells = (0..length * length).map(cell).collect::<Vec<_>>();
-    Tensor::from_data(TensorData::new(cells, [1, 1, length, length]), device)
 }
 
 /// Turns pairs of numbers by angles that grow with the position. Number `i` of the first half of a
@@ -93,10 +81,6 @@ impl Rotation {
     /// # Shapes
     /// - x, output: `[B, heads, T, width of a head]`
     fn turn(&self, x: Tensor<4>) -> Tensor<4> {
-        let halves = x.chunk(2, 3);
-        let (a, b) = (halves[0].clone(), halves[1].clone());
-        let turned_a = a.clone() * self.cos.clone() - b.clone() * self.sin.clone();
-        let turned_b = b * self.cos.clone() + a * self.sin.clone();
-        Tensor::cat(vec![turned_a, turned_b], 3)
+        rotary(x, self.cos.clone(), self.sin.clone())
     }
 }

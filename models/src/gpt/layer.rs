@@ -1,9 +1,8 @@
 //! A layer of a decoder.
 
 use burn::module::Module;
-use burn::nn::{Dropout, LayerNorm};
 use burn::prelude::*;
-use burn::tensor::activation::gelu;
+use everburn_nn::{Dropout, LayerNorm, gelu};
 pub(super) use everburn_nn::{Linear, LinearConfig};
 
 use super::attention::Attention;

@@ -1,11 +1,9 @@
 //! The block that ResNet-50 is made of.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::prelude::*;
-use burn::tensor::activation::relu;
-use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig};
+use everburn_nn::{Conv2d, Conv2dConfig, SyncBatchNorm, SyncBatchNormConfig, relu};
 
 /// How many times as many channels a bottleneck yields as its 3 x 3 convolution has.
 pub const EXPANSION: usize = 4;

@@ -1,9 +1,8 @@
 //! How images come into a ResNet.
 
 use burn::nn::PaddingConfig2d;
-use burn::nn::conv::Conv2dConfig;
-use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::prelude::*;
+use everburn_nn::{Conv2dConfig, MaxPool2d, MaxPool2dConfig};
 
 use super::bottleneck::convolution;
 

@@ -10,11 +10,13 @@ use super::train_options::Case;
 use crate::binary::keep_freed_memory;
 
 /// Little validation and testing: neither is part of what is measured, and both take time.
-const VALIDATION_SAMPLES: &str = "1000";
+const VALIDATION_IMAGES: usize = 1000;
+const VALIDATION_TEXTS: usize = 16;
 const TEST_SAMPLES: &str = "100";
 
 /// Fewer training samples than any data set has; epochs are counted by it so that they suffice.
-const SAMPLES_OF_AN_EPOCH: usize = 20_000;
+const IMAGES_OF_AN_EPOCH: usize = 20_000;
+const TEXTS_OF_AN_EPOCH: usize = 100;
 
 /// The files that training reads, packed or not.
 const IMAGES: [&str; 2] = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"];
@@ -34,7 +36,11 @@ pub(super) fn command(
     data: &Data,
     run_dir: &Path,
 ) -> Command {
-    let epochs = (steps * case.batch).div_ceil(SAMPLES_OF_AN_EPOCH);
+    let (validation, of_an_epoch) = match case.tokens() {
+        None => (VALIDATION_IMAGES, IMAGES_OF_AN_EPOCH),
+        Some(_) => (VALIDATION_TEXTS, TEXTS_OF_AN_EPOCH),
+    };
+    let epochs = (steps * case.batch).div_ceil(of_an_epoch);
     let mut command = Command::new(program);
     keep_freed_memory(&mut command);
     command.arg("train").arg(&case.model).arg("--no-dashboard");
@@ -44,11 +50,11 @@ pub(super) fn command(
         ("--batch-size", case.batch),
         ("--steps", steps),
         ("--epochs", epochs),
+        ("--validation-samples", validation),
     ] {
         command.arg(flag).arg(number.to_string());
     }
     command
-        .args(["--validation-samples", VALIDATION_SAMPLES])
         .args(["--test-samples", TEST_SAMPLES])
         .arg("--run-dir")
         .arg(run_dir)
@@ -98,15 +104,16 @@ impl Report {
         })
     }
 
-    /// The folder of the image files, where the data came from one: the origin begins with it.
-    pub(super) fn data_folder(&self) -> Option<PathBuf> {
-        let folder = PathBuf::from(self.dataset_origin.split(": ").next()?);
-        Some(folder).filter(|folder| {
-            folder.is_absolute()
-                && IMAGES.iter().all(|name| {
-                    folder.join(name).exists() || folder.join(format!("{name}.gz")).exists()
-                })
-        })
+    /// The file of text or the folder of the image files, where the data came from there: the origin
+    /// begins with it.
+    pub(super) fn data_path(&self) -> Option<PathBuf> {
+        let path = PathBuf::from(self.dataset_origin.split(": ").next()?);
+        let holds_images = |folder: &Path| {
+            IMAGES.iter().all(|name| {
+                folder.join(name).exists() || folder.join(format!("{name}.gz")).exists()
+            })
+        };
+        Some(path).filter(|path| path.is_absolute() && (path.is_file() || holds_images(path)))
     }
 }
 
@@ -135,15 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_images_is_one_that_holds_them() {
+    fn data_come_from_a_folder_that_holds_images_or_from_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let origin = format!("{}: found", folder.path().display());
         let text = REPORT.replace("/: found by EVERBURN_DATA_DIR", &origin);
         let report = Report::parse(&text, &case(), 100).unwrap();
-        assert_eq!(report.data_folder(), None);
+        assert_eq!(report.data_path(), None);
         std::fs::write(folder.path().join(format!("{}.gz", IMAGES[0])), "").unwrap();
         std::fs::write(folder.path().join(IMAGES[1]), "").unwrap();
-        assert_eq!(report.data_folder(), Some(folder.path().into()));
+        assert_eq!(report.data_path(), Some(folder.path().into()));
+        let file = folder.path().join(IMAGES[1]);
+        let origin = format!("{}: found", file.display());
+        let text = REPORT.replace("/: found by EVERBURN_DATA_DIR", &origin);
+        let report = Report::parse(&text, &case(), 100).unwrap();
+        assert_eq!(report.data_path(), Some(file));
     }
 
     #[test]
@@ -165,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn synthetic_data_have_no_folder() {
+    fn synthetic_data_have_no_path() {
         let drawn = REPORT.replace(
             "/: found by EVERBURN_DATA_DIR",
             "drawn from seed 1: no file",
         );
         let report = Report::parse(&drawn, &case(), 100).unwrap();
-        assert_eq!(report.data_folder(), None);
+        assert_eq!(report.data_path(), None);
     }
 
     #[test]
@@ -191,7 +203,7 @@ mod tests {
             "{line}"
         );
         assert!(
-            line.contains("--batch-size 64 --steps 1000 --epochs 4"),
+            line.contains("--batch-size 64 --steps 1000 --epochs 4 --validation-samples 1000"),
             "{line}"
         );
         assert!(

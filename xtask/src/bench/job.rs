@@ -119,7 +119,7 @@ impl<'a> Job<'a> {
 }
 
 /// 128 random bits in hexadecimal.
-fn random_token() -> Result<String, Failure> {
+pub(crate) fn random_token() -> Result<String, Failure> {
     let mut bytes = [0; 16];
     let path = PathBuf::from("/dev/urandom");
     File::open(&path)

@@ -39,7 +39,7 @@ const NOT_HANDED_ON: [&str; 9] = [
 
 /// Why there is no measurement.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// A signal asked for the end.
     Interrupted,
     /// The command line cannot work.
@@ -48,7 +48,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn new(what: impl Into<String>) -> Self {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
         Self::Failed(what.into())
     }
 }
@@ -63,7 +63,7 @@ impl fmt::Display for Failure {
 }
 
 /// Starts the children of a benchmark and ends them when the user asks for it.
-pub(super) struct Children {
+pub(crate) struct Children {
     interrupted: Arc<AtomicBool>,
 }
 
@@ -77,7 +77,7 @@ impl Children {
     }
 
     /// From now on SIGINT, SIGTERM and SIGHUP end the running child first, then the benchmark.
-    pub(super) fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))
@@ -87,7 +87,7 @@ impl Children {
     }
 
     /// Whether a signal has come, also while no child of ours ran.
-    pub(super) fn check_interrupted(&self) -> Result<(), Failure> {
+    pub(crate) fn check_interrupted(&self) -> Result<(), Failure> {
         match self.interrupted.load(Ordering::Relaxed) {
             true => Err(Failure::Interrupted),
             false => Ok(()),
@@ -96,13 +96,32 @@ impl Children {
 
     /// Runs `command` to its end and returns its standard output. Both outputs go to files in
     /// `folder`, so that no pipe can fill up.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         name: &str,
         command: &mut Command,
         folder: &Path,
         deadline: Duration,
     ) -> Result<String, Failure> {
+        let ended = self.run_to_any_end(name, command, folder, deadline)?;
+        if ended.status.success() {
+            return Ok(ended.stdout);
+        }
+        Err(Failure::new(format!(
+            "{name} has failed ({}); its last words:\n{}",
+            ended.status,
+            last_lines(&[ended.stdout, ended.stderr].join("\n"))
+        )))
+    }
+
+    /// The same for a command that may fail.
+    pub(crate) fn run_to_any_end(
+        &self,
+        name: &str,
+        command: &mut Command,
+        folder: &Path,
+        deadline: Duration,
+    ) -> Result<Ended, Failure> {
         self.check_interrupted()?;
         let output = Output::create(folder)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", folder.display())))?;
@@ -117,21 +136,28 @@ impl Children {
             .spawn()
             .map_err(|error| Failure::new(format!("{name} cannot be started: {error}")))?;
         let status = Running::new(child).wait(name, deadline, &self.interrupted)?;
-        if status.success() {
-            return Ok(text_of(&output.stdout_path));
+        if !status.success() {
+            // Its own Ctrl-C may have ended the child before we looked.
+            self.check_interrupted()?;
         }
-        // Its own Ctrl-C may have ended the child before we looked.
-        self.check_interrupted()?;
-        Err(Failure::new(format!(
-            "{name} has failed ({status}); its last words:\n{}",
-            last_words(&output.stdout_path, &output.stderr_path)
-        )))
+        Ok(Ended {
+            status,
+            stdout: text_of(&output.stdout_path),
+            stderr: text_of(&output.stderr_path),
+        })
     }
+}
+
+/// How a child ended, and what it said.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// Takes from `command` what would tell it that it is a rank of something else. Call it before the
 /// command is told what it is.
-pub(super) fn forget_ranks(command: &mut Command) {
+pub(crate) fn forget_ranks(command: &mut Command) {
     for variable in NOT_HANDED_ON {
         command.env_remove(variable);
     }
@@ -250,12 +276,8 @@ pub(super) fn text_of(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-fn last_words(stdout: &Path, stderr: &Path) -> String {
-    last_lines(&[text_of(stdout), text_of(stderr)].join("\n"))
-}
-
 /// The last lines of `text` that say anything.
-pub(super) fn last_lines(text: &str) -> String {
+pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<_> = text
         .lines()
         .filter(|line| !line.trim().is_empty())

@@ -13,7 +13,7 @@ use crate::cargo::root;
 use crate::torch::{self, PROBE};
 
 /// Models that the script knows; each is the same net as ours.
-const MODELS: [&str; 2] = ["mnist", "mnist-bn"];
+const MODELS: [&str; 3] = ["mnist", "mnist-bn", "gpt-nano"];
 
 /// Steps that the peer makes before its clock starts. Ours counts its first steps, so any unfairness
 /// is to our loss.
@@ -61,9 +61,9 @@ impl Pytorch {
         MODELS.contains(&model)
     }
 
-    /// The command line that trains `case` for `steps` measured steps, on the images in `folder` or
-    /// on random ones.
-    pub(super) fn command(&self, case: &Case, steps: usize, folder: Option<&Path>) -> Command {
+    /// The command line that trains `case` for `steps` measured steps, on the data at `path` or on
+    /// random ones.
+    pub(super) fn command(&self, case: &Case, steps: usize, path: Option<&Path>) -> Command {
         let mut command = Command::new(&self.python);
         command
             .arg(script())
@@ -78,8 +78,8 @@ impl Pytorch {
         ] {
             command.arg(flag).arg(number.to_string());
         }
-        if let Some(folder) = folder {
-            command.arg("--images").arg(folder);
+        if let Some(path) = path {
+            command.arg("--data").arg(path);
         }
         command
     }
@@ -104,7 +104,7 @@ fn skip_reason(python: &str, why: &str) -> String {
 pub(super) struct PeerResult {
     pub(super) samples_per_second: f64,
     /// `real` or `random`.
-    pub(super) images: String,
+    pub(super) data: String,
 }
 
 impl PeerResult {
@@ -130,7 +130,7 @@ impl PeerResult {
             samples_per_second: rate
                 .filter(|rate| *rate > 0.0)
                 .ok_or_else(|| broken("no positive `samples_per_second`"))?,
-            images: result["images"].as_str().unwrap_or("unknown").to_owned(),
+            data: result["data"].as_str().unwrap_or("unknown").to_owned(),
         })
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     const LINE: &str = r#"{"samples_per_second": 7000.5, "steps": 50, "ranks": 2, "threads": 1,
-        "batch_size": 64, "loss": 0.4, "images": "random"}"#;
+        "batch_size": 64, "loss": 0.4, "data": "random"}"#;
 
     fn case() -> Case {
         Case {
@@ -160,7 +160,7 @@ mod tests {
     fn the_peers_line_is_read() {
         let result = parse(LINE, 50).unwrap();
         assert_eq!(result.samples_per_second, 7000.5);
-        assert_eq!(result.images, "random");
+        assert_eq!(result.data, "random");
     }
 
     #[test]

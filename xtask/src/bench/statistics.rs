@@ -31,6 +31,12 @@ pub(super) fn median_ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     Spread::of(&ratios).map(|spread| spread.median)
 }
 
+/// The mean of ratios: twice as much and half as much are as much. `None` where there is none.
+pub(super) fn geometric_mean(ratios: &[f64]) -> Option<f64> {
+    let logarithms: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+    (!ratios.is_empty()).then(|| (logarithms / ratios.len() as f64).exp())
+}
+
 /// The value below which the share `part` of `values` lies, between the two nearest of them. `None`
 /// where there are none.
 pub(super) fn percentile(values: &[f64], part: f64) -> Option<f64> {
@@ -54,6 +60,13 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
         let spread = Spread::of(&[9.0, 1.0, 2.0]).unwrap();
         assert_eq!((spread.min, spread.max), (1.0, 9.0));
+    }
+
+    #[test]
+    fn twice_and_half_as_much_are_as_much() {
+        let mean = geometric_mean(&[2.0, 0.5, 8.0]).unwrap();
+        assert!((mean - 2.0).abs() < 1e-12, "{mean}");
+        assert_eq!(geometric_mean(&[]), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::process::{Children, Failure, LOOK, Running, last_lines, text_of};
 const ENDING: Duration = Duration::from_secs(10);
 
 /// Processes that answer in lines of JSON, in rank order.
-pub(super) struct Team<'a> {
+pub(crate) struct Team<'a> {
     name: String,
     children: &'a Children,
     members: Vec<Member>,
@@ -43,7 +43,7 @@ enum Event {
 
 impl<'a> Team<'a> {
     /// Starts one process a command. What they say on standard error goes to files in `folder`.
-    pub(super) fn start(
+    pub(crate) fn start(
         children: &'a Children,
         name: impl Into<String>,
         commands: Vec<Command>,
@@ -86,7 +86,7 @@ impl<'a> Team<'a> {
     }
 
     /// The next answer of each.
-    pub(super) fn answers(&mut self, patience: Duration) -> Result<Vec<Value>, Failure> {
+    pub(crate) fn answers(&mut self, patience: Duration) -> Result<Vec<Value>, Failure> {
         let deadline = Instant::now() + patience;
         while let Some(rank) = self.silent() {
             if self.members[rank].ended {
@@ -99,7 +99,7 @@ impl<'a> Team<'a> {
     }
 
     /// Lets the processes end by themselves, and returns what rank 0 has still said.
-    pub(super) fn finish(mut self, patience: Duration) -> Result<Vec<Value>, Failure> {
+    pub(crate) fn finish(mut self, patience: Duration) -> Result<Vec<Value>, Failure> {
         for member in &mut self.members {
             member.stdin = None;
         }

@@ -1,4 +1,4 @@
-//! `bench train`: samples/s of whole training runs, beside PyTorch's.
+//! `bench train`: samples/s or tokens/s of whole training runs, beside PyTorch's.
 
 use std::ffi::OsString;
 use std::fs;
@@ -100,17 +100,18 @@ impl Runs {
                 ours: Vec::new(),
                 peers: Vec::new(),
                 dataset: String::new(),
-                peer_images: None,
+                peer_data: None,
             });
         }
         for round in 1..=options.repeats {
             for measured in &mut all {
                 self.add_round(measured)?;
-                let ours = measured.ours.last().copied().unwrap_or_default();
-                let peers = measured.peers.last();
+                let (unit, of_a_sample) = measured.case.unit();
+                let ours = measured.ours.last().copied().unwrap_or_default() * of_a_sample;
+                let peers = measured.peers.last().map(|rate| rate * of_a_sample);
                 let peers = peers.map_or(String::new(), |rate| format!(", pytorch {rate:.0}"));
                 eprintln!(
-                    "[round {round}/{}] {}: {ours:.0}{peers} samples/s",
+                    "[round {round}/{}] {}: {ours:.0}{peers} {unit}/s",
                     options.repeats, measured.case
                 );
             }
@@ -126,14 +127,14 @@ impl Runs {
             && Pytorch::knows(&case.model)
         {
             let folder = temporary_folder()?;
-            let mut command = peer.command(case, steps, report.data_folder().as_deref());
+            let mut command = peer.command(case, steps, report.data_path().as_deref());
             let name = format!("the peer's {case}");
             let output = self
                 .children
                 .run(&name, &mut command, folder.path(), self.deadline)?;
             let result = PeerResult::parse(&output, case, steps)?;
             measured.peers.push(result.samples_per_second);
-            measured.peer_images = Some(result.images);
+            measured.peer_data = Some(result.data);
         }
         measured.dataset = report.dataset;
         Ok(())
@@ -171,7 +172,7 @@ fn notes(measured: &[Measured], options: &TrainOptions, peer: Option<&str>) -> S
     };
     let mut notes = vec![
         format!("data:    {}", datasets.join(", ")),
-        format!("method:  Adam; {rounds}; batch over all ranks, threads of each rank;"),
+        format!("method:  Adam (gpt-nano: AdamW); {rounds}; batch over all ranks, threads of each rank;"),
         "         `unsteady`: the rounds of a line differ by more than a quarter".into(),
         "         all our steps count, the slow first ones too; \"to 1 rank\" is to the one with the \
          most threads"
@@ -180,14 +181,14 @@ fn notes(measured: &[Measured], options: &TrainOptions, peer: Option<&str>) -> S
     if let Some(peer) = peer {
         let random = measured
             .iter()
-            .any(|case| case.peer_images.as_deref() == Some("random"));
-        let images = if random {
-            "random images"
+            .any(|case| case.peer_data.as_deref() == Some("random"));
+        let data = if random {
+            "random data"
         } else {
-            "the same images"
+            "the same data"
         };
         notes.push(format!(
-            "peer:    {peer}, {images}, as many steps after a warm-up that does not count; \
+            "peer:    {peer}, {data}, as many steps after a warm-up that does not count; \
              DDP over gloo from 2 ranks on"
         ));
         let mut strangers: Vec<_> = measured
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_notes_name_data_and_peer() {
-        let measured = |model: &str, images: Option<&str>| Measured {
+        let measured = |model: &str, data: Option<&str>| Measured {
             case: Case {
                 model: model.into(),
                 ranks: 1,
@@ -226,7 +227,7 @@ mod tests {
             ours: vec![1.0],
             peers: vec![],
             dataset: "synthetic-digits".into(),
-            peer_images: images.map(Into::into),
+            peer_data: data.map(Into::into),
         };
         let options = TrainOptions::parse_or_exit(&[]);
         let all = [measured("mnist", Some("random")), measured("mlp", None)];
@@ -235,7 +236,7 @@ mod tests {
         assert!(alone.contains("medians of 3 rounds"), "{alone}");
         assert!(!alone.contains("peer"), "{alone}");
         let beside = notes(&all, &options, Some("pytorch 2"));
-        assert!(beside.contains("pytorch 2, random images"), "{beside}");
+        assert!(beside.contains("pytorch 2, random data"), "{beside}");
         assert!(beside.ends_with("it has no mlp"), "{beside}");
     }
 }

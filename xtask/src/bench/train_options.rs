@@ -11,7 +11,7 @@ use super::check_place;
 use super::everburn::Data;
 use super::process::Failure;
 
-/// Measures samples/s of `everburn train` in real processes.
+/// Measures samples/s of `everburn train` in real processes; of models of text, tokens/s.
 ///
 /// Every case runs once a round, each beside its peer, so that a slow minute of the machine falls
 /// on both; ratios are medians over the rounds.
@@ -19,7 +19,7 @@ use super::process::Failure;
 #[command(
     name = "cargo xtask bench train",
     after_help = "Environment:\n  \
-        EVERBURN_DATA_DIR  the folder in which mnist/ holds the data files\n  \
+        EVERBURN_DATA_DIR  the folder in which mnist/ and tinyshakespeare/ hold the data files\n  \
         EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
         EVERBURN_BIN       a built everburn to measure in place of building one"
 )]
@@ -53,7 +53,7 @@ pub(super) struct TrainOptions {
     #[arg(long, default_value_t = 3)]
     pub(super) repeats: usize,
 
-    /// auto, mnist, fashion-mnist or synthetic.
+    /// auto, mnist, fashion-mnist or synthetic; tinyshakespeare or embedded for models of text.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     data: String,
 
@@ -81,6 +81,9 @@ pub(super) enum Peer {
     Pytorch,
 }
 
+/// Models of text, and the tokens of a sample.
+const TEXT_MODELS: [(&str, usize); 2] = [("gpt-nano", 64), ("gpt2-124m", 1024)];
+
 /// What is measured: a line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Case {
@@ -90,6 +93,22 @@ pub(super) struct Case {
     pub(super) threads: usize,
     /// Samples a step of all ranks together.
     pub(super) batch: usize,
+}
+
+impl Case {
+    /// The tokens of a sample, for a model of text: by them its speed is told.
+    pub(super) fn tokens(&self) -> Option<usize> {
+        let known = TEXT_MODELS.iter().find(|(model, _)| *model == self.model);
+        known.map(|(_, tokens)| *tokens)
+    }
+
+    /// What is counted, and how many of them a sample is.
+    pub(super) fn unit(&self) -> (&'static str, f64) {
+        match self.tokens() {
+            None => ("samples", 1.0),
+            Some(tokens) => ("tokens", tokens as f64),
+        }
+    }
 }
 
 impl fmt::Display for Case {
@@ -238,6 +257,21 @@ mod tests {
                 "mnist, 2 ranks x 1 thread, batch 64",
             ]
         );
+    }
+
+    #[test]
+    fn one_process_with_each_number_of_threads_and_two_ranks_fit_one_call() {
+        let models = "--models mnist,mnist-bn,gpt-nano --batch-size 64,512";
+        let all = cases(&format!("{models} --ranks 1,2 --threads-per-rank 1,2"), 2);
+        assert_eq!(all.len(), 3 * 2 * 3);
+        assert!(all.contains(&"gpt-nano, 2 ranks x 1 thread, batch 512".into()));
+    }
+
+    #[test]
+    fn models_of_text_are_measured_in_tokens() {
+        let options = options("--models mnist,gpt-nano --batch-size 8 --ranks 1");
+        let units: Vec<_> = options.cases(1).unwrap().iter().map(Case::unit).collect();
+        assert_eq!(units, [("samples", 1.0), ("tokens", 64.0)]);
     }
 
     #[test]

@@ -20,8 +20,8 @@ pub(super) struct Measured {
     pub(super) peers: Vec<f64>,
     /// The data set of our runs.
     pub(super) dataset: String,
-    /// The peer's images: `real` or `random`.
-    pub(super) peer_images: Option<String>,
+    /// The peer's: `real` or `random`.
+    pub(super) peer_data: Option<String>,
 }
 
 /// A line of the result.
@@ -70,8 +70,8 @@ fn one_rank<'a>(all: &'a [Measured], case: &Case) -> Option<&'a Measured> {
 
 /// The result for a reader. `peer` names whom we were measured against, if anybody.
 pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
-    let mut header = vec!["model", "ranks", "threads", "batch", "steps", "samples/s"];
-    header.extend(["(min-max)", "to 1 rank"]);
+    let mut header = vec!["model", "ranks", "threads", "batch", "steps", "of"];
+    header.extend(["a second", "(min-max)", "to 1 rank"]);
     if let Some(peer) = peer {
         header.extend([peer, "(min-max)", "ours/peer"]);
     }
@@ -80,10 +80,15 @@ pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
             let Measured { case, steps, .. } = row.measured;
             let mut cells = vec![case.model.clone()];
             cells.extend([case.ranks, case.threads, case.batch, *steps].map(|n| n.to_string()));
-            cells.extend(rate(&row.ours));
+            let (unit, of_a_sample) = case.unit();
+            cells.push(unit.to_owned());
+            cells.extend(rate(&row.ours, of_a_sample));
             cells.push(times(row.speedup));
             if peer.is_some() {
-                let spread = row.peer.as_ref().map(|(spread, _)| rate(spread));
+                let spread = row
+                    .peer
+                    .as_ref()
+                    .map(|(spread, _)| rate(spread, of_a_sample));
                 cells.extend(spread.unwrap_or_else(|| ["none".into(), String::new()]));
                 cells.push(times(row.peer.as_ref().map(|(_, ratio)| *ratio)));
             }
@@ -96,11 +101,9 @@ pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
     aligned(&header, &lines)
 }
 
-fn rate(spread: &Spread) -> [String; 2] {
-    [
-        format!("{:.0}", spread.median),
-        format!("({:.0}-{:.0})", spread.min, spread.max),
-    ]
+fn rate(spread: &Spread, of_a_sample: f64) -> [String; 2] {
+    let [median, min, max] = [spread.median, spread.min, spread.max].map(|rate| rate * of_a_sample);
+    [format!("{median:.0}"), format!("({min:.0}-{max:.0})")]
 }
 
 fn times(ratio: Option<f64>) -> String {
@@ -114,10 +117,11 @@ pub(super) fn to_json(all: &[Measured], peer: Option<&str>, machine: &Value) -> 
             case,
             steps,
             dataset,
-            peer_images,
+            peer_data,
             ..
         } = row.measured;
         let (spread, ratio) = row.peer.unzip();
+        let tokens = |rate: f64| case.tokens().map(|tokens| rate * tokens as f64);
         json!({
             "model": case.model,
             "ranks": case.ranks,
@@ -128,12 +132,14 @@ pub(super) fn to_json(all: &[Measured], peer: Option<&str>, machine: &Value) -> 
             "samples_per_second": row.ours.median,
             "min": row.ours.min,
             "max": row.ours.max,
+            "tokens_per_second": tokens(row.ours.median),
             "speedup": row.speedup,
             "peer": peer.filter(|_| spread.is_some()),
             "peer_samples_per_second": spread.map(|spread| spread.median),
+            "peer_tokens_per_second": spread.and_then(|spread| tokens(spread.median)),
             "peer_min": spread.map(|spread| spread.min),
             "peer_max": spread.map(|spread| spread.max),
-            "peer_images": peer_images,
+            "peer_data": peer_data,
             "ratio": ratio,
             "dataset": dataset,
             "steady": row.is_steady(),
@@ -159,7 +165,7 @@ mod tests {
             ours: ours.to_vec(),
             peers: peers.to_vec(),
             dataset: "synthetic-digits".into(),
-            peer_images: (!peers.is_empty()).then(|| "random".into()),
+            peer_data: (!peers.is_empty()).then(|| "random".into()),
         }
     }
 
@@ -174,17 +180,17 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_case() {
         let expected = "\
-model  ranks  threads  batch  steps  samples/s    (min-max)  to 1 rank
-mnist      1        1     64    400        950   (900-1000)      0.60x
-mnist      1        2     64    400       1600  (1500-1700)      1.00x
-mnist      2        1     64    400       3000  (1600-3400)      2.00x  unsteady";
+model  ranks  threads  batch  steps       of  a second    (min-max)  to 1 rank
+mnist      1        1     64    400  samples       950   (900-1000)      0.60x
+mnist      1        2     64    400  samples      1600  (1500-1700)      1.00x
+mnist      2        1     64    400  samples      3000  (1600-3400)      2.00x  unsteady";
         assert_eq!(table(&three(), None), expected);
     }
 
     #[test]
     fn a_peer_adds_columns_and_is_named_none_where_it_was_not_measured() {
         let table = table(&three(), Some("pytorch 2"));
-        let ends: Vec<_> = table.lines().map(|line| &line[70..]).collect();
+        let ends: Vec<_> = table.lines().map(|line| &line[78..]).collect();
         assert_eq!(
             ends,
             [
@@ -194,6 +200,30 @@ mnist      2        1     64    400       3000  (1600-3400)      2.00x  unsteady
                 "       none                       -  unsteady",
             ]
         );
+    }
+
+    #[test]
+    fn models_of_text_are_told_in_tokens() {
+        let mut text = measured(1, 1, &[10.0], &[5.0]);
+        text.case.model = "gpt-nano".into();
+        let table = table(std::slice::from_ref(&text), Some("pytorch 2"));
+        let words: Vec<_> = table.split_whitespace().collect();
+        let expected = [
+            "tokens",
+            "640",
+            "(640-640)",
+            "1.00x",
+            "320",
+            "(320-320)",
+            "2.00x",
+        ];
+        assert!(words.ends_with(&expected), "{table}");
+        let rows = to_json(&[text], Some("pytorch 2"), &machine());
+        assert_eq!(rows[0]["samples_per_second"], 10.0);
+        assert_eq!(rows[0]["tokens_per_second"], 640.0);
+        assert_eq!(rows[0]["peer_tokens_per_second"], 320.0);
+        let images = to_json(&three(), None, &machine());
+        assert_eq!(images[0]["tokens_per_second"], Value::Null);
     }
 
     #[test]
@@ -213,7 +243,7 @@ mnist      2        1     64    400       3000  (1600-3400)      2.00x  unsteady
         assert_eq!(row["samples_per_second"], 1600.0);
         assert_eq!(row["max"], 1700.0);
         assert_eq!(row["peer"], "pytorch 2");
-        assert_eq!(row["peer_images"], "random");
+        assert_eq!(row["peer_data"], "random");
         assert_eq!(row["ratio"], 1.0);
         assert_eq!(row["dataset"], "synthetic-digits");
         assert_eq!(row["steady"], true);

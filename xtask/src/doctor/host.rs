@@ -122,7 +122,7 @@ fn disk() -> Finding {
     }
 }
 
-fn nearest_existing(folder: &Path) -> PathBuf {
+pub(super) fn nearest_existing(folder: &Path) -> PathBuf {
     let found = folder.ancestors().find(|folder| folder.exists());
     found.unwrap_or(Path::new("/")).to_path_buf()
 }
@@ -209,7 +209,7 @@ fn has_mnist(folder: &Path) -> bool {
         .all(|name| folder.join(name).exists() || folder.join(format!("{name}.gz")).exists())
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     if bytes >= GIB {
         format!("{} GiB", bytes / GIB)
     } else {

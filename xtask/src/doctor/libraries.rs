@@ -3,41 +3,54 @@
 use std::fs;
 use std::path::PathBuf;
 
+use everburn_nccl::{Library, LibraryError, find_library};
+
 use super::Finding;
 use crate::cargo::root;
-use crate::gpu::{find_library, nvidia_driver};
 
 pub(super) fn findings() -> Vec<Finding> {
-    let library = |subject, name: &str, advice| match find_library(name) {
-        Some(path) => Finding::ok(subject, path.display().to_string()),
-        None => Finding::warn(subject, format!("no {name} found"), advice),
-    };
-    vec![
-        driver(),
-        library(
-            "NVRTC",
-            "libnvrtc.so",
-            "only for GPUs: install the CUDA toolkit",
-        ),
-        library(
-            "NCCL",
-            "libnccl.so",
-            "only for several GPUs: install libnccl2",
-        ),
-        llvm(),
-    ]
+    vec![gpus(), nvrtc(), nccl(), llvm()]
 }
 
-fn driver() -> Finding {
-    let version = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    match (version.lines().next(), nvidia_driver()) {
-        (Some(version), _) => Finding::ok("NVIDIA driver", version),
-        (None, Some(path)) => Finding::ok("NVIDIA driver", path.display().to_string()),
-        (None, None) => Finding::warn(
-            "NVIDIA driver",
-            "none",
+/// Driver, CUDA and GPUs, as the driver itself tells.
+fn gpus() -> Finding {
+    let subject = "GPUs";
+    match everburn_nccl::gpus() {
+        Ok(found) => Finding::ok(subject, found.to_string()),
+        Err(LibraryError::NoDriver { .. }) => Finding::warn(
+            subject,
+            "no NVIDIA driver",
             "only for `--gpus`: install it, or train with `--ranks`",
         ),
+        Err(error) => Finding::warn(subject, error.to_string(), "only for `--gpus`"),
+    }
+}
+
+fn nvrtc() -> Finding {
+    let subject = "NVRTC";
+    match find_library("libnvrtc.so") {
+        Some(path) => Finding::ok(subject, path.display().to_string()),
+        None => Finding::warn(
+            subject,
+            "no libnvrtc.so found",
+            "only for GPUs: install the CUDA toolkit",
+        ),
+    }
+}
+
+fn nccl() -> Finding {
+    let subject = "NCCL";
+    match Library::load() {
+        Ok(nccl) => {
+            let (version, path) = (nccl.version(), nccl.path().display());
+            Finding::ok(subject, format!("{version} at {path}"))
+        }
+        Err(LibraryError::NoNccl { .. }) => Finding::warn(
+            subject,
+            "no libnccl.so.2 found",
+            "only for several GPUs: install libnccl2, or name the file in EVERBURN_NCCL_LIBRARY",
+        ),
+        Err(error) => Finding::warn(subject, error.to_string(), "only for several GPUs"),
     }
 }
 

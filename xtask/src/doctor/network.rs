@@ -58,6 +58,54 @@ fn host_name() -> Finding {
     }
 }
 
+/// Where machines are to meet. `ours` on machine 0, which listens there.
+pub(super) fn rendezvous(given: &str, ours: bool) -> Finding {
+    let subject = "rendezvous";
+    match given.to_socket_addrs() {
+        Ok(addresses) => judge_rendezvous(given, &addresses.collect::<Vec<_>>(), ours),
+        Err(error) => Finding::fail(
+            subject,
+            format!("{given}: {error}"),
+            "give HOST:PORT, with a name that this machine can resolve or an address",
+        ),
+    }
+}
+
+fn judge_rendezvous(given: &str, addresses: &[SocketAddr], ours: bool) -> Finding {
+    let subject = "rendezvous";
+    let listed: Vec<_> = addresses.iter().map(|it| it.ip().to_string()).collect();
+    let found = format!("{given} is {}", listed.join(", "));
+    let host = given.rsplit_once(':').map_or(given, |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    let on_purpose = host == "localhost" || host.parse::<IpAddr>().is_ok();
+    if addresses.iter().all(|address| address.ip().is_loopback()) {
+        return match on_purpose {
+            true => Finding::warn(
+                subject,
+                format!("{found}: loopback"),
+                "only processes of this machine meet there",
+            ),
+            false => Finding::fail(
+                subject,
+                format!("{found}: loopback only, and another machine looks on itself"),
+                "take the name out of the lines of 127.0.0.1 and 127.0.1.1 in /etc/hosts, or give \
+                 the address of machine 0",
+            ),
+        };
+    }
+    // A datagram socket binds without disturbing anyone.
+    let has = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
+    if ours && !addresses.iter().any(has) {
+        return Finding::warn(
+            subject,
+            format!("{found}: no address of this machine"),
+            "right where a service or address translation leads here; else start this command with \
+             the --node-rank of this machine",
+        );
+    }
+    Finding::ok(subject, found)
+}
+
 fn interfaces() -> Finding {
     let Ok(entries) = fs::read_dir("/sys/class/net") else {
         return Finding::warn(
@@ -88,5 +136,40 @@ fn outward_address() -> Finding {
             format!("no route to the outside: {error}"),
             "training on this machine works; several machines and downloads do not",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    fn judge(given: &str, addresses: &[&str], ours: bool) -> Finding {
+        let parse = |address: &&str| SocketAddr::new(address.parse().unwrap(), 29500);
+        let addresses: Vec<_> = addresses.iter().map(parse).collect();
+        judge_rendezvous(given, &addresses, ours)
+    }
+
+    #[test]
+    fn a_name_that_stands_for_loopback_is_a_trap() {
+        let trap = judge("node0:29500", &["127.0.1.1"], true);
+        assert_eq!(trap.verdict, Verdict::Fail);
+        assert!(trap.to_string().contains("/etc/hosts"), "{trap}");
+        assert_eq!(
+            judge("127.0.0.1:29500", &["127.0.0.1"], true).verdict,
+            Verdict::Warn
+        );
+        assert_eq!(judge("[::1]:29500", &["::1"], true).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn machine_0_should_have_the_address() {
+        // Kept for documentation: no machine has it.
+        assert_eq!(
+            judge("node0:1", &["192.0.2.1"], true).verdict,
+            Verdict::Warn
+        );
+        assert_eq!(judge("node0:1", &["192.0.2.1"], false).verdict, Verdict::Ok);
+        assert_eq!(rendezvous("nowhere", true).verdict, Verdict::Fail);
     }
 }

@@ -22,8 +22,8 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if is_burn && !from_the_table(line) {
             complain("write `workspace = true`: Burn's version stands in one table");
         }
-        if is_burn && file.path.starts_with("crates/collectives/") {
-            complain("`collectives` does without Burn");
+        if is_burn && file.is_under(&["crates/collectives/", "crates/nccl/"]) {
+            complain("`collectives` and `nccl` do without Burn");
         }
         let ours = matches!(
             name,
@@ -32,12 +32,16 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if ours && file.path.starts_with("models/") {
             complain("models know one device: they depend on Burn and `everburn-nn`");
         }
-        if name.starts_with("everburn") && file.path.starts_with("crates/nn/") {
-            complain("`nn` stands on Burn alone");
+        let of_ours = name.starts_with("everburn") && name != "everburn-kernels";
+        if of_ours && file.path.starts_with("crates/nn/") {
+            complain("`nn` stands on Burn and `everburn-kernels` alone");
         }
         let ours = name.starts_with("everburn");
         if (is_burn || ours) && file.path.starts_with("crates/schedules/") {
             complain("`schedules` stands on nothing of ours, nor on Burn");
+        }
+        if (is_burn || ours) && file.path.starts_with("crates/report/") {
+            complain("`report` stands on nothing of ours, nor on Burn");
         }
         let may_train = ["crates/train/", "crates/everburn/"];
         if name == "burn-train" && !file.is_under(&may_train) {
@@ -104,12 +108,14 @@ mod tests {
     fn each_depends_only_on_its_neighbours() {
         let burn = "[dependencies]\nburn.workspace = true";
         assert!(complaints("crates/collectives/Cargo.toml", burn).contains("without Burn"));
+        assert!(complaints("crates/nccl/Cargo.toml", burn).contains("without Burn"));
         let ddp = "[dependencies]\neverburn-distributed.workspace = true";
         assert!(complaints("models/Cargo.toml", ddp).contains("one device"));
-        assert!(complaints("crates/nn/Cargo.toml", ddp).contains("on Burn alone"));
+        assert!(complaints("crates/nn/Cargo.toml", ddp).contains("on Burn and"));
         for dependency in [burn, ddp] {
-            let found = complaints("crates/schedules/Cargo.toml", dependency);
-            assert!(found.contains("nothing of ours"));
+            for path in ["crates/schedules/Cargo.toml", "crates/report/Cargo.toml"] {
+                assert!(complaints(path, dependency).contains("nothing of ours"));
+            }
         }
         let nn = "[dependencies]\neverburn-nn.workspace = true";
         assert_eq!(complaints("models/Cargo.toml", nn), "");

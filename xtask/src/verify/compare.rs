@@ -4,14 +4,14 @@ use serde_json::Value;
 
 /// Where two trainings part.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Difference {
-    pub(super) step: u64,
+pub(crate) struct Difference {
+    pub(crate) step: u64,
     /// The loss, or the path of a tensor.
-    pub(super) what: String,
+    pub(crate) what: String,
 }
 
 /// The first difference between the lines of `hashes.jsonl` of two trainings.
-pub(super) fn compare(ours: &[Value], theirs: &[Value]) -> Option<Difference> {
+pub(crate) fn compare(ours: &[Value], theirs: &[Value]) -> Option<Difference> {
     for (ours, theirs) in ours.iter().zip(theirs) {
         if ours != theirs {
             return Some(Difference {
@@ -48,7 +48,7 @@ fn name_of(tensor: &Value) -> &str {
 }
 
 /// FNV-1a (Fowler, Noll and Vo), 64 bits: a name for a state, not a proof.
-pub(super) fn digest(bytes: &[u8]) -> u64 {
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })

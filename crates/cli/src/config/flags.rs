@@ -127,5 +127,9 @@ pub(super) fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(),
     layer.set(&["ranks", "nodes"], flags.nodes.as_ref())?;
     let transport = flags.transport.map(|kind| kind.to_string());
     layer.set(&["ranks", "transport"], transport.as_ref())?;
+    let heartbeat_timeout = flags.heartbeat_timeout.as_ref();
+    layer.set(&["ranks", "heartbeat_timeout"], heartbeat_timeout)?;
+    layer.set(&["ranks", "elastic"], flags.elastic.as_ref())?;
+    layer.set(&["ranks", "max_restarts"], flags.max_restarts.as_ref())?;
     layer.set(&["ranks", "timeout"], flags.timeout.as_ref())
 }

@@ -26,15 +26,13 @@ pub(crate) struct Collective<'a> {
 }
 
 impl<'a> Collective<'a> {
-    /// Begins a collective; its deadline counts from now.
+    /// A collective whose turn has come; its deadline counts from then.
     pub(crate) fn new(core: &'a Arc<Core>, place: Place, signature: Signature, pace: Pace) -> Self {
-        let started = Instant::now();
-        let place = Place { started, ..place };
         Self {
             core,
             place,
             signature,
-            deadline: started + core.timeout(),
+            deadline: place.started + core.timeout(),
             pace,
         }
     }
@@ -223,6 +221,10 @@ impl<'a> Collective<'a> {
 
     /// The error when the ranks cannot exchange data as they were told to; all ranks find it.
     pub(crate) fn no_path(&self, reason: String) -> CollectiveError {
+        // A rank that gives up takes its memory with it, and that is not why this group fails.
+        if let Some(failure) = self.core.mailbox.failure_of_late() {
+            return self.core.failed(&self.place, &failure);
+        }
         let error = CollectiveError::NoPath {
             rank: self.core.job_rank(),
             operation: Call::Collective(self.signature).to_string(),

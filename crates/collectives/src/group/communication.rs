@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::core::{Core, Place};
 use super::error::CollectiveError;
+use super::flight::FlightState;
 use super::signature::Call;
 use crate::sync::{lock, wait_until};
 
@@ -64,7 +65,10 @@ impl Shared {
     /// job that cannot be queued is run at once, with the reason.
     pub(crate) fn enqueue<R>(&self, call: Call, make: impl FnOnce(Place) -> (Job, R)) -> R {
         let mut queue = lock(&self.queue);
-        let place = self.core.place(call);
+        let mut place = self.core.place(call);
+        if !queue.closed {
+            self.core.record(&mut place, FlightState::Queued);
+        }
         let (job, result) = make(place);
         if queue.closed {
             job(Some(self.core.destroyed(&place)));

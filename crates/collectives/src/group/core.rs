@@ -1,18 +1,19 @@
 //! What a group's handles, its communication thread and its pending messages share, and how a
 //! group fails.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use super::GroupOptions;
 use super::engine::Workspace;
 use super::error::CollectiveError;
+use super::flight::{Flight, FlightEntry, FlightState, NO_LABEL};
 use super::signature::Call;
 use crate::lane::Lanes;
 use crate::sync::{lock, wait_until};
 use crate::transport::{
-    Failure, Frame, FrameKind, Header, Interruption, Mailbox, Payload, Transport, encode_abort,
+    Failure, Frame, FrameKind, Header, Mailbox, Payload, Transport, encode_abort,
 };
 
 /// How often a collective that waits for its turn looks whether the group has failed.
@@ -25,6 +26,8 @@ pub(crate) struct Place {
     pub(crate) sequence: u64,
     pub(crate) step: u64,
     pub(crate) started: Instant,
+    /// Under which the flight recorder finds it; 0 if it does not know of it.
+    pub(crate) ticket: u64,
 }
 
 /// The group as its communication thread sees it.
@@ -39,12 +42,19 @@ pub(crate) struct Core {
     pub(crate) options: GroupOptions,
     /// The label of [`super::ProcessGroup::set_step`], shared with sub-groups.
     pub(crate) step: Arc<AtomicU64>,
+    /// The label of [`super::ProcessGroup::set_label`].
+    pub(crate) label: AtomicU32,
+    /// The sub-groups that were made of this group.
+    pub(crate) children: Mutex<Vec<Weak<Self>>>,
     /// How many collectives this rank has issued.
     pub(crate) issued: AtomicU64,
     progress: Mutex<Progress>,
     turn: Condvar,
     /// The lanes, and what collectives need beside them. Locked by whoever's turn it is.
     pub(crate) data: Mutex<DataPlane>,
+    /// Ranks of the group whose lanes are to be cut by whoever has the next turn.
+    cut: Mutex<Vec<usize>>,
+    any_cut: AtomicBool,
 }
 
 /// What carries the data of collectives.
@@ -60,6 +70,7 @@ struct Progress {
     finished: u64,
     /// The job ranks that the collective under way is waiting for.
     waiting_for: Vec<usize>,
+    flight: Flight,
 }
 
 impl Core {
@@ -73,7 +84,8 @@ impl Core {
         step: Arc<AtomicU64>,
     ) -> Self {
         let issued = AtomicU64::new(0);
-        let (progress, turn, data) = Default::default();
+        let label = AtomicU32::new(NO_LABEL);
+        let (children, progress, turn, data, cut, any_cut) = Default::default();
         Self {
             transport,
             mailbox,
@@ -82,10 +94,14 @@ impl Core {
             rank,
             options,
             step,
+            label,
+            children,
             issued,
             progress,
             turn,
             data,
+            cut,
+            any_cut,
         }
     }
 
@@ -114,26 +130,85 @@ impl Core {
         self.transport.send(to, Frame::new(header, payload));
     }
 
-    /// A place for `call`, made now.
+    /// A place for `call`, made now, of which the flight recorder knows nothing.
     pub(crate) fn place(&self, call: Call) -> Place {
         Place {
             call,
             sequence: self.issued.load(Ordering::Acquire),
             step: self.step.load(Ordering::Relaxed),
             started: Instant::now(),
+            ticket: 0,
         }
     }
 
+    /// Tells the flight recorder of an operation that has been issued.
+    pub(crate) fn record(&self, place: &mut Place, state: FlightState) {
+        let label = self.label.load(Ordering::Relaxed);
+        place.ticket = lock(&self.progress).flight.begin(*place, label, state);
+    }
+
+    /// The collective under way.
+    pub(crate) fn running(&self) -> Option<Place> {
+        lock(&self.progress).flight.running()
+    }
+
+    /// Tells the flight recorder how an operation ended.
+    pub(crate) fn record_end(&self, place: &Place, failed: bool) {
+        let Progress {
+            waiting_for,
+            flight,
+            ..
+        } = &mut *lock(&self.progress);
+        flight.end(place.ticket, failed, waiting_for);
+    }
+
+    /// The last operations of this group and of its sub-groups.
+    pub(crate) fn flight_record(&self) -> Vec<FlightEntry> {
+        let progress = lock(&self.progress);
+        let waiting_for = &progress.waiting_for;
+        let mut entries = progress.flight.entries(self.id, &self.members, waiting_for);
+        drop(progress);
+        for child in self.living_children() {
+            entries.extend(child.flight_record());
+        }
+        entries
+    }
+
+    /// The sub-groups of this group that somebody still uses.
+    pub(crate) fn living_children(&self) -> Vec<Arc<Self>> {
+        let mut children = lock(&self.children);
+        children.retain(|child| child.strong_count() > 0);
+        children.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Waits for the turn of the collective `place`: for those before it, each of which has a
-    /// deadline of its own.
-    pub(crate) fn take_turn(&self, place: &Place) -> Result<(), CollectiveError> {
+    /// deadline of its own. The place then starts at the time at which its turn came.
+    pub(crate) fn take_turn(&self, place: &Place) -> Result<Place, CollectiveError> {
+        let mut place = *place;
         loop {
-            let come = self.wait_for_turn(place.sequence, Instant::now() + TURN_TICK);
-            if let Some(failure) = self.mailbox.settled_failure(self.job_rank()) {
-                return Err(self.failed(place, &failure));
+            let mut now = Instant::now();
+            let label = self.label.load(Ordering::Relaxed);
+            let mut progress = lock(&self.progress);
+            if progress.finished < place.sequence && place.ticket == 0 {
+                place.ticket = progress.flight.begin(place, label, FlightState::Queued);
+            }
+            let (mut progress, waited) = self.until_turn(progress, place.sequence, now + TURN_TICK);
+            let come = progress.finished >= place.sequence;
+            if waited {
+                now = Instant::now();
             }
             if come {
-                return Ok(());
+                place.started = now;
+                place.ticket = progress.flight.run(&place, label);
+            }
+            drop(progress);
+            if let Some(failure) = self.mailbox.settled_failure(self.job_rank()) {
+                let error = self.failed(&place, &failure);
+                self.record_end(&place, true);
+                return Err(error);
+            }
+            if come {
+                return Ok(place);
             }
         }
     }
@@ -155,8 +230,21 @@ impl Core {
         progress.waiting_for.extend_from_slice(ranks);
     }
 
+    /// Ends the turn of a collective whose end the flight recorder knows.
     pub(crate) fn count_finished(&self) {
-        let mut progress = lock(&self.progress);
+        self.count(lock(&self.progress));
+    }
+
+    /// Ends the turn of `place`.
+    pub(crate) fn finish(&self, place: &Place, failed: bool) {
+        let mut locked = lock(&self.progress);
+        let progress = &mut *locked;
+        let waiting_for = &progress.waiting_for;
+        progress.flight.end(place.ticket, failed, waiting_for);
+        self.count(locked);
+    }
+
+    fn count(&self, mut progress: MutexGuard<'_, Progress>) {
         progress.finished += 1;
         progress.waiting_for.clear();
         drop(progress);
@@ -166,146 +254,47 @@ impl Core {
     /// Waits until the collectives before `sequence` are finished or `deadline` has passed;
     /// whether they are. Each of them has a deadline of its own.
     pub(crate) fn wait_for_turn(&self, sequence: u64, deadline: Instant) -> bool {
-        let mut progress = lock(&self.progress);
+        let progress = lock(&self.progress);
+        let (progress, _) = self.until_turn(progress, sequence, deadline);
+        progress.finished >= sequence
+    }
+
+    /// As [`Core::wait_for_turn`], with the lock; the second value says whether it waited at all.
+    fn until_turn<'a>(
+        &self,
+        mut progress: MutexGuard<'a, Progress>,
+        sequence: u64,
+        deadline: Instant,
+    ) -> (MutexGuard<'a, Progress>, bool) {
+        let mut waited = false;
         while progress.finished < sequence {
             let (locked, late) = wait_until(&self.turn, progress, deadline);
-            progress = locked;
+            (progress, waited) = (locked, true);
             if late {
-                return progress.finished >= sequence;
+                break;
             }
         }
-        true
+        (progress, waited)
     }
 
-    /// The error of an operation whose waiting was interrupted; fails the group and tells the
-    /// other ranks where this rank is the first to know.
-    pub(crate) fn interrupted(&self, place: &Place, interruption: Interruption) -> CollectiveError {
-        match interruption {
-            Interruption::Failed(failure) => self.failed(place, &failure),
-            Interruption::Gone { peer, cause } => {
-                let error = self.peer_lost(place, peer, cause.clone());
-                self.fail_everywhere(&error, Some(peer), cause);
-                error
-            }
-            Interruption::Deadline { missing } => {
-                self.timed_out(place, missing, place.started.elapsed())
-            }
+    /// Cuts the lanes to `peer`, a job rank, in this group and its sub-groups, before their next
+    /// collectives.
+    pub(crate) fn cut_lanes(&self, peer: usize) {
+        if let Some(rank) = self.members.iter().position(|member| *member == peer) {
+            lock(&self.cut).push(rank);
+            self.any_cut.store(true, Ordering::Release);
+        }
+        for child in self.living_children() {
+            child.cut_lanes(peer);
         }
     }
 
-    /// The error of an operation in a group that has failed.
-    pub(crate) fn failed(&self, place: &Place, failure: &Failure) -> CollectiveError {
-        let rank = self.job_rank();
-        if failure.destroyed {
-            return self.destroyed(place);
+    /// The ranks of the group whose lanes are to be cut.
+    pub(crate) fn take_cut(&self) -> Vec<usize> {
+        if !self.any_cut.load(Ordering::Acquire) {
+            return Vec::new();
         }
-        // A rank that is told that it is lost itself knows better.
-        if let Some(peer) = failure.lost.filter(|lost| *lost != rank) {
-            let cause = if failure.first.is_some() {
-                failure.reason.clone()
-            } else {
-                format!("rank {} noticed that {}", failure.by, failure.reason)
-            };
-            return self.peer_lost(place, peer, cause);
-        }
-        let operation = place.call.to_string();
-        match &failure.first {
-            Some(first) => CollectiveError::Poisoned {
-                rank,
-                operation,
-                first: first.clone(),
-            },
-            None => CollectiveError::Aborted {
-                rank,
-                by: failure.by,
-                reason: failure.reason.clone(),
-                operation,
-                sequence: place.sequence,
-                step: place.step,
-                waited: place.started.elapsed(),
-            },
-        }
-    }
-
-    /// The error of an operation whose deadline has passed; fails the group everywhere.
-    pub(crate) fn timed_out(
-        &self,
-        place: &Place,
-        waiting_for: Vec<usize>,
-        waited: Duration,
-    ) -> CollectiveError {
-        let error = CollectiveError::Timeout {
-            rank: self.job_rank(),
-            waiting_for,
-            operation: place.call.to_string(),
-            sequence: place.sequence,
-            step: place.step,
-            waited,
-        };
-        self.fail_everywhere(&error, None, error.to_string());
-        error
-    }
-
-    pub(crate) fn destroyed(&self, place: &Place) -> CollectiveError {
-        CollectiveError::Destroyed {
-            rank: self.job_rank(),
-            operation: place.call.to_string(),
-        }
-    }
-
-    fn peer_lost(&self, place: &Place, peer: usize, cause: String) -> CollectiveError {
-        CollectiveError::PeerLost {
-            rank: self.job_rank(),
-            peer,
-            operation: place.call.to_string(),
-            sequence: place.sequence,
-            step: place.step,
-            waited: place.started.elapsed(),
-            cause,
-        }
-    }
-
-    /// Fails the group on this rank only: the others find the same error on their own.
-    pub(crate) fn fail_here(&self, error: &CollectiveError) {
-        self.fail(Some(error), None, error.to_string(), false);
-    }
-
-    /// Fails the group and tells the other ranks why.
-    pub(crate) fn fail_everywhere(
-        &self,
-        error: &CollectiveError,
-        lost: Option<usize>,
-        reason: String,
-    ) {
-        self.fail(Some(error), lost, reason, true);
-    }
-
-    /// Gives the group up for a reason that is not an operation's.
-    pub(crate) fn abort(&self, reason: String) {
-        self.fail(None, None, reason, true);
-    }
-
-    fn fail(
-        &self,
-        error: Option<&CollectiveError>,
-        lost: Option<usize>,
-        reason: String,
-        tell: bool,
-    ) {
-        let first = error.map(|error| Arc::new(error.clone()));
-        let failure = Failure {
-            by: self.job_rank(),
-            lost,
-            reason,
-            first,
-            destroyed: false,
-        };
-        if self.mailbox.fail(&failure) && tell {
-            let step = self.step.load(Ordering::Relaxed);
-            for peer in self.others() {
-                self.send(peer, step, FrameKind::Abort, encode_abort(&failure));
-            }
-        }
+        lock(&self.cut).clone()
     }
 
     /// Ends the group on this rank; the others are told that nothing more will come.
@@ -316,6 +305,7 @@ impl Core {
             reason: String::new(),
             first: None,
             destroyed: true,
+            hang: false,
         };
         // Leaving because of what another rank has told: whoever has not heard of it yet learns
         // the cause before it sees this rank go.

@@ -193,6 +193,9 @@ impl Collective<'_> {
         let Some(lanes) = &mut data.lanes else {
             return Ok(());
         };
+        for peer in core.take_cut() {
+            lanes.cut(peer);
+        }
         let algorithm = self.choose(lanes.path(), size_of_val(buffers.values));
         let (rank, size) = (self.rank(), self.size());
         let plan = &mut data.workspace.plan;

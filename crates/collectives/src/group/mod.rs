@@ -30,6 +30,8 @@ mod element;
 mod engine;
 mod error;
 mod exchange;
+mod failing;
+mod flight;
 mod operations;
 mod options;
 mod pattern;
@@ -48,6 +50,7 @@ use std::time::{Duration, Instant};
 pub use self::algorithm::Algorithm;
 pub use self::element::{DType, Element};
 pub use self::error::{CollectiveError, RankCall};
+pub use self::flight::{FlightEntry, FlightState};
 pub use self::options::{DEFAULT_TIMEOUT, GroupOptions, ReductionOrder, TransportKind};
 pub use self::reduce::ReduceOp;
 pub use self::signature::{Operation, Signature};
@@ -56,15 +59,17 @@ pub use self::work::Work;
 
 pub(crate) use self::collective::Collective;
 use self::communication::Shared;
-use self::core::Core;
+pub(crate) use self::core::Core;
 use self::engine::Pace;
+pub(crate) use self::error::ranks;
+use self::flight::NO_LABEL;
 pub(crate) use self::signature::SIGNATURE_BYTES;
 pub(crate) use self::tuning::Path;
 use crate::rendezvous::Rendezvous;
 use crate::transport::{TcpMesh, ThreadMesh, Transport};
 
 /// The id of the group of all ranks; sub-groups derive theirs from it.
-const WORLD: u64 = 1;
+pub(crate) const WORLD: u64 = 1;
 
 /// One rank's end of a group of ranks that exchange arrays of numbers.
 ///
@@ -232,16 +237,70 @@ impl ProcessGroup {
         self.core().step.load(Ordering::Relaxed)
     }
 
+    /// Labels this rank's next operations of this group, all its handles included, in the flight
+    /// record: with the number of a bucket, say.
+    pub fn set_label(&self, label: Option<u32>) {
+        let label = label.unwrap_or(NO_LABEL);
+        self.core().label.store(label, Ordering::Relaxed);
+    }
+
+    /// The last 32 operations of this rank in this group, the oldest first, and then those in
+    /// each of its sub-groups: what this rank is doing, and what it did before.
+    #[must_use]
+    pub fn flight_record(&self) -> Vec<FlightEntry> {
+        self.core().flight_record()
+    }
+
     /// Gives the group up: what is under way and all later operations, here and on the other
     /// ranks, fail at once with `reason`, and so do the group's sub-groups.
     pub fn abort(&self, reason: impl Into<String>) {
         self.core().abort(reason.into());
     }
 
+    /// [`ProcessGroup::abort`] because of `error`, which a sub-group of this group has failed of, say: the
+    /// others also learn who was lost, or that somebody did not come in time.
+    pub fn abort_because(&self, error: &CollectiveError, reason: impl Into<String>) {
+        self.core().abort_because(error, reason.into());
+    }
+
+    /// Why the group can no longer be used, once it has failed; never waits. `None` also of a group
+    /// that this rank has left.
+    ///
+    /// ```
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    ///
+    /// let group = ProcessGroup::alone(GroupOptions::default());
+    /// assert_eq!(group.failure(), None);
+    /// group.abort("out of memory");
+    /// assert_eq!(group.failure().unwrap().reason, "out of memory");
+    /// ```
+    #[must_use]
+    pub fn failure(&self) -> Option<GroupFailure> {
+        let failure = self.core().mailbox.failure()?;
+        (!failure.destroyed).then_some(GroupFailure {
+            by: failure.by,
+            lost: failure.lost,
+            reason: failure.reason,
+        })
+    }
+
     /// Closes all connections of this rank at once without a goodbye, as if its process had been
     /// killed: for tests of what the others do then.
     pub fn sever(&self) {
         self.core().transport.sever();
+    }
+
+    /// Cuts the connections between this rank and `peer`, a rank of this group, as if the network
+    /// had: both find [`CollectiveError::PeerLost`] when they next need each other. For tests and
+    /// chaos on purpose; call it on the group of all ranks, whose sub-groups are cut too. A rank
+    /// that does not exist, and this rank itself, have no connection: nothing happens.
+    pub fn break_connection(&self, peer: usize) {
+        let core = self.core();
+        let Some(peer) = core.members.get(peer).filter(|_| peer != core.rank) else {
+            return;
+        };
+        core.cut_lanes(*peer);
+        core.transport.cut(*peer);
     }
 
     /// Leaves the group in good order: finishes what was issued, sends what is queued and waits
@@ -284,6 +343,24 @@ impl ProcessGroup {
     pub(crate) fn core(&self) -> &Arc<Core> {
         self.shared.core()
     }
+}
+
+/// Why a group can no longer be used, as [`ProcessGroup::failure`] tells it.
+///
+/// ```
+/// use everburn_collectives::group::GroupFailure;
+///
+/// let failure = GroupFailure { by: 1, lost: Some(3), reason: "it was killed".to_owned() };
+/// assert_eq!(failure.lost, Some(3));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupFailure {
+    /// The job rank that noticed it first.
+    pub by: usize,
+    /// The job rank that was lost, if that is what happened.
+    pub lost: Option<usize>,
+    /// In words.
+    pub reason: String,
 }
 
 impl fmt::Debug for ProcessGroup {

@@ -2,7 +2,7 @@
 
 use super::ProcessGroup;
 use super::collective::Collective;
-use super::core::Core;
+use super::core::{Core, Place};
 use super::element::Element;
 use super::engine::Pace;
 use super::error::CollectiveError;
@@ -242,10 +242,19 @@ impl ProcessGroup {
             let (work, completion) = Work::new(&self.shared, place, Partner::Everyone);
             let core = self.core().clone();
             let job = move |refused: Option<CollectiveError>| {
-                let refused = refused.map_or_else(|| core.take_turn(&place), Err);
+                let turn = match refused {
+                    Some(error) => {
+                        core.record_end(&place, true);
+                        Err(error)
+                    }
+                    None => core.take_turn(&place),
+                };
                 let pace = Pace::Background;
-                let result =
-                    refused.and_then(|()| run(&mut Collective::new(&core, place, signature, pace)));
+                let result = turn.and_then(|place| {
+                    let result = run(&mut Collective::new(&core, place, signature, pace));
+                    core.record_end(&place, result.is_err());
+                    result
+                });
                 completion.complete(result);
             };
             (Box::new(job), work)
@@ -264,9 +273,16 @@ impl ProcessGroup {
         check.map_err(|reason| self.invalid(call, reason))?;
         let core = self.core();
         let place = self.shared.take_number(call)?;
-        let _turn = EndOfTurn(core);
-        core.take_turn(&place)?;
-        run(&mut Collective::new(core, place, signature, self.pace))
+        // Failed unless it is seen to be done: it may panic.
+        let mut turn = Turn {
+            core,
+            place,
+            failed: true,
+        };
+        turn.place = core.take_turn(&place)?;
+        let result = run(&mut Collective::new(core, turn.place, signature, self.pace));
+        turn.failed = result.is_err();
+        result
     }
 
     /// A call whose arguments can never succeed: nothing is sent, no number is taken.
@@ -328,10 +344,14 @@ impl ProcessGroup {
 }
 
 /// Lets the next collective begin, whichever way this one ends.
-struct EndOfTurn<'a>(&'a Core);
+struct Turn<'a> {
+    core: &'a Core,
+    place: Place,
+    failed: bool,
+}
 
-impl Drop for EndOfTurn<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.count_finished();
+        self.core.finish(&self.place, self.failed);
     }
 }

@@ -3,6 +3,7 @@
 use super::ProcessGroup;
 use super::element::Element;
 use super::error::CollectiveError;
+use super::flight::FlightState;
 use super::signature::Call;
 use super::work::{Partner, Work};
 use crate::transport::{Frame, FrameKind, Header, Payload};
@@ -24,7 +25,8 @@ impl ProcessGroup {
             return self.refuse(call, reason);
         }
         let core = self.core();
-        let place = core.place(call);
+        let mut place = core.place(call);
+        core.record(&mut place, FlightState::Running);
         let peer = core.members[to];
         let (work, completion) = Work::new(&self.shared, place, Partner::One(peer));
         let payload = Payload::from_vec(values);
@@ -33,6 +35,7 @@ impl ProcessGroup {
             peer,
             Box::new(move |result| {
                 let result = result.map_err(|why| watcher_core.interrupted(&place, why));
+                watcher_core.record_end(&place, result.is_err());
                 completion.complete(result);
             }),
         );
@@ -70,7 +73,8 @@ impl ProcessGroup {
             return self.refuse(call, reason);
         }
         let core = self.core().clone();
-        let place = core.place(call);
+        let mut place = core.place(call);
+        core.record(&mut place, FlightState::Running);
         let peer = core.members[from];
         let (work, completion) = Work::new(&self.shared, place, Partner::One(peer));
         let mailbox = core.mailbox.clone();
@@ -93,6 +97,7 @@ impl ProcessGroup {
                     })
                 }
             };
+            core.record_end(&place, result.is_err());
             completion.complete(result);
         };
         mailbox.take_message(peer, tag, Box::new(receiver));

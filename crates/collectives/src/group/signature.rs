@@ -244,6 +244,26 @@ pub(crate) enum Call {
     },
 }
 
+impl Call {
+    /// The other rank of a message, as a rank of the group.
+    pub(crate) const fn peer(&self) -> Option<usize> {
+        match self {
+            Self::Collective(_) => None,
+            Self::Send { to: peer, .. } | Self::Recv { from: peer, .. } => Some(*peer),
+        }
+    }
+
+    /// How many bytes this rank gives, where the call says so.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let (dtype, length) = match self {
+            Self::Collective(signature) => (signature.dtype?, signature.length?),
+            Self::Send { dtype, length, .. } => (*dtype, *length as u64),
+            Self::Recv { .. } => return None,
+        };
+        Some(length.saturating_mul(dtype.size() as u64))
+    }
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,6 +7,7 @@ use super::communication::Shared;
 use super::core::Core;
 use super::error::CollectiveError;
 use super::signature::{Call, Operation, Signature};
+use crate::sync::lock;
 
 impl ProcessGroup {
     /// Makes a group of `ranks` (of this group): every rank of this group calls it with the same
@@ -43,8 +44,13 @@ impl ProcessGroup {
         core.mailbox.adopt(&mailbox);
         let (transport, step) = (Arc::clone(&core.transport), Arc::clone(&core.step));
         let child = Core::new(transport, mailbox, id, members, rank, core.options, step);
+        let shared = Shared::new(child, self.local_rank());
+        let mut children = lock(&core.children);
+        children.retain(|child| child.strong_count() > 0);
+        children.push(Arc::downgrade(shared.core()));
+        drop(children);
         Ok(Some(Self {
-            shared: Shared::new(child, self.local_rank()),
+            shared,
             pace: self.pace,
         }))
     }

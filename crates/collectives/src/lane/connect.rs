@@ -25,7 +25,7 @@ pub(super) const KEY_BYTES: usize = 32;
 const STREAMS: usize = 2;
 
 /// The first bytes of a connection, in bytes.
-const HELLO_BYTES: usize = 64;
+pub(super) const HELLO_BYTES: usize = 64;
 
 const MAGIC: [u8; 8] = *b"EVERLANE";
 
@@ -203,7 +203,12 @@ impl Door {
 }
 
 /// Layout, little-endian: magic 8, rank 4, number of the connection 4, group 8, zero 8, key 32.
-fn encode(rank: usize, index: usize, group: u64, key: &[u8; KEY_BYTES]) -> [u8; HELLO_BYTES] {
+pub(super) fn encode(
+    rank: usize,
+    index: usize,
+    group: u64,
+    key: &[u8; KEY_BYTES],
+) -> [u8; HELLO_BYTES] {
     let mut bytes = [0; HELLO_BYTES];
     bytes[0..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&(rank as u32).to_le_bytes());

@@ -10,6 +10,8 @@
 
 mod connect;
 mod establish;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod memory;
 mod socket;
 mod wake;
@@ -22,6 +24,7 @@ use self::socket::SocketLane;
 use self::wake::Wake;
 use crate::group::Path;
 use crate::shared_memory::Ticket;
+use crate::transport::CUT_HERE;
 
 /// The longest sleep on lanes: after it the group's failure, lost peers and the deadline are
 /// looked for.
@@ -45,6 +48,8 @@ impl LaneError {
 pub(crate) enum Lane {
     Memory(RingLane),
     Socket(SocketLane),
+    /// Cut on purpose by this rank.
+    Cut,
 }
 
 impl Lane {
@@ -53,6 +58,7 @@ impl Lane {
         match self {
             Self::Memory(lane) => lane.try_send(pieces),
             Self::Socket(lane) => lane.try_send(pieces),
+            Self::Cut => Err(cut()),
         }
     }
 
@@ -61,6 +67,7 @@ impl Lane {
         match self {
             Self::Memory(lane) => lane.try_recv(into),
             Self::Socket(lane) => lane.try_recv(into),
+            Self::Cut => Err(cut()),
         }
     }
 
@@ -69,6 +76,7 @@ impl Lane {
         match self {
             Self::Memory(lane) => lane.peek(most),
             Self::Socket(lane) => lane.peek(most),
+            Self::Cut => Err(cut()),
         }
     }
 
@@ -77,16 +85,21 @@ impl Lane {
         match self {
             Self::Memory(lane) => lane.consume(bytes),
             Self::Socket(lane) => lane.consume(bytes),
+            Self::Cut => {}
         }
     }
 
     /// How many bytes [`Lane::peek`] has read ahead into memory of its own.
     pub(crate) fn buffered(&self) -> usize {
         match self {
-            Self::Memory(_) => 0,
+            Self::Memory(_) | Self::Cut => 0,
             Self::Socket(lane) => lane.buffered(),
         }
     }
+}
+
+fn cut() -> LaneError {
+    LaneError::new(CUT_HERE)
 }
 
 /// What a rank waits for on one lane.
@@ -111,6 +124,11 @@ impl Lanes {
         self.by_rank[rank].as_mut()
     }
 
+    /// Cuts the lane to `rank` at once, and what is under way in it.
+    pub(crate) fn cut(&mut self, rank: usize) {
+        self.by_rank[rank] = Some(Lane::Cut);
+    }
+
     pub(crate) fn all(&mut self) -> &mut [Option<Lane>] {
         &mut self.by_rank
     }
@@ -132,8 +150,10 @@ impl Lanes {
             let one_each = self.hosts.iter().enumerate().all(alone);
             return if one_each { Path::Tcp } else { Path::Hosts };
         }
-        let memory = (0..self.by_rank.len())
-            .all(|rank| self.by_rank[rank].is_none() || self.is_memory(rank));
+        let memory = self
+            .by_rank
+            .iter()
+            .all(|lane| !matches!(lane, Some(Lane::Socket(_))));
         if memory {
             Path::SharedMemory
         } else {

@@ -115,6 +115,14 @@ impl Store for RankStore {
         self.store.get_within(key, deadline)
     }
 
+    fn multi_get_within(
+        &self,
+        keys: &[&str],
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.store.multi_get_within(keys, deadline)
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         self.store.wait_within(keys, deadline)
     }

@@ -14,6 +14,9 @@ const ENVIRONMENT_HINT: &str = "`cargo xtask train --ranks N`, torchrun and othe
 
 const REQUEST_HINT: &str = "give them with the init method (RendezvousRequest)";
 
+/// More ranks than a job has; what is larger is a mistake, and every rank keeps a list of all.
+const MAX_WORLD_SIZE: usize = 1 << 16;
+
 /// Where the store is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -100,6 +103,13 @@ impl Settings {
         };
         if world_size == 0 {
             return Err(RendezvousError::EmptyWorld);
+        }
+        if world_size > MAX_WORLD_SIZE {
+            return Err(RendezvousError::Malformed {
+                setting: "the world size",
+                text: world_size.to_string(),
+                expected: "a number of ranks, at most 65536",
+            });
         }
         if rank >= world_size {
             return Err(RendezvousError::RankOutOfRange { rank, world_size });
@@ -222,6 +232,13 @@ mod tests {
             world_size: Some(world_size),
             ..RendezvousRequest::default()
         }
+    }
+
+    #[test]
+    fn a_world_beyond_all_measure_is_refused() {
+        let text = message("tcp://127.0.0.1:1", &ranks(1, usize::MAX), &[]);
+        assert!(text.contains("18446744073709551615"), "{text}");
+        assert!(text.contains("at most 65536"), "{text}");
     }
 
     #[test]

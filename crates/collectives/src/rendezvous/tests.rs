@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::thread;
 
 use super::*;
+use crate::store::Store;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -162,4 +163,31 @@ fn a_store_that_does_not_come_is_named_with_what_to_check() {
     for part in ["rank 1", &address.to_string(), "tried", "check that rank 0"] {
         assert!(message.contains(part), "{part} in: {message}");
     }
+}
+
+#[test]
+fn an_elastic_rank_reaches_the_launchers_store_and_waits_for_nobody() {
+    let loopback = "127.0.0.1:0".parse().unwrap();
+    let server = TcpStoreServer::bind(loopback, StoreOptions::default()).unwrap();
+    let port = server.local_addr().port().to_string();
+    let mut variables = vec![
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", port.as_str()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+        ("TORCHELASTIC_RESTART_COUNT", "3"),
+    ];
+    let reach = |variables: &[(&str, &str)]| {
+        reach_launchers_store_in("env://", &request(1, 3), &|name| {
+            let found = variables.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    };
+    let (store, address, _) = reach(&variables).unwrap().expect("the launcher hosts it");
+    assert!(address.is_loopback());
+    store.set("here", b"1").unwrap();
+    let address = server.local_addr().to_string();
+    let launcher = TcpStore::connect(&address, StoreOptions::default()).unwrap();
+    assert_eq!(launcher.get("here").unwrap(), b"1", "not below a prefix");
+    variables.remove(2);
+    assert!(reach(&variables).unwrap().is_none(), "rank 0 would host it");
 }

@@ -5,6 +5,8 @@
 
 mod file;
 mod hash;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod prefix;
 mod semantics;
 mod tcp;
@@ -68,6 +70,14 @@ pub enum StoreError {
         /// The operation that was refused.
         operation: &'static str,
         /// What was wrong.
+        reason: String,
+    },
+    /// Waiting is in vain, because a member of an elastic generation is gone.
+    #[error("generation {generation} is broken: {reason}; join the next round")]
+    RoundBroken {
+        /// The generation.
+        generation: u64,
+        /// Who is gone, and how that is known.
         reason: String,
     },
     /// A server cannot listen there because another process does.
@@ -147,6 +157,22 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`StoreError::Timeout`] when the key has not appeared in time.
     fn get(&self, key: &str) -> Result<Vec<u8>, StoreError> {
         self.get_within(key, self.timeout())
+    }
+
+    /// The values of all keys in their order, waiting for them until `deadline` has passed. A store over the
+    /// network takes no more requests for many keys than for one.
+    ///
+    /// # Errors
+    /// [`StoreError::Timeout`] when a key has not appeared in time.
+    fn multi_get_within(
+        &self,
+        keys: &[&str],
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let deadline = Deadline::within(deadline);
+        let values = keys.iter();
+        let values = values.map(|key| self.get_within(key, deadline.left()));
+        values.collect()
     }
 
     /// Waits until every key exists or `deadline` has passed.

@@ -63,6 +63,15 @@ impl Store for PrefixStore {
         self.inner.get_within(&self.prefixed(key), deadline)
     }
 
+    fn multi_get_within(
+        &self,
+        keys: &[&str],
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let keys = self.all_prefixed(keys);
+        self.inner.multi_get_within(&as_strs(&keys), deadline)
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         let keys = self.all_prefixed(keys);
         self.inner.wait_within(&as_strs(&keys), deadline)

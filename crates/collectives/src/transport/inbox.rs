@@ -12,6 +12,10 @@ use crate::sync::lock;
 /// The longest reason that travels with an abort, in bytes.
 const MAX_REASON_BYTES: usize = 4096;
 
+/// The most groups that frames can make a place for. A peer may be ahead by a few groups that this
+/// rank has not made yet, never by so many.
+const MAX_GROUPS: usize = 1 << 16;
+
 /// The receiving side of one rank, shared by all its transports: a mailbox for each process group
 /// and the news of ranks that are gone.
 ///
@@ -66,6 +70,9 @@ impl Inbox {
         }
         // A frame may come before this rank has made the group: a peer that returned from
         // `subgroup` a moment earlier is already using it.
+        if self.is_full_without(header.group) {
+            return Err(format!("frames for more than {MAX_GROUPS} groups"));
+        }
         let Some(mailbox) = self.mailbox(header.group) else {
             return Ok(());
         };
@@ -122,6 +129,12 @@ impl Inbox {
         state.gone.get(&peer).map(|parting| parting.cause.clone())
     }
 
+    /// Whether a frame for `group` would need one place more than there may be.
+    fn is_full_without(&self, group: u64) -> bool {
+        let state = lock(&self.state);
+        state.mailboxes.len() >= MAX_GROUPS && !state.mailboxes.contains_key(&group)
+    }
+
     /// The mailbox of `group`, made if there is none; `None` once this rank has closed the group.
     pub(crate) fn mailbox(&self, group: u64) -> Option<Arc<Mailbox>> {
         let mut state = lock(&self.state);
@@ -148,7 +161,7 @@ impl Inbox {
 }
 
 /// The payload of an abort: who noticed (4 bytes), which rank was lost (4 bytes, all ones for
-/// none), the reason in UTF-8. The sender may be passing on what it was told.
+/// none), whether a rank hangs (1 byte), the reason in UTF-8. The sender may be passing on what it was told.
 pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     let lost = failure.lost.map_or(u32::MAX, |rank| rank as u32);
     let mut end = failure.reason.len().min(MAX_REASON_BYTES);
@@ -157,6 +170,7 @@ pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     }
     let mut bytes = (failure.by as u32).to_le_bytes().to_vec();
     bytes.extend(lost.to_le_bytes());
+    bytes.push(u8::from(failure.hang));
     bytes.extend(&failure.reason.as_bytes()[..end]);
     Payload::from_vec(bytes)
 }
@@ -167,10 +181,11 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
         .as_slice::<u8>()
         .ok_or("an abort that is not made of bytes")?;
     let cut = bytes.split_first_chunk().and_then(|(by, rest)| {
-        rest.split_first_chunk()
-            .map(|(lost, reason)| (by, lost, reason))
+        let (lost, rest) = rest.split_first_chunk()?;
+        let (hang, reason) = rest.split_first()?;
+        Some((by, lost, *hang != 0, reason))
     });
-    let (by, lost, reason) = cut.ok_or("an abort without a reason")?;
+    let (by, lost, hang, reason) = cut.ok_or("an abort without a reason")?;
     let (by, lost) = (u32::from_le_bytes(*by) as usize, u32::from_le_bytes(*lost));
     let lost = (lost != u32::MAX).then_some(lost as usize);
     let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
@@ -181,6 +196,7 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
         reason,
         first: None,
         destroyed: false,
+        hang,
     })
 }
 
@@ -197,12 +213,34 @@ mod tests {
             reason,
             first: None,
             destroyed: false,
+            hang: true,
         };
         let received = decode_abort(&encode_abort(&sent)).unwrap();
         assert_eq!((received.by, received.lost), (3, Some(1)));
+        assert!(received.hang);
         assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
         assert!(decode_abort(&Payload::from_vec(vec![1u8])).is_err());
         assert!(decode_abort(&Payload::from_vec(vec![1f32])).is_err());
+    }
+
+    #[test]
+    fn frames_cannot_make_groups_without_end() {
+        let inbox = Inbox::new();
+        let deliver = |group| {
+            let kind = FrameKind::Message { tag: 0 };
+            let header = Header {
+                group,
+                step: 0,
+                kind,
+            };
+            inbox.deliver(0, &header, Payload::empty())
+        };
+        for group in 0..MAX_GROUPS as u64 {
+            deliver(group).unwrap();
+        }
+        let refused = deliver(u64::MAX).unwrap_err();
+        assert!(refused.contains("more than 65536 groups"), "{refused}");
+        deliver(3).unwrap();
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) struct Failure {
     pub(crate) first: Option<Arc<CollectiveError>>,
     /// This rank has destroyed the group.
     pub(crate) destroyed: bool,
+    /// A rank did not come in time or has given no sign of life.
+    pub(crate) hang: bool,
 }
 
 /// How a rank went.
@@ -230,6 +232,21 @@ impl Mailbox {
     /// The failure of the group, if it has failed.
     pub(crate) fn failure(&self) -> Option<Failure> {
         lock(&self.state).failure.clone()
+    }
+
+    /// The failure of the group, or of which the news comes within a moment: another rank's end is often
+    /// seen before its reason.
+    pub(crate) fn failure_of_late(&self) -> Option<Failure> {
+        let deadline = Instant::now() + STRAGGLERS;
+        let mut state = lock(&self.state);
+        while state.failure.is_none() {
+            let (locked, late) = wait_until(&self.changed, state, deadline);
+            state = locked;
+            if late {
+                break;
+            }
+        }
+        state.failure.clone()
     }
 
     /// The failure of the group, if it makes waiting pointless: one of `rank`, which is this rank,

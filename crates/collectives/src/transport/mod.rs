@@ -30,10 +30,16 @@ pub use inbox::Inbox;
 pub use payload::Payload;
 pub use surroundings::Surroundings;
 pub use tcp::TcpMesh;
+#[cfg(any(test, fuzzing))]
+pub(crate) use tcp::hostile;
 pub use threads::ThreadMesh;
+
+/// What a rank says of a connection that it has cut itself.
+pub(crate) const CUT_HERE: &str = "this rank has cut the connection to it, as it was told to";
 
 pub(crate) use inbox::encode_abort;
 pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting, STRAGGLERS};
+pub(crate) use tcp::forget_meshes;
 
 /// Point-to-point frames between the ranks of a job.
 ///
@@ -75,4 +81,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Closes all connections at once without a goodbye, as if the process had been killed.
     fn sever(&self);
+
+    /// Closes the connection to `peer` at once without a goodbye, as if the network had.
+    fn cut(&self, peer: usize);
 }

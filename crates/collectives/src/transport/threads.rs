@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::Transport;
 use super::frame::{Frame, FrameKind, Header};
 use super::inbox::Inbox;
 use super::payload::Payload;
+use super::{CUT_HERE, Transport};
 
 /// What the others see when a rank closes without a goodbye, here and over TCP.
 pub(crate) const CLOSED_WITHOUT_GOODBYE: &str =
@@ -97,6 +97,13 @@ impl Transport for ThreadMesh {
             self.inboxes[peer].lost(self.rank, CLOSED_WITHOUT_GOODBYE);
             self.inbox()
                 .lost(peer, "this rank has severed its connections");
+        }
+    }
+
+    fn cut(&self, peer: usize) {
+        if let Some(inbox) = self.inboxes.get(peer).filter(|_| peer != self.rank) {
+            inbox.lost(self.rank, CLOSED_WITHOUT_GOODBYE);
+            self.inbox().lost(peer, CUT_HERE);
         }
     }
 }

@@ -45,6 +45,10 @@ impl Transport for Elsewhere {
     fn sever(&self) {
         self.mesh.sever();
     }
+
+    fn cut(&self, peer: usize) {
+        self.mesh.cut(peer);
+    }
 }
 
 /// The groups of ranks of which each runs where `place` says.

@@ -217,6 +217,27 @@ fn an_abort_reaches_everybody_with_its_reason() {
 }
 
 #[test]
+fn whoever_watches_beside_the_group_learns_why_it_failed_and_nothing_of_a_good_end() {
+    for wire in WIRES {
+        on_all_ranks(wire, 2, options(), |group| {
+            assert_eq!(group.failure(), None);
+            if group.rank() == 1 {
+                group.abort("out of memory");
+            }
+            error(group.barrier().wait());
+            let failure = group.failure().unwrap();
+            assert_eq!((failure.by, failure.lost), (1, None));
+            assert_eq!(failure.reason, "out of memory");
+        });
+        on_all_ranks(wire, 2, options(), |group| {
+            let beside = group.clone();
+            group.destroy().unwrap();
+            assert_eq!(beside.failure(), None);
+        });
+    }
+}
+
+#[test]
 fn a_rank_that_has_aborted_finds_the_group_failed_at_once() {
     for wire in WIRES {
         on_all_ranks(wire, 3, options(), |group| {

@@ -1,7 +1,7 @@
 //! Strangers at the mesh's listener, and a peer that goes mad.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread;
 
@@ -72,6 +72,42 @@ fn strangers_are_turned_away_and_the_mesh_forms() {
     let second = join(1);
     assert_eq!((first.join().unwrap(), second.join().unwrap()), (2.0, 2.0));
     drop(silent);
+}
+
+/// An address of this machine under which others reach it, if it has one. Connecting a datagram
+/// socket sends nothing.
+fn outward() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
+fn a_rank_on_the_network_lets_in_who_has_read_the_store_and_nobody_else() {
+    let Some(address) = outward() else {
+        eprintln!("SKIPPED: this machine has loopback only");
+        return;
+    };
+    let store = MemoryStore::new();
+    let join = |rank| {
+        let mut rendezvous = rendezvous(store.clone(), rank, 2);
+        rendezvous.local_address = address;
+        thread::spawn(move || {
+            let group = ProcessGroup::connect(rendezvous, options()).unwrap();
+            group.barrier().wait().unwrap();
+            group.destroy().unwrap();
+        })
+    };
+    let first = join(0);
+    let mut stream = dial(&store);
+    assert_eq!(stream.peer_addr().unwrap().ip(), address);
+    stream.write_all(&hello(&[0; 32], 1, 2)).unwrap();
+    assert!(is_turned_away(stream));
+    let second = join(1);
+    first.join().unwrap();
+    second.join().unwrap();
 }
 
 /// A frame's header: magic, kind, type, phase, zero, group, number, step, length, the rest.

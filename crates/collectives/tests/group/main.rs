@@ -1,8 +1,11 @@
 //! Process groups, with ranks as threads over both transports.
 
 mod algorithms;
+mod cut;
 mod elsewhere;
 mod failures;
+mod flight;
+mod hangs;
 mod harness;
 mod hostile;
 mod lanes;

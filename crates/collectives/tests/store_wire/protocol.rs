@@ -185,3 +185,17 @@ fn queues_and_batches_by_the_client() {
         "{error}"
     );
 }
+
+#[test]
+fn a_plain_value_is_no_item_and_ends_by_the_deadline() {
+    let server = serve(StoreOptions::default());
+    let store = client(&server);
+    store.set("q", b"a value").unwrap();
+    let error = store
+        .queue_pop_within("q", Duration::from_millis(50))
+        .unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Timeout { keys, .. } if keys == &["q"]),
+        "{error}"
+    );
+}

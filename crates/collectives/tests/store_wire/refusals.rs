@@ -1,7 +1,7 @@
 //! Who does not follow the protocol, or does not know the token, is turned away alone.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -120,4 +120,64 @@ fn an_open_address_demands_the_token() {
         raw.send(&first);
         assert_eq!(raw.closed(), [AUTH_OPCODE]);
     }
+}
+
+#[test]
+fn who_is_refused_and_sends_without_end_keeps_nobody_waiting() {
+    let server = TcpStoreServer::bind(
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        with_token(Some("secret")),
+    )
+    .unwrap();
+    let address = server.local_addr();
+    let flood = || {
+        let mut raw = TcpStream::connect(address).unwrap();
+        raw.set_write_timeout(Some(LONG)).unwrap();
+        let mut sent = 0_u64;
+        // Until the server closes the connection.
+        while raw.write_all(&[1; 1 << 20]).is_ok() {
+            sent += 1;
+        }
+        sent
+    };
+    thread::scope(|scope| {
+        let floods: Vec<_> = (0..3).map(|_| scope.spawn(flood)).collect();
+        let store = TcpStore::connect(&address.to_string(), with_token(Some("secret"))).unwrap();
+        for _ in 0..100 {
+            store.add("served", 1).unwrap();
+        }
+        // Each flood ends by the server's own deadline.
+        for flood in floods {
+            flood.join().unwrap();
+        }
+        assert_eq!(store.add("served", 0).unwrap(), 100);
+    });
+}
+
+/// An address of this machine under which others reach it, if it has one. Connecting a datagram
+/// socket sends nothing.
+fn outward() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
+fn an_address_of_the_network_demands_the_token() {
+    let Some(address) = outward() else {
+        eprintln!("SKIPPED: this machine has loopback only");
+        return;
+    };
+    let address = SocketAddr::new(address, 0);
+    let error = TcpStoreServer::bind(address, with_token(None)).unwrap_err();
+    assert!(matches!(error, StoreError::TokenRequired { .. }), "{error}");
+    let listener = TcpListener::bind(address).unwrap();
+    let error = TcpStoreServer::from_listener(listener, with_token(None)).unwrap_err();
+    assert!(matches!(error, StoreError::TokenRequired { .. }), "{error}");
+    let server = TcpStoreServer::bind(address, with_token(Some("secret"))).unwrap();
+    let mut raw = Raw::connect(&server);
+    raw.send(&VALIDATE);
+    assert_eq!(raw.closed(), [AUTH_OPCODE]);
 }

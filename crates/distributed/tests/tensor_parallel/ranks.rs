@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::{Gradients, TensorData};
 use everburn_collectives::group::ProcessGroup;
@@ -26,7 +26,33 @@ pub fn gpt(positions: Positions) -> Gpt {
         .with_heads(12)
         .with_positions(positions)
         .with_deviation(0.2);
-    config.init(&device())
+    drawn(config.init(&device()), 1)
+}
+
+/// The model with weights of `seed`, the same in each run: what is compared within rounding must not
+/// depend on luck. What is the same everywhere, of a norm or a bias, stays.
+pub fn drawn<M: Module>(model: M, seed: u64) -> M {
+    struct Draw(u64);
+    impl ModuleMapper for Draw {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (id, old, mapper) = param.consume();
+            let given: Vec<f32> = old.to_data().iter().collect();
+            if given.iter().all(|value| *value == given[0]) {
+                return Param::from_mapped_value(id, old, mapper);
+            }
+            let values = given.iter().map(|_| {
+                // Knuth's MMIX generator; its upper bits are the good ones.
+                let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
+                self.0 = next.wrapping_add(1_442_695_040_888_963_407);
+                0.35 * ((self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0)
+            });
+            let values = TensorData::new(values.collect::<Vec<_>>(), old.dims());
+            let drawn = Tensor::from_data(values, &old.device());
+            let drawn = drawn.set_require_grad(old.is_require_grad());
+            Param::from_mapped_value(id, drawn, mapper)
+        }
+    }
+    model.map(&mut Draw(seed))
 }
 
 /// Texts, and the tokens that follow.

@@ -5,7 +5,7 @@ use everburn_distributed::{DdpError, tensor_parallel};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{TensorParallel, TensorParallelError, TensorRule};
 
-use crate::ranks::{gpt, separate, threads};
+use crate::ranks::{drawn, gpt, separate, threads};
 
 fn refused(world_size: usize, rules: impl Fn(&Gpt) -> Vec<TensorRule> + Sync) -> String {
     let whole = gpt(Positions::Learned);
@@ -74,7 +74,7 @@ fn a_model_that_is_cut_already_is_refused() {
 
 #[test]
 fn ranks_with_different_values_or_rules_are_told_which() {
-    let [one, other] = [gpt(Positions::Learned), gpt(Positions::Learned)];
+    let [one, other] = [1, 2].map(|seed| drawn(gpt(Positions::Learned), seed));
     let groups = ProcessGroup::over_threads(3, GroupOptions::default());
     threads(groups, |group| {
         let model = separate(if group.rank() == 2 { &other } else { &one });

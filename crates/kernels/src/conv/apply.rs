@@ -6,7 +6,7 @@ use super::plan::Plan;
 use super::tile::{Convolve, Pixel, with_tile};
 use crate::isa::InstructionSet;
 use crate::lanes::{Gather, Scatter};
-use crate::parallel::{each_piece, each_task};
+use crate::parallel::{each_piece, each_task, multiply_adds};
 use crate::scratch::with_scratch;
 
 /// The most values of lane blocks that exist at a time, unless one block needs more: 4 MiB.
@@ -39,7 +39,7 @@ pub(crate) fn apply(
         with_scratch(images.div_ceil(lanes) * block, |planes| {
             gather_blocks(set, source, images, &plan.places, plan.plane, planes);
             let tasks = tasks(plan, lanes, planes, target);
-            each_task(tasks, plan.work(), |mut task| {
+            each_task(tasks, multiply_adds(plan.work()), |mut task| {
                 set.run(Run {
                     plan,
                     bias,

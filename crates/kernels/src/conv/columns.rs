@@ -12,7 +12,7 @@ use super::plan::{GradAxis, extents, pack};
 use super::shape::Conv2dShape;
 use super::tile::{CONVOLVE, Pixel, best_tile, with_tile};
 use crate::isa::InstructionSet;
-use crate::parallel::each_piece;
+use crate::parallel::{each_piece, multiply_adds};
 use crate::scratch::with_scratch;
 
 /// The most values of a packed band, unless its least number of vectors needs more: 512 KiB.
@@ -267,14 +267,19 @@ impl Columns {
             .iter()
             .map(|view| view.windows.count() * view.taps.len() * self.channels[1] * self.groups)
             .sum();
-        each_piece(target, target_image, work, |image, target| {
-            set.run(Image {
-                columns: self,
-                source: &source[image * source_image..][..source_image],
-                bias,
-                target,
-            });
-        });
+        each_piece(
+            target,
+            target_image,
+            multiply_adds(work),
+            |image, target| {
+                set.run(Image {
+                    columns: self,
+                    source: &source[image * source_image..][..source_image],
+                    bias,
+                    target,
+                });
+            },
+        );
     }
 }
 

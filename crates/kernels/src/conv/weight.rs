@@ -8,7 +8,7 @@ use super::shape::Conv2dShape;
 use super::tile::{CORRELATE, Correlate, best_tile, with_tile};
 use crate::isa::InstructionSet;
 use crate::lanes::{load, sum_lanes};
-use crate::parallel::{each_piece, each_task};
+use crate::parallel::{each_piece, each_task, multiply_adds};
 use crate::scratch::with_scratch;
 
 /// Into how many tasks the sums are cut, about.
@@ -86,7 +86,7 @@ pub(crate) fn weight_grad(
                 with_scratch(count * gradient_block, |gradients| {
                     let plane = rows * columns;
                     gather_blocks(set, gradient, images, &gradient_places, plane, gradients);
-                    let work = images * plane * weight_grad.len();
+                    let work = multiply_adds(images * plane * weight_grad.len());
                     let mut tasks = Vec::new();
                     for (row, sums) in sums.chunks_mut(tap_tiles * tile_length).enumerate() {
                         for (part, sums) in sums.chunks_mut(per_task * tile_length).enumerate() {

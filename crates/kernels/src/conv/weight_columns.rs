@@ -13,7 +13,7 @@ use super::shape::Conv2dShape;
 use super::tile::{CONVOLVE, Outer, best_tile, with_tile};
 use crate::isa::InstructionSet;
 use crate::lanes::Interleave;
-use crate::parallel::each_piece;
+use crate::parallel::{each_piece, multiply_adds};
 use crate::scratch::with_scratch;
 
 /// Pixels of a band.
@@ -91,7 +91,7 @@ pub(crate) fn weight_grad(
     };
     let piece = channels * vectors * lanes;
     let pieces = shape.groups * sums.parts * tap_blocks;
-    let work = shape.batch * sums.windows.count() * weight_grad.len();
+    let work = multiply_adds(shape.batch * sums.windows.count() * weight_grad.len());
     with_scratch(pieces * piece, |totals| {
         each_piece(totals, piece, work, |index, totals| {
             totals.fill(0.0);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{BatchNormShape, BatchNormStatistics, batch_norm_train, batch_norm_train_backward};
 use crate::reference;
-use crate::sample::{assert_close, doubles, values};
+use crate::sample::{assert_close, doubles, on_threads, quotients, values};
 
 const EPSILON: f64 = 1e-3;
 
@@ -97,23 +97,6 @@ fn define(
     (output, mean, variance)
 }
 
-/// Central difference quotients of `loss`.
-fn quotients(values: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
-    let step = 1e-4;
-    let mut values = values.to_vec();
-    (0..values.len())
-        .map(|index| {
-            let middle = values[index];
-            values[index] = middle + step;
-            let above = loss(&values);
-            values[index] = middle - step;
-            let below = loss(&values);
-            values[index] = middle;
-            (above - below) / (2.0 * step)
-        })
-        .collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
@@ -196,11 +179,7 @@ fn the_same_bits_for_any_number_of_threads() {
         pixels: 531,
     };
     let on = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        let results = pool.install(|| fast(&shape));
+        let results = on_threads(threads, || fast(&shape));
         let all = [
             results.output,
             results.mean,

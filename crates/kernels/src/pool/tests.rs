@@ -234,3 +234,39 @@ fn the_same_bits_for_any_number_of_threads() {
     assert_eq!(one, on(2));
     assert_eq!(one, on(4));
 }
+
+#[test]
+fn maxima_of_windows_side_by_side_are_burns_however_long_a_line_is() {
+    for (height, width) in [
+        (2, 2),
+        (9, 7),
+        (24, 24),
+        (4, 1024),
+        (5, 1027),
+        (2, 3000),
+        (601, 2),
+    ] {
+        let shape = Pool2dShape::new([2, 3], [height, width], [2, 2]);
+        let mut input = values(shape.input_len().unwrap(), 1);
+        for (index, value) in input.iter_mut().enumerate() {
+            // Ties and values that are none.
+            *value = match index % 11 {
+                0 | 1 => f32::NAN,
+                _ => (*value * 2.0).round(),
+            };
+        }
+        let [rows, columns] = shape.output().unwrap();
+        for set in InstructionSet::available() {
+            let mut output = vec![0.0; shape.output_len().unwrap()];
+            let mut indices = vec![0_i64; output.len()];
+            max_pool2d_on(set, &shape, &input, &mut output, &mut indices).unwrap();
+            for (window, (value, at)) in output.iter().zip(indices).enumerate() {
+                let (plane, pixel) = (window / (rows * columns), window % (rows * columns));
+                let taps = taps(&shape, [pixel / columns, pixel % columns]);
+                let plane = &input[plane * height * width..][..height * width];
+                let expected = maximum(plane, &taps);
+                assert_eq!((value.to_bits(), at), (expected.0.to_bits(), expected.1));
+            }
+        }
+    }
+}

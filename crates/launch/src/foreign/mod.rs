@@ -298,6 +298,8 @@ fn with_master(
         job_token,
         launcher_pid: None,
         error_file: None,
+        incarnation: 1,
+        elastic: None,
         origin: Origin {
             started_by: claim.started_by,
             variables: [claim.rank.name, claim.world_size.name],

@@ -51,6 +51,7 @@ use burn::backend::{Dispatch, DispatchTensor};
 use burn::prelude::*;
 use burn::tensor::{DType, Gradients};
 
+use crate::layers::product;
 use operations::Deferrable;
 use slot::Slot;
 
@@ -121,54 +122,24 @@ pub(crate) fn linear<const D: usize>(
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
 ) -> Tensor<D> {
-    let deferrable = input.is_autodiff() && !matches!(weight.dtype(), DType::QFloat(_));
-    let Some(recording) = current().filter(|_| deferrable) else {
+    // Others know how to multiply by numbers of few bits.
+    if matches!(weight.dtype(), DType::QFloat(_)) {
         return burn::tensor::module::linear(input, weight, bias);
-    };
-    if D == 1 {
-        // As Burn does it: the product needs a row.
-        return linear(input.unsqueeze::<2>(), weight, bias).squeeze_dim(0);
     }
-    // What follows is what Burn's function does with tensors of autodiff, step by step.
-    let shape = input.dims();
     let [d_input, d_output] = weight.dims();
-    if merges_batches(&shape, d_output) {
-        let rows = shape[..D - 1].iter().product::<usize>();
-        let mut output = recording.product(input.reshape([rows, d_input]), weight);
-        if let Some(bias) = bias {
-            output = output + bias.reshape([1, d_output]);
-        }
-        let mut shape = shape;
-        shape[D - 1] = d_output;
-        return output.reshape(shape);
-    }
-    let mut broadcast = [1; D];
-    broadcast[D - 1] = d_output;
-    let bias = bias.map(|bias| bias.reshape(broadcast));
-    broadcast[D - 2] = d_input;
-    let product = match D {
-        // As it is: a view stays one.
-        2 => recording.product(input, Tensor::from_dispatch(weight.into_dispatch())),
-        _ => recording.product(input, weight.reshape(broadcast)),
+    let mut shape = input.dims();
+    let rows = shape[..D - 1].iter().product::<usize>();
+    let input = input.reshape([rows, d_input]);
+    shape[D - 1] = d_output;
+    let output = match current().filter(|_| input.is_autodiff()) {
+        None => product(input, weight, bias),
+        Some(recording) => match bias {
+            // The same bits, for they are added one after the other there too.
+            Some(bias) => recording.product(input, weight) + bias.unsqueeze(),
+            None => recording.product(input, weight),
+        },
     };
-    match bias {
-        Some(bias) => product + bias,
-        None => product,
-    }
-}
-
-/// Whether Burn multiplies all batches of rows at once: the default of its `MatmulTransformPolicy`
-/// (`burn-std` 0.22.1, `tensor/matmul.rs`), which it does not export.
-fn merges_batches(shape: &[usize], d_output: usize) -> bool {
-    const ROW_TILE: usize = 32;
-    let (batches, rows) = match shape {
-        [batches @ .., rows, _] => (batches.iter().product::<usize>(), *rows),
-        _ => return false,
-    };
-    let merged = batches * rows;
-    let squarer =
-        merged.min(d_output) * rows.max(d_output) > rows.min(d_output) * merged.max(d_output);
-    batches != 1 && !rows.is_multiple_of(ROW_TILE) && squarer
+    output.reshape(shape)
 }
 
 /// A leaf without meaning: an operation that has it as a parent gets its backward step, even where
@@ -214,7 +185,7 @@ impl Recording {
     }
 
     /// `input * weight`, of which the weight's gradient is put off.
-    fn product<const D: usize>(&self, input: Tensor<D>, weight: Tensor<D>) -> Tensor<D> {
+    fn product(&self, input: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
         let slot = Arc::new(Slot::default());
         let ticket = ticket(&input.device()).into_dispatch();
         let weight = weight.into_dispatch();

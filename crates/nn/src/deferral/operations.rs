@@ -12,6 +12,7 @@ use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{FloatDType, Shape};
 
 use super::slot::Slot;
+use crate::layers::LayerOps;
 
 /// Operations that put gradients off, and the one that delivers them. Without autodiff there is
 /// nothing to put off.
@@ -20,8 +21,8 @@ use super::slot::Slot;
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cuda")
 )]
-pub(crate) trait Deferrable: Backend {
-    /// `input * weight`, of equally many dimensions; the weight's gradient is left in `slot`.
+pub(crate) trait Deferrable: LayerOps {
+    /// `input * weight`, of two dimensions each; the weight's gradient is left in `slot`.
     fn matmul_apart(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -29,7 +30,7 @@ pub(crate) trait Deferrable: Backend {
         slot: Arc<Slot>,
     ) -> FloatTensor<Self> {
         drop((ticket, slot));
-        Self::float_matmul(input, weight)
+        Self::multiply(input, weight)
     }
 
     /// `parameter` itself; its gradient is left in `slot`.
@@ -61,9 +62,9 @@ fn zero<B: Backend>(beside: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_zeros(Shape::new([1]), &beside.device(), FloatDType::F32)
 }
 
-/// Burn's own product, with its own backward step.
-fn undivided<B: Backend>(input: FloatTensor<B>, weight: FloatTensor<B>) -> FloatTensor<B> {
-    B::float_matmul(input, weight)
+/// A whole product, with its own backward step.
+fn undivided<B: LayerOps>(input: FloatTensor<B>, weight: FloatTensor<B>) -> FloatTensor<B> {
+    B::multiply(input, weight)
 }
 
 /// What a parameter's gradient is computed from.
@@ -86,11 +87,11 @@ struct Saved<B: Backend> {
 }
 
 /// The first half of a layer's backward pass; its parents are the input and the ticket. The same
-/// operations as in the backward step of Burn's own product, for the same bits.
+/// operations as in the backward step of a whole product, for the same bits.
 #[derive(Debug)]
 struct InputHalf;
 
-impl<B: Backend> Backward<B, 2> for InputHalf {
+impl<B: LayerOps> Backward<B, 2> for InputHalf {
     type State = Saved<B>;
 
     fn backward(
@@ -105,7 +106,7 @@ impl<B: Backend> Backward<B, 2> for InputHalf {
         let shape = saved.weight.shape();
         if let [Some(node), _] = &ops.parents {
             let weight = B::float_transpose(saved.weight);
-            let gradient = B::float_matmul(output_gradient.clone(), weight);
+            let gradient = B::multiply(output_gradient.clone(), weight);
             grads.register::<B>(node.id, gradient);
         }
         saved.slot.fill(Operands::<B>::Product {
@@ -133,7 +134,7 @@ impl<B: Backend> Backward<B, 1> for KeepBack {
 #[derive(Debug)]
 struct WeightHalf;
 
-impl<B: Backend> Backward<B, 1> for WeightHalf {
+impl<B: LayerOps> Backward<B, 1> for WeightHalf {
     type State = Arc<Slot>;
 
     fn backward(self, ops: Ops<Arc<Slot>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -149,7 +150,7 @@ impl<B: Backend> Backward<B, 1> for WeightHalf {
                 output_gradient,
                 shape,
             } => {
-                let product = B::float_matmul(B::float_transpose(input), output_gradient);
+                let product = B::multiply(B::float_transpose(input), output_gradient);
                 broadcast_shape::<B>(product, &shape)
             }
         };
@@ -178,11 +179,11 @@ impl<B: Deferrable, C: CheckpointStrategy> Deferrable for Autodiff<B, C> {
                     weight: weight.clone(),
                     slot,
                 };
-                operation.finish(saved, B::float_matmul(input.into_primitive(), weight))
+                operation.finish(saved, B::multiply(input.into_primitive(), weight))
             }
             // Never: the ticket is tracked.
             OpsKind::UnTracked(operation) => {
-                operation.finish(B::float_matmul(input.into_primitive(), weight))
+                operation.finish(B::multiply(input.into_primitive(), weight))
             }
         }
     }

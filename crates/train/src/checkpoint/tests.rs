@@ -1,6 +1,9 @@
 //! What survives damage, and what a crash leaves.
 
 use super::*;
+use crate::tensor_file::{self, place_of};
+use burn::tensor::TensorData;
+use manifest::MANIFEST;
 
 fn checkpoint(epoch: usize, best: usize) -> Checkpoint {
     Checkpoint {
@@ -12,8 +15,17 @@ fn checkpoint(epoch: usize, best: usize) -> Checkpoint {
             }),
             ..Progress::default()
         },
-        files: [("model.bpk".to_string(), vec![epoch as u8; 100])].into(),
+        files: [("model.safetensors".to_string(), tensors(epoch))].into(),
     }
+}
+
+fn tensors(epoch: usize) -> Vec<u8> {
+    let tensor = |name: &str, from: f32| {
+        let numbers = vec![from + epoch as f32; 20];
+        (name.to_string(), TensorData::new(numbers, [4, 5]))
+    };
+    let tensors = [tensor("first.weight", 0.5), tensor("last.weight", 0.25)];
+    tensor_file::write(&tensors, &BTreeMap::new()).unwrap()
 }
 
 #[test]
@@ -35,11 +47,12 @@ fn a_damaged_newest_is_refused_by_name_and_the_one_before_it_taken() {
     for epoch in 1..=3 {
         checkpoints.save(&checkpoint(epoch, 1)).unwrap();
     }
-    let newest = folder.path().join("epoch-0003/model.bpk");
+    let newest = folder.path().join("epoch-0003/model.safetensors");
     let mut bytes = std::fs::read(&newest).unwrap();
-    bytes[50] ^= 1;
+    let damaged = place_of(&bytes, "last.weight").unwrap();
+    bytes[damaged.end - 1] ^= 1;
     std::fs::write(&newest, bytes).unwrap();
-    std::fs::write(folder.path().join("epoch-0002/model.bpk"), b"short").unwrap();
+    std::fs::write(folder.path().join("epoch-0002/model.safetensors"), b"short").unwrap();
 
     let loaded = checkpoints.load_newest().unwrap();
     assert_eq!(loaded.checkpoint, checkpoint(1, 1));
@@ -49,7 +62,9 @@ fn a_damaged_newest_is_refused_by_name_and_the_one_before_it_taken() {
         .map(ToString::to_string)
         .collect::<Vec<_>>();
     assert!(
-        refused[0].contains("epoch-0003") && refused[0].contains("SHA-256"),
+        refused[0].contains("epoch-0003")
+            && refused[0]
+                .contains("model.safetensors is damaged: the tensor last.weight has the SHA-256"),
         "{refused:?}"
     );
     assert!(
@@ -73,6 +88,61 @@ fn what_a_killed_process_left_is_cleaned_up() {
 }
 
 #[test]
+fn a_later_one_that_is_damaged_does_not_count_among_those_that_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    for epoch in [2, 3, 9] {
+        checkpoints.save(&checkpoint(epoch, 2)).unwrap();
+    }
+    std::fs::write(folder.path().join("epoch-0009/model.safetensors"), b"short").unwrap();
+    assert_eq!(
+        checkpoints.load_newest().unwrap().checkpoint,
+        checkpoint(3, 2)
+    );
+    for epoch in 4..=5 {
+        checkpoints.save(&checkpoint(epoch, 2)).unwrap();
+    }
+    let places = checkpoints.places().unwrap();
+    assert_eq!(places, [2, 4, 5, 9].map(Place::from));
+    assert_eq!(
+        checkpoints.load_newest().unwrap().checkpoint,
+        checkpoint(5, 2)
+    );
+}
+
+#[test]
+fn while_the_best_was_never_written_the_best_before_it_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    for (epoch, best) in [(1, 1), (2, 1), (4, 3), (5, 3), (6, 3)] {
+        checkpoints.save(&checkpoint(epoch, best)).unwrap();
+    }
+    assert_eq!(checkpoints.places().unwrap(), [1, 6].map(Place::from));
+    for (epoch, best) in [(7, 7), (8, 7)] {
+        checkpoints.save(&checkpoint(epoch, best)).unwrap();
+    }
+    assert_eq!(checkpoints.places().unwrap(), [7, 8].map(Place::from));
+}
+
+#[test]
+fn the_next_checkpoint_removes_what_a_killed_process_left_and_nothing_that_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let [left, written] = ["left", "written"].map(|name| {
+        let path = folder.path().join(format!(".partial-{name}"));
+        std::fs::create_dir(&path).unwrap();
+        path
+    });
+    let writer = std::fs::File::open(&written).unwrap();
+    rustix::fs::flock(&writer, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    checkpoints.save(&checkpoint(1, 1)).unwrap();
+    assert_eq!([left.exists(), written.exists()], [false, true]);
+    drop(writer);
+    checkpoints.save(&checkpoint(2, 1)).unwrap();
+    assert!(!written.exists());
+}
+
+#[test]
 fn without_a_good_one_the_error_names_all() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = CheckpointFolder::new(folder.path(), 2);
@@ -85,16 +155,102 @@ fn without_a_good_one_the_error_names_all() {
 }
 
 #[test]
-fn a_newer_format_is_refused_by_its_number() {
+fn another_format_is_refused_by_its_number_and_the_program_that_wrote_it() {
+    for (version, advice) in [(9, "that program or a newer one"), (1, "without --resume")] {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointFolder::new(folder.path(), 2);
+        let path = checkpoints.save(&checkpoint(1, 1)).unwrap().join(MANIFEST);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let ours = format!("\"format_version\": {FORMAT_VERSION}");
+        let theirs = format!("\"format_version\": {version}");
+        let text = text.replace(&ours, &theirs).replace("0.1.0", "0.7.3");
+        std::fs::write(&path, text).unwrap();
+        let error = checkpoints.load(1).unwrap_err().to_string();
+        let expected = format!("version {version}, which Everburn 0.7.3 wrote");
+        assert!(
+            error.contains(&expected) && error.contains(advice),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_manifest_of_which_a_number_was_changed_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = CheckpointFolder::new(folder.path(), 2);
     let path = checkpoints.save(&checkpoint(1, 1)).unwrap().join(MANIFEST);
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(
-        &path,
-        text.replace("\"format_version\": 1", "\"format_version\": 9"),
-    )
-    .unwrap();
+    std::fs::write(&path, text.replace("\"step\": 0", "\"step\": 7")).unwrap();
     let error = checkpoints.load(1).unwrap_err().to_string();
-    assert!(error.contains("version 9"), "{error}");
+    assert!(
+        error.contains("manifest.json is damaged: its SHA-256"),
+        "{error}"
+    );
+}
+
+#[test]
+fn numbers_of_the_progress_keep_their_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    for seed in 0..2_000_u64 {
+        // Any bits of a number of ordinary size.
+        let mixed = crate::seeds::mix(seed) >> 12;
+        let number = f64::from_bits(0x4000_0000_0000_0000 | mixed);
+        let mut checkpoint = Checkpoint::default();
+        checkpoint.progress.so_far.loss_sum = number;
+        checkpoint.progress.best = Some(BestEpoch {
+            epoch: 1,
+            validation_loss: number,
+        });
+        let text = serde_json::to_string(&checkpoint.progress).unwrap();
+        let read = serde_json::from_str::<Progress>(&text).unwrap();
+        assert_eq!(read, checkpoint.progress, "{text}");
+    }
+    checkpoints.save(&checkpoint(1, 1)).unwrap();
+    assert_eq!(
+        checkpoints.load(1).unwrap().progress,
+        checkpoint(1, 1).progress
+    );
+}
+
+#[test]
+fn a_place_that_is_reached_again_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let other = Checkpoint {
+        files: checkpoint(7, 1).files,
+        ..checkpoint(1, 1)
+    };
+    checkpoints.save(&other).unwrap();
+    checkpoints.save(&checkpoint(1, 1)).unwrap();
+    assert_eq!(checkpoints.load(1).unwrap(), checkpoint(1, 1));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_checkpoint_that_was_put_aside_counts_before_it_is_put_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2);
+    let path = checkpoints.save(&checkpoint(1, 1)).unwrap();
+    std::fs::rename(path, folder.path().join(".replaced-epoch-0001")).unwrap();
+    assert_eq!(
+        checkpoints.load_newest().unwrap().checkpoint,
+        checkpoint(1, 1)
+    );
+}
+
+#[test]
+fn where_the_folder_cannot_be_made_the_error_says_what_is_there_and_what_is_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("checkpoints");
+    std::fs::write(&path, "a file in the way").unwrap();
+    let error = CheckpointFolder::new(&path, 2).save(&checkpoint(1, 1));
+    let error = error.unwrap_err().to_string();
+    let expected = [
+        "epoch-0001 failed",
+        "a file is in the way",
+        "MiB are free",
+        "no earlier one",
+    ];
+    assert!(expected.iter().all(|part| error.contains(part)), "{error}");
 }

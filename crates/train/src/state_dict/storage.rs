@@ -4,60 +4,41 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use burn::tensor::{BoolStore, Bytes, DType, Shape, TensorData};
-use serde_json::{Map, Value as Json, json};
 
 use super::archive;
 use super::pickle::{self, TensorView, Value};
+use crate::tensor_file;
 
 /// Entries of a checkpoint that are the model's state dict, in PyTorch's tutorials and elsewhere.
 const IN_CHECKPOINTS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 
-/// PyTorch's classes of storages, and safetensors' names, of types of numbers.
-const TYPES: [(DType, &str, &str); 9] = [
-    (DType::F32, "FloatStorage", "F32"),
-    (DType::F64, "DoubleStorage", "F64"),
-    (DType::F16, "HalfStorage", "F16"),
-    (DType::BF16, "BFloat16Storage", "BF16"),
-    (DType::I64, "LongStorage", "I64"),
-    (DType::I32, "IntStorage", "I32"),
-    (DType::I16, "ShortStorage", "I16"),
-    (DType::I8, "CharStorage", "I8"),
-    (DType::U8, "ByteStorage", "U8"),
+/// PyTorch's classes of storages of types of numbers.
+const TYPES: [(DType, &str); 9] = [
+    (DType::F32, "FloatStorage"),
+    (DType::F64, "DoubleStorage"),
+    (DType::F16, "HalfStorage"),
+    (DType::BF16, "BFloat16Storage"),
+    (DType::I64, "LongStorage"),
+    (DType::I32, "IntStorage"),
+    (DType::I16, "ShortStorage"),
+    (DType::I8, "CharStorage"),
+    (DType::U8, "ByteStorage"),
 ];
 
 type Named = [(String, TensorData)];
 
-fn type_of(data: &TensorData) -> Result<(&'static str, &'static str), String> {
-    let found = TYPES.iter().find(|(dtype, ..)| *dtype == data.dtype());
-    let (_, storage, name) =
+fn storage_of(data: &TensorData) -> Result<&'static str, String> {
+    let found = TYPES.iter().find(|(dtype, _)| *dtype == data.dtype());
+    let (_, storage) =
         found.ok_or_else(|| format!("numbers of type {:?} have no place in it", data.dtype()))?;
-    Ok((storage, name))
+    Ok(storage)
 }
 
-/// A safetensors file: the length of a JSON header, the header, the numbers.
+/// A safetensors file.
 pub(super) fn safetensors(tensors: &Named) -> Result<Vec<u8>, String> {
-    let mut header = Map::new();
     // By this, Hugging Face's libraries know whose names and layouts these are.
-    header.insert("__metadata__".to_string(), json!({ "format": "pt" }));
-    let mut end = 0;
-    for (name, data) in tensors {
-        let (begin, (_, kind)) = (end, type_of(data)?);
-        end += data.as_bytes().len();
-        let entry =
-            json!({ "dtype": kind, "shape": &**data.shape(), "data_offsets": [begin, end] });
-        header.insert(name.clone(), entry);
-    }
-    let mut header = Json::Object(header).to_string();
-    // The numbers begin at a multiple of 8 bytes.
-    while !header.len().is_multiple_of(8) {
-        header.push(' ');
-    }
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header.as_bytes());
-    for (_, data) in tensors {
-        file.extend(data.as_bytes());
-    }
-    Ok(file)
+    let format = ("format".to_string(), "pt".to_string());
+    tensor_file::write(tensors, &[format].into())
 }
 
 /// A file as `torch.save(state_dict)` writes it.
@@ -97,7 +78,7 @@ fn pickle_of(tensors: &Named) -> Result<Vec<u8>, String> {
     let mut bytes = [&[0x80, 2][..], ORDERED_DICT, b"("].concat();
     for (key, (name, data)) in tensors.iter().enumerate() {
         let shape = data.shape();
-        let (class, _) = type_of(data)?;
+        let class = storage_of(data)?;
         bytes.extend(text(name));
         bytes.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((");
         bytes.extend(text("storage"));
@@ -187,7 +168,7 @@ fn state_dict_in(value: Value) -> Result<Vec<(String, Rc<TensorView>)>, String> 
 /// The numbers that a view shows of a storage, in order.
 fn numbers(view: &TensorView, storage: &[u8]) -> Result<TensorData, String> {
     let class = &*view.storage.class;
-    let found = TYPES.iter().find(|(_, name, _)| *name == class);
+    let found = TYPES.iter().find(|(_, name)| *name == class);
     let dtype = match found {
         Some((dtype, ..)) => *dtype,
         None if class == "BoolStorage" => DType::Bool(BoolStore::Native),

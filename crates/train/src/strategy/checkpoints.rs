@@ -1,14 +1,15 @@
 //! When and what a training saves.
 
+use std::time::Instant;
+
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::Ddp;
 
 use super::RankLoop;
-use crate::checkpoint::Progress;
+use crate::checkpoint::{CheckpointFolder, Progress};
 use crate::error::TrainError;
 use crate::finite::require_finite;
-use crate::state_hashes::StateHashes;
-use crate::tally::{Report, Tally};
+use crate::tally::Report;
 
 impl<M, I, B> RankLoop<M, I, B>
 where
@@ -27,9 +28,10 @@ where
     pub(super) fn saves_at_the_end_of(&self, epoch: usize) -> bool {
         let config = &self.setup.config;
         let ends = self.limit_is_reached() || self.outcome.stopped.is_some();
-        ends || config
-            .checkpoint_every
-            .is_due_after_epoch(epoch, config.epochs)
+        // The best one is kept, so it must have been written.
+        let is_best = self.outcome.best.is_some_and(|best| best.epoch == epoch);
+        let every = config.checkpoint_every;
+        ends || is_best || every.is_due_after_epoch(epoch, config.epochs)
     }
 
     /// Writes a checkpoint in the middle of an epoch; running statistics, which differ between ranks, are
@@ -48,6 +50,10 @@ where
 
     /// Rank 0 writes; where several ranks hold the model, all of them bring their part.
     pub(super) fn save_checkpoint(&mut self, model: &M) -> Result<(), TrainError> {
+        let start = Instant::now();
+        if self.setup.regroup.is_some() {
+            self.recent.due = Some(self.progress().place());
+        }
         let state = &self.setup.state;
         let whole = match &self.setup.over {
             None => None,
@@ -59,14 +65,48 @@ where
         if self.setup.checkpoints.is_none() {
             return Ok(());
         }
-        let checkpoint = match &whole {
-            None => state.checkpoint(model, None, self.progress())?,
-            Some((model, optimizer)) => {
-                state.checkpoint(model, Some(optimizer.clone()), self.progress())?
-            }
+        let snapshot = match whole {
+            None => state.snapshot(model, None, self.progress())?,
+            Some((model, optimizer)) => state.snapshot(&model, Some(optimizer), self.progress())?,
         };
+        let held = start.elapsed();
+        let begun = match &mut self.setup.checkpoints {
+            Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint()),
+            None => Ok(()),
+        };
+        tracing::debug!(
+            "a checkpoint has held the training for {held:?}, and for {:?} until the one before was \
+             written",
+            start.elapsed() - held
+        );
+        begun
+    }
+
+    /// Where the newest checkpoint that was due is not there, because rank 0 was lost while it wrote it,
+    /// its successor writes one of what the ranks know now.
+    pub(super) fn make_up_for_checkpoint(&mut self, model: &M) -> Result<(), TrainError> {
+        let setup = &self.setup;
+        let (Some(due), Some(run)) = (self.recent.due, &setup.run) else {
+            return Ok(());
+        };
+        // Behind an epoch's last step comes its own.
+        if setup.checkpoints.is_none() || self.outcome.trained.is_some() {
+            return Ok(());
+        }
+        let folder = CheckpointFolder::new(run.checkpoints(), setup.config.keep_checkpoints);
+        let there = setup.config.on_checkpoint_failure.decide(folder.places())?;
+        if there.contains(&due) {
+            return Ok(());
+        }
+        let place = self.progress().place();
+        tracing::warn!("the checkpoint {due} was due and is not there; {place} is written now");
+        self.save_checkpoint(model)
+    }
+
+    /// Looks whether the checkpoint that is being written has failed.
+    pub(super) fn check_on_checkpoint(&mut self) -> Result<(), TrainError> {
         match &mut self.setup.checkpoints {
-            Some(checkpoints) => checkpoints.write(checkpoint),
+            Some(checkpoints) => checkpoints.check(),
             None => Ok(()),
         }
     }
@@ -82,17 +122,5 @@ where
             so_far: self.outcome.so_far,
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
-    }
-
-    /// Writes the fingerprints of all that has been learnt, where that is asked for and due.
-    pub(super) fn hash(&mut self, model: &M, step: usize, tally: &Tally) -> Result<(), TrainError> {
-        let due = |every| step.is_multiple_of(every);
-        if let Some(file) = &mut self.setup.hashes
-            && self.setup.config.hash_every.is_some_and(due)
-        {
-            let optimizer = self.setup.state.optimizer_bytes()?;
-            file.write(&StateHashes::of(step, tally, model, optimizer)?)?;
-        }
-        Ok(())
     }
 }

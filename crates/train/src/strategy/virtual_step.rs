@@ -27,6 +27,7 @@ where
         share: ShareOfBatch<B>,
         ddp: &Ddp,
         ranks: VirtualRanks,
+        number: usize,
     ) -> Result<(SyncedGradients, Tally, M), TrainError> {
         let before = Buffers::read(&model)?;
         let mut samples = vec![0; ranks.own().len()];
@@ -37,7 +38,7 @@ where
         let mut sums = VirtualSums::new(ranks, before.len());
         let mut model = model;
         for part in share.micro_batches {
-            self.seed_virtual(ranks.own().start + part.index);
+            self.seed_virtual(number, ranks.own().start + part.index);
             let watched = step.watch_virtual(&model, part.index);
             let item = TrainStep::step(&watched, part.batch).item;
             let found = item.local().map_err(|e| TrainError::Device(e.to_string()));
@@ -67,8 +68,8 @@ where
     }
 
     /// Random numbers (dropout) depend on seed, step and virtual rank.
-    fn seed_virtual(&self, virtual_rank: usize) {
-        let (seed, step) = (self.setup.config.seed, self.outcome.step as u64);
+    fn seed_virtual(&self, step: usize, virtual_rank: usize) {
+        let (seed, step) = (self.setup.config.seed, step as u64);
         let seed = mix(mix(seed ^ mix(step)) ^ virtual_rank as u64);
         self.setup.device.seed(seed);
     }

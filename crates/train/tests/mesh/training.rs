@@ -41,11 +41,14 @@ pub(crate) fn drawn<M: Module>(model: M) -> M {
     impl ModuleMapper for Draw {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let (id, old, mapper) = param.consume();
-            if D == 1 {
+            let given: Vec<f32> = old.to_data().iter().collect();
+            if given.iter().all(|value| *value == given[0]) {
+                // The gain or the bias of a norm.
                 return Param::from_mapped_value(id, old, mapper);
             }
             let shape = old.dims();
             let inputs: usize = match D {
+                1 => 64,
                 2 => shape[0],
                 _ => shape.iter().skip(1).product(),
             };

@@ -356,6 +356,14 @@ impl Store for TcpStore {
         })
     }
 
+    fn multi_get_within(
+        &self,
+        keys: &[&str],
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.get_all(keys, Deadline::within(deadline))
+    }
+
     fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
         self.wait_for("wait", keys, Deadline::within(deadline))
     }

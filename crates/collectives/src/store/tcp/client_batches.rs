@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::TcpStore;
-use super::connection::Deadline;
+use super::connection::{Deadline, Fault};
 use super::requests::{check_message, key_message, keys_message, user_key};
-use super::wire::{opcode, put_string};
+use super::wire::{MAX_MESSAGE_BYTES, opcode, put_string};
 use crate::store::{StoreError, check_key, check_value};
 
 impl TcpStore {
@@ -22,11 +22,30 @@ impl TcpStore {
     /// # Errors
     /// [`StoreError::Timeout`] when a key has not appeared within the store's timeout.
     pub fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>, StoreError> {
-        let deadline = Deadline::within(self.options.timeout);
+        self.get_all(keys, Deadline::within(self.options.timeout))
+    }
+
+    pub(super) fn get_all(
+        &self,
+        keys: &[&str],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
         self.wait_for("multi_get", keys, deadline)?;
+        let deadline = self.at_least(deadline);
         let message = keys_message(opcode::MULTI_GET, keys);
         self.ask("multi_get", deadline, &message, |connection| {
-            keys.iter().map(|_| connection.value(deadline)).collect()
+            let mut total = 0;
+            let mut values = Vec::new();
+            for _ in keys {
+                let value = connection.value(deadline)?;
+                total += value.len();
+                if total > MAX_MESSAGE_BYTES {
+                    let reason = format!("its reply has more than {MAX_MESSAGE_BYTES} bytes");
+                    return Err(Fault::Protocol(reason));
+                }
+                values.push(value);
+            }
+            Ok(values)
         })
     }
 
@@ -78,6 +97,14 @@ impl TcpStore {
                 return Ok(item);
             }
             self.wait_for("queue_pop", &[key], deadline)?;
+            // The key may be there without an item: as a plain value, or another took the item.
+            if deadline.left().is_zero() {
+                return Err(StoreError::Timeout {
+                    operation: "queue_pop",
+                    keys: vec![key.to_owned()],
+                    waited: deadline.elapsed(),
+                });
+            }
         }
     }
 

@@ -167,6 +167,12 @@ impl Contents {
         self.stop_waiting(client);
     }
 
+    /// How many bytes keys and values take, as they are counted.
+    #[cfg(any(test, fuzzing))]
+    pub(super) const fn stored_bytes(&self) -> usize {
+        self.stored_bytes
+    }
+
     fn value(&self, key: &[u8]) -> &[u8] {
         // An absent key reads as empty, as in PyTorch: clients wait before they get.
         self.values.get(key).map_or(&[], Vec::as_slice)
@@ -232,9 +238,13 @@ impl Contents {
         self.charge(cost(key, value), 0)?;
         let queue = self.queues.entry(key.to_vec()).or_default();
         queue.push_back(value.to_vec());
-        // One item serves one client.
-        if let Some(first) = self.waiters.get(key).and_then(|waiters| waiters.first()) {
-            self.key_appeared(*first, key, woken);
+        // One item serves one client: the first that waits for nothing else any more.
+        let before = woken.len();
+        for client in self.waiters.get(key).cloned().unwrap_or_default() {
+            self.key_appeared(client, key, woken);
+            if woken.len() > before {
+                break;
+            }
         }
         Ok(())
     }
@@ -350,5 +360,7 @@ fn shown(key: &[u8]) -> String {
     String::from_utf8_lossy(&key[..key.len().min(MAX_KEY_BYTES.min(80))]).into_owned()
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod hostile;
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,14 @@ const SCRATCH_BYTES: usize = 256 * 1024;
 /// the core to whoever wants it.
 const LINGER: Duration = Duration::from_micros(50);
 
+/// After this many rounds in a row in which nobody was answered, somebody sends a stream of sets, for
+/// which nobody waits.
+const SILENT_ROUNDS: u32 = 16;
+
+/// How long a stream of sets may pile up between rounds. Reading each as it comes would fight with
+/// its sender for the socket, and the sender would lose by it.
+const PILE_UP: Duration = Duration::from_micros(20);
+
 /// When the process is out of file descriptors, accepting is tried again after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -88,6 +96,8 @@ pub(super) struct EventLoop {
     next_id: ClientId,
     /// Clients that have more to do though their sockets stay silent.
     again: Vec<ClientId>,
+    /// Requests were carried out this many rounds in a row, and none of them had an answer.
+    silent_rounds: u32,
     /// No deadline of any client lies before this.
     next_deadline: Option<Instant>,
     accept_again: Option<Instant>,
@@ -119,6 +129,7 @@ impl EventLoop {
             peers: HashMap::new(),
             next_id: FIRST_CLIENT,
             again: Vec::new(),
+            silent_rounds: 0,
             next_deadline: None,
             accept_again: None,
             scratch: vec![0; SCRATCH_BYTES],
@@ -151,8 +162,14 @@ impl EventLoop {
             if events.is_empty() && last_request.is_some() {
                 std::thread::yield_now();
             }
+            if !events.is_empty() {
+                self.silent_rounds = self.silent_rounds.saturating_add(1);
+            }
             for event in &events {
                 self.handle(event);
+            }
+            if self.silent_rounds >= SILENT_ROUNDS && !events.is_empty() {
+                std::thread::sleep(PILE_UP);
             }
             for id in std::mem::take(&mut self.again) {
                 self.serve(id);
@@ -247,6 +264,9 @@ impl EventLoop {
             &mut self.scratch,
             &mut woken,
         );
+        if std::mem::take(&mut peer.answered) {
+            self.silent_rounds = 0;
+        }
         let deadline = peer.deadline();
         self.expect(deadline);
         match turn {
@@ -264,6 +284,7 @@ impl EventLoop {
             return;
         };
         let told = peer.stop_waiting(&self.options);
+        self.silent_rounds = 0;
         let deadline = peer.deadline();
         self.expect(deadline);
         if let Err(reason) = told {

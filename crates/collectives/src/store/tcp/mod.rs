@@ -6,6 +6,8 @@ mod connect;
 mod connection;
 mod contents;
 mod event_loop;
+#[cfg(any(test, fuzzing))]
+pub(super) mod hostile;
 mod line;
 mod peer;
 mod requests;
@@ -17,6 +19,8 @@ use std::time::Duration;
 pub use client::TcpStore;
 pub(crate) use connect::{resolve, split};
 pub(crate) use connection::{Deadline, random_u64};
+#[cfg(any(test, fuzzing))]
+pub use contents::hostile::store_requests;
 pub use server::TcpStoreServer;
 pub use wire::AUTH_OPCODE;
 

@@ -78,6 +78,8 @@ pub(super) struct Peer {
     scanner: Scanner,
     output: Vec<u8>,
     sent: usize,
+    /// Something has been sent since the owner last looked.
+    pub(super) answered: bool,
     deadline: Option<Instant>,
 }
 
@@ -93,6 +95,7 @@ impl Peer {
             scanner: Scanner::default(),
             output: Vec::new(),
             sent: 0,
+            answered: false,
             deadline: Some(Instant::now() + options.handshake_timeout),
         }
     }
@@ -142,7 +145,8 @@ impl Peer {
             self.forget_done_input();
             match self.stream.read(scratch) {
                 Ok(0) => return Err(Closing::Left),
-                Ok(_) if self.phase == Phase::Refused => {}
+                // One piece at a time: who sends without end must not keep the others waiting.
+                Ok(_) if self.phase == Phase::Refused => break Turn::Again,
                 Ok(count) => {
                     self.input.extend_from_slice(&scratch[..count]);
                     // A short read has emptied the socket: the next bytes come with an event.
@@ -176,6 +180,7 @@ impl Peer {
                 Ok(0) => return Err(Closing::Left),
                 Ok(count) => {
                     self.sent += count;
+                    self.answered = true;
                     self.progressed();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),

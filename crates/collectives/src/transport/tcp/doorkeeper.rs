@@ -101,7 +101,7 @@ impl Doorkeeper {
         }
     }
 
-    fn introduce(&self, mut stream: TcpStream) -> Result<(), String> {
+    pub(super) fn introduce(&self, mut stream: TcpStream) -> Result<(), String> {
         let deadline = Instant::now() + HELLO_DEADLINE;
         let hello = read_hello(&mut stream, deadline).map_err(|error| error.to_string())?;
         let Hello {

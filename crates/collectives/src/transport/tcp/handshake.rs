@@ -5,7 +5,7 @@
 //! ones; both sides present the key before anything else.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,15 @@ use super::doorkeeper::{Arrival, Doorkeeper};
 use super::hello::{Hello, KEY_BYTES, SessionKey, Status, read_hello, write_hello};
 use crate::group::CollectiveError;
 use crate::rendezvous::Rendezvous;
-use crate::store::StoreError;
+use crate::store::{PrefixStore, SharedStore, Store, StoreError};
 
 /// How long to wait before dialling again, and how often to look for bad news in the store.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
 const NEWS: Duration = Duration::from_millis(250);
+
+/// How many meshes of one rank are looked for at most when their keys are deleted: a generation makes one
+/// or two, and a counter that somebody has spoilt must not keep us busy.
+const MOST_MESHES: i64 = 1024;
 
 /// A rank on its way into the mesh.
 pub(super) struct Handshake<'a> {
@@ -288,4 +292,25 @@ impl<'a> Handshake<'a> {
             reason: error.to_string(),
         }
     }
+}
+
+/// Deletes what meshes of up to `ranks` ranks have left below `prefix` of `store`.
+pub(crate) fn forget_meshes(
+    store: &SharedStore,
+    prefix: &str,
+    ranks: usize,
+) -> Result<(), StoreError> {
+    let store = PrefixStore::new(prefix, Arc::clone(store));
+    for rank in 0..ranks {
+        let counter = format!("everburn/mesh/joined/{rank}");
+        let meshes = store.add(&counter, 0)?;
+        store.delete(&counter)?;
+        for mesh in 1..=meshes.min(MOST_MESHES) {
+            store.delete(&format!("everburn/mesh/{mesh}/address/{rank}"))?;
+            // Of the whole mesh, but the rank that made them may not be the one that counted most.
+            store.delete(&format!("everburn/mesh/{mesh}/session_key"))?;
+            store.delete(&format!("everburn/mesh/{mesh}/failed"))?;
+        }
+    }
+    Ok(())
 }

@@ -3,6 +3,8 @@
 mod doorkeeper;
 mod handshake;
 mod hello;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod link;
 
 use std::fmt;
@@ -10,11 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::handshake::Handshake;
+pub(crate) use self::handshake::forget_meshes;
 use self::link::Link;
-use super::Transport;
 use super::frame::Frame;
 use super::inbox::Inbox;
 use super::surroundings::Surroundings;
+use super::{CUT_HERE, Transport};
 use crate::group::CollectiveError;
 use crate::rendezvous::Rendezvous;
 
@@ -144,6 +147,12 @@ impl Transport for TcpMesh {
     fn sever(&self) {
         for link in self.links() {
             link.cut("this rank has severed its connections");
+        }
+    }
+
+    fn cut(&self, peer: usize) {
+        if let Some(Some(link)) = self.links.get(peer) {
+            link.cut(CUT_HERE);
         }
     }
 }

@@ -97,3 +97,14 @@ fn the_store_refuses_to_grow_without_bound() {
     assert_eq!(apply(Request::QueuePop(b"b")), Ok(()));
     assert_eq!(apply(Request::Set(b"b", &[0; 600])), Ok(()));
 }
+
+#[test]
+fn an_item_goes_to_the_first_who_lacks_nothing_else() {
+    let mut store = Clients::new();
+    store.ask(1, &Request::Wait(vec![b"queue", b"other"]));
+    store.ask(2, &Request::Wait(vec![b"queue"]));
+    store.ask(3, &Request::Wait(vec![b"queue"]));
+    assert_eq!(store.ask(4, &Request::QueuePush(b"queue", b"item")).1, [2]);
+    assert_eq!(store.ask(4, &Request::QueuePush(b"queue", b"item")).1, [3]);
+    assert_eq!(store.ask(4, &Request::Set(b"other", b"")).1, [1]);
+}

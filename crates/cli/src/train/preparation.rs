@@ -1,0 +1,123 @@
+//! What is done before a training starts: its folder, its data, what its ranks are told.
+
+use std::path::{Path, PathBuf};
+
+use everburn::prelude::*;
+use everburn::train::checkpoint::{CheckpointFolder, Progress};
+use everburn::train::{RunLock, renderer};
+
+use super::choose_display;
+use crate::arguments::TrainArguments;
+use crate::config::RunConfig;
+use crate::data::{self, Loaded};
+use crate::error::CliError;
+
+/// Checks that there is a checkpoint and that it belongs to this configuration.
+pub(super) fn check_resume(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    loaded: &Loaded,
+) -> Result<(), CliError> {
+    if arguments.ranks.node_rank.unwrap_or(0) > 0 {
+        return Ok(()); // the checkpoints are on machine 0
+    }
+    let run = RunDirectory::open(arguments.run_dir.clone().unwrap_or_default())?;
+    // The checkpoints of a run that is under way come and go.
+    drop(run.lock()?);
+    let training = &config.training;
+    let newest =
+        CheckpointFolder::new(run.checkpoints(), training.keep_checkpoints).load_newest()?;
+    if choose_display(arguments) == renderer::Display::Dashboard {
+        // Elsewhere the rank that resumes says so; its messages are not seen below a dashboard.
+        for refused in &newest.refused {
+            say!("passed over: {refused}");
+        }
+    }
+    let samples = loaded.train_len();
+    let samples = samples.saturating_sub(training.held_out_of(samples));
+    let here = Progress::start(&config.model, training, samples);
+    let fits = here.fits(&newest.checkpoint.progress);
+    fits.map_err(|reason| TrainError::Checkpoint {
+        path: newest.path,
+        reason,
+    })?;
+    Ok(())
+}
+
+/// What every rank is started with: the resolved configuration, and nothing that could resolve to
+/// something else.
+pub(super) fn rank_arguments(
+    run: &RunDirectory,
+    arguments: &TrainArguments,
+) -> Vec<std::ffi::OsString> {
+    let mut list = vec![
+        "train".into(),
+        "--config".into(),
+        run.config_path().into(),
+        "--run-dir".into(),
+        run.path().into(),
+    ];
+    list.extend(arguments.resume.then(|| "--resume".into()));
+    list.extend(
+        arguments
+            .ranks
+            .no_dashboard
+            .then(|| "--no-dashboard".into()),
+    );
+    list
+}
+
+/// The run directory, with the resolved configuration in it. Machines that share a disk must not
+/// share a folder: machine 1 records in `<folder>-node-1`.
+pub(crate) fn prepare_run_directory(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+) -> Result<(RunDirectory, RunLock), CliError> {
+    let mut path = match &arguments.run_dir {
+        Some(path) => path.clone(),
+        None => claim_first_free(&config.model)?,
+    };
+    if let Some(node) = arguments.ranks.node_rank.filter(|node| *node > 0) {
+        let mut name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+        name.push(format!("-node-{node}"));
+        path.set_file_name(name);
+    }
+    if !arguments.resume
+        && let Some(aside) = RunDirectory::move_aside(&path)?
+    {
+        say!(
+            "{} had a run in it: moved to {}",
+            path.display(),
+            aside.display()
+        );
+    }
+    let run = RunDirectory::create(path)?;
+    let lock = run.lock()?;
+    run.write_config(config)?;
+    Ok((run, lock))
+}
+
+/// Makes the first `runs/<model>-<number>` that nobody else has made.
+fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
+    let failed = |path: &Path, error: &std::io::Error| {
+        CliError::usage(format!("{} cannot be made: {error}", path.display()))
+    };
+    let runs = Path::new("runs");
+    std::fs::create_dir_all(runs).map_err(|error| failed(runs, &error))?;
+    let mut number = 1;
+    loop {
+        let path = runs.join(format!("{model}-{number}"));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(failed(&path, &error)),
+        }
+    }
+}
+
+/// Fixes what the data decide, so that the configuration that is written says it.
+pub(super) fn resolve_data(config: &mut RunConfig, loaded: &Loaded) {
+    data::pin(config, loaded);
+    let held_out = config.training.held_out_of(loaded.train_len());
+    config.training.validation_samples = Some(held_out);
+}

@@ -1,0 +1,168 @@
+//! Why a process is not in a group.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::rendezvous::RendezvousError;
+use crate::store::StoreError;
+
+/// What is known of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// No launcher has started a process for it.
+    NotStarted,
+    /// Its last process has ended, and no other was started.
+    Ended,
+    /// Its process was started and has not ended, but has not joined.
+    Silent,
+}
+
+/// A slot that is missing in a round.
+///
+/// ```
+/// use everburn_collectives::elastic::{MissingSlot, SlotState};
+///
+/// let missing = MissingSlot { slot: 2, incarnation: 1, state: SlotState::Ended };
+/// assert_eq!(missing.to_string(), "slot 2 (its process 1 has ended)");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingSlot {
+    /// The slot.
+    pub slot: usize,
+    /// Its newest process; 0 where none is known.
+    pub incarnation: u64,
+    /// What is known of it.
+    pub state: SlotState,
+}
+
+impl fmt::Display for MissingSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            slot, incarnation, ..
+        } = self;
+        match self.state {
+            SlotState::NotStarted => write!(f, "slot {slot} (never started)"),
+            SlotState::Ended => write!(f, "slot {slot} (its process {incarnation} has ended)"),
+            SlotState::Silent => write!(f, "slot {slot} (its process {incarnation} is silent)"),
+        }
+    }
+}
+
+/// Why a process is not in a group.
+///
+/// ```
+/// use everburn_collectives::elastic::ElasticError;
+///
+/// let text = ElasticError::GivenUp { reason: "slot 1 has no restarts left".into() }.to_string();
+/// assert!(text.contains("no restarts left"));
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ElasticError {
+    /// A rank has ended well, so there is nothing left to do. No failure: end with 0.
+    #[error("the job has finished")]
+    Finished,
+    /// A launcher does not restart ranks any more.
+    #[error("the job was given up: {reason}")]
+    GivenUp {
+        /// Why, in the launcher's words.
+        reason: String,
+    },
+    /// Fewer ranks than the job needs have come.
+    #[error(
+        "generation {generation} did not form within {waited:.1?}: {joined} of at least {min} ranks \
+         have joined; missing: {}; look at their logs, and check that their machines and launchers run",
+        listed(.missing)
+    )]
+    TooFew {
+        /// The generation that was to form.
+        generation: u64,
+        /// How many have joined.
+        joined: usize,
+        /// How many are needed.
+        min: usize,
+        /// All other slots.
+        missing: Vec<MissingSlot>,
+        /// How long this process waited.
+        waited: Duration,
+    },
+    /// The present group trains on and has not let this newcomer in.
+    #[error(
+        "the members of generation {} have not let slot {slot} in within {waited:.1?}: none of them has \
+         joined the next round; not there: {}; they let newcomers in between two steps, so check that they \
+         make progress, or allow more time",
+        .generation - 1, listed(.missing)
+    )]
+    NotLetIn {
+        /// This process's slot.
+        slot: usize,
+        /// The generation that was to form.
+        generation: u64,
+        /// All slots that have not joined.
+        missing: Vec<MissingSlot>,
+        /// How long this process waited.
+        waited: Duration,
+    },
+    /// A newer process of the slot was started, or the launcher has seen this one end.
+    #[error(
+        "slot {slot} goes on without this process: it is number {incarnation}, and {newest} have been \
+         started, {ended} ended; the group went on without it, so its launcher replaced it"
+    )]
+    Expelled {
+        /// The slot.
+        slot: usize,
+        /// This process.
+        incarnation: u64,
+        /// The newest process of the slot.
+        newest: u64,
+        /// The newest that has ended.
+        ended: u64,
+    },
+    /// Nobody but rank 0 could serve the store.
+    #[error(
+        "an elastic job needs a store that outlives its ranks, and `{init_method}` has rank 0 host it: \
+         start the ranks by a launcher that hosts the store (`--ranks`, which sets \
+         TORCHELASTIC_USE_AGENT_STORE=True) and use env://"
+    )]
+    NoLauncherStore {
+        /// The init method.
+        init_method: String,
+    },
+    /// The options contradict themselves.
+    #[error("slot {slot} cannot join: {reason}")]
+    Invalid {
+        /// This process's slot.
+        slot: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The store is not to be found by what is known.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The store failed.
+    #[error("slot {slot} cannot join: {source}")]
+    Store {
+        /// This process's slot.
+        slot: usize,
+        /// What the store said.
+        source: StoreError,
+    },
+}
+
+/// Slots for a message, which stays readable for a thousand of them.
+fn listed(missing: &[MissingSlot]) -> String {
+    const SHOWN: usize = 16;
+    let shown: Vec<String> = missing
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect();
+    let mut text = match shown.is_empty() {
+        true => "none".to_owned(),
+        false => shown.join(", "),
+    };
+    if missing.len() > SHOWN {
+        text.push_str(&format!(" and {} more", missing.len() - SHOWN));
+    }
+    text
+}

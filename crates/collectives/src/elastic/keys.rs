@@ -1,0 +1,98 @@
+//! The names of the keys, and reading what may not be there.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::store::{SharedStore, Store, StoreError};
+
+pub(super) const KEYS: &str = "everburn/elastic";
+
+/// A value that nobody stores: comparing with it changes nothing and tells what is there.
+const NOBODYS_VALUE: &[u8] = b"\0everburn: nobody's value\0";
+
+/// Names below [`KEYS`].
+pub(super) fn key(name: &str) -> String {
+    format!("{KEYS}/{name}")
+}
+
+pub(super) fn newest() -> String {
+    key("newest")
+}
+
+pub(super) fn finished() -> String {
+    key("finished")
+}
+
+pub(super) fn given_up() -> String {
+    key("given_up")
+}
+
+pub(super) fn incarnation(slot: usize) -> String {
+    key(&format!("slot/{slot}/incarnation"))
+}
+
+pub(super) fn ended(slot: usize) -> String {
+    key(&format!("slot/{slot}/ended"))
+}
+
+pub(super) fn joined(generation: u64, slot: usize) -> String {
+    key(&format!("{generation}/joined/{slot}"))
+}
+
+pub(super) fn waiting(generation: u64) -> String {
+    key(&format!("{generation}/waiting"))
+}
+
+pub(super) fn closed(generation: u64) -> String {
+    key(&format!("{generation}/closed"))
+}
+
+/// The prefix of all that the group of a generation stores.
+pub(super) fn group(generation: u64) -> String {
+    key(&format!("{generation}/group"))
+}
+
+/// The value of `key` now, by one request, on every kind of store.
+pub(super) fn peek(store: &dyn Store, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    // What is absent answers with the value that was expected, and is not stored.
+    let value = store.compare_set(key, NOBODYS_VALUE, NOBODYS_VALUE)?;
+    Ok((value != NOBODYS_VALUE).then_some(value))
+}
+
+/// The number under `key`; 0 where there is none.
+pub(super) fn number(store: &dyn Store, key: &str) -> Result<u64, StoreError> {
+    let Some(bytes) = peek(store, key)? else {
+        return Ok(0);
+    };
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    text.parse()
+        .map_err(|_| unreadable(key, &format!("`{}` is no number", text.escape_debug())))
+}
+
+pub(super) fn written(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(value).map_err(|error| StoreError::Invalid {
+        operation: "join",
+        reason: error.to_string(),
+    })
+}
+
+pub(super) fn read<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(bytes).map_err(|error| unreadable(key, &error.to_string()))
+}
+
+pub(super) fn unreadable(key: &str, reason: &str) -> StoreError {
+    StoreError::Protocol {
+        address: key.into(),
+        reason: format!("the entry of another process cannot be read: {reason}"),
+    }
+}
+
+/// Deletes all that belongs to a generation, on behalf of all its members, of whom some may be dead.
+pub(super) fn forget(store: &SharedStore, generation: u64, slots: usize) -> Result<(), StoreError> {
+    for slot in 0..slots {
+        store.delete(&joined(generation, slot))?;
+    }
+    store.delete(&waiting(generation))?;
+    store.delete(&closed(generation))?;
+    crate::transport::forget_meshes(store, &group(generation), slots)
+}

@@ -1,0 +1,95 @@
+//! Who is in a generation.
+
+use serde::{Deserialize, Serialize};
+
+use super::keys;
+use crate::store::{Store, StoreError};
+
+/// A process that is, or wants to be, in a generation.
+///
+/// ```
+/// use everburn_collectives::elastic::Member;
+///
+/// let member = Member { slot: 3, incarnation: 2, committed_step: 40, process: 4711, node: 0 };
+/// assert_eq!(member.to_string(), "slot 3 (process 4711, number 2)");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its slot.
+    pub slot: usize,
+    /// Which process of the slot it is.
+    pub incarnation: u64,
+    /// The last step that it holds whole, as it said when it joined.
+    pub committed_step: u64,
+    /// Its process id on its machine.
+    pub process: u32,
+    /// The number of its machine.
+    pub node: usize,
+}
+
+impl Member {
+    /// Whether this is the same process, whatever it says about its step.
+    #[must_use]
+    pub fn is_same_process(&self, other: &Self) -> bool {
+        (self.slot, self.incarnation) == (other.slot, other.incarnation)
+    }
+}
+
+impl std::fmt::Display for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            slot,
+            process,
+            incarnation,
+            ..
+        } = self;
+        write!(f, "slot {slot} (process {process}, number {incarnation})")
+    }
+}
+
+/// The outcome of a round.
+///
+/// ```
+/// use everburn_collectives::elastic::{Generation, Member};
+///
+/// let member = |slot| Member { slot, incarnation: 1, committed_step: 0, process: 1, node: 0 };
+/// let generation = Generation { number: 1, members: vec![member(0), member(2)], before: vec![] };
+/// assert_eq!(generation.rank_of(&member(2)), Some(1));
+/// assert_eq!(generation.rank_of(&member(1)), None);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Its members by rank, that is in the order of their slots.
+    pub members: Vec<Member>,
+    /// The members of the generation before.
+    pub before: Vec<Member>,
+}
+
+impl Generation {
+    /// The rank of a process in this generation.
+    #[must_use]
+    pub fn rank_of(&self, member: &Member) -> Option<usize> {
+        self.members
+            .iter()
+            .position(|it| it.is_same_process(member))
+    }
+
+    /// The newest generation and its bytes; `None` before the first round has closed.
+    pub(super) fn newest(store: &dyn Store) -> Result<Option<(Self, Vec<u8>)>, StoreError> {
+        let key = keys::newest();
+        let Some(bytes) = keys::peek(store, &key)? else {
+            return Ok(None);
+        };
+        let this: Self = keys::read(&key, &bytes)?;
+        let ordered = this
+            .members
+            .windows(2)
+            .all(|pair| pair[0].slot < pair[1].slot);
+        if this.number == 0 || this.members.is_empty() || !ordered {
+            return Err(keys::unreadable(&key, "no list of members by slot"));
+        }
+        Ok(Some((this, bytes)))
+    }
+}

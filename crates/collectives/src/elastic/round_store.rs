@@ -1,0 +1,133 @@
+//! A generation's part of the store, in which nobody waits for the dead.
+
+use std::time::Duration;
+
+use super::keys;
+use super::member::Member;
+use super::sight::joined_by;
+use crate::store::{Deadline, PrefixStore, Store, StoreError};
+
+/// How often one who waits looks whether the others are still there.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A [`PrefixStore`] whose waits fail once a member of the generation is known to be gone.
+#[derive(Debug)]
+pub(super) struct RoundStore {
+    own: PrefixStore,
+    generation: u64,
+    others: Vec<Member>,
+}
+
+impl RoundStore {
+    pub(super) fn new(
+        own: PrefixStore,
+        generation: u64,
+        rank: usize,
+        mut members: Vec<Member>,
+    ) -> Self {
+        members.remove(rank);
+        Self {
+            own,
+            generation,
+            others: members,
+        }
+    }
+
+    /// Fails once this generation cannot form any more, or will not last.
+    fn whole(&self) -> Result<(), StoreError> {
+        let whole_store = &**self.own.inner();
+        let broken = |member: &Member, what: &str| StoreError::RoundBroken {
+            generation: self.generation,
+            reason: format!("{member} {what}"),
+        };
+        for member in &self.others {
+            if keys::number(whole_store, &keys::ended(member.slot))? >= member.incarnation {
+                return Err(broken(member, "has ended"));
+            }
+        }
+        let next = self.generation + 1;
+        // One request where nobody has joined, which is nearly always.
+        if !whole_store.check(&[&keys::waiting(next)])? {
+            return Ok(());
+        }
+        for member in &self.others {
+            let joined = joined_by(whole_store, next, member.slot)?;
+            if joined.is_some_and(|it| it.is_same_process(member)) {
+                return Err(broken(member, "has gone on to the next round"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits in pieces, and looks at the others in between.
+    fn in_pieces<R>(
+        &self,
+        limit: Duration,
+        mut wait: impl FnMut(Duration) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        let deadline = Deadline::within(limit);
+        loop {
+            let left = deadline.left();
+            match wait(left.min(LOOK)) {
+                Err(StoreError::Timeout {
+                    operation, keys, ..
+                }) => {
+                    self.whole()?;
+                    if deadline.left().is_zero() {
+                        return Err(StoreError::Timeout {
+                            operation,
+                            keys,
+                            waited: deadline.elapsed(),
+                        });
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Store for RoundStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.own.set(key, value)
+    }
+
+    fn get_within(&self, key: &str, deadline: Duration) -> Result<Vec<u8>, StoreError> {
+        self.in_pieces(deadline, |piece| self.own.get_within(key, piece))
+    }
+
+    fn wait_within(&self, keys: &[&str], deadline: Duration) -> Result<(), StoreError> {
+        self.in_pieces(deadline, |piece| self.own.wait_within(keys, piece))
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        self.own.add(key, amount)
+    }
+
+    fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        self.own.compare_set(key, expected, desired)
+    }
+
+    /// Also fails when the generation is broken: who dials a peer again and again asks this in between.
+    fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
+        self.whole()?;
+        self.own.check(keys)
+    }
+
+    fn delete(&self, key: &str) -> Result<bool, StoreError> {
+        self.own.delete(key)
+    }
+
+    fn num_keys(&self) -> Result<u64, StoreError> {
+        self.own.num_keys()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.own.timeout()
+    }
+}

@@ -1,0 +1,188 @@
+//! How a group fails: what each operation is told, and who else is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::core::{Core, Place};
+use super::error::CollectiveError;
+use crate::transport::{Failure, FrameKind, Interruption, encode_abort};
+
+/// Who is told of a failure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tell {
+    Nobody,
+    Others,
+    /// The others, and that it is because a rank did not come in time.
+    OthersOfHang,
+}
+
+impl Core {
+    /// The error of an operation whose waiting was interrupted; fails the group and tells the
+    /// other ranks where this rank is the first to know.
+    pub(crate) fn interrupted(&self, place: &Place, interruption: Interruption) -> CollectiveError {
+        match interruption {
+            Interruption::Failed(failure) => self.failed(place, &failure),
+            Interruption::Gone { peer, cause } => {
+                let error = self.peer_lost(place, peer, cause.clone());
+                self.fail_everywhere(&error, Some(peer), cause);
+                error
+            }
+            Interruption::Deadline { missing } => {
+                self.timed_out(place, missing, place.started.elapsed())
+            }
+        }
+    }
+
+    /// The error of an operation in a group that has failed.
+    pub(crate) fn failed(&self, place: &Place, failure: &Failure) -> CollectiveError {
+        let rank = self.job_rank();
+        if failure.destroyed {
+            return self.destroyed(place);
+        }
+        // A rank that is told that it is lost itself knows better.
+        if let Some(peer) = failure.lost.filter(|lost| *lost != rank) {
+            let cause = if failure.first.is_some() {
+                failure.reason.clone()
+            } else {
+                format!("rank {} noticed that {}", failure.by, failure.reason)
+            };
+            return self.peer_lost(place, peer, cause);
+        }
+        let operation = place.call.to_string();
+        match &failure.first {
+            Some(first) => CollectiveError::Poisoned {
+                rank,
+                operation,
+                first: first.clone(),
+            },
+            None => CollectiveError::Aborted {
+                rank,
+                by: failure.by,
+                reason: failure.reason.clone(),
+                operation,
+                sequence: place.sequence,
+                step: place.step,
+                waited: place.started.elapsed(),
+            },
+        }
+    }
+
+    /// The error of an operation whose deadline has passed; fails the group everywhere.
+    pub(crate) fn timed_out(
+        &self,
+        place: &Place,
+        waiting_for: Vec<usize>,
+        waited: Duration,
+    ) -> CollectiveError {
+        let error = CollectiveError::Timeout {
+            rank: self.job_rank(),
+            waiting_for,
+            operation: place.call.to_string(),
+            sequence: place.sequence,
+            step: place.step,
+            waited,
+        };
+        self.fail_everywhere(&error, None, error.to_string());
+        error
+    }
+
+    pub(crate) fn destroyed(&self, place: &Place) -> CollectiveError {
+        CollectiveError::Destroyed {
+            rank: self.job_rank(),
+            operation: place.call.to_string(),
+        }
+    }
+
+    fn peer_lost(&self, place: &Place, peer: usize, cause: String) -> CollectiveError {
+        CollectiveError::PeerLost {
+            rank: self.job_rank(),
+            peer,
+            operation: place.call.to_string(),
+            sequence: place.sequence,
+            step: place.step,
+            waited: place.started.elapsed(),
+            cause,
+        }
+    }
+
+    /// Fails the group on this rank only: the others find the same error on their own.
+    pub(crate) fn fail_here(&self, error: &CollectiveError) {
+        self.fail(Some(error), None, error.to_string(), Tell::Nobody);
+    }
+
+    /// Fails the group and tells the other ranks why.
+    pub(crate) fn fail_everywhere(
+        &self,
+        error: &CollectiveError,
+        lost: Option<usize>,
+        reason: String,
+    ) {
+        self.fail(Some(error), lost, reason, Tell::Others);
+    }
+
+    /// Gives the group up for a reason that is not an operation's.
+    pub(crate) fn abort(&self, reason: String) {
+        self.fail(None, None, reason, Tell::Others);
+    }
+
+    /// Gives the group up because of what a sub-group of it has failed of, in the words of `reason`.
+    pub(crate) fn abort_because(&self, error: &CollectiveError, reason: String) {
+        let (lost, tell) = match error.root_cause() {
+            CollectiveError::Timeout { .. } => (None, Tell::OthersOfHang),
+            CollectiveError::PeerLost { peer, .. } => (Some(*peer), Tell::Others),
+            _ => (None, Tell::Others),
+        };
+        self.fail(None, lost, reason, tell);
+    }
+
+    /// Fails the group because `peer`, a job rank, has given no sign of life, and tells the others.
+    pub(crate) fn lose_silent(&self, peer: usize, cause: String) {
+        let error = match self.running() {
+            Some(place) => self.peer_lost(&place, peer, cause.clone()),
+            None => CollectiveError::PeerLost {
+                rank: self.job_rank(),
+                peer,
+                operation: "no operation".to_owned(),
+                sequence: self.issued.load(Ordering::Acquire),
+                step: self.step.load(Ordering::Relaxed),
+                waited: Duration::ZERO,
+                cause: cause.clone(),
+            },
+        };
+        self.fail(Some(&error), Some(peer), cause, Tell::OthersOfHang);
+    }
+
+    /// Whether this group or a sub-group of it has failed because a rank did not come in time.
+    pub(crate) fn hangs(&self) -> bool {
+        let failure = self.mailbox.failure();
+        failure.is_some_and(|failure| failure.hang)
+            || self.living_children().iter().any(|child| child.hangs())
+    }
+
+    fn fail(
+        &self,
+        error: Option<&CollectiveError>,
+        lost: Option<usize>,
+        reason: String,
+        tell: Tell,
+    ) {
+        let late = matches!(error, Some(CollectiveError::Timeout { .. }));
+        let hang = late || tell == Tell::OthersOfHang;
+        let first = error.map(|error| Arc::new(error.clone()));
+        let failure = Failure {
+            by: self.job_rank(),
+            lost,
+            reason,
+            first,
+            destroyed: false,
+            hang,
+        };
+        if self.mailbox.fail(&failure) && tell != Tell::Nobody {
+            let step = self.step.load(Ordering::Relaxed);
+            for peer in self.others() {
+                self.send(peer, step, FrameKind::Abort, encode_abort(&failure));
+            }
+        }
+    }
+}

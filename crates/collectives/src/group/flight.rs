@@ -1,0 +1,280 @@
+//! The last operations of a group on one rank, as a flight recorder keeps them: what it was doing
+//! when something went wrong.
+//!
+//! Written in each operation, so it costs little: the slots are there from the start, nothing is
+//! formatted, and the lock is one that a collective takes anyway, to begin and to end its turn.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::core::Place;
+use super::error::ranks;
+use super::signature::Call;
+
+/// How many operations of a group are kept: several steps of a small model, the buckets of one
+/// step of a large one.
+const SLOTS: usize = 32;
+
+/// The value of a label that nobody has set.
+pub(crate) const NO_LABEL: u32 = u32::MAX;
+
+/// How far an operation has come.
+///
+/// ```
+/// use everburn_collectives::group::FlightState;
+///
+/// assert!(FlightState::Failed.is_over() && !FlightState::Queued.is_over());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlightState {
+    /// Issued; those before it in its group are not finished.
+    Queued,
+    /// Under way.
+    Running,
+    /// Finished.
+    Done,
+    /// Ended with an error.
+    Failed,
+}
+
+impl FlightState {
+    /// Whether nothing more will happen.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Done | Self::Failed)
+    }
+}
+
+/// One operation, as [`super::ProcessGroup::flight_record`] tells of it.
+///
+/// ```
+/// use everburn_collectives::group::{FlightState, GroupOptions, ProcessGroup, ReduceOp};
+///
+/// let group = ProcessGroup::alone(GroupOptions::default());
+/// group.set_label(Some(3));
+/// group.all_reduce(vec![1f32; 10], ReduceOp::Sum).wait()?;
+/// let entry = &group.flight_record()[0];
+/// assert_eq!((entry.state, entry.label, entry.bytes), (FlightState::Done, Some(3), Some(40)));
+/// assert!(entry.to_string().starts_with("all_reduce(f32[10], sum) (collective 0, step 0, label 3)"));
+/// # Ok::<(), everburn_collectives::group::CollectiveError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlightEntry {
+    /// Which group: the same number on all its ranks, and 1 for the group of all ranks.
+    pub group: u64,
+    /// For a collective its number in the group; for a message how many collectives had been
+    /// issued before.
+    pub sequence: u64,
+    /// Whether all ranks of the group take part, as in everything but sends and receives.
+    pub collective: bool,
+    /// The step that [`super::ProcessGroup::set_step`] had named.
+    pub step: u64,
+    /// The call, such as `all_reduce(f32[10], sum)`.
+    pub operation: String,
+    /// What [`super::ProcessGroup::set_label`] had said.
+    pub label: Option<u32>,
+    /// How many bytes this rank gives, where the call says so.
+    pub bytes: Option<u64>,
+    /// How far it has come.
+    pub state: FlightState,
+    /// The job ranks that it waits for, or waited for when it failed.
+    pub waiting_for: Vec<usize>,
+    /// How long ago it was issued or, once its turn came, began.
+    pub began: Duration,
+    /// How long ago it ended.
+    pub ended: Option<Duration>,
+}
+
+impl fmt::Display for FlightEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = if self.collective {
+            "collective"
+        } else {
+            "after collective"
+        };
+        write!(f, "{} ({number} {}", self.operation, self.sequence)?;
+        if self.group != super::WORLD {
+            write!(f, " of sub-group {:04x}", self.group & 0xffff)?;
+        }
+        write!(f, ", step {}", self.step)?;
+        if let Some(label) = self.label {
+            write!(f, ", label {label}")?;
+        }
+        let began = self.began.as_secs_f64();
+        match (self.state, self.ended) {
+            (FlightState::Queued, _) => write!(f, "), queued for {began:.1} s")?,
+            (FlightState::Running, _) => write!(f, "), under way for {began:.1} s")?,
+            (state, ended) => {
+                let how = match state {
+                    FlightState::Failed => "failed",
+                    _ => "done",
+                };
+                let ended = ended.unwrap_or_default();
+                let took = self.began.saturating_sub(ended).as_secs_f64();
+                let ago = ended.as_secs_f64();
+                write!(f, "), {how} {ago:.1} s ago after {took:.1} s")?;
+            }
+        }
+        if !self.waiting_for.is_empty() {
+            let waits = if self.state.is_over() {
+                "it waited"
+            } else {
+                "waiting"
+            };
+            write!(f, ", {waits} for {}", ranks(&self.waiting_for))?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// 0 if it has never been used.
+    ticket: u64,
+    record: Option<Record>,
+    /// Whom it waited for when it failed.
+    waiting_for: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    place: Place,
+    label: u32,
+    state: FlightState,
+    ended: Option<Instant>,
+}
+
+/// The slots of one group.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    slots: Vec<Slot>,
+    next: u64,
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            next: 1,
+        }
+    }
+}
+
+impl Flight {
+    /// Notes an operation, in the place of the oldest but the collective that is under way, which
+    /// matters more than any other. The ticket under which it is found again.
+    pub(crate) fn begin(&mut self, place: Place, label: u32, state: FlightState) -> u64 {
+        let under_way = |record: &Record| {
+            record.state == FlightState::Running && matches!(record.place.call, Call::Collective(_))
+        };
+        let mut ticket = self.next;
+        if self.slot(ticket).record.as_ref().is_some_and(under_way) {
+            ticket += 1;
+        }
+        self.next = ticket + 1;
+        let slot = self.slot(ticket);
+        slot.ticket = ticket;
+        slot.record = Some(Record {
+            place,
+            label,
+            state,
+            ended: None,
+        });
+        slot.waiting_for.clear();
+        ticket
+    }
+
+    /// Notes that the turn of `place` has come; its ticket, a new one if so many were issued
+    /// since that its slot was taken.
+    pub(crate) fn run(&mut self, place: &Place, label: u32) -> u64 {
+        let Some(slot) = self.find(place.ticket) else {
+            return self.begin(*place, label, FlightState::Running);
+        };
+        if let Some(record) = &mut slot.record {
+            record.place.started = place.started;
+            record.state = FlightState::Running;
+        }
+        place.ticket
+    }
+
+    /// Notes how an operation ended, and for a failed one whom it waited for.
+    pub(crate) fn end(&mut self, ticket: u64, failed: bool, waiting_for: &[usize]) {
+        let Some(slot) = self.find(ticket) else {
+            return;
+        };
+        if let Some(record) = slot
+            .record
+            .as_mut()
+            .filter(|record| !record.state.is_over())
+        {
+            if failed {
+                slot.waiting_for.extend_from_slice(waiting_for);
+            }
+            record.ended = Some(Instant::now());
+            record.state = if failed {
+                FlightState::Failed
+            } else {
+                FlightState::Done
+            };
+        }
+    }
+
+    /// The operations of group `group`, the oldest first. `members` are its job ranks, and
+    /// `waiting_for` those that its collective under way waits for.
+    pub(crate) fn entries(
+        &self,
+        group: u64,
+        members: &[usize],
+        waiting_for: &[usize],
+    ) -> Vec<FlightEntry> {
+        let now = Instant::now();
+        let mut used: Vec<&Slot> = self.slots.iter().filter(|slot| slot.ticket > 0).collect();
+        used.sort_unstable_by_key(|slot| slot.ticket);
+        let entry = |slot: &Slot| {
+            let record = slot.record?;
+            let place = &record.place;
+            let peer = place.call.peer().and_then(|peer| members.get(peer));
+            let waits = match (record.state, peer) {
+                (FlightState::Queued | FlightState::Done, _) => Vec::new(),
+                (_, Some(peer)) => vec![*peer],
+                (FlightState::Running, None) => waiting_for.to_vec(),
+                (FlightState::Failed, None) => slot.waiting_for.clone(),
+            };
+            Some(FlightEntry {
+                group,
+                sequence: place.sequence,
+                collective: matches!(place.call, Call::Collective(_)),
+                step: place.step,
+                operation: place.call.to_string(),
+                label: (record.label != NO_LABEL).then_some(record.label),
+                bytes: place.call.bytes(),
+                state: record.state,
+                waiting_for: waits,
+                began: now.saturating_duration_since(place.started),
+                ended: record.ended.map(|end| now.saturating_duration_since(end)),
+            })
+        };
+        used.into_iter().filter_map(entry).collect()
+    }
+
+    /// The collective under way.
+    pub(crate) fn running(&self) -> Option<Place> {
+        let records = self.slots.iter().filter_map(|slot| slot.record.as_ref());
+        let running = |record: &Record| {
+            record.state == FlightState::Running && matches!(record.place.call, Call::Collective(_))
+        };
+        let mut records = records.copied();
+        records.find(running).map(|record| record.place)
+    }
+
+    fn slot(&mut self, ticket: u64) -> &mut Slot {
+        &mut self.slots[ticket as usize % SLOTS]
+    }
+
+    fn find(&mut self, ticket: u64) -> Option<&mut Slot> {
+        Some(self.slot(ticket)).filter(|slot| slot.ticket == ticket && ticket > 0)
+    }
+}

@@ -1,0 +1,166 @@
+//! What a rank publishes of itself, and how it is read: it may be of another version, or garbage.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::group::FlightEntry;
+use crate::store::{Store, StoreError};
+
+/// The longest beat that is read. Ours have a few kilobytes.
+const MAX_BYTES: usize = 256 << 10;
+
+/// How many entries of the flight record are published: what is not over, and the last few that are.
+const ENTRIES: usize = 16;
+
+/// The longest text of another rank that is shown.
+const MAX_TEXT: usize = 200;
+
+/// The most ranks that another rank can claim to wait for.
+const MAX_RANKS: usize = 4096;
+
+/// One rank at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Beat {
+    /// Which run of the heartbeat: a restarted rank counts from 1 again.
+    pub(super) life: u64,
+    pub(super) number: u64,
+    /// The rank has ended in good order.
+    pub(super) goodbye: bool,
+    pub(super) generation: u64,
+    pub(super) rank: usize,
+    pub(super) step: u64,
+    /// For people who look into the store; nothing is computed from it.
+    pub(super) unix_seconds: u64,
+    /// In the report of a failure: the job ranks that this one waited for.
+    pub(super) waiting_for: Vec<usize>,
+    pub(super) records: Vec<FlightEntry>,
+}
+
+/// What stands under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    Beat(Box<Beat>),
+    Unreadable,
+    Nothing,
+}
+
+impl Found {
+    pub(super) fn beat(&self) -> Option<&Beat> {
+        match self {
+            Self::Beat(beat) => Some(beat),
+            Self::Unreadable | Self::Nothing => None,
+        }
+    }
+}
+
+/// Under which `member` beats.
+pub(super) fn beat_key(member: usize) -> String {
+    format!("watch/{member}")
+}
+
+/// Under which `member` tells what it was doing when the group of `generation` failed.
+pub(super) fn hang_key(generation: u64, member: usize) -> String {
+    format!("watch/hang/{generation}/{member}")
+}
+
+/// The entries worth publishing: what is not over, and then the newest.
+pub(super) fn newest(mut entries: Vec<FlightEntry>) -> Vec<FlightEntry> {
+    // The oldest that is not over is the one under way; of many behind it the first matter.
+    entries.sort_by_key(|entry| (entry.state.is_over(), entry.ended, Reverse(entry.began)));
+    let unfinished = entries
+        .iter()
+        .take_while(|entry| !entry.state.is_over())
+        .count();
+    entries.drain(unfinished.min(ENTRIES / 2)..unfinished);
+    entries.truncate(ENTRIES);
+    entries
+}
+
+impl Beat {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("plain numbers and strings")
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        // A list would be taken for the fields in their order, and an empty one for a beat.
+        if bytes.len() > MAX_BYTES || bytes.first() != Some(&b'{') {
+            return None;
+        }
+        let mut beat: Self = serde_json::from_slice(bytes).ok()?;
+        beat.waiting_for.truncate(MAX_RANKS);
+        for record in &mut beat.records {
+            record.operation = printable(&record.operation, MAX_TEXT);
+            record.waiting_for.truncate(MAX_RANKS);
+        }
+        Some(beat)
+    }
+}
+
+/// Reads `key` as it stands, without waiting for it.
+pub(super) fn read(store: &dyn Store, key: &str) -> Result<Found, StoreError> {
+    if !store.check(&[key])? {
+        return Ok(Found::Nothing);
+    }
+    match store.get_within(key, Duration::ZERO) {
+        Ok(bytes) => Ok(decoded(&bytes)),
+        // Deleted in between.
+        Err(StoreError::Timeout { .. }) => Ok(Found::Nothing),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads all of `keys` at once; `None` where one of them is not there.
+pub(super) fn read_all(
+    store: &dyn Store,
+    keys: &[String],
+) -> Result<Option<Vec<Found>>, StoreError> {
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    match store.multi_get_within(&keys, Duration::ZERO) {
+        Ok(values) => Ok(Some(values.iter().map(|bytes| decoded(bytes)).collect())),
+        Err(StoreError::Timeout { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn decoded(bytes: &[u8]) -> Found {
+    match Beat::decode(bytes) {
+        Some(beat) => Found::Beat(Box::new(beat)),
+        None => Found::Unreadable,
+    }
+}
+
+/// `text` without what a terminal would obey, and at most `most` characters of it.
+pub(super) fn printable(text: &str, most: usize) -> String {
+    let shown = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().take(most).map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_no_beat_and_missing_fields_are() {
+        for bytes in [
+            &b"\xff\xfe"[..],
+            b"",
+            b"[]",
+            b"{\"number\": \"x\"}",
+            b"{\"records\": 5}",
+        ] {
+            assert_eq!(Beat::decode(bytes), None, "{bytes:?}");
+        }
+        assert_eq!(Beat::decode(&vec![b' '; MAX_BYTES + 1]), None);
+        let beat = Beat::decode(b"{\"number\": 5, \"later\": true}").unwrap();
+        assert_eq!((beat.number, beat.records.len()), (5, 0));
+        assert_eq!(Beat::decode(&beat.encode()), Some(beat));
+    }
+
+    #[test]
+    fn nothing_reaches_the_terminal_as_a_command() {
+        assert_eq!(printable("a\x1b[2Jb\n", 4), "a [2");
+    }
+}

@@ -1,0 +1,127 @@
+//! The report in plain words.
+
+use std::fmt;
+
+use super::report::{Evidence, HangReport, RankActivity};
+use crate::group::ranks;
+
+impl fmt::Display for HangReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stalled = self.stalled.and_then(|rank| self.ranks.get(rank));
+        match stalled {
+            Some(activity) => self.verdict(f, activity)?,
+            None => write!(
+                f,
+                "a rank stalled, but which one cannot be told: nobody says whom it waits for"
+            )?,
+        }
+        write!(
+            f,
+            "\nwhat each rank was doing, as rank {} sees it:",
+            self.reporter
+        )?;
+        for activity in &self.ranks {
+            write!(f, "\n  {activity}")?;
+        }
+        let Some(path) = &self.log else {
+            return Ok(());
+        };
+        let rank = self.stalled.unwrap_or_default();
+        match &self.lines {
+            Ok(lines) => {
+                write!(
+                    f,
+                    "\nthe last lines of rank {rank}'s log, {}:",
+                    path.display()
+                )?;
+                for line in lines {
+                    write!(f, "\n  | {line}")?;
+                }
+                Ok(())
+            }
+            Err(reason) => write!(f, "\nthe log of rank {rank}, {reason}"),
+        }
+    }
+}
+
+impl HangReport {
+    fn verdict(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
+        write!(f, "{} stalled", stalled.name())?;
+        match &self.wanted {
+            Some(wanted) => {
+                let number = if wanted.collective {
+                    format!(" (collective {})", wanted.sequence)
+                } else {
+                    String::new()
+                };
+                let called = match self.has_called {
+                    Some(true) => "it is stuck in",
+                    Some(false) => "it has not called",
+                    None => "it does not do its part in",
+                };
+                write!(
+                    f,
+                    " at step {}: {called} {}{number}, in which {} waited for it",
+                    wanted.step,
+                    wanted.operation,
+                    ranks(&self.waiting)
+                )?;
+            }
+            None => write!(f, ": others waited for it, and it for nobody")?,
+        }
+        let state = match (stalled.evidence, stalled.alive) {
+            (Evidence::Answer, _) => {
+                "it has answered since, so it was busy in its own work for too long".to_owned()
+            }
+            (_, true) => "its heartbeat goes on, so it is busy or stuck in its own work (an endless \
+                          loop, a slow or full disk): look at its log, or where it is with a debugger"
+                .to_owned(),
+            (_, false) => {
+                let since = match stalled.silent_for {
+                    Some(silence) => format!(" for {:.1} s", silence.as_secs_f64()),
+                    None => String::new(),
+                };
+                format!(
+                    "it has given no sign of life{since}: check whether its process is stopped \
+                     (SIGSTOP, a debugger) or swapped out, and whether its machine is still there"
+                )
+            }
+        };
+        write!(f, "\n  {state}")
+    }
+}
+
+impl RankActivity {
+    fn name(&self) -> String {
+        if self.member == self.rank {
+            return format!("rank {}", self.rank);
+        }
+        format!("rank {} (slot {})", self.rank, self.member)
+    }
+}
+
+impl fmt::Display for RankActivity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.name())?;
+        match self.evidence {
+            Evidence::Unreadable => return write!(f, "what it published is unreadable"),
+            Evidence::Nothing => return write!(f, "it has published nothing"),
+            Evidence::Answer | Evidence::Beat => {}
+        }
+        write!(f, "at step {}, ", self.step.unwrap_or_default())?;
+        match &self.doing {
+            Some(entry) if entry.state == crate::group::FlightState::Done => {
+                write!(f, "in no operation; its last: {entry}")?;
+            }
+            Some(entry) => entry.fmt(f)?,
+            None => write!(f, "in no operation so far")?,
+        }
+        match (self.evidence, self.silent_for) {
+            (Evidence::Beat, Some(silence)) => {
+                write!(f, " (its last beat, {:.1} s ago)", silence.as_secs_f64())
+            }
+            (Evidence::Beat, None) => write!(f, " (its last beat)"),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Which rank the others wait for, directly or by way of ranks that wait themselves.
+//!
+//! Ranks are nodes, "waits for" is an edge. The stalled rank is one that is waited for and waits for
+//! nobody. A rank that has not answered counts as waiting only while its heartbeat goes on: what a
+//! stopped one said last is not what it is doing. All ranks decide from the same answers, and ties
+//! are broken by the answers alone, so all name the same rank.
+
+use std::cmp::Reverse;
+
+use crate::group::{FlightEntry, FlightState};
+
+/// What is known of one rank.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Testimony {
+    /// It has told what it was doing when the group failed.
+    pub(super) answered: bool,
+    /// Its heartbeat goes on.
+    pub(super) alive: bool,
+    /// The job ranks that its error names.
+    pub(super) waiting_for: Vec<usize>,
+    pub(super) records: Vec<FlightEntry>,
+}
+
+impl Testimony {
+    /// The ranks that it waits for.
+    fn edges(&self, own: usize) -> Vec<usize> {
+        if !self.answered && !self.alive {
+            return Vec::new();
+        }
+        let waits = |entry: &&FlightEntry| {
+            let ended = self.answered && entry.state == FlightState::Failed;
+            ended || entry.state == FlightState::Running
+        };
+        let of_records = self.records.iter().filter(waits);
+        let mut edges: Vec<usize> = of_records
+            .flat_map(|entry| &entry.waiting_for)
+            .chain(self.waiting_for.iter().filter(|_| self.answered))
+            .copied()
+            .filter(|rank| *rank != own)
+            .collect();
+        edges.sort_unstable();
+        edges.dedup();
+        edges
+    }
+
+    /// How many collectives of `group` it has called.
+    fn progress(&self, group: u64) -> u64 {
+        let of_group = self.records.iter().filter(|entry| entry.group == group);
+        let called = of_group.filter(|entry| entry.collective);
+        called.map(|entry| entry.sequence + 1).max().unwrap_or(0)
+    }
+}
+
+/// The rank that stalled, if it can be told.
+pub(super) fn stalled(ranks: &[Testimony]) -> Option<usize> {
+    let all_edges: Vec<Vec<usize>> = (0..ranks.len())
+        .map(|rank| ranks[rank].edges(rank))
+        .collect();
+    let votes = |rank: usize| {
+        all_edges
+            .iter()
+            .filter(|edges| edges.contains(&rank))
+            .count()
+    };
+    let wanted: Vec<usize> = (0..ranks.len()).filter(|rank| votes(*rank) > 0).collect();
+    let idle = |rank: &usize| all_edges[*rank].is_empty();
+    let mut suspects: Vec<usize> = wanted.iter().copied().filter(idle).collect();
+    if suspects.is_empty() {
+        // In a circle, or nobody knows whom it waits for.
+        suspects = wanted;
+    }
+    if suspects.is_empty() {
+        suspects = (0..ranks.len())
+            .filter(|rank| !ranks[*rank].answered)
+            .collect();
+    }
+    suspects.into_iter().min_by_key(|rank| {
+        let testimony = &ranks[*rank];
+        let group = wanted_in(ranks, *rank).map_or(crate::group::WORLD, |entry| entry.group);
+        let behind = testimony.progress(group);
+        (
+            testimony.answered,
+            testimony.alive,
+            behind,
+            Reverse(votes(*rank)),
+            *rank,
+        )
+    })
+}
+
+/// The operation in which others wait for `rank`: the earliest.
+pub(super) fn wanted_in(ranks: &[Testimony], rank: usize) -> Option<&FlightEntry> {
+    let answered = ranks.iter().filter(|testimony| testimony.answered);
+    let entries = answered.flat_map(|testimony| &testimony.records);
+    let waiting = entries.filter(|entry| entry.waiting_for.contains(&rank));
+    waiting.min_by_key(|entry| (entry.step, !entry.collective, entry.sequence, entry.group))
+}
+
+/// Whether `testimony` shows the call that others wait in, or a later one of the same group;
+/// `None` if it shows nothing of that group.
+pub(super) fn has_called(testimony: &Testimony, wanted: &FlightEntry) -> Option<bool> {
+    if !wanted.collective || testimony.records.is_empty() {
+        return None;
+    }
+    Some(testimony.progress(wanted.group) > wanted.sequence)
+}
+
+/// What a rank is or was doing: the operation under way, else the one that failed, else the last.
+pub(super) fn doing(records: &[FlightEntry]) -> Option<&FlightEntry> {
+    let order = |entry: &&FlightEntry| match entry.state {
+        FlightState::Running => 0,
+        FlightState::Failed => 1,
+        FlightState::Queued => 2,
+        FlightState::Done => 3,
+    };
+    records
+        .iter()
+        .min_by_key(|entry| (order(entry), entry.waiting_for.is_empty(), entry.ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn entry(sequence: u64, state: FlightState, waiting_for: &[usize]) -> FlightEntry {
+        FlightEntry {
+            group: 1,
+            sequence,
+            collective: true,
+            step: 50,
+            operation: "barrier".to_owned(),
+            label: None,
+            bytes: None,
+            state,
+            waiting_for: waiting_for.to_vec(),
+            began: Duration::from_secs(2),
+            ended: None,
+        }
+    }
+
+    fn rank(answered: bool, records: Vec<FlightEntry>) -> Testimony {
+        Testimony {
+            answered,
+            alive: answered,
+            waiting_for: Vec::new(),
+            records,
+        }
+    }
+
+    #[test]
+    fn a_chain_of_waiting_ranks_is_followed_to_its_end() {
+        // In a ring that stopped in the middle each waits for its neighbour.
+        let failed = |waiting_for: usize| vec![entry(57, FlightState::Failed, &[waiting_for])];
+        let stopped = rank(false, vec![entry(57, FlightState::Running, &[3])]);
+        let ranks = [
+            rank(true, failed(3)),
+            stopped,
+            rank(true, failed(1)),
+            rank(true, failed(2)),
+        ];
+        assert_eq!(stalled(&ranks), Some(1));
+        assert_eq!(wanted_in(&ranks, 1).map(|entry| entry.sequence), Some(57));
+        assert_eq!(
+            has_called(&ranks[1], wanted_in(&ranks, 1).unwrap()),
+            Some(true)
+        );
+    }
+
+    #[test]
+    fn a_rank_that_lives_and_waits_elsewhere_is_not_to_blame() {
+        let mut patient = rank(false, vec![entry(9, FlightState::Running, &[2])]);
+        patient.alive = true;
+        let busy = Testimony {
+            alive: true,
+            ..rank(false, vec![entry(8, FlightState::Done, &[])])
+        };
+        let ranks = [
+            rank(true, vec![entry(57, FlightState::Failed, &[1, 2])]),
+            patient,
+            busy,
+        ];
+        assert_eq!(stalled(&ranks), Some(2));
+    }
+
+    #[test]
+    fn of_two_that_stalled_the_one_further_behind_is_named() {
+        let ranks = [
+            rank(true, vec![entry(57, FlightState::Failed, &[1, 2])]),
+            rank(false, vec![entry(56, FlightState::Done, &[])]),
+            rank(false, vec![entry(55, FlightState::Done, &[])]),
+        ];
+        assert_eq!(stalled(&ranks), Some(2));
+        assert_eq!(
+            stalled(&[rank(true, Vec::new()), rank(true, Vec::new())]),
+            None
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! Ranks that stall: who they are is told by all others.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_collectives::watch::{Evidence, HangReport, Watch, WatchOptions};
+
+use crate::harness::{Meeting, WIRES, Wire, error, on_all_ranks, options};
+
+/// Beats so seldom that on a busy machine none is taken for missing, and so often that there are some within a
+/// short deadline.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+fn watch(store: &SharedStore, group: &ProcessGroup, silence: Option<Duration>) -> Watch {
+    let options = WatchOptions {
+        interval: INTERVAL,
+        silence,
+    };
+    let (rank, size) = (group.rank(), group.world_size());
+    let watch = Watch::start(store.clone(), rank, size, options).unwrap();
+    watch.follow(group);
+    watch
+}
+
+/// Rank 1 of 3 does one step and then never calls again; what the others report.
+fn reports_of_a_rank_that_never_calls(
+    wire: Wire,
+    store: &SharedStore,
+    log: Option<&Path>,
+    before: impl Fn() + Sync,
+) -> Vec<Option<HangReport>> {
+    let options = GroupOptions {
+        timeout: Some(Duration::from_millis(500)),
+        ..options()
+    };
+    let meeting = Meeting::of(3);
+    on_all_ranks(wire, 3, options, |group| {
+        let watch = watch(store, &group, None);
+        group.set_step(49);
+        group.barrier().wait().unwrap();
+        meeting.wait();
+        before();
+        if group.rank() == 1 {
+            meeting.wait();
+            return None;
+        }
+        group.set_step(50);
+        group.set_label(Some(2));
+        let mut values = vec![1f32; 5];
+        let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
+        let report = watch.report(&error, &|member| {
+            log.map(Path::to_owned).filter(|_| member == 1)
+        });
+        meeting.wait();
+        Some(report.expect("a deadline has passed"))
+    })
+}
+
+#[test]
+fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rank1.log");
+    std::fs::write(&path, "reading\nthe disk is slow\n").unwrap();
+    for wire in WIRES {
+        let store: SharedStore = Arc::new(HashStore::new());
+        let log = Some(&*path);
+        let reports = reports_of_a_rank_that_never_calls(wire, &store, log, || {});
+        for report in reports.iter().flatten() {
+            assert_eq!(
+                (report.stalled, &*report.waiting),
+                (Some(1), &[0, 2][..]),
+                "{report}"
+            );
+            assert_eq!(report.has_called, Some(false), "{report}");
+            let text = report.to_string();
+            for part in [
+                "rank 1 stalled at step 50: it has not called all_reduce(f32[5], sum) (collective 1)",
+                "in which ranks 0, 2 waited for it",
+                "its heartbeat goes on, so it is busy or stuck in its own work",
+                "rank 1: at step 49, in no operation; its last: barrier (collective 0, step 49), done",
+                "all_reduce(f32[5], sum) (collective 1, step 50, label 2), failed",
+                "it waited for rank 1",
+                "rank1.log:\n  | reading\n  | the disk is slow",
+            ] {
+                assert!(text.contains(part), "{part} in:\n{text}");
+            }
+        }
+        assert_eq!(reports.iter().flatten().count(), 2);
+    }
+}
+
+#[test]
+fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
+    let store: SharedStore = Arc::new(HashStore::new());
+    let garbage = || {
+        for key in ["watch/hang/0/0", "watch/hang/0/2", "watch/hang/0/1"] {
+            store.set(key, b"\xff\x00{{{{").unwrap();
+        }
+    };
+    let reports = reports_of_a_rank_that_never_calls(Wire::Threads, &store, None, garbage);
+    for report in reports.iter().flatten() {
+        assert_eq!(report.stalled, Some(1), "{report}");
+        assert_eq!(report.ranks[1].evidence, Evidence::Unreadable);
+        let text = report.to_string();
+        assert!(
+            text.contains("rank 1: what it published is unreadable"),
+            "{text}"
+        );
+        // What this rank knows of itself does not come from the store.
+        assert_eq!(report.ranks[report.reporter].evidence, Evidence::Answer);
+    }
+}
+
+#[test]
+fn a_rank_that_falls_silent_is_lost_and_named_by_all_others() {
+    for wire in WIRES {
+        let store: SharedStore = Arc::new(HashStore::new());
+        let meeting = Meeting::of(3);
+        on_all_ranks(wire, 3, options(), |group| {
+            // Long enough for a busy machine to beat in.
+            let watch = watch(&store, &group, Some(Duration::from_secs(2)));
+            group.set_step(49);
+            group.barrier().wait().unwrap();
+            meeting.wait();
+            if group.rank() == 1 {
+                watch.fall_silent();
+                meeting.wait();
+                return;
+            }
+            group.set_step(50);
+            let error = error(group.barrier().wait());
+            assert!(
+                matches!(
+                    error,
+                    CollectiveError::PeerLost {
+                        peer: 1,
+                        step: 50,
+                        ..
+                    }
+                ),
+                "{error:?}"
+            );
+            let text = error.to_string();
+            assert!(text.contains("has given no sign of life for"), "{text}");
+            assert!(
+                text.contains("its last was at step 49, in or after barrier"),
+                "{text}"
+            );
+            let report = watch.report(&error, &|_| None).expect("a rank is silent");
+            assert_eq!(report.stalled, Some(1), "{report}");
+            let text = report.to_string();
+            let verdict = "rank 1 stalled at step 50: it has not called barrier (collective 1)";
+            assert!(text.contains(verdict), "{text}");
+            assert!(text.contains("it has given no sign of life for"), "{text}");
+            meeting.wait();
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_ends_in_good_order_and_one_that_dies_are_no_hang() {
+    let store: SharedStore = Arc::new(HashStore::new());
+    let meeting = Meeting::of(2);
+    on_all_ranks(Wire::Tcp, 2, options(), |group| {
+        let watch = watch(&store, &group, None);
+        group.barrier().wait().unwrap();
+        meeting.wait();
+        if group.rank() == 1 {
+            drop(watch);
+            let beat = store.get("watch/1").unwrap();
+            assert!(
+                String::from_utf8(beat)
+                    .unwrap()
+                    .contains("\"goodbye\":true")
+            );
+            group.sever();
+            meeting.wait();
+            return;
+        }
+        let error = error(group.barrier().wait());
+        assert!(
+            matches!(error, CollectiveError::PeerLost { .. }),
+            "{error:?}"
+        );
+        assert!(watch.report(&error, &|_| None).is_none());
+        meeting.wait();
+    });
+}
+
+#[test]
+fn a_watch_that_cannot_do_is_refused() {
+    let store: SharedStore = Arc::new(HashStore::new());
+    let hasty = WatchOptions {
+        silence: Some(Duration::from_secs(1)),
+        ..WatchOptions::default()
+    };
+    let text = Watch::start(store, 0, 1, hasty).unwrap_err().to_string();
+    assert!(
+        text.contains("a silence of at least twice as much"),
+        "{text}"
+    );
+}

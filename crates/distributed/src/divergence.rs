@@ -1,0 +1,82 @@
+//! Whose replica is no longer that of the others.
+
+use burn::module::Module;
+use everburn_collectives::group::ProcessGroup;
+use sha2::{Digest, Sha256};
+
+use crate::error::DdpError;
+use crate::replicas::{FINGERPRINT_BYTES, fingerprint, read_trained};
+
+/// Replicas that are not equal.
+///
+/// ```
+/// use everburn_distributed::Divergence;
+///
+/// let found = Divergence { ranks: vec![1], parameter: "fc1.weight".into(), trusted: Some(0) };
+/// assert!(!found.ranks.contains(&found.trusted.unwrap()));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// The ranks whose parameters are not those of most ranks; where there is no majority, those that
+    /// differ from rank 0.
+    pub ranks: Vec<usize>,
+    /// The path of the first parameter that differs.
+    pub parameter: String,
+    /// A rank of the majority; `None` where nobody can say who is right.
+    pub trusted: Option<usize>,
+}
+
+/// Compares the trained parameters of all ranks of `group` by hash, all of which call it, and tells whose are
+/// others than those of most ranks; `None` where all are equal. Then 32 bytes a rank travel.
+///
+/// # Errors
+/// [`DdpError::Collective`] if the exchange fails; [`DdpError::Read`] if a device does not give the numbers.
+pub fn find_divergence<M: Module>(
+    model: &M,
+    group: &ProcessGroup,
+) -> Result<Option<Divergence>, DdpError> {
+    let tensors = read_trained(model)?;
+    let hashes = tensors.iter().flat_map(|(_, data)| fingerprint(data));
+    let hashes = hashes.collect::<Vec<u8>>();
+    let all = group.all_gather(Sha256::digest(&hashes).to_vec()).wait()?;
+    if all.iter().all(|theirs| *theirs == all[0]) {
+        return Ok(None);
+    }
+    let every = group.all_gather(hashes).wait()?;
+    let trusted = majority(&all);
+    let reference = trusted.unwrap_or(0);
+    let differs = |rank: &usize| all[*rank] != all[reference];
+    let ranks = (0..all.len()).filter(differs).collect::<Vec<_>>();
+    let pairs = |rank: usize| {
+        let theirs = every[rank].chunks(FINGERPRINT_BYTES);
+        every[reference].chunks(FINGERPRINT_BYTES).zip(theirs)
+    };
+    let first = ranks.iter();
+    let first = first.filter_map(|rank| pairs(*rank).position(|(a, b)| a != b));
+    let first = first.min().unwrap_or(0);
+    Ok(Some(Divergence {
+        parameter: tensors[first].0.path.clone(),
+        ranks,
+        trusted,
+    }))
+}
+
+/// The first rank of those that agree and are more than half.
+fn majority(all: &[Vec<u8>]) -> Option<usize> {
+    let votes = |rank: &usize| all.iter().filter(|theirs| **theirs == all[*rank]).count();
+    (0..all.len()).find(|rank| 2 * votes(rank) > all.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::majority;
+
+    #[test]
+    fn more_than_half_must_agree() {
+        let ranks = |text: &str| text.bytes().map(|byte| vec![byte]).collect::<Vec<_>>();
+        assert_eq!(majority(&ranks("baa")), Some(1));
+        assert_eq!(majority(&ranks("ab")), None);
+        assert_eq!(majority(&ranks("aabb")), None);
+        assert_eq!(majority(&ranks("abbb")), Some(1));
+    }
+}

@@ -1,0 +1,397 @@
+//! Softmax and its logarithm over rows, forward and backward.
+//!
+//! A row is read three times, for its maximum, its sum and its result: from the cache, after the
+//! first time.
+
+#[cfg(test)]
+mod tests;
+
+use pulp::{Simd, WithSimd};
+
+use crate::elementary::exp;
+use crate::error::{KernelError, check_length, product};
+use crate::isa::InstructionSet;
+use crate::lanes::{keep, load, map, sum};
+use crate::parallel::each_piece;
+
+const SOFTMAX: &str = "softmax";
+const CAUSAL_SOFTMAX: &str = "causal_softmax";
+const LOG_SOFTMAX: &str = "log_softmax";
+
+/// About how many values a task takes.
+const PIECE: usize = 1 << 13;
+
+/// What a value costs, in values moved.
+const COST: usize = 2;
+
+/// Writes `exp(input) / sum(exp(input))` of each row to `output`; both are `[rows, columns]`.
+///
+/// The maximum of a row is taken away first, so nothing overflows. Minus infinity becomes zero; a row
+/// of nothing else becomes not-a-number, as in PyTorch.
+///
+/// ```
+/// let mut output = [0.0; 4];
+/// let input = [0.0, 0.0, f32::NEG_INFINITY, 100.0];
+/// everburn_kernels::softmax([2, 2], &input, &mut output)?;
+/// assert_eq!(output, [0.5, 0.5, 0.0, 1.0]);
+/// # Ok::<(), everburn_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// Slices of other lengths than the shape says.
+pub fn softmax(
+    [rows, columns]: [usize; 2],
+    input: &[f32],
+    output: &mut [f32],
+) -> Result<(), KernelError> {
+    let length = product(SOFTMAX, &[rows, columns])?;
+    check_length(SOFTMAX, "input", length, input.len())?;
+    check_length(SOFTMAX, "output", length, output.len())?;
+    forward(InstructionSet::best(), Rows::whole(columns), input, output);
+    Ok(())
+}
+
+/// Writes the gradient with respect to the input of [`softmax`], from its `output`.
+///
+/// # Errors
+/// Slices of other lengths than the shape says.
+pub fn softmax_backward(
+    [rows, columns]: [usize; 2],
+    output: &[f32],
+    gradient: &[f32],
+    input_grad: &mut [f32],
+) -> Result<(), KernelError> {
+    let length = product(SOFTMAX, &[rows, columns])?;
+    check_length(SOFTMAX, "output", length, output.len())?;
+    check_length(SOFTMAX, "gradient", length, gradient.len())?;
+    check_length(SOFTMAX, "input_grad", length, input_grad.len())?;
+    let set = InstructionSet::best();
+    backward(set, Rows::whole(columns), [output, gradient], input_grad);
+    Ok(())
+}
+
+/// The softmax of `scale * scores` for tokens that look at themselves and at those before them;
+/// `scores` and `shares` are `[matrices, length, length]`.
+///
+/// Row `r` of a matrix is the softmax of its columns `0..=r`; the others are not read and become
+/// zero.
+///
+/// ```
+/// let mut shares = [7.0; 4];
+/// everburn_kernels::causal_softmax([1, 2], 0.5, &[3.0, 9.0, 4.0, 4.0], &mut shares)?;
+/// assert_eq!(shares, [1.0, 0.0, 0.5, 0.5]);
+/// # Ok::<(), everburn_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// Slices of other lengths than the shape says.
+pub fn causal_softmax(
+    [matrices, length]: [usize; 2],
+    scale: f32,
+    scores: &[f32],
+    shares: &mut [f32],
+) -> Result<(), KernelError> {
+    let values = product(CAUSAL_SOFTMAX, &[matrices, length, length])?;
+    check_length(CAUSAL_SOFTMAX, "scores", values, scores.len())?;
+    check_length(CAUSAL_SOFTMAX, "shares", values, shares.len())?;
+    let set = InstructionSet::best();
+    forward(set, Rows::causal(length, scale), scores, shares);
+    Ok(())
+}
+
+/// Writes the gradient with respect to the scores of [`causal_softmax`], from its `shares`: zero for
+/// what is not looked at.
+///
+/// # Errors
+/// Slices of other lengths than the shape says.
+pub fn causal_softmax_backward(
+    [matrices, length]: [usize; 2],
+    scale: f32,
+    shares: &[f32],
+    gradient: &[f32],
+    scores_grad: &mut [f32],
+) -> Result<(), KernelError> {
+    let values = product(CAUSAL_SOFTMAX, &[matrices, length, length])?;
+    check_length(CAUSAL_SOFTMAX, "shares", values, shares.len())?;
+    check_length(CAUSAL_SOFTMAX, "gradient", values, gradient.len())?;
+    check_length(CAUSAL_SOFTMAX, "scores_grad", values, scores_grad.len())?;
+    let (set, rows) = (InstructionSet::best(), Rows::causal(length, scale));
+    backward(set, rows, [shares, gradient], scores_grad);
+    Ok(())
+}
+
+/// Writes `input - ln(sum(exp(input)))` of each row to `output`; both are `[rows, columns]`.
+///
+/// ```
+/// let mut output = [0.0; 2];
+/// everburn_kernels::log_softmax([1, 2], &[200.0, 0.0], &mut output)?;
+/// assert_eq!(output, [0.0, -200.0]);
+/// # Ok::<(), everburn_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// Slices of other lengths than the shape says.
+pub fn log_softmax(
+    [rows, columns]: [usize; 2],
+    input: &[f32],
+    output: &mut [f32],
+) -> Result<(), KernelError> {
+    let length = product(LOG_SOFTMAX, &[rows, columns])?;
+    check_length(LOG_SOFTMAX, "input", length, input.len())?;
+    check_length(LOG_SOFTMAX, "output", length, output.len())?;
+    let (set, rows) = (InstructionSet::best(), Rows::logarithm(columns));
+    forward(set, rows, input, output);
+    Ok(())
+}
+
+/// Writes the gradient with respect to the input of [`log_softmax`], from its `output`.
+///
+/// # Errors
+/// Slices of other lengths than the shape says.
+pub fn log_softmax_backward(
+    [rows, columns]: [usize; 2],
+    output: &[f32],
+    gradient: &[f32],
+    input_grad: &mut [f32],
+) -> Result<(), KernelError> {
+    let length = product(LOG_SOFTMAX, &[rows, columns])?;
+    check_length(LOG_SOFTMAX, "output", length, output.len())?;
+    check_length(LOG_SOFTMAX, "gradient", length, gradient.len())?;
+    check_length(LOG_SOFTMAX, "input_grad", length, input_grad.len())?;
+    let (set, rows) = (InstructionSet::best(), Rows::logarithm(columns));
+    backward(set, rows, [output, gradient], input_grad);
+    Ok(())
+}
+
+fn forward(set: InstructionSet, rows: Rows, input: &[f32], output: &mut [f32]) {
+    let (piece, work) = (rows.piece(), COST * input.len());
+    each_piece(output, piece, work, |index, output| {
+        let first = index * piece;
+        set.run(Forward {
+            rows: rows.from(first),
+            input: &input[first..][..output.len()],
+            output,
+        });
+    });
+}
+
+fn backward(
+    set: InstructionSet,
+    rows: Rows,
+    [output, gradient]: [&[f32]; 2],
+    input_grad: &mut [f32],
+) {
+    let (piece, work) = (rows.piece(), COST * output.len());
+    each_piece(input_grad, piece, work, |index, input_grad| {
+        let first = index * piece;
+        set.run(Backward {
+            rows: rows.from(first),
+            output: &output[first..][..input_grad.len()],
+            gradient: &gradient[first..][..input_grad.len()],
+            input_grad,
+        });
+    });
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Whole,
+    Causal,
+    Logarithm,
+}
+
+/// What is done with rows, and which the first is.
+#[derive(Clone, Copy)]
+struct Rows {
+    kind: Kind,
+    columns: usize,
+    first: usize,
+    scale: f32,
+}
+
+impl Rows {
+    fn whole(columns: usize) -> Self {
+        Self {
+            kind: Kind::Whole,
+            columns,
+            first: 0,
+            scale: 1.0,
+        }
+    }
+
+    fn causal(columns: usize, scale: f32) -> Self {
+        Self {
+            kind: Kind::Causal,
+            scale,
+            ..Self::whole(columns)
+        }
+    }
+
+    fn logarithm(columns: usize) -> Self {
+        Self {
+            kind: Kind::Logarithm,
+            ..Self::whole(columns)
+        }
+    }
+
+    /// How many values a task takes: whole rows.
+    fn piece(self) -> usize {
+        (PIECE / self.columns.max(1)).max(1) * self.columns
+    }
+
+    /// The rows from value `index` on.
+    fn from(self, index: usize) -> Self {
+        Self {
+            first: index / self.columns,
+            ..self
+        }
+    }
+
+    /// How many columns of row `row` count.
+    #[inline(always)]
+    fn visible(self, row: usize) -> usize {
+        match self.kind {
+            Kind::Causal => (self.first + row) % self.columns + 1,
+            Kind::Whole | Kind::Logarithm => self.columns,
+        }
+    }
+}
+
+/// The largest value of `row` times `scale`. What becomes of not-a-number does not matter: it makes
+/// the sum one, too.
+#[inline(always)]
+fn maximum<S: Simd>(simd: S, row: &[f32], scale: S::f32s) -> f32 {
+    let lowest = simd.splat_f32s(f32::NEG_INFINITY);
+    let (vectors, rest) = S::as_simd_f32s(row);
+    let mut highest = lowest;
+    for &values in vectors {
+        highest = simd.max_f32s(highest, simd.mul_f32s(values, scale));
+    }
+    if !rest.is_empty() {
+        let values = simd.mul_f32s(load(simd, rest), scale);
+        highest = simd.max_f32s(highest, keep(simd, values, rest.len(), f32::NEG_INFINITY));
+    }
+    simd.reduce_max_f32s(highest)
+}
+
+struct Forward<'a> {
+    rows: Rows,
+    input: &'a [f32],
+    output: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let rows = self.rows;
+        let scale = simd.splat_f32s(rows.scale);
+        let pairs = self.input.chunks(rows.columns);
+        let pairs = pairs.zip(self.output.chunks_mut(rows.columns));
+        for (row, (input, output)) in pairs.enumerate() {
+            let (input, _) = input.split_at(rows.visible(row));
+            let (output, hidden) = output.split_at_mut(input.len());
+            hidden.fill(0.0);
+            let highest = simd.splat_f32s(maximum(simd, input, scale));
+            if rows.kind == Kind::Logarithm {
+                let total = sum(
+                    simd,
+                    [input],
+                    #[inline(always)]
+                    |[x]| exp(simd, simd.sub_f32s(x, highest)),
+                );
+                let logarithm = simd.splat_f32s(total.ln() as f32);
+                map(
+                    simd,
+                    [input],
+                    output,
+                    #[inline(always)]
+                    |[x]| simd.sub_f32s(simd.sub_f32s(x, highest), logarithm),
+                );
+                continue;
+            }
+            map(
+                simd,
+                [input],
+                output,
+                #[inline(always)]
+                |[x]| exp(simd, simd.sub_f32s(simd.mul_f32s(x, scale), highest)),
+            );
+            let total = sum(
+                simd,
+                [&*output],
+                #[inline(always)]
+                |[x]| x,
+            );
+            let share = simd.splat_f32s((1.0 / total) as f32);
+            let (vectors, rest) = S::as_mut_simd_f32s(output);
+            for value in vectors {
+                *value = simd.mul_f32s(*value, share);
+            }
+            for value in rest {
+                *value *= (1.0 / total) as f32;
+            }
+        }
+    }
+}
+
+struct Backward<'a> {
+    rows: Rows,
+    output: &'a [f32],
+    gradient: &'a [f32],
+    input_grad: &'a mut [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let rows = self.rows;
+        let scale = simd.splat_f32s(rows.scale);
+        let given = self.output.chunks(rows.columns);
+        let given = given.zip(self.gradient.chunks(rows.columns));
+        let targets = self.input_grad.chunks_mut(rows.columns);
+        for (row, ((output, gradient), target)) in given.zip(targets).enumerate() {
+            let visible = rows.visible(row);
+            let [output, gradient] = [output, gradient].map(|values| &values[..visible]);
+            let (target, hidden) = target.split_at_mut(visible);
+            hidden.fill(0.0);
+            if rows.kind == Kind::Logarithm {
+                let total = sum(
+                    simd,
+                    [gradient],
+                    #[inline(always)]
+                    |[gradient]| gradient,
+                );
+                let total = simd.splat_f32s(-total as f32);
+                map(
+                    simd,
+                    [output, gradient],
+                    target,
+                    #[inline(always)]
+                    |[y, gradient]| simd.mul_add_e_f32s(exp(simd, y), total, gradient),
+                );
+                continue;
+            }
+            let mean = sum(
+                simd,
+                [output, gradient],
+                #[inline(always)]
+                |[y, gradient]| simd.mul_f32s(y, gradient),
+            );
+            let mean = simd.splat_f32s(mean as f32);
+            map(
+                simd,
+                [output, gradient],
+                target,
+                #[inline(always)]
+                |[y, gradient]| {
+                    let distance = simd.sub_f32s(gradient, mean);
+                    simd.mul_f32s(simd.mul_f32s(y, scale), distance)
+                },
+            );
+        }
+    }
+}

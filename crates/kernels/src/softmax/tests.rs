@@ -1,0 +1,140 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::sample::{assert_close, doubles, on_threads, quotients, values};
+
+/// By definition; `None` in the place of what is not looked at.
+fn define(rows: Rows, input: &[f64]) -> Vec<Option<f64>> {
+    let mut output = Vec::new();
+    for (row, values) in input.chunks(rows.columns.max(1)).enumerate() {
+        let visible = rows.visible(row);
+        let scaled = values[..visible]
+            .iter()
+            .map(|value| value * f64::from(rows.scale));
+        let total: f64 = scaled.clone().map(f64::exp).sum();
+        output.extend(scaled.map(|value| match rows.kind {
+            Kind::Logarithm => Some(value - total.ln()),
+            Kind::Whole | Kind::Causal => Some(value.exp() / total),
+        }));
+        output.extend((visible..rows.columns).map(|_| None));
+    }
+    output
+}
+
+fn run(set: InstructionSet, rows: Rows, input: &[f32], gradient: &[f32]) -> [Vec<f32>; 2] {
+    let [mut output, mut input_grad] = [(); 2].map(|()| vec![7.0; input.len()]);
+    forward(set, rows, input, &mut output);
+    backward(set, rows, [&output, gradient], &mut input_grad);
+    [output, input_grad]
+}
+
+fn check(rows: Rows, count: usize) {
+    let input: Vec<_> = values(count, 1).iter().map(|value| 9.0 * value).collect();
+    let gradient = values(count, 2);
+    let (exact, slopes) = (doubles(&input), doubles(&gradient));
+    let expected = define(rows, &exact);
+    let expected: Vec<_> = expected
+        .into_iter()
+        .map(Option::unwrap_or_default)
+        .collect();
+    let loss = |input: &[f64]| {
+        let output = define(rows, input).into_iter().zip(&slopes);
+        output.map(|(y, g)| y.unwrap_or_default() * g).sum::<f64>()
+    };
+    let expected_grad = quotients(&exact, loss);
+    for set in InstructionSet::available() {
+        let [output, input_grad] = run(set, rows, &input, &gradient);
+        assert_close(&output, &expected);
+        assert_close(&input_grad, &expected_grad);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn equals_the_definition_and_its_difference_quotients(
+        rows in 0_usize..5, columns in 0_usize..80, length in 0_usize..20, scale in 0.1_f32..1.5,
+    ) {
+        check(Rows::whole(columns), rows * columns);
+        check(Rows::logarithm(columns), rows * columns);
+        check(Rows::causal(length, scale), rows.min(2) * length * length);
+    }
+}
+
+#[test]
+fn long_rows_are_as_good_as_short_ones() {
+    let columns = 50_257;
+    let input: Vec<_> = values(columns, 3);
+    for rows in [Rows::whole(columns), Rows::logarithm(columns)] {
+        let expected = define(rows, &doubles(&input));
+        for set in InstructionSet::available() {
+            let [output, _] = run(set, rows, &input, &input);
+            for (actual, expected) in output.iter().zip(&expected) {
+                let expected = expected.unwrap();
+                let error = (f64::from(*actual) - expected).abs();
+                assert!(
+                    error <= 1e-6 * expected.abs(),
+                    "{actual} in place of {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn infinity_and_not_a_number() {
+    const LOW: f32 = f32::NEG_INFINITY;
+    let input = [LOW, 3e38, LOW, LOW, LOW, LOW, f32::NAN, 1.0, 2.0];
+    for set in InstructionSet::available() {
+        let mut output = [7.0; 9];
+        forward(set, Rows::whole(3), &input, &mut output);
+        assert_eq!(output[..3], [0.0, 1.0, 0.0]);
+        assert!(output[3..].iter().all(|value| value.is_nan()));
+        forward(set, Rows::logarithm(3), &input, &mut output);
+        assert_eq!(output[..3], [LOW, 0.0, LOW]);
+        assert!(output[3..].iter().all(|value| value.is_nan()));
+        // What is ahead is not read.
+        let scores = [0.0, f32::NAN, f32::NAN, 1.0, 1.0, f32::NAN, LOW, 5.0, LOW];
+        forward(set, Rows::causal(3, 2.0), &scores, &mut output);
+        assert_eq!(output, [1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0, 0.0]);
+    }
+}
+
+#[test]
+fn the_same_bits_for_any_number_of_threads() {
+    let count = 5 * 131 * 131;
+    let (input, gradient) = (values(count, 1), values(count, 2));
+    let set = InstructionSet::best();
+    for rows in [
+        Rows::whole(131),
+        Rows::logarithm(131),
+        Rows::causal(131, 0.3),
+    ] {
+        let on = |threads| {
+            let results = on_threads(threads, || run(set, rows, &input, &gradient));
+            results.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+        };
+        let one = on(1);
+        assert_eq!(one, on(2));
+        assert_eq!(one, on(4));
+    }
+}
+
+#[test]
+fn other_lengths_are_refused() {
+    let given = [1.0; 4];
+    for lengths in [[3, 4], [4, 5]] {
+        let mut output = vec![0.0; lengths[1]];
+        assert!(softmax([2, 2], &given[..lengths[0]], &mut output).is_err());
+        assert!(log_softmax([2, 2], &given[..lengths[0]], &mut output).is_err());
+        assert!(causal_softmax([1, 2], 1.0, &given[..lengths[0]], &mut output).is_err());
+    }
+    for [y, gradient, target] in [[3, 4, 4], [4, 3, 4], [4, 4, 3]] {
+        let [y, gradient] = [y, gradient].map(|length| &given[..length]);
+        let target = &mut vec![0.0; target];
+        assert!(softmax_backward([2, 2], y, gradient, target).is_err());
+        assert!(log_softmax_backward([2, 2], y, gradient, target).is_err());
+        assert!(causal_softmax_backward([1, 2], 1.0, y, gradient, target).is_err());
+    }
+    assert!(softmax([usize::MAX, 2], &[], &mut []).is_err());
+}

@@ -1,0 +1,385 @@
+//! What an elastic job's supervisor does when ranks end: it starts them again, as long as that makes sense.
+
+use std::fs::File;
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use super::clerk::{Clerk, News};
+use super::{Plan, Supervisor};
+use crate::cause::root_cause;
+use crate::config::{ElasticLaunch, LaunchConfig};
+use crate::error::LaunchError;
+use crate::exit::{EXIT_FAILS_AGAIN, RankExit};
+use crate::outcome::{EndedRank, Restart, loss};
+use crate::ranks::continue_log;
+
+/// The exit code by which a rank says that it cannot work with what it was told. It would say so again.
+const EXIT_USAGE: i32 = 2;
+
+/// What is to happen with a rank that does not run.
+enum Next {
+    /// Nothing: it runs, or it stays away.
+    Nothing,
+    /// It is started once its process has a number.
+    Number,
+    /// It is started after this.
+    Pause(Instant),
+}
+
+/// A rank of this machine over all its processes.
+struct Seat {
+    /// For its first process.
+    log: Option<File>,
+    incarnation: u64,
+    restarts: usize,
+    next: Next,
+    /// It will not be started again.
+    away: bool,
+    /// The generation that went on without the present process.
+    expelled_by: Option<u64>,
+}
+
+/// The state of an elastic job on this machine.
+pub(super) struct Elastic {
+    limits: ElasticLaunch,
+    clerk: Clerk,
+    /// By local rank.
+    seats: Vec<Seat>,
+    /// In the order in which they were decided.
+    restarts: Vec<Restart>,
+    /// The last ends of ranks that stay away.
+    away: Vec<EndedRank>,
+    finished: bool,
+    given_up: Option<String>,
+    store_lost: bool,
+}
+
+impl Elastic {
+    /// Asks for a number for each rank; they are started as the numbers come.
+    pub(super) fn new(limits: ElasticLaunch, clerk: Clerk, logs: Vec<File>) -> Self {
+        let seat = |(local_rank, log)| {
+            clerk.number(local_rank);
+            Seat {
+                log: Some(log),
+                incarnation: 0,
+                restarts: 0,
+                next: Next::Number,
+                away: false,
+                expelled_by: None,
+            }
+        };
+        let seats = logs.into_iter().enumerate().map(seat).collect();
+        Self {
+            limits,
+            seats,
+            clerk,
+            restarts: Vec::new(),
+            away: Vec::new(),
+            finished: false,
+            given_up: None,
+            store_lost: false,
+        }
+    }
+
+    /// Whether some rank is yet to be started.
+    pub(super) fn will_start(&self) -> bool {
+        let waits = |seat: &Seat| !matches!(seat.next, Next::Nothing);
+        self.seats.iter().any(waits)
+    }
+
+    /// When the next pause ends.
+    pub(super) fn next_start(&self) -> Option<Instant> {
+        let pauses = self.seats.iter().filter_map(|seat| match seat.next {
+            Next::Pause(until) => Some(until),
+            _ => None,
+        });
+        pauses.min()
+    }
+
+    /// Asks for numbers for those whose pause has ended.
+    pub(super) fn start_those_due(&mut self) {
+        let now = Instant::now();
+        for (local_rank, seat) in self.seats.iter_mut().enumerate() {
+            if matches!(seat.next, Next::Pause(until) if until <= now) {
+                seat.next = Next::Number;
+                self.clerk.number(local_rank);
+            }
+        }
+    }
+
+    /// Starts nobody any more.
+    pub(super) fn cancel(&mut self) {
+        for seat in &mut self.seats {
+            seat.next = Next::Nothing;
+        }
+    }
+
+    /// All processes that have ended and are not among the supervisor's.
+    pub(super) fn ends(&self) -> impl Iterator<Item = &EndedRank> {
+        let restarted = self.restarts.iter().map(|restart| &restart.ended);
+        restarted.chain(&self.away)
+    }
+
+    /// Why too few ranks can ever be there, if that is so.
+    fn hopeless(&self, config: &LaunchConfig) -> Option<String> {
+        let here = self.seats.iter().filter(|seat| !seat.away).count();
+        let elsewhere = config.world_size() - self.seats.len();
+        let (possible, min) = (here + elsewhere, self.limits.min);
+        (possible < min).then(|| {
+            let away = self.away.iter().map(|ended| ended.rank.to_string());
+            format!(
+                "at most {possible} ranks can be there, and the job needs {min}: rank {} stays away",
+                away.collect::<Vec<_>>().join(", ")
+            )
+        })
+    }
+
+    /// The end of the process of a rank: the restart that follows, if one does.
+    fn next_restart(&mut self, local_rank: usize, ended: EndedRank) -> Result<&Restart, EndedRank> {
+        let seat = &mut self.seats[local_rank];
+        let fails_again = [EXIT_USAGE, EXIT_FAILS_AGAIN].map(RankExit::Code);
+        if fails_again.contains(&ended.exit) || seat.restarts >= self.limits.max_restarts {
+            seat.away = true;
+            return Err(ended);
+        }
+        seat.restarts += 1;
+        let after = self.limits.pause_before(seat.restarts);
+        seat.next = Next::Pause(Instant::now() + after);
+        self.restarts.push(Restart {
+            ended,
+            incarnation: seat.incarnation,
+            expelled_by: seat.expelled_by,
+            number: seat.restarts,
+            of: self.limits.max_restarts,
+            after,
+        });
+        Ok(self.restarts.last().expect("it was pushed just now"))
+    }
+}
+
+/// What an elastic job tells about itself once all ranks have ended.
+pub(super) struct Story {
+    /// A rank has ended well, and nobody has interrupted the job before.
+    pub(super) finished: bool,
+    pub(super) given_up: Option<String>,
+    pub(super) restarts: Vec<Restart>,
+    pub(super) away: Vec<EndedRank>,
+}
+
+impl Elastic {
+    pub(super) fn end(self) -> Story {
+        self.clerk.close();
+        Story {
+            finished: self.finished,
+            given_up: self.given_up,
+            restarts: self.restarts,
+            away: self.away,
+        }
+    }
+}
+
+impl Story {
+    /// The end to show for a rank that stays away: that of its first process which has said what was wrong.
+    pub(super) fn first_error_of(&self, cause: EndedRank) -> EndedRank {
+        let earlier = self.restarts.iter().map(|restart| &restart.ended);
+        let earlier: Vec<EndedRank> = earlier
+            .filter(|ended| ended.rank == cause.rank && ended.report.is_some())
+            .cloned()
+            .collect();
+        match root_cause(&earlier) {
+            Some(position) if self.given_up.is_some() => earlier[position].clone(),
+            _ => cause,
+        }
+    }
+}
+
+impl Supervisor<'_> {
+    /// The process of a rank has ended.
+    pub(super) fn settle(&mut self, local_rank: usize, ended: EndedRank) {
+        let goes_on = self.goes_on();
+        let log = self.config.log_path(ended.rank);
+        let Some(elastic) = &mut self.elastic else {
+            return;
+        };
+        let seat = &elastic.seats[local_rank];
+        let (incarnation, expelled_by) = (seat.incarnation, seat.expelled_by);
+        elastic.clerk.note_end(local_rank, incarnation);
+        let stopping = matches!(self.plan, Plan::Train | Plan::Stopping(_));
+        if ended.exit.is_success() {
+            self.ended.push(ended);
+            if stopping {
+                self.finish();
+            }
+            return;
+        }
+        if !goes_on {
+            let after_the_end = elastic.finished;
+            if after_the_end {
+                tracing::warn!(
+                    "after the job's end, {}",
+                    loss(&ended, incarnation, expelled_by)
+                );
+            }
+            // One that a request to stop has ended, before it could obey, takes no time from the others.
+            let by_request = self.interrupted_by.is_some() && ended.ended_by_launcher;
+            self.ended.push(ended);
+            if stopping && !after_the_end && !by_request {
+                self.plan = Plan::Grace(Instant::now() + self.config.grace);
+            }
+            return;
+        }
+        match elastic.next_restart(local_rank, ended) {
+            Ok(restart) => {
+                let (loss, pause) = (restart.loss(), restart.after.as_secs_f64());
+                let (number, of) = (restart.number, restart.of);
+                let log = log.display();
+                tracing::warn!("{loss}; its log: {log}; restart {number} of {of} in {pause:.1} s");
+            }
+            Err(ended) => {
+                let why = match ended.exit {
+                    RankExit::Code(EXIT_USAGE) => "it would refuse its arguments again",
+                    RankExit::Code(EXIT_FAILS_AGAIN) => "the same would happen again",
+                    _ => "it has no restarts left",
+                };
+                let loss = loss(&ended, incarnation, expelled_by);
+                tracing::warn!("{loss}; its log: {}; it stays away: {why}", log.display());
+                elastic.away.push(ended);
+                self.give_up_if_hopeless();
+            }
+        }
+    }
+
+    /// Whether ranks that end are started again.
+    pub(super) fn goes_on(&self) -> bool {
+        let elastic = self.elastic.as_ref();
+        matches!(self.plan, Plan::Train)
+            && self.interrupted_by.is_none()
+            && elastic.is_some_and(|it| !it.finished && it.given_up.is_none() && !it.store_lost)
+    }
+
+    pub(super) fn take(&mut self, news: News) -> Result<(), LaunchError> {
+        match news {
+            News::Numbered {
+                local_rank,
+                incarnation,
+            } => return self.begin(local_rank, incarnation),
+            News::Expelled {
+                local_rank,
+                incarnation,
+                generation,
+            } => self.expel(local_rank, incarnation, generation),
+            News::Finished => self.finish(),
+            News::GivenUp(reason) => self.give_up(reason),
+            News::StoreLost(reason) => return self.lose_store(reason),
+        }
+        Ok(())
+    }
+
+    /// Starts the process that now has a number.
+    fn begin(&mut self, local_rank: usize, incarnation: u64) -> Result<(), LaunchError> {
+        let rank = self.config.global_rank(local_rank);
+        let Some(elastic) = &mut self.elastic else {
+            return Ok(());
+        };
+        let seat = &mut elastic.seats[local_rank];
+        if !matches!(seat.next, Next::Number) {
+            return Ok(());
+        }
+        seat.next = Next::Nothing;
+        seat.incarnation = incarnation;
+        seat.expelled_by = None;
+        let first = seat.log.take();
+        let is_first = first.is_some();
+        let log = match first {
+            Some(log) => Ok(log),
+            None => continue_log(self.config, rank, incarnation)
+                .map_err(|source| LaunchError::Spawn { rank, source }),
+        };
+        let started = log.and_then(|log| self.start_rank(local_rank, Some(incarnation), log));
+        match started {
+            Err(error) if !is_first => {
+                tracing::warn!("{error}; rank {rank} stays away");
+                if let Some(elastic) = &mut self.elastic {
+                    elastic.clerk.note_end(local_rank, incarnation);
+                    elastic.seats[local_rank].away = true;
+                    let last = elastic.restarts.iter().rev().map(|restart| &restart.ended);
+                    let last = last.filter(|ended| ended.rank == rank).take(1).cloned();
+                    elastic.away.extend(last);
+                }
+                self.give_up_if_hopeless();
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The others have gone on without a process that lives, stopped perhaps: only SIGKILL is sure to end it.
+    fn expel(&mut self, local_rank: usize, incarnation: u64, generation: u64) {
+        let (Some(elastic), Some(rank)) = (&mut self.elastic, &mut self.running[local_rank]) else {
+            return;
+        };
+        let seat = &mut elastic.seats[local_rank];
+        if seat.incarnation == incarnation {
+            seat.expelled_by = Some(generation);
+            rank.signal(Signal::KILL);
+        }
+    }
+
+    /// A rank has ended well: the others have as long as after Ctrl-C.
+    fn finish(&mut self) {
+        let interrupted = self.interrupted_by.is_some();
+        let Some(elastic) = &mut self.elastic else {
+            return;
+        };
+        if elastic.finished || elastic.given_up.is_some() {
+            return;
+        }
+        elastic.clerk.finish();
+        elastic.cancel();
+        elastic.finished = !interrupted;
+        if let Plan::Train = self.plan {
+            self.plan = Plan::Stopping(Instant::now() + self.config.stop_patience);
+        }
+    }
+
+    fn give_up_if_hopeless(&mut self) {
+        let elastic = self.elastic.as_ref();
+        if let Some(reason) = elastic.and_then(|it| it.hopeless(self.config)) {
+            self.give_up(reason);
+        }
+    }
+
+    fn give_up(&mut self, reason: String) {
+        let Some(elastic) = &mut self.elastic else {
+            return;
+        };
+        if elastic.finished || elastic.given_up.is_some() {
+            return;
+        }
+        tracing::warn!("the job is given up: {reason}");
+        elastic.clerk.give_up(&reason);
+        elastic.given_up = Some(reason);
+        elastic.cancel();
+        if let Plan::Train = self.plan {
+            self.plan = Plan::Grace(Instant::now() + self.config.grace);
+        }
+    }
+
+    /// Ranks cannot be numbered any more, so none is started. Those that run notice by themselves.
+    fn lose_store(&mut self, reason: String) -> Result<(), LaunchError> {
+        let Some(elastic) = &mut self.elastic else {
+            return Ok(());
+        };
+        let nobody_started = elastic.seats.iter().all(|seat| seat.incarnation == 0);
+        if nobody_started && elastic.will_start() {
+            return Err(LaunchError::StoreUnreachable { reason });
+        }
+        if !elastic.finished {
+            tracing::warn!("ranks are not started again from now on: {reason}");
+        }
+        elastic.store_lost = true;
+        elastic.cancel();
+        Ok(())
+    }
+}

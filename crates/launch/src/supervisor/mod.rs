@@ -1,0 +1,360 @@
+//! Stays with the ranks from the first one's start to the last one's end.
+
+mod clerk;
+mod elastic;
+
+use std::fs::File;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use everburn_collectives::store::TcpStoreServer;
+use rustix::process::Signal;
+use signal_hook::consts::SIGKILL;
+
+use self::clerk::{Clerk, News};
+use self::elastic::Elastic;
+use crate::cause::{Blame, blame, root_cause};
+use crate::config::LaunchConfig;
+use crate::error::LaunchError;
+use crate::exit::RankExit;
+use crate::outcome::{EndedRank, JobFailure, Outcome};
+use crate::output::last_lines;
+use crate::ranks::{Job, PumpAlive, RunningRank};
+
+/// How many lines of the log of the rank to blame are shown.
+const LOG_TAIL_LINES: usize = 15;
+
+/// How often the launcher that holds the store looks whether other machines are still there, once no rank of
+/// its own is.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long a process may take to vanish after SIGKILL.
+const KILL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the launcher waits for.
+pub(crate) enum Event {
+    /// The rank at this position has ended.
+    Ended(usize),
+    /// A signal has reached the launcher.
+    Signal(i32),
+    /// The store of an elastic job has something to tell.
+    News(News),
+}
+
+/// What is needed to start a rank.
+struct Starter<'a> {
+    job: &'a Job<'a>,
+    alive: PumpAlive,
+    events: Sender<Event>,
+}
+
+/// What happens next to ranks that still run, and when.
+#[derive(Debug, Clone, Copy)]
+enum Plan {
+    /// They train; nothing happens.
+    Train,
+    /// They were asked to stop after their step; then SIGKILL.
+    Stopping(Instant),
+    /// A rank has failed and they may notice it by themselves; then SIGTERM.
+    Grace(Instant),
+    /// They got SIGTERM because of a failure; then SIGKILL.
+    Terminating(Instant),
+    /// They got SIGKILL; then they are given up.
+    Killing(Instant),
+}
+
+pub(crate) struct Supervisor<'a> {
+    config: &'a LaunchConfig,
+    /// By local rank; `None` once reaped.
+    running: Vec<Option<RunningRank>>,
+    /// In the order in which they ended; in an elastic job those after which no restart was decided.
+    ended: Vec<EndedRank>,
+    starter: Option<Starter<'a>>,
+    elastic: Option<Elastic>,
+    /// The store that this launcher hosts.
+    hosted: Option<&'a TcpStoreServer>,
+    /// Since when nobody else is connected to it, while this machine has no ranks.
+    alone_since: Option<Instant>,
+    inbox: Receiver<Event>,
+    plan: Plan,
+    interrupted_by: Option<i32>,
+}
+
+impl<'a> Supervisor<'a> {
+    pub(crate) fn new(
+        config: &'a LaunchConfig,
+        hosted: Option<&'a TcpStoreServer>,
+        inbox: Receiver<Event>,
+    ) -> Self {
+        let (running, ended) = (Vec::new(), Vec::new());
+        Self {
+            config,
+            running,
+            ended,
+            starter: None,
+            elastic: None,
+            hosted,
+            alone_since: None,
+            inbox,
+            plan: Plan::Train,
+            interrupted_by: None,
+        }
+    }
+
+    /// Starts all ranks; those of an elastic job are started once they have been numbered.
+    pub(crate) fn start(
+        &mut self,
+        job: &'a Job<'a>,
+        logs: Vec<File>,
+        alive: PumpAlive,
+        events: Sender<Event>,
+    ) -> Result<(), LaunchError> {
+        self.running.extend(logs.iter().map(|_| None));
+        let clerks_events = events.clone();
+        self.starter = Some(Starter { job, alive, events });
+        if let Some(limits) = self.config.elastic.clone() {
+            let (token, first) = (self.config.job_token.clone(), self.config.global_rank(0));
+            let clerk = Clerk::start(&job.store, token, first, clerks_events)
+                .map_err(|source| system("start the clerk", source))?;
+            self.elastic = Some(Elastic::new(limits, clerk, logs));
+            return Ok(());
+        }
+        for (local_rank, log) in logs.into_iter().enumerate() {
+            self.start_rank(local_rank, None, log)?;
+        }
+        Ok(())
+    }
+
+    fn start_rank(
+        &mut self,
+        local_rank: usize,
+        incarnation: Option<u64>,
+        log: File,
+    ) -> Result<(), LaunchError> {
+        let Some(starter) = &self.starter else {
+            return Ok(());
+        };
+        let rank = RunningRank::start(starter.job, local_rank, incarnation, log, &starter.alive)?;
+        let events = starter.events.clone();
+        let watched = rank.watch(move || drop(events.send(Event::Ended(local_rank))));
+        self.running[local_rank] = Some(rank);
+        watched.map_err(|source| system("wait for ranks", source))
+    }
+
+    /// Returns once no rank runs, none is to be started, and no other machine needs the store. None can be
+    /// started after that.
+    pub(crate) fn wait_for_all(&mut self) -> Result<(), LaunchError> {
+        while self.has_ranks() || self.serves_others() {
+            match self.next_event() {
+                Some(Event::Ended(local_rank)) => self.reap(local_rank)?,
+                Some(Event::Signal(signal)) => self.interrupt(signal),
+                Some(Event::News(news)) => self.take(news)?,
+                None => self.advance(),
+            }
+        }
+        self.starter = None;
+        Ok(())
+    }
+
+    /// Whether a rank of this machine runs or will be started.
+    fn has_ranks(&self) -> bool {
+        self.running.iter().any(Option::is_some) || self.will_start()
+    }
+
+    /// Whether ranks of other machines go on without this machine's, and with its store.
+    fn serves_others(&mut self) -> bool {
+        let Some(store) = self.hosted.filter(|_| self.config.nodes > 1) else {
+            return false;
+        };
+        if !self.goes_on() {
+            return false;
+        }
+        // One of the connections is this launcher's own.
+        if store.connections() > 1 {
+            self.alone_since = None;
+            return true;
+        }
+        // How the job has ended may have to be learnt yet: the others tell the store before they go.
+        let since = *self.alone_since.get_or_insert_with(Instant::now);
+        since.elapsed() < LOOK
+    }
+
+    fn will_start(&self) -> bool {
+        self.elastic.as_ref().is_some_and(Elastic::will_start)
+    }
+
+    /// When the plan changes.
+    fn plan_ends(&self) -> Option<Instant> {
+        match self.plan {
+            Plan::Train => None,
+            Plan::Stopping(at) | Plan::Grace(at) | Plan::Terminating(at) | Plan::Killing(at) => {
+                Some(at)
+            }
+        }
+    }
+
+    /// The next event; `None` when the plan's time, or that of a restart or a look, has come first.
+    fn next_event(&self) -> Option<Event> {
+        let restart = self.elastic.as_ref().and_then(Elastic::next_start);
+        let look = (!self.has_ranks()).then(|| Instant::now() + LOOK);
+        let ends = self.plan_ends().into_iter().chain(restart);
+        let deadline = ends.chain(look).min();
+        let received = match deadline {
+            None => self
+                .inbox
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => self
+                .inbox
+                .recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        received.ok()
+    }
+
+    fn reap(&mut self, local_rank: usize) -> Result<(), LaunchError> {
+        let Some(rank) = self.running[local_rank].take() else {
+            return Ok(());
+        };
+        let ended = rank
+            .reap(self.config)
+            .map_err(|source| system("reap a rank", source))?;
+        let failed = !ended.exit.is_success();
+        tracing::debug!("{ended}");
+        if self.elastic.is_some() {
+            self.settle(local_rank, ended);
+            return Ok(());
+        }
+        self.ended.push(ended);
+        if failed && matches!(self.plan, Plan::Train | Plan::Stopping(_)) {
+            self.plan = Plan::Grace(Instant::now() + self.config.grace);
+        }
+        Ok(())
+    }
+
+    /// A first signal asks the ranks to stop after their step, a second one ends them.
+    fn interrupt(&mut self, signal: i32) {
+        if self.interrupted_by.is_some() {
+            self.kill_all();
+            return;
+        }
+        self.interrupted_by = Some(signal);
+        self.cancel_restarts();
+        tracing::info!("stopping after this step; once more ends all ranks at once");
+        self.signal_all(Signal::TERM);
+        let now = Instant::now();
+        self.plan = match self.plan {
+            Plan::Train => Plan::Stopping(now + self.config.stop_patience),
+            Plan::Grace(_) => Plan::Terminating(now + self.config.kill_after),
+            already_ending => already_ending,
+        };
+    }
+
+    /// The time of the present plan, or of a restart, has come.
+    fn advance(&mut self) {
+        if let Some(elastic) = &mut self.elastic {
+            elastic.start_those_due();
+        }
+        if self.plan_ends().is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        match self.plan {
+            Plan::Train => {}
+            Plan::Grace(_) => {
+                self.signal_all(Signal::TERM);
+                self.plan = Plan::Terminating(Instant::now() + self.config.kill_after);
+            }
+            Plan::Stopping(_) | Plan::Terminating(_) => self.kill_all(),
+            Plan::Killing(_) => {
+                let stuck = self.running.iter_mut().filter_map(Option::take);
+                self.ended
+                    .extend(stuck.map(|rank| rank.give_up(self.config)));
+            }
+        }
+    }
+
+    fn cancel_restarts(&mut self) {
+        if let Some(elastic) = &mut self.elastic {
+            elastic.cancel();
+        }
+    }
+
+    /// Whether a process of rank 0 died of a signal.
+    pub(crate) fn rank_0_was_killed(&self) -> bool {
+        let earlier = self.elastic.iter().flat_map(Elastic::ends);
+        earlier
+            .chain(&self.ended)
+            .any(|rank| rank.rank == 0 && matches!(rank.exit, RankExit::Signal(_)))
+    }
+
+    pub(crate) fn kill_all(&mut self) {
+        self.cancel_restarts();
+        self.signal_all(Signal::KILL);
+        self.plan = Plan::Killing(Instant::now() + KILL_PATIENCE);
+    }
+
+    fn signal_all(&mut self, signal: Signal) {
+        for rank in self.running.iter_mut().flatten() {
+            rank.signal(signal);
+        }
+    }
+
+    pub(crate) fn outcome(mut self, memory_kills_before: u64) -> Outcome {
+        let story = self.elastic.take().map(Elastic::end);
+        if let Some(story) = &story
+            && self.interrupted_by.is_none()
+        {
+            if story.finished {
+                // What befell a rank on its way out is not the job's failure, unless it says that it is.
+                self.ended
+                    .retain(|rank| rank.report.is_some() && blame(rank) == Blame::Own);
+            } else {
+                self.ended.splice(0..0, story.away.iter().cloned());
+            }
+        }
+        let Some(position) = root_cause(&self.ended) else {
+            return match self.interrupted_by {
+                Some(signal) => Outcome::Interrupted { signal },
+                None => Outcome::Succeeded,
+            };
+        };
+        if let Some(signal) = self.interrupted_by
+            && blame(&self.ended[position]) != Blame::Own
+        {
+            return Outcome::Interrupted { signal };
+        }
+        let mut cause = self.ended.remove(position);
+        let (mut restarts, mut given_up) = (Vec::new(), None);
+        if let Some(story) = story {
+            cause = story.first_error_of(cause);
+            (restarts, given_up) = (story.restarts, story.given_up);
+        }
+        self.ended.retain(|rank| !rank.exit.is_success());
+        let log = self.config.log_path(cause.rank);
+        Outcome::Failed(Box::new(JobFailure {
+            log_tail: last_lines(&log, LOG_TAIL_LINES),
+            log,
+            out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
+                && memory_kills() > memory_kills_before,
+            others: self.ended,
+            restarts,
+            given_up,
+            cause,
+        }))
+    }
+}
+
+fn system(operation: &'static str, source: io::Error) -> LaunchError {
+    LaunchError::System { operation, source }
+}
+
+/// How many processes the kernel has ended for want of memory; 0 where it does not say.
+pub(crate) fn memory_kills() -> u64 {
+    let vmstat = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = vmstat
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "));
+    count
+        .and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,230 @@
+//! What the launcher of an elastic job promises.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use everburn_collectives::elastic::Overseer;
+use everburn_collectives::store::{Store, StoreOptions, TcpStore};
+use everburn_launch::{ElasticLaunch, LaunchConfig, Outcome, RankFailure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::{
+    DEADLINE, LauncherProcess, failure_of, job, number_in, rank_job, runs, wait_until,
+};
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+fn wait_for_round(folder: &Path, name: &str, slots: &str) {
+    wait_until(&format!("{name} with {slots}"), || {
+        fs::read_to_string(folder.join(name)).is_ok_and(|text| text.trim() == slots)
+    });
+}
+
+fn end_well(folder: &Path, launcher: &mut LauncherProcess, pids: &[u32]) {
+    fs::write(folder.join("done"), "").unwrap();
+    let status = launcher.wait();
+    let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
+    assert!(status.success(), "{outcome}");
+    assert!(!pids.iter().any(|&pid| runs(pid)));
+}
+
+#[test]
+fn a_killed_rank_is_started_again_and_the_job_ends_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut launcher = LauncherProcess::start_elastic(folder, (2, 3), 10, "elastic", "");
+    for slot in 0..3 {
+        wait_for_round(folder, &format!("round.{slot}.1"), "0 1 2");
+    }
+    // Rank 0 is one like any other: the launcher holds the store.
+    signal(number_in(folder, "pid.0.1"), Signal::KILL);
+    wait_for_round(folder, "round.0.2", "0 1 2");
+    let pids = ["pid.0.1", "pid.0.2", "pid.1.1", "pid.2.1"].map(|name| number_in(folder, name));
+    end_well(folder, &mut launcher, &pids);
+    let log = fs::read_to_string(folder.join("logs/rank-0.log")).unwrap();
+    assert!(log.contains("rank 0: process 2 begins here"), "{log}");
+}
+
+#[test]
+fn a_stopped_rank_that_the_others_went_on_without_is_killed_and_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut launcher = LauncherProcess::start_elastic(folder, (2, 3), 10, "elastic", "");
+    for slot in 0..3 {
+        wait_for_round(folder, &format!("round.{slot}.1"), "0 1 2");
+    }
+    let stopped = number_in(folder, "pid.1.1");
+    signal(stopped, Signal::STOP);
+    fs::write(folder.join("leave"), "").unwrap();
+    wait_for_round(folder, "round.1.2", "0 1 2");
+    assert!(!runs(stopped));
+    end_well(folder, &mut launcher, &[number_in(folder, "pid.1.2")]);
+}
+
+#[test]
+fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LaunchConfig {
+        elastic: Some(ElasticLaunch {
+            max_restarts: 2,
+            backoff: Duration::from_millis(1),
+            ..ElasticLaunch::new(2, 2)
+        }),
+        ..rank_job(folder.path(), 2, "rank 1 fails anew each time")
+    };
+    let aside = config.earlier_error_path(1, 2);
+    let failure = failure_of(config);
+    assert_eq!(failure.restarts.len(), 2, "{failure}");
+    let message = failure.to_string();
+    assert!(
+        message.starts_with("rank 1 ended with exit code 5\n  trouble of process 1\n"),
+        "{message}"
+    );
+    for part in [
+        "rank 1 (process 2) ended with exit code 5: trouble of process 2; restart 2 of 2",
+        "at most 1 ranks can be there, and the job needs 2: rank 1 stays away",
+    ] {
+        assert!(message.contains(part), "{part} not in\n{message}");
+    }
+    assert_eq!(
+        RankFailure::read(&aside).unwrap().message,
+        "trouble of process 2"
+    );
+    assert_eq!(Outcome::Failed(failure).exit_code(), 5);
+}
+
+#[test]
+fn a_rank_that_refuses_its_arguments_is_not_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo x >> $DIR/starts.$RANK; [ $RANK = 1 ] && exit 2; sleep 60";
+    let failure = failure_of(LaunchConfig {
+        elastic: Some(ElasticLaunch::new(2, 2)),
+        ..job(folder.path(), 2, script)
+    });
+    assert_eq!(failure.cause.rank, 1);
+    assert!(failure.restarts.is_empty(), "{failure}");
+    let starts = fs::read_to_string(folder.path().join("starts.1")).unwrap();
+    assert_eq!(starts, "x\n");
+    assert_eq!(Outcome::Failed(failure).exit_code(), 2);
+}
+
+#[test]
+fn a_job_ends_well_though_a_rank_stays_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = "
+        if [ $RANK = 1 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/away; exit 2; fi
+        until [ -e $DIR/away ]; do sleep 0.02; done
+        while kill -0 $(cat $DIR/away) 2>/dev/null; do sleep 0.02; done";
+    let mut launcher = LauncherProcess::start_elastic(folder, (1, 2), 10, "", script);
+    assert!(launcher.wait().success());
+}
+
+#[test]
+fn a_failure_that_is_reported_after_the_end_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = r#"
+        if [ $RANK = 1 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/well; exit 0; fi
+        until [ -e $DIR/well ]; do sleep 0.02; done
+        while kill -0 $(cat $DIR/well) 2>/dev/null; do sleep 0.02; done
+        echo '{"rank":0,"kind":"own","message":"the disk is full","unix_time_ms":1}' \
+            > $EVERBURN_ERROR_FILE
+        exit 1"#;
+    let mut launcher = LauncherProcess::start_elastic(folder, (1, 2), 10, "", script);
+    assert_eq!(launcher.wait().code(), Some(1));
+    let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
+    assert!(outcome.contains("the disk is full"), "{outcome}");
+}
+
+#[test]
+fn an_interrupt_ends_a_job_that_waits_for_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = "echo x >> $DIR/starts; echo $$ > $DIR/pid; exit 3";
+    let mut launcher = LauncherProcess::start_elastic(folder, (1, 1), 3_600_000, "", script);
+    let pid = number_in(folder, "pid");
+    let reaped = || !Path::new(&format!("/proc/{pid}")).exists();
+    wait_until("the rank to be reaped", reaped);
+    launcher.signal(Signal::INT);
+    assert_eq!(launcher.wait().code(), Some(130));
+    let starts = fs::read_to_string(folder.join("starts")).unwrap();
+    assert_eq!(starts, "x\n");
+}
+
+/// Machine 0 of two, whose rank stays away, and the other machine's connection to its store, once that knows of
+/// the rank's end.
+fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
+    let script = "until [ -e $DIR/connected ]; do sleep 0.02; done; exit 2";
+    for _ in 0..5 {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let mut launcher = LauncherProcess::start_first_of_two_machines(folder, port, script);
+        let mut store = None;
+        wait_until(
+            "the store, or the end because of a port that is taken",
+            || {
+                let options = StoreOptions {
+                    timeout: Duration::from_secs(1),
+                    ..StoreOptions::default()
+                };
+                store = TcpStore::connect(&format!("127.0.0.1:{port}"), options).ok();
+                store.is_some() || launcher.0.try_wait().unwrap().is_some()
+            },
+        );
+        let Some(store) = store else { continue };
+        fs::write(folder.join("connected"), "").unwrap();
+        store
+            .wait_within(&["everburn/elastic/slot/0/ended"], DEADLINE)
+            .unwrap();
+        return (launcher, Arc::new(store));
+    }
+    panic!("one of five free ports stays free for a moment");
+}
+
+#[test]
+fn the_store_serves_other_machines_though_no_rank_is_left_on_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut launcher, store) = machine_0_without_ranks(folder.path());
+    Overseer::new(store).finish().unwrap();
+    let status = launcher.wait();
+    let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
+    assert!(status.success(), "{outcome}");
+}
+
+#[test]
+fn the_store_ends_when_the_other_machines_have_gone_without_a_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut launcher, store) = machine_0_without_ranks(folder.path());
+    drop(store);
+    assert_eq!(launcher.wait().code(), Some(2));
+}
+
+#[test]
+fn a_rank_that_ends_of_the_request_to_stop_takes_no_time_from_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // Rank 0 takes longer to stop than the grace after a failure and the time to kill are.
+    let script = "
+        echo $$ > $DIR/new.$RANK
+        if [ $RANK = 1 ]; then mv $DIR/new.1 $DIR/pid.1; exec sleep 60; fi
+        trap 'asked=1' TERM
+        mv $DIR/new.0 $DIR/pid.0
+        until [ \"$asked\" ]; do sleep 0.02; done
+        while kill -0 $(cat $DIR/pid.1) 2>/dev/null; do sleep 0.02; done
+        turn=0; while [ $turn -lt 100 ]; do sleep 0.02; turn=$((turn + 1)); done
+        echo x > $DIR/stopped";
+    let mut launcher = LauncherProcess::start_elastic(folder, (1, 2), 10, "", script);
+    number_in(folder, "pid.0");
+    number_in(folder, "pid.1");
+    launcher.signal(Signal::INT);
+    assert_eq!(launcher.wait().code(), Some(130));
+    assert!(folder.join("stopped").exists());
+}

@@ -1,0 +1,417 @@
+//! What the launcher promises, tried with real processes.
+
+mod elastic;
+mod process;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
+use process::{DEADLINE, LauncherProcess, failure_of, job, number_in, rank_job, runs, wait_until};
+use rustix::process::{Pid, Signal};
+
+/// The entry of this binary when a test starts it as a launcher or a rank.
+#[test]
+fn act() {
+    process::act();
+}
+
+#[test]
+fn all_ranks_end_well_and_each_has_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = job(folder.path(), 3, "echo out of $RANK; echo err of $RANK >&2");
+    let logs: Vec<_> = (0..3).map(|rank| config.log_path(rank)).collect();
+    let outcome = Launcher::new(config).run().unwrap();
+    assert!(matches!(outcome, Outcome::Succeeded), "{outcome}");
+    assert_eq!(outcome.exit_code(), 0);
+    for (rank, log) in logs.iter().enumerate() {
+        let text = fs::read_to_string(log).unwrap();
+        assert!(text.contains(&format!("out of {rank}\n")), "{text}");
+        assert!(text.contains(&format!("err of {rank}\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_is_told_its_place_and_where_the_store_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LaunchConfig {
+        threads_per_rank: Some(2),
+        job_token: Some("secret".into()),
+        // Not all of it: the environment may hold secrets, and this goes to the screen.
+        ..job(
+            folder.path(),
+            2,
+            "env | grep -E '^(EVERBURN|LOCAL|MASTER|NODE|RA|TORCH|WORLD)'",
+        )
+    };
+    let log = config.log_path(1);
+    let (tell, told) = std::sync::mpsc::channel();
+    let launcher = Launcher::new(config).host_store_with(move |listener, token| {
+        tell.send((listener.local_addr().unwrap(), token.map(str::to_owned)))
+            .unwrap();
+        Ok(Box::new(listener))
+    });
+    launcher.run().unwrap();
+    let (address, token) = told.recv_timeout(DEADLINE).unwrap();
+    assert!(address.ip().is_loopback());
+    assert_eq!(token.as_deref(), Some("secret"));
+    let environment = fs::read_to_string(log).unwrap();
+    for line in [
+        "RANK=1",
+        "WORLD_SIZE=2",
+        "LOCAL_RANK=1",
+        "LOCAL_WORLD_SIZE=2",
+        "NODE_RANK=0",
+        "MASTER_ADDR=127.0.0.1",
+        &format!("MASTER_PORT={}", address.port()),
+        "TORCHELASTIC_USE_AGENT_STORE=True",
+        "EVERBURN_JOB_TOKEN=secret",
+        &format!("EVERBURN_LAUNCHER_PID={}", std::process::id()),
+        "RAYON_NUM_THREADS=2",
+    ] {
+        assert!(
+            environment.lines().any(|found| found == line),
+            "{line} not in\n{environment}"
+        );
+    }
+}
+
+#[test]
+fn ranks_meet_at_the_store_of_their_launcher() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LaunchConfig {
+        job_token: Some("secret".into()),
+        ..rank_job(folder.path(), 2, "meets at the store")
+    };
+    let outcome = Launcher::new(config).run().unwrap();
+    assert_eq!(outcome.exit_code(), 0, "{outcome}");
+}
+
+#[test]
+fn an_address_of_another_kind_than_loopback_needs_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LaunchConfig {
+        rendezvous: Some("0.0.0.0:0".into()),
+        ..job(folder.path(), 1, "touch $DIR/started")
+    };
+    let error = Launcher::new(config).run().unwrap_err();
+    assert!(error.to_string().contains("EVERBURN_JOB_TOKEN"), "{error}");
+    assert!(!folder.path().join("started").exists());
+}
+
+#[test]
+fn the_second_machine_joins_the_store_of_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LaunchConfig {
+        nodes: 2,
+        node_rank: 1,
+        rendezvous: Some("machine-0.invalid:29500".into()),
+        ..job(
+            folder.path(),
+            2,
+            "echo $RANK $LOCAL_RANK $MASTER_ADDR $MASTER_PORT",
+        )
+    };
+    let log = config.log_path(3);
+    let launcher =
+        Launcher::new(config).host_store_with(|_, _| panic!("only machine 0 hosts the store"));
+    assert_eq!(launcher.run().unwrap().exit_code(), 0);
+    assert_eq!(
+        fs::read_to_string(log).unwrap(),
+        "3 1 machine-0.invalid 29500\n"
+    );
+}
+
+#[test]
+fn one_failing_rank_ends_the_others_and_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $RANK = 1 ]; then echo the data is gone; exit 3; fi; sleep 60";
+    let start = Instant::now();
+    let failure = failure_of(job(folder.path(), 3, script));
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(
+        (failure.cause.rank, failure.cause.exit),
+        (1, RankExit::Code(3))
+    );
+    assert!(
+        failure.others.iter().all(|rank| rank.ended_by_launcher),
+        "{failure}"
+    );
+    let message = failure.to_string();
+    for part in [
+        "rank 1 ended with exit code 3",
+        "the data is gone",
+        "rank-1.log",
+    ] {
+        assert!(message.contains(part), "{part} not in\n{message}");
+    }
+    assert_eq!(Outcome::Failed(failure).exit_code(), 3);
+}
+
+#[test]
+fn a_killed_rank_is_named_with_its_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let failure = failure_of(job(
+        folder.path(),
+        3,
+        "[ $RANK = 2 ] && kill -9 $$; sleep 60",
+    ));
+    assert_eq!(failure.cause.rank, 2);
+    let message = failure.to_string();
+    assert!(
+        message.contains("rank 2 was ended by SIGKILL: killed by someone"),
+        "{message}"
+    );
+    assert_eq!(Outcome::Failed(failure).exit_code(), 137);
+}
+
+#[test]
+fn a_rank_that_ignores_sigterm_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        if [ $RANK = 1 ]; then until [ -e $DIR/deaf ]; do sleep 0.02; done; exit 1; fi
+        trap '' TERM; touch $DIR/deaf; while :; do sleep 0.02; done";
+    let failure = failure_of(job(folder.path(), 2, script));
+    assert_eq!(failure.cause.rank, 1);
+    assert_eq!(failure.others[0].exit, RankExit::Signal(9));
+}
+
+#[test]
+fn a_rank_that_only_lost_a_peer_is_not_blamed_though_it_ends_first() {
+    let folder = tempfile::tempdir().unwrap();
+    // Rank 1 fails only when rank 0 has been reaped by the launcher.
+    let script = "
+        if [ $RANK = 0 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/victim; exit 75; fi
+        until [ -e $DIR/victim ]; do sleep 0.02; done
+        while kill -0 $(cat $DIR/victim) 2>/dev/null; do sleep 0.02; done; exit 4";
+    let config = LaunchConfig {
+        grace: Duration::from_secs(5),
+        ..job(folder.path(), 2, script)
+    };
+    let failure = failure_of(config);
+    assert_eq!(
+        (failure.cause.rank, failure.cause.exit),
+        (1, RankExit::Code(4))
+    );
+    assert_eq!(failure.others[0].exit, RankExit::Code(EXIT_PEER_LOST));
+}
+
+#[test]
+fn a_panic_is_shown_in_its_own_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let failure = failure_of(rank_job(folder.path(), 2, "rank 1 panics"));
+    assert_eq!(failure.cause.rank, 1);
+    let report = failure.cause.report.as_ref().unwrap();
+    assert!(
+        report
+            .message
+            .contains("the weights went out of the window"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_report_of_an_earlier_run_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = job(folder.path(), 1, "exit 5");
+    fs::create_dir_all(&config.log_dir).unwrap();
+    let old = everburn_launch::RankFailure::new(0, everburn_launch::FailureKind::Own, "old");
+    everburn_launch::report_failure(&config.error_path(0), &old).unwrap();
+    assert_eq!(failure_of(config).cause.report, None);
+}
+
+#[test]
+fn what_a_failed_rank_had_started_ends_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    failure_of(job(
+        folder.path(),
+        1,
+        "sleep 1000 & echo $! > $DIR/helper; exit 1",
+    ));
+    let helper = number_in(folder.path(), "helper");
+    wait_until("the helper's end", || !runs(helper));
+}
+
+#[test]
+fn lines_on_the_screen_carry_their_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo hello; echo oops >&2";
+    assert!(
+        LauncherProcess::start(folder.path(), 2, "", script)
+            .wait()
+            .success()
+    );
+    let screen = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    for rank in 0..2 {
+        assert!(screen("stdout").contains(&format!("[rank {rank}] hello\n")));
+        assert!(screen("stderr").contains(&format!("[rank {rank}] oops\n")));
+    }
+    assert!(
+        LauncherProcess::start(folder.path(), 1, "", script)
+            .wait()
+            .success()
+    );
+    assert!(screen("stdout").contains("hello\n") && !screen("stdout").contains("[rank"));
+}
+
+#[test]
+fn no_rank_outlives_a_launcher_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launcher = LauncherProcess::start(folder.path(), 3, "runs forever", "");
+    let pids: Vec<_> = (0..3)
+        .map(|rank| number_in(folder.path(), &format!("pid.{rank}")))
+        .collect();
+    assert!(pids.iter().all(|&pid| runs(pid)));
+    launcher.signal(Signal::KILL);
+    launcher.wait();
+    wait_until("the ranks' end", || !pids.iter().any(|&pid| runs(pid)));
+}
+
+#[test]
+fn an_interrupt_lets_every_rank_stop_cleanly() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut launcher = LauncherProcess::start(folder.path(), 2, "stops when asked", "");
+        for rank in 0..2 {
+            number_in(folder.path(), &format!("pid.{rank}"));
+        }
+        launcher.signal(signal);
+        assert_eq!(launcher.wait().code(), Some(code));
+        let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
+        assert!(outcome.contains("stopped on request"), "{outcome}");
+    }
+}
+
+#[test]
+fn a_second_interrupt_ends_the_ranks_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        trap 'echo 1 > $DIR/asked.$RANK' TERM; echo 1 > $DIR/ready.$RANK
+        while :; do sleep 0.02; done";
+    let mut launcher = LauncherProcess::start(folder.path(), 2, "", script);
+    let wait_for = |name: &str| {
+        for rank in 0..2 {
+            number_in(folder.path(), &format!("{name}.{rank}"));
+        }
+    };
+    wait_for("ready");
+    launcher.signal(Signal::INT);
+    wait_for("asked");
+    launcher.signal(Signal::INT);
+    assert_eq!(launcher.wait().code(), Some(130));
+}
+
+#[test]
+fn a_rank_that_fails_while_it_stops_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+        trap 'exit $((RANK * 6))' TERM; echo 1 > $DIR/ready.$RANK; while :; do sleep 0.02; done";
+    let mut launcher = LauncherProcess::start(folder.path(), 2, "", script);
+    for rank in 0..2 {
+        number_in(folder.path(), &format!("ready.{rank}"));
+    }
+    launcher.signal(Signal::INT);
+    assert_eq!(launcher.wait().code(), Some(6));
+}
+
+#[test]
+fn a_port_in_use_is_said_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let config = LaunchConfig {
+        rendezvous: Some(address.clone()),
+        ..job(folder.path(), 1, "exit 0")
+    };
+    let error = Launcher::new(config).run().unwrap_err();
+    assert!(matches!(error, LaunchError::PortInUse { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("port in use: {address}")),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_unusable_log_folder_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("logs"), "a file").unwrap();
+    let error = Launcher::new(job(folder.path(), 1, "touch $DIR/started"))
+        .run()
+        .unwrap_err();
+    assert!(matches!(error, LaunchError::LogDir { .. }), "{error}");
+    assert!(!folder.path().join("started").exists());
+}
+
+#[test]
+fn a_program_that_cannot_be_run_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    // Executable by its mode, but no program: only starting it tells.
+    let program = folder.path().join("broken");
+    fs::write(&program, "\0\0").unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = LaunchConfig {
+        program,
+        ..job(folder.path(), 2, "")
+    };
+    let error = Launcher::new(config).run().unwrap_err();
+    assert!(
+        matches!(error, LaunchError::Spawn { rank: 0, .. }),
+        "{error}"
+    );
+}
+
+/// `None`, said aloud, where no terminal can be made.
+#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
+fn on_a_terminal(folder: &Path, role: &str, script: &str) -> Option<LauncherProcess> {
+    let launcher = LauncherProcess::start_on_a_terminal(folder, 2, role, script);
+    if launcher.is_none() {
+        eprintln!("SKIPPED: there is no `script` to make a terminal with");
+    }
+    launcher
+}
+
+#[test]
+fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("release"), "").unwrap();
+    let script = "
+        if [ $RANK = 1 ]; then test ! -t 1 && echo quiet; echo 1 > $DIR/written; sleep 60; fi
+        until [ -e $DIR/written ]; do sleep 0.02; done
+        test -t 0 && test -t 1 && stty raw -echo && printf '\\033[?1049h' && kill -9 $$";
+    let Some(mut launcher) = on_a_terminal(folder.path(), "", script) else {
+        return;
+    };
+    assert_eq!(launcher.wait().code(), Some(137));
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("outcome").contains("rank 0 was ended by SIGKILL"));
+    assert_eq!(read("before"), read("after"));
+    let screen = read("stdout");
+    assert!(
+        screen.contains("\x1b[?1049l") && screen.contains("\x1b[?25h"),
+        "{screen:?}"
+    );
+    assert!(!screen.contains("quiet"), "only rank 0 draws: {screen:?}");
+    assert_eq!(read("logs/rank-1.log"), "quiet\n");
+}
+
+#[test]
+fn a_dashboard_ends_with_its_launcher_and_leaves_the_terminal_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut launcher) = on_a_terminal(folder.path(), "runs forever", "") else {
+        return;
+    };
+    let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));
+    let parent = i32::try_from(number_in(folder.path(), "launcher")).unwrap();
+    rustix::process::kill_process(Pid::from_raw(parent).unwrap(), Signal::KILL).unwrap();
+    // The shell around the launcher still holds the terminal, so no hang-up ends the ranks.
+    wait_until("the ranks' end", || !pids.iter().any(|&pid| runs(pid)));
+    fs::write(folder.path().join("release"), "").unwrap();
+    launcher.wait();
+    let screen = fs::read_to_string(folder.path().join("stdout")).unwrap();
+    assert!(screen.contains("\x1b[?1049l"), "{screen:?}");
+}

@@ -1,0 +1,65 @@
+//! A rank of an elastic job that trains nothing: it is in groups, and says in which.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use everburn_collectives::elastic::{ElasticError, ElasticOptions, Membership};
+use everburn_collectives::rendezvous::RendezvousRequest;
+use everburn_launch::{ElasticLaunch, FailureKind, RankEnvironment};
+
+pub const MIN: &str = "TEST_ELASTIC_MIN";
+pub const BACKOFF: &str = "TEST_ELASTIC_BACKOFF";
+
+/// What the launcher's process was told about it.
+pub fn from_environment(ranks: usize) -> Option<ElasticLaunch> {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let min = usize::try_from(number(MIN)?).unwrap();
+    Some(ElasticLaunch {
+        backoff: Duration::from_millis(number(BACKOFF)?),
+        ..ElasticLaunch::new(min, ranks)
+    })
+}
+
+/// Writes `pid.SLOT.PROCESS`, and `round.SLOT.PROCESS` with the slots of each round. Ends well once there
+/// is a file `done`; joins again when somebody waits, a member has ended, or there is a new file `leave`.
+pub fn be_rank(rank: &RankEnvironment) -> ! {
+    let folder = PathBuf::from(std::env::var("DIR").unwrap());
+    let (slot, incarnation) = (rank.rank, rank.incarnation);
+    let write = |name: &str, line: String| {
+        let unfinished = folder.join(format!("{name}.{slot}.new"));
+        fs::write(&unfinished, line + "\n").unwrap();
+        let finished = folder.join(format!("{name}.{slot}.{incarnation}"));
+        fs::rename(unfinished, finished).unwrap();
+    };
+    write("pid", std::process::id().to_string());
+    let options = ElasticOptions {
+        patience: Duration::from_millis(500),
+        ..ElasticOptions::new(rank.elastic.unwrap(), slot, incarnation)
+    };
+    let mut membership = Membership::meet("env://", RendezvousRequest::default(), options).unwrap();
+    let mut has_left = folder.join("leave").exists();
+    loop {
+        let round = match membership.join(0) {
+            Ok(round) => round,
+            Err(ElasticError::Finished) => std::process::exit(0),
+            Err(error) => {
+                rank.report(FailureKind::Own, None, &error.to_string());
+                std::process::exit(1)
+            }
+        };
+        let slots: Vec<_> = round.members.iter().map(|it| it.slot.to_string()).collect();
+        write("round", slots.join(" "));
+        let store = round.rendezvous().store;
+        super::wait_until("the end of a round", || {
+            if folder.join("done").exists() {
+                std::process::exit(0)
+            }
+            if !has_left && folder.join("leave").exists() {
+                has_left = true;
+                return true;
+            }
+            membership.somebody_waits().unwrap() || store.check(&["nothing"]).is_err()
+        });
+    }
+}

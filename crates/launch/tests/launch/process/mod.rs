@@ -1,0 +1,281 @@
+//! Real processes for the tests: jobs of shell scripts, and this test binary as launcher or rank.
+
+pub mod elastic;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use everburn_collectives::store::{Store, StoreOptions, TcpStore};
+use everburn_launch::{
+    FailureKind, JobFailure, LaunchConfig, Launcher, Outcome, RankEnvironment, StopRequest,
+    variables,
+};
+
+/// Longer than anything here takes, so that a hang fails instead of hanging the suite.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+const ROLE: &str = "EVERBURN_LAUNCH_TEST_ROLE";
+const FOLDER: &str = "DIR";
+const RENDEZVOUS: &str = "TEST_RENDEZVOUS";
+
+/// Waits for `condition` by looking every 10 ms.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(
+            Instant::now() < end,
+            "{what} did not come true within {DEADLINE:?}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// `ranks` shells that run `script` in which `$DIR` is `folder`, with short patience.
+pub fn job(folder: &Path, ranks: usize, script: &str) -> LaunchConfig {
+    LaunchConfig {
+        args: vec!["-c".into(), script.into()],
+        env: vec![(FOLDER.into(), folder.into())],
+        grace: Duration::from_millis(500),
+        kill_after: Duration::from_millis(500),
+        ..LaunchConfig::new("/bin/sh", ranks, folder.join("logs"))
+    }
+}
+
+/// `ranks` processes of this test binary that behave as [`act`] does for `role`.
+pub fn rank_job(folder: &Path, ranks: usize, role: &str) -> LaunchConfig {
+    let mut config = job(folder, ranks, "");
+    config.program = std::env::current_exe().unwrap();
+    config.args = act_arguments();
+    config.env.push((ROLE.into(), role.into()));
+    config
+}
+
+/// Runs the job in this process and expects it to fail.
+pub fn failure_of(config: LaunchConfig) -> Box<JobFailure> {
+    match Launcher::new(config).run().unwrap() {
+        Outcome::Failed(failure) => failure,
+        other => panic!("expected a failure, got: {other}"),
+    }
+}
+
+/// A launcher in a process of its own; killed when dropped.
+pub struct LauncherProcess(pub Child);
+
+impl LauncherProcess {
+    /// Starts a launcher of `ranks` shells that run `script`, or of ranks with `role`.
+    pub fn start(folder: &Path, ranks: usize, role: &str, script: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(act_arguments());
+        Self::spawn(command, folder, ranks, role, script)
+    }
+
+    /// The same for an elastic job of at least `min` ranks, which are restarted after `backoff_ms`.
+    pub fn start_elastic(
+        folder: &Path,
+        (min, ranks): (usize, usize),
+        backoff_ms: u64,
+        role: &str,
+        script: &str,
+    ) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(act_arguments())
+            .env(elastic::MIN, min.to_string())
+            .env(elastic::BACKOFF, backoff_ms.to_string());
+        Self::spawn(command, folder, ranks, role, script)
+    }
+
+    /// The same for machine 0 of an elastic job of two machines with one shell each, of which one is enough.
+    pub fn start_first_of_two_machines(folder: &Path, port: u16, script: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(act_arguments())
+            .env(elastic::MIN, "1")
+            .env(elastic::BACKOFF, "10")
+            .env(RENDEZVOUS, format!("127.0.0.1:{port}"));
+        Self::spawn(command, folder, 1, "", script)
+    }
+
+    /// Starts it on a terminal of its own with a dashboard allowed; what the terminal shows goes
+    /// to `stdout`, its settings before and after to `before` and `after`, the latter once there
+    /// is a file `release`. `None` without `script`, the program that makes terminals.
+    pub fn start_on_a_terminal(
+        folder: &Path,
+        ranks: usize,
+        role: &str,
+        script: &str,
+    ) -> Option<Self> {
+        let found = Command::new("script")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status();
+        if !found.is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let program = std::env::current_exe().unwrap();
+        let line = format!(
+            "stty -a > $DIR/before; '{}' act --exact --nocapture; code=$?; \
+             until [ -e $DIR/release ]; do sleep 0.02; done; stty -a > $DIR/after; \
+             exit $code",
+            program.display()
+        );
+        let mut command = Command::new("script");
+        command
+            .args(["-q", "-e", "-c", &line, "/dev/null"])
+            .env("TEST_DASHBOARD", "1");
+        Some(Self::spawn(command, folder, ranks, role, script))
+    }
+
+    fn spawn(mut command: Command, folder: &Path, ranks: usize, role: &str, script: &str) -> Self {
+        let child = command
+            .env(ROLE, "launcher")
+            .env("TEST_RANKS", ranks.to_string())
+            .env("TEST_RANK_ROLE", role)
+            .env("TEST_SCRIPT", script)
+            .env(FOLDER, folder)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(folder.join("stdout")).unwrap())
+            .stderr(fs::File::create(folder.join("stderr")).unwrap())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the launcher's end", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for LauncherProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether a process runs; one that only waits to be reaped does not.
+pub fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// The number in `folder/name`, once it has been written.
+pub fn number_in(folder: &Path, name: &str) -> u32 {
+    let mut found = None;
+    wait_until(name, || {
+        let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+        found = text
+            .strip_suffix('\n')
+            .and_then(|number| number.parse().ok());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn act_arguments() -> Vec<OsString> {
+    ["act", "--exact", "--nocapture"]
+        .map(OsString::from)
+        .to_vec()
+}
+
+/// What this binary does when a test starts it as a process; nothing in an ordinary run.
+pub fn act() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    if role == "launcher" {
+        be_launcher();
+    }
+    let rank = RankEnvironment::from_env().unwrap();
+    rank.guard_against_orphaning().unwrap();
+    rank.report_panics();
+    match role.as_str() {
+        "runs forever" => run_forever(&rank),
+        "rank 1 panics" => {
+            assert!(rank.rank != 1, "the weights went out of the window");
+            run_forever(&rank)
+        }
+        "meets at the store" => {
+            let options = StoreOptions {
+                job_token: rank.job_token.clone(),
+                ..StoreOptions::default()
+            };
+            let address = format!("{}:{}", rank.master_addr, rank.master_port);
+            let store = TcpStore::connect(&address, options).unwrap();
+            store.set(&format!("here/{}", rank.rank), b"").unwrap();
+            let other = format!("here/{}", 1 - rank.rank);
+            store.wait_within(&[&other], DEADLINE).unwrap();
+            std::process::exit(0)
+        }
+        "elastic" => elastic::be_rank(&rank),
+        "rank 1 fails anew each time" => {
+            if rank.rank == 1 {
+                let message = format!("trouble of process {}", rank.incarnation);
+                rank.report(FailureKind::Own, None, &message);
+                std::process::exit(5)
+            }
+            run_forever(&rank)
+        }
+        "stops when asked" => {
+            let stop = StopRequest::listen(true).unwrap();
+            write_pid(&rank);
+            wait_until("the request to stop", || stop.is_set());
+            std::process::exit(0)
+        }
+        other => panic!("unknown role {other}"),
+    }
+}
+
+fn be_launcher() -> ! {
+    let variable = |name| std::env::var(name).unwrap();
+    let folder = std::path::PathBuf::from(variable(FOLDER));
+    let ranks = variable("TEST_RANKS").parse().unwrap();
+    let config = match variable("TEST_RANK_ROLE").as_str() {
+        "" => job(&folder, ranks, &variable("TEST_SCRIPT")),
+        role => rank_job(&folder, ranks, role),
+    };
+    let rendezvous = std::env::var(RENDEZVOUS).ok();
+    let nodes = if rendezvous.is_some() { 2 } else { 1 };
+    let config = LaunchConfig {
+        dashboard: std::env::var_os("TEST_DASHBOARD").is_some(),
+        elastic: elastic::from_environment(nodes * ranks),
+        nodes,
+        rendezvous,
+        ..config
+    };
+    let outcome = Launcher::new(config).run().unwrap();
+    fs::write(folder.join("outcome"), outcome.to_string()).unwrap();
+    std::process::exit(outcome.exit_code())
+}
+
+fn write_pid(rank: &RankEnvironment) {
+    let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
+    let launcher = format!("{}\n", rank.launcher_pid.unwrap());
+    fs::write(folder.join("launcher"), launcher).unwrap();
+    let line = format!("{}\n", std::process::id());
+    fs::write(folder.join(format!("pid.{}", rank.rank)), line).unwrap();
+}
+
+fn run_forever(rank: &RankEnvironment) -> ! {
+    assert!(std::env::var(variables::ERROR_FILE).is_ok());
+    write_pid(rank);
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,345 @@
+//! One rank of the fake, as a group calls it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+use std::time::Instant;
+
+use super::exchange::Fabric;
+use super::fault::Fault;
+use super::gpu::{FakeEvent, FakeStream, PATIENCE};
+use crate::error::LibraryError;
+use crate::foreign::{Communicator, Event, Stream, UniqueId};
+use crate::group::{Calls, Operation, Status, lock, wait_until};
+use crate::version::NcclVersion;
+
+/// What a thread has enqueued since `group_start`.
+type Fused = Vec<(usize, Operation, usize)>;
+
+/// Operations that are not on their stream yet.
+struct Launch {
+    communicator: usize,
+    questions: Option<u32>,
+    operations: Fused,
+}
+
+pub(super) struct FakeGpu {
+    pub(super) fabric: Arc<Fabric>,
+    rank: usize,
+    handles: Arc<AtomicUsize>,
+    pub(super) dead: Arc<AtomicBool>,
+    pub(super) faults: Mutex<Vec<Fault>>,
+    streams: Mutex<HashMap<usize, FakeStream>>,
+    events: Mutex<HashMap<usize, Arc<FakeEvent>>>,
+    fused: Mutex<HashMap<ThreadId, Fused>>,
+    launches: Mutex<Vec<Launch>>,
+}
+
+impl FakeGpu {
+    pub(super) fn new(rank: usize, fabric: Arc<Fabric>, handles: Arc<AtomicUsize>) -> Self {
+        let (dead, faults, streams, events, fused, launches) = Default::default();
+        Self {
+            fabric,
+            rank,
+            handles,
+            dead,
+            faults,
+            streams,
+            events,
+            fused,
+            launches,
+        }
+    }
+
+    fn fault<R>(&self, wanted: impl Fn(&Fault) -> Option<R>) -> Option<R> {
+        lock(&self.faults).iter().find_map(wanted)
+    }
+
+    fn handle(&self) -> usize {
+        self.handles.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn stream(&self) -> usize {
+        let handle = self.handle();
+        lock(&self.streams).insert(handle, FakeStream::new(self.dead.clone()));
+        handle
+    }
+
+    pub(super) fn stream_of(&self, handle: usize) -> Result<FakeStream, LibraryError> {
+        lock(&self.streams)
+            .get(&handle)
+            .cloned()
+            .ok_or_else(|| failed("cuStreamQuery", 400))
+    }
+
+    fn event_of(&self, event: &Event) -> Result<Arc<FakeEvent>, LibraryError> {
+        lock(&self.events)
+            .get(&event.0)
+            .cloned()
+            .ok_or_else(|| failed("cuEventQuery", 400))
+    }
+
+    /// Puts what was enqueued on its stream, as one.
+    fn launch(&self, operations: Fused) -> Status {
+        let Some((communicator, _, stream)) = operations.first() else {
+            return Status::Success;
+        };
+        let (communicator, stream) = (*communicator, *stream);
+        let exchanges: Option<Vec<_>> = operations
+            .into_iter()
+            .map(|(handle, operation, _)| Some((self.fabric.key(handle, &operation)?, operation)))
+            .collect();
+        let (Some(exchanges), Ok(stream)) = (exchanges, self.stream_of(stream)) else {
+            return Status::InvalidArgument;
+        };
+        let fabric = self.fabric.clone();
+        stream.give(move || fabric.exchange(communicator, &exchanges));
+        Status::Success
+    }
+
+    fn begin(&self, operations: Fused) -> Status {
+        if let Some(status) = self.fault(|fault| match fault {
+            Fault::EnqueueFails(status) => Some(*status),
+            _ => None,
+        }) {
+            return status;
+        }
+        let takes = self.fault(|fault| match fault {
+            Fault::LaunchTakes(questions) => Some(*questions),
+            _ => None,
+        });
+        match (takes, operations.first()) {
+            (Some(questions), Some((communicator, ..))) => {
+                lock(&self.launches).push(Launch {
+                    communicator: *communicator,
+                    questions,
+                    operations,
+                });
+                Status::InProgress
+            }
+            _ => self.launch(operations),
+        }
+    }
+
+    /// Whether launches of the communicator are under way; counts the question.
+    fn is_launching(&self, communicator: usize) -> bool {
+        let mut launches = lock(&self.launches);
+        let Some(at) = launches
+            .iter()
+            .position(|launch| launch.communicator == communicator)
+        else {
+            return false;
+        };
+        match &mut launches[at].questions {
+            None => return true,
+            Some(0) => {}
+            Some(left) => {
+                *left -= 1;
+                return true;
+            }
+        }
+        let launch = launches.remove(at);
+        drop(launches);
+        self.launch(launch.operations);
+        false
+    }
+}
+
+fn failed(call: &'static str, code: i32) -> LibraryError {
+    let name = match code {
+        700 => "CUDA_ERROR_ILLEGAL_ADDRESS",
+        _ => "CUDA_ERROR_INVALID_HANDLE",
+    };
+    LibraryError::Driver {
+        call,
+        name: name.to_owned(),
+        code,
+    }
+}
+
+impl Calls for FakeGpu {
+    fn version(&self) -> NcclVersion {
+        let version = self.fault(|fault| match fault {
+            Fault::Version(code) => Some(*code),
+            _ => None,
+        });
+        NcclVersion::from_code(version.unwrap_or(22105))
+    }
+
+    fn gpu(&self) -> String {
+        let twin = self.fault(|fault| match fault {
+            Fault::SameGpu(rank) => Some(*rank),
+            _ => None,
+        });
+        format!("FAKE-{}", twin.unwrap_or(self.rank))
+    }
+
+    fn unique_id(&self) -> Result<UniqueId, Status> {
+        let refused = self.fault(|fault| match fault {
+            Fault::NoUniqueId(status) => Some(*status),
+            _ => None,
+        });
+        refused.map_or_else(|| Ok(self.fabric.unique_id()), Err)
+    }
+
+    fn init(
+        &self,
+        id: &UniqueId,
+        rank: usize,
+        world_size: usize,
+    ) -> (Option<Communicator>, Status) {
+        let refused = self.fault(|fault| match fault {
+            Fault::InitFails(status) => Some(*status),
+            _ => None,
+        });
+        if let Some(status) = refused {
+            return (None, status);
+        }
+        let hangs = self.fault(|fault| (*fault == Fault::InitHangs).then_some(()));
+        let handle = self.handle();
+        self.fabric
+            .init(handle, id, rank, world_size, hangs.is_none());
+        (Some(Communicator(handle)), Status::InProgress)
+    }
+
+    fn async_error(&self, communicator: &Communicator) -> Status {
+        let found = self.fault(|fault| match fault {
+            Fault::AsyncError(status) => Some(*status),
+            _ => None,
+        });
+        match found.unwrap_or_else(|| self.fabric.status(communicator.0)) {
+            Status::Success if self.is_launching(communicator.0) => Status::InProgress,
+            status => status,
+        }
+    }
+
+    fn last_error(&self) -> String {
+        "as the fake was told".to_owned()
+    }
+
+    fn finalize(&self, communicator: &Communicator) -> Status {
+        if self
+            .fault(|fault| (*fault == Fault::FinalizeHangs).then_some(()))
+            .is_some()
+        {
+            let mut state = lock(&self.fabric.state);
+            if let Some(communicator) = state.communicators.get_mut(&communicator.0) {
+                communicator.found = Some(Status::InProgress);
+            }
+            return Status::InProgress;
+        }
+        Status::Success
+    }
+
+    fn destroy(&self, communicator: Communicator) -> Status {
+        lock(&self.fabric.state)
+            .communicators
+            .remove(&communicator.0);
+        Status::Success
+    }
+
+    fn abort(&self, communicator: Communicator) -> Status {
+        if self
+            .fault(|fault| (*fault == Fault::AbortHangs).then_some(()))
+            .is_some()
+        {
+            let deadline = Instant::now() + PATIENCE;
+            let mut state = lock(&self.fabric.state);
+            while !state.closed {
+                let (locked, late) = wait_until(&self.fabric.moved, state, deadline);
+                state = locked;
+                if late {
+                    break;
+                }
+            }
+            return Status::SystemError;
+        }
+        self.fabric.abort(communicator.0);
+        Status::Success
+    }
+
+    fn group_start(&self) -> Status {
+        lock(&self.fused).insert(std::thread::current().id(), Vec::new());
+        Status::Success
+    }
+
+    fn group_end(&self) -> Status {
+        let operations = lock(&self.fused).remove(&std::thread::current().id());
+        operations.map_or(Status::InvalidUsage, |operations| self.begin(operations))
+    }
+
+    fn enqueue(
+        &self,
+        communicator: &Communicator,
+        operation: &Operation,
+        stream: &Stream,
+    ) -> Status {
+        let own = (communicator.0, operation.clone(), stream.0);
+        if let Some(fused) = lock(&self.fused).get_mut(&std::thread::current().id()) {
+            fused.push(own);
+            return Status::Success;
+        }
+        self.begin(vec![own])
+    }
+
+    fn create_stream(&self) -> Result<Stream, LibraryError> {
+        Ok(Stream(self.stream()))
+    }
+
+    fn destroy_stream(&self, stream: Stream) {
+        lock(&self.streams).remove(&stream.0);
+    }
+
+    fn create_event(&self) -> Result<Event, LibraryError> {
+        let handle = self.handle();
+        lock(&self.events).insert(handle, Arc::default());
+        Ok(Event(handle))
+    }
+
+    fn destroy_event(&self, event: Event) {
+        lock(&self.events).remove(&event.0);
+    }
+
+    fn record(&self, event: &Event, stream: &Stream) -> Result<(), LibraryError> {
+        let (stream, event) = (self.stream_of(stream.0)?, self.event_of(event)?);
+        event.expect(1);
+        stream.come_to(&event);
+        Ok(())
+    }
+
+    fn wait(&self, stream: &Stream, event: &Event) -> Result<(), LibraryError> {
+        self.stream_of(stream.0)?.wait(&self.event_of(event)?);
+        Ok(())
+    }
+
+    fn query(&self, event: &Event) -> Result<bool, LibraryError> {
+        if self
+            .fault(|fault| (*fault == Fault::GpuFails).then_some(()))
+            .is_some()
+        {
+            return Err(failed("cuEventQuery", 700));
+        }
+        Ok(self.event_of(event)?.is_over())
+    }
+
+    fn orders_all(&self) -> bool {
+        self.fault(|fault| (*fault == Fault::OldDriver).then_some(()))
+            .is_none()
+    }
+
+    fn record_all(&self, event: &Event) -> Result<(), LibraryError> {
+        let event = self.event_of(event)?;
+        let streams: Vec<FakeStream> = lock(&self.streams).values().cloned().collect();
+        event.expect(streams.len());
+        streams.iter().for_each(|stream| stream.come_to(&event));
+        Ok(())
+    }
+
+    fn wait_all(&self, event: &Event) -> Result<(), LibraryError> {
+        let event = self.event_of(event)?;
+        let streams: Vec<FakeStream> = lock(&self.streams).values().cloned().collect();
+        streams.iter().for_each(|stream| stream.wait(&event));
+        Ok(())
+    }
+}

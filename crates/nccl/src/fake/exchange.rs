@@ -1,0 +1,291 @@
+//! The fake's NCCL: communicators, and what their ranks exchange.
+//!
+//! As the real one, it does not compare what ranks call: who calls something else is waited for until
+//! the communicator is aborted.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex};
+use std::time::Instant;
+
+use super::gpu::PATIENCE;
+use super::memory::Memory;
+use super::number::combine;
+use crate::foreign::{DeviceBuffer, UNIQUE_ID_BYTES, UniqueId};
+use crate::group::{Operation, Status, lock, wait_until};
+
+type Id = [u8; UNIQUE_ID_BYTES];
+
+/// Which exchange of a world: the collective of this number, or this message between two ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Collective(u64),
+    Message { from: usize, to: usize, number: u64 },
+}
+
+/// What the ranks have given, and how many have taken.
+#[derive(Default)]
+struct Exchange {
+    parts: HashMap<usize, (String, Vec<u8>)>,
+    taken: usize,
+}
+
+#[derive(Default)]
+struct World {
+    joined: usize,
+    exchanges: HashMap<Key, Exchange>,
+}
+
+pub(super) struct Communicator {
+    id: Id,
+    pub(super) rank: usize,
+    world_size: usize,
+    collectives: u64,
+    messages: HashMap<(usize, usize), u64>,
+    aborted: bool,
+    /// What NCCL has found.
+    pub(super) found: Option<Status>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    worlds: HashMap<Id, World>,
+    pub(super) communicators: HashMap<usize, Communicator>,
+    ids: u64,
+    pub(super) closed: bool,
+}
+
+/// What all ranks of a cluster share.
+#[derive(Default)]
+pub(super) struct Fabric {
+    pub(super) memory: Memory,
+    pub(super) state: Mutex<State>,
+    pub(super) moved: Condvar,
+}
+
+impl Fabric {
+    pub(super) fn unique_id(&self) -> UniqueId {
+        let mut state = lock(&self.state);
+        state.ids += 1;
+        let mut id = [0; UNIQUE_ID_BYTES];
+        id[..8].copy_from_slice(&state.ids.to_ne_bytes());
+        // Real ids have all kinds of bytes.
+        id[UNIQUE_ID_BYTES - 1] = 0xff;
+        UniqueId(id)
+    }
+
+    /// A communicator under the number `handle`; `joins` says whether its side is ever done.
+    pub(super) fn init(
+        &self,
+        handle: usize,
+        id: &UniqueId,
+        rank: usize,
+        world_size: usize,
+        joins: bool,
+    ) {
+        let mut state = lock(&self.state);
+        state.worlds.entry(id.0).or_default().joined += usize::from(joins);
+        let communicator = Communicator {
+            id: id.0,
+            rank,
+            world_size,
+            collectives: 0,
+            messages: HashMap::new(),
+            aborted: false,
+            found: None,
+        };
+        state.communicators.insert(handle, communicator);
+    }
+
+    /// How the communicator is.
+    pub(super) fn status(&self, handle: usize) -> Status {
+        let state = lock(&self.state);
+        let Some(communicator) = state.communicators.get(&handle) else {
+            return Status::InvalidArgument;
+        };
+        let joined = state
+            .worlds
+            .get(&communicator.id)
+            .map_or(0, |world| world.joined);
+        match communicator.found {
+            Some(found) => found,
+            None if joined < communicator.world_size => Status::InProgress,
+            None => Status::Success,
+        }
+    }
+
+    /// Which exchange `operation` takes part in.
+    pub(super) fn key(&self, handle: usize, operation: &Operation) -> Option<Key> {
+        let mut state = lock(&self.state);
+        let communicator = state.communicators.get_mut(&handle)?;
+        let rank = communicator.rank;
+        let (from, to) = match operation {
+            Operation::Send { peer, .. } => (rank, *peer),
+            Operation::Receive { peer, .. } => (*peer, rank),
+            _ => {
+                communicator.collectives += 1;
+                return Some(Key::Collective(communicator.collectives));
+            }
+        };
+        let number = communicator.messages.entry((from, to)).or_default();
+        *number += 1;
+        let number = *number;
+        Some(Key::Message { from, to, number })
+    }
+
+    /// Takes part in `exchanges` at once, and waits until they are over or the communicator is aborted.
+    pub(super) fn exchange(&self, handle: usize, exchanges: &[(Key, Operation)]) {
+        let deadline = Instant::now() + PATIENCE;
+        for (key, operation) in exchanges {
+            self.give(handle, *key, operation);
+        }
+        self.moved.notify_all();
+        let mut open: Vec<&(Key, Operation)> = exchanges.iter().collect();
+        let mut state = lock(&self.state);
+        loop {
+            let Some(communicator) = state.communicators.get(&handle) else {
+                return;
+            };
+            if communicator.aborted || state.closed {
+                return;
+            }
+            let (id, rank, world_size) =
+                (communicator.id, communicator.rank, communicator.world_size);
+            let Some(world) = state.worlds.get_mut(&id) else {
+                return;
+            };
+            open.retain(|(key, operation)| {
+                let Some(exchange) = world.exchanges.get_mut(key) else {
+                    return false;
+                };
+                !self.take(exchange, *key, operation, rank, world_size)
+            });
+            let finished = |key: &Key, exchange: &Exchange| match key {
+                Key::Collective(_) => exchange.taken == world_size,
+                Key::Message { .. } => exchange.taken == 2,
+            };
+            world
+                .exchanges
+                .retain(|key, exchange| !finished(key, exchange));
+            self.moved.notify_all();
+            if open.is_empty() {
+                return;
+            }
+            let (locked, late) = wait_until(&self.moved, state, deadline);
+            state = locked;
+            if late {
+                return;
+            }
+        }
+    }
+
+    fn give(&self, handle: usize, key: Key, operation: &Operation) {
+        let bytes = match operation {
+            Operation::Receive { .. } => None,
+            Operation::AllReduce { send, .. }
+            | Operation::ReduceScatter { send, .. }
+            | Operation::AllGather { send, .. } => Some(self.memory.read(send.bytes())),
+            Operation::Broadcast { buffer, .. } | Operation::Send { buffer, .. } => {
+                Some(self.memory.read(buffer.bytes()))
+            }
+        };
+        let mut state = lock(&self.state);
+        let Some(communicator) = state.communicators.get(&handle) else {
+            return;
+        };
+        let (id, rank) = (communicator.id, communicator.rank);
+        let exchange = state
+            .worlds
+            .entry(id)
+            .or_default()
+            .exchanges
+            .entry(key)
+            .or_default();
+        if let Some(bytes) = bytes {
+            exchange.parts.insert(rank, (operation.to_string(), bytes));
+        }
+    }
+
+    /// Writes the result of an exchange, if all that it needs has come.
+    fn take(
+        &self,
+        exchange: &mut Exchange,
+        key: Key,
+        operation: &Operation,
+        rank: usize,
+        world_size: usize,
+    ) -> bool {
+        if let Key::Message { from, .. } = key {
+            return match operation {
+                Operation::Receive { buffer, .. } => {
+                    let Some((_, bytes)) = exchange.parts.get(&from) else {
+                        return false;
+                    };
+                    if bytes.len() as u64 != buffer.bytes().end - buffer.bytes().start {
+                        return false;
+                    }
+                    self.memory.write(buffer.pointer(), bytes);
+                    exchange.taken += 1;
+                    true
+                }
+                // A message is sent when it has been received.
+                _ if exchange.taken == 0 => false,
+                _ => {
+                    exchange.taken += 1;
+                    true
+                }
+            };
+        }
+        let call = operation.to_string();
+        let alike = (0..world_size).all(|other| {
+            exchange
+                .parts
+                .get(&other)
+                .is_some_and(|(theirs, _)| *theirs == call)
+        });
+        if !alike {
+            return false;
+        }
+        let parts: Vec<Vec<u8>> = (0..world_size)
+            .map(|other| exchange.parts[&other].1.clone())
+            .collect();
+        let (target, bytes) = result(operation, rank, &parts);
+        self.memory.write(target.pointer(), &bytes);
+        exchange.taken += 1;
+        true
+    }
+
+    /// Its operations end without a result, and what it has given for them nobody gets.
+    pub(super) fn abort(&self, handle: usize) {
+        let mut state = lock(&self.state);
+        if let Some(communicator) = state.communicators.get_mut(&handle) {
+            communicator.aborted = true;
+            let (id, rank) = (communicator.id, communicator.rank);
+            if let Some(world) = state.worlds.get_mut(&id) {
+                world.exchanges.values_mut().for_each(|exchange| {
+                    exchange.parts.remove(&rank);
+                });
+            }
+        }
+        drop(state);
+        self.moved.notify_all();
+    }
+}
+
+/// Where the result goes, and what it is.
+fn result<'a>(
+    operation: &'a Operation,
+    rank: usize,
+    parts: &[Vec<u8>],
+) -> (&'a DeviceBuffer, Vec<u8>) {
+    match operation {
+        Operation::AllReduce { receive, op, .. } => (receive, combine(receive.dtype(), *op, parts)),
+        Operation::ReduceScatter { receive, op, .. } => {
+            let whole = combine(receive.dtype(), *op, parts);
+            let part = whole.len() / parts.len();
+            (receive, whole[rank * part..(rank + 1) * part].to_vec())
+        }
+        Operation::AllGather { receive, .. } => (receive, parts.concat()),
+        Operation::Broadcast { buffer, root } => (buffer, parts[*root].clone()),
+        Operation::Send { buffer, .. } | Operation::Receive { buffer, .. } => (buffer, Vec::new()),
+    }
+}

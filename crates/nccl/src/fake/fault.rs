@@ -1,0 +1,44 @@
+//! What can be made to go wrong.
+
+use crate::group::Status;
+
+/// Something that goes wrong on one rank of a [`FakeCluster`](super::FakeCluster), from when it is
+/// injected.
+///
+/// ```
+/// use everburn_nccl::fake::{FakeCluster, Fault};
+/// use everburn_nccl::{NcclError, Status};
+///
+/// let cluster = FakeCluster::new(1);
+/// cluster.inject(0, Fault::InitFails(Status::SystemError));
+/// let error = cluster.connect(0, cluster.config(0), None).unwrap_err();
+/// assert!(matches!(error, NcclError::Nccl { status: Status::SystemError, .. }));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// `ncclGetUniqueId` answers so.
+    NoUniqueId(Status),
+    /// `ncclCommInitRankConfig` answers so, and yields no communicator.
+    InitFails(Status),
+    /// This rank's side of the initialisation is never done: it stays `ncclInProgress` everywhere.
+    InitHangs,
+    /// Operations are answered so.
+    EnqueueFails(Status),
+    /// Operations are answered with `ncclInProgress`, and are on the stream only after so many
+    /// questions how the communicator is; with `None`, never.
+    LaunchTakes(Option<u32>),
+    /// NCCL finds this, as `ncclCommGetAsyncError` tells.
+    AsyncError(Status),
+    /// `ncclCommAbort` does not return before the cluster is gone.
+    AbortHangs,
+    /// `ncclCommFinalize` stays `ncclInProgress`.
+    FinalizeHangs,
+    /// Questions about events are answered with an error, as after a failed kernel.
+    GpuFails,
+    /// The driver cannot order all streams.
+    OldDriver,
+    /// NCCL says that it is of this version.
+    Version(u32),
+    /// The rank is on this rank's GPU.
+    SameGpu(usize),
+}

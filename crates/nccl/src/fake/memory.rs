@@ -1,0 +1,86 @@
+//! The fake's memory: pieces at addresses that no machine has, so that nothing is read by mistake.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use crate::group::lock;
+
+/// The first address.
+const FIRST: u64 = 0x7fab_0000_0000;
+
+/// Pieces begin at multiples of it, as cuMemAlloc has it.
+const ALIGNMENT: u64 = 256;
+
+#[derive(Default)]
+pub(super) struct Memory {
+    pieces: Mutex<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl Memory {
+    /// A new piece with these bytes.
+    pub(super) fn allocate(&self, bytes: Vec<u8>) -> u64 {
+        let mut pieces = lock(&self.pieces);
+        let end = pieces
+            .last_key_value()
+            .map_or(FIRST, |(start, piece)| start + piece.len() as u64);
+        let start = (end + 1).next_multiple_of(ALIGNMENT);
+        pieces.insert(start, bytes);
+        start
+    }
+
+    pub(super) fn read(&self, range: Range<u64>) -> Vec<u8> {
+        let pieces = lock(&self.pieces);
+        let (start, piece) = pieces.range(..=range.start).next_back().unzip();
+        let within = within(start.copied(), piece.map(Vec::len), &range);
+        piece
+            .expect("a piece begins before")
+            .get(within)
+            .expect("the address was allocated")
+            .to_vec()
+    }
+
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) {
+        let mut pieces = lock(&self.pieces);
+        let (start, piece) = pieces.range_mut(..=at).next_back().unzip();
+        let within = within(
+            start.copied(),
+            piece.as_ref().map(|piece| piece.len()),
+            &(at..at + bytes.len() as u64),
+        );
+        let piece = piece.expect("a piece begins before");
+        piece[within].copy_from_slice(bytes);
+    }
+}
+
+/// Where `range` lies in the piece at `start`.
+fn within(start: Option<u64>, len: Option<usize>, range: &Range<u64>) -> Range<usize> {
+    let start = start.expect("a piece begins before");
+    let [from, to] = [range.start - start, range.end - start]
+        .map(|offset| usize::try_from(offset).expect("a machine of 64 bits"));
+    assert!(Some(to) <= len, "{range:x?} was not allocated");
+    from..to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_apart_and_keep_what_is_written() {
+        let memory = Memory::default();
+        let (first, second) = (memory.allocate(vec![0; 300]), memory.allocate(vec![9; 4]));
+        assert!(second >= first + 300);
+        memory.write(first + 298, &[5, 6]);
+        assert_eq!(memory.read(first + 297..first + 300), [0, 5, 6]);
+        assert_eq!(memory.read(second..second + 4), [9; 4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "was not allocated")]
+    fn nothing_is_read_behind_a_piece() {
+        let memory = Memory::default();
+        let at = memory.allocate(vec![0; 4]);
+        memory.read(at..at + 5);
+    }
+}

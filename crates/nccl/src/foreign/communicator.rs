@@ -1,0 +1,325 @@
+//! NCCL's calls on communicators, as nccl.h 2.18 and later has them.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::size_of;
+use std::ptr;
+
+use everburn_collectives::group::{DType, ReduceOp};
+
+use super::buffer::DeviceBuffer;
+use super::context::Stream;
+use super::dynamic::functions;
+use super::nccl::{Library, OLDEST};
+use crate::group::{Operation, Status};
+
+/// `NCCL_UNIQUE_ID_BYTES`.
+pub(crate) const UNIQUE_ID_BYTES: usize = 128;
+
+/// `NCCL_API_MAGIC`, the same in all versions.
+const CONFIG_MAGIC: c_uint = 0xcafe_beef;
+
+/// `NCCL_CONFIG_UNDEF_INT`: the library chooses.
+const UNDEFINED: c_int = c_int::MIN;
+
+/// `ncclUniqueId`: by what ranks know that they belong together.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UniqueId(pub(crate) [u8; UNIQUE_ID_BYTES]);
+
+/// `ncclConfig_t` as 2.18 has it. Newer libraries read as many bytes as `size` says and take
+/// defaults for what `version` had not.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+    split_share: c_int,
+}
+
+impl Config {
+    /// `NCCL_CONFIG_INITIALIZER`, and that no call waits for other ranks.
+    fn without_blocking() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            magic: CONFIG_MAGIC,
+            version: OLDEST.code(),
+            blocking: 0,
+            cga_cluster_size: UNDEFINED,
+            min_ctas: UNDEFINED,
+            max_ctas: UNDEFINED,
+            net_name: ptr::null(),
+            split_share: UNDEFINED,
+        }
+    }
+}
+
+type Handle = *mut c_void;
+
+functions! {
+    Functions {
+        unique_id: fn(*mut UniqueId) -> c_int = "ncclGetUniqueId";
+        init: fn(*mut Handle, c_int, UniqueId, c_int, *mut Config) -> c_int = "ncclCommInitRankConfig";
+        async_error: fn(Handle, *mut c_int) -> c_int = "ncclCommGetAsyncError";
+        last_error: fn(Handle) -> *const c_char = "ncclGetLastError";
+        finalize: fn(Handle) -> c_int = "ncclCommFinalize";
+        destroy: fn(Handle) -> c_int = "ncclCommDestroy";
+        abort: fn(Handle) -> c_int = "ncclCommAbort";
+        group_start: fn() -> c_int = "ncclGroupStart";
+        group_end: fn() -> c_int = "ncclGroupEnd";
+        all_reduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclAllReduce";
+        broadcast: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclBroadcast";
+        reduce_scatter: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclReduceScatter";
+        all_gather: fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle) -> c_int = "ncclAllGather";
+        send: fn(*const c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclSend";
+        receive: fn(*mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclRecv";
+    }
+}
+
+/// `ncclComm_t`: a communicator that has not been destroyed or aborted, since both take it away.
+#[derive(Debug)]
+pub(crate) struct Communicator(pub(crate) usize);
+
+impl Communicator {
+    fn handle(&self) -> Handle {
+        ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+/// `ncclDataType_t`.
+pub(crate) const fn data_type(dtype: DType) -> Option<c_int> {
+    Some(match dtype {
+        DType::U8 => 1,
+        DType::I32 => 2,
+        DType::I64 => 4,
+        DType::F16 => 6,
+        DType::F32 => 7,
+        DType::F64 => 8,
+        DType::Bf16 => 9,
+        _ => return None,
+    })
+}
+
+/// `ncclRedOp_t`.
+pub(crate) const fn reduction(op: ReduceOp) -> Option<c_int> {
+    Some(match op {
+        ReduceOp::Sum => 0,
+        ReduceOp::Product => 1,
+        ReduceOp::Max => 2,
+        ReduceOp::Min => 3,
+        ReduceOp::Mean => 4,
+        _ => return None,
+    })
+}
+
+fn pointer(buffer: &DeviceBuffer) -> *mut c_void {
+    // An address on the GPU, which nothing here reads.
+    ptr::without_provenance_mut(usize::try_from(buffer.pointer()).unwrap_or(0))
+}
+
+fn number(rank: usize) -> c_int {
+    // Groups have checked that there are no more ranks than that.
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
+}
+
+impl Library {
+    /// Whether NCCL finds a network interface to connect ranks through, as it does when a group is
+    /// made. It needs no GPU; what it opens stays open.
+    ///
+    /// # Errors
+    /// NCCL's answer, with what to check.
+    ///
+    /// ```
+    /// if let Ok(nccl) = everburn_nccl::Library::load() {
+    ///     match nccl.probe_network() {
+    ///         Ok(()) => println!("NCCL can connect ranks"),
+    ///         Err(status) => println!("{status}: {}", status.advice()),
+    ///     }
+    /// }
+    /// ```
+    pub fn probe_network(&self) -> Result<(), Status> {
+        self.unique_id().map(|_| ())
+    }
+
+    pub(crate) fn unique_id(&self) -> Result<UniqueId, Status> {
+        let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
+        // SAFETY: the pointer is to an `ncclUniqueId` of this frame.
+        match Status::from_code(unsafe { (self.functions.unique_id)(&mut id) }) {
+            Status::Success => Ok(id),
+            refused => Err(refused),
+        }
+    }
+
+    /// Begins to connect this thread's GPU with the others of `id`.
+    pub(crate) fn init(
+        &self,
+        id: &UniqueId,
+        rank: usize,
+        world_size: usize,
+    ) -> (Option<Communicator>, Status) {
+        let mut handle = ptr::null_mut();
+        let mut config = Config::without_blocking();
+        let (rank, world_size) = (number(rank), number(world_size));
+        // SAFETY: the pointers are to a handle and an `ncclConfig_t` of this frame; NCCL copies the
+        // latter before it returns.
+        let code =
+            unsafe { (self.functions.init)(&mut handle, world_size, *id, rank, &mut config) };
+        // A call that fails at once takes its handle back.
+        let communicator = (!handle.is_null()).then(|| Communicator(handle.expose_provenance()));
+        (communicator, Status::from_code(code))
+    }
+
+    /// How the communicator is, by now.
+    pub(crate) fn async_error(&self, communicator: &Communicator) -> Status {
+        let mut state = 0;
+        // SAFETY: the communicator lives; the pointer is to an `ncclResult_t`, an `int`, of this frame.
+        let code = unsafe { (self.functions.async_error)(communicator.handle(), &mut state) };
+        match Status::from_code(code) {
+            Status::Success => Status::from_code(state),
+            refused => refused,
+        }
+    }
+
+    /// NCCL's own words about the last error of this process.
+    pub(crate) fn last_error(&self) -> String {
+        // SAFETY: the argument is unused, and null allowed.
+        let text = unsafe { (self.functions.last_error)(ptr::null_mut()) };
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: it is a text that ends with zero, in a buffer that NCCL never gives back.
+        let text = unsafe { CStr::from_ptr(text) };
+        text.to_string_lossy().trim().to_owned()
+    }
+
+    pub(crate) fn finalize(&self, communicator: &Communicator) -> Status {
+        // SAFETY: the communicator lives.
+        Status::from_code(unsafe { (self.functions.finalize)(communicator.handle()) })
+    }
+
+    // Taking it by value is what makes the calls on communicators safe.
+    #[allow(clippy::needless_pass_by_value)]
+    pub(crate) fn destroy(&self, communicator: Communicator) -> Status {
+        // SAFETY: the communicator lives, and nobody has it after this.
+        Status::from_code(unsafe { (self.functions.destroy)(communicator.handle()) })
+    }
+
+    #[allow(clippy::needless_pass_by_value)]
+    pub(crate) fn abort(&self, communicator: Communicator) -> Status {
+        // SAFETY: the communicator lives, and nobody has it after this.
+        Status::from_code(unsafe { (self.functions.abort)(communicator.handle()) })
+    }
+
+    pub(crate) fn group_start(&self) -> Status {
+        // SAFETY: it takes nothing.
+        Status::from_code(unsafe { (self.functions.group_start)() })
+    }
+
+    pub(crate) fn group_end(&self) -> Status {
+        // SAFETY: it takes nothing.
+        Status::from_code(unsafe { (self.functions.group_end)() })
+    }
+
+    /// Puts `operation` on `stream`.
+    pub(crate) fn enqueue(
+        &self,
+        communicator: &Communicator,
+        operation: &Operation,
+        stream: &Stream,
+    ) -> Status {
+        let calls = &self.functions;
+        let (communicator, stream) = (communicator.handle(), stream.handle());
+        let Some(dtype) = data_type(operation.dtype()) else {
+            return Status::InvalidArgument;
+        };
+        // SAFETY (all calls): communicator and stream live. The buffers are of the lengths that are
+        // given: a group checks operations before it issues them, and keeps the buffers until the
+        // GPU has finished.
+        let code = match operation {
+            Operation::AllReduce { send, receive, op } => {
+                let Some(op) = reduction(*op) else {
+                    return Status::InvalidArgument;
+                };
+                let (from, to) = (pointer(send), pointer(receive));
+                // SAFETY: as above.
+                unsafe { (calls.all_reduce)(from, to, send.len(), dtype, op, communicator, stream) }
+            }
+            Operation::Broadcast { buffer, root } => {
+                let (at, root) = (pointer(buffer), number(*root));
+                // SAFETY: as above.
+                unsafe {
+                    (calls.broadcast)(at, at, buffer.len(), dtype, root, communicator, stream)
+                }
+            }
+            Operation::ReduceScatter { send, receive, op } => {
+                let Some(op) = reduction(*op) else {
+                    return Status::InvalidArgument;
+                };
+                let (from, to, len) = (pointer(send), pointer(receive), receive.len());
+                // SAFETY: as above.
+                unsafe { (calls.reduce_scatter)(from, to, len, dtype, op, communicator, stream) }
+            }
+            Operation::AllGather { send, receive } => {
+                let (from, to) = (pointer(send), pointer(receive));
+                // SAFETY: as above.
+                unsafe { (calls.all_gather)(from, to, send.len(), dtype, communicator, stream) }
+            }
+            Operation::Send { buffer, peer } => {
+                let (at, peer) = (pointer(buffer), number(*peer));
+                // SAFETY: as above.
+                unsafe { (calls.send)(at, buffer.len(), dtype, peer, communicator, stream) }
+            }
+            Operation::Receive { buffer, peer } => {
+                let (at, peer) = (pointer(buffer), number(*peer));
+                // SAFETY: as above.
+                unsafe { (calls.receive)(at, buffer.len(), dtype, peer, communicator, stream) }
+            }
+        };
+        Status::from_code(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    /// The layout of `ncclConfig_t` on a machine of 64 bits, field by field.
+    #[cfg(target_pointer_width = "64")]
+    #[test]
+    fn the_configuration_lies_in_memory_as_nccl_h_has_it() {
+        let offsets = [
+            offset_of!(Config, size),
+            offset_of!(Config, magic),
+            offset_of!(Config, version),
+            offset_of!(Config, blocking),
+            offset_of!(Config, cga_cluster_size),
+            offset_of!(Config, min_ctas),
+            offset_of!(Config, max_ctas),
+            offset_of!(Config, net_name),
+            offset_of!(Config, split_share),
+        ];
+        assert_eq!(offsets, [0, 8, 12, 16, 20, 24, 28, 32, 40]);
+        let config = Config::without_blocking();
+        assert_eq!(
+            (config.size, config.version, config.blocking),
+            (48, 21800, 0)
+        );
+        assert_eq!(size_of::<UniqueId>(), 128);
+    }
+
+    #[test]
+    fn every_type_and_reduction_has_nccls_number() {
+        let types = DType::ALL.map(|dtype| data_type(dtype).unwrap());
+        // In the order of `DType::ALL`: f32, f64, f16, bf16, i32, i64, u8.
+        assert_eq!(types, [7, 8, 6, 9, 2, 4, 1]);
+        let reductions = ReduceOp::ALL.map(|op| reduction(op).unwrap());
+        // Sum, mean, min, max, product.
+        assert_eq!(reductions, [0, 4, 3, 2, 1]);
+    }
+}

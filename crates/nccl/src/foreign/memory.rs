@@ -1,0 +1,117 @@
+//! Memory of a GPU for those who have no tensors: tests and measurements.
+
+use std::fmt;
+use std::sync::Arc;
+
+use everburn_collectives::group::DType;
+
+use super::buffer::DeviceBuffer;
+use super::context::Context;
+use super::driver::Driver;
+use crate::error::LibraryError;
+use crate::group::NcclError;
+
+/// A piece of a GPU's memory, of one type of number.
+///
+/// ```
+/// use everburn_collectives::group::DType;
+/// use everburn_nccl::GpuMemory;
+///
+/// // Without a GPU, the error says what is missing.
+/// match GpuMemory::allocate(0, 4, DType::U8) {
+///     Ok(memory) => {
+///         memory.write(&[1, 2, 3, 4])?;
+///         assert_eq!(memory.read()?, [1, 2, 3, 4]);
+///     }
+///     Err(error) => println!("{error}"),
+/// }
+/// # Ok::<(), everburn_nccl::NcclError>(())
+/// ```
+#[derive(Clone)]
+pub struct GpuMemory {
+    piece: Arc<Piece>,
+    len: usize,
+    dtype: DType,
+}
+
+struct Piece {
+    context: Context,
+    pointer: u64,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: this is the last owner; buffers that were made of it are owners too, and operations
+        // hold theirs until they are over.
+        unsafe { self.context.free(self.pointer) };
+    }
+}
+
+impl GpuMemory {
+    /// Room for `len` numbers of type `dtype` on the GPU with this number.
+    ///
+    /// # Errors
+    /// [`NcclError::Library`] when there is no such GPU, or not so much memory;
+    /// [`NcclError::Buffer`] when nothing can be so long.
+    pub fn allocate(device: usize, len: usize, dtype: DType) -> Result<Self, NcclError> {
+        let bytes = len.checked_mul(dtype.size());
+        let bytes = bytes.ok_or_else(|| NcclError::Buffer {
+            reason: format!("{dtype}[{len}] is longer than any memory"),
+        })?;
+        let context = Context::of(Driver::load()?, device)?;
+        let pointer = context.allocate(bytes)?;
+        let piece = Arc::new(Piece { context, pointer });
+        Ok(Self { piece, len, dtype })
+    }
+
+    fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
+    }
+
+    /// Copies `bytes` there; returns when they are there.
+    ///
+    /// # Errors
+    /// [`NcclError::Buffer`] when they are more or fewer, [`NcclError::Library`] when the GPU has
+    /// failed.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), NcclError> {
+        if bytes.len() != self.bytes() {
+            return Err(NcclError::Buffer {
+                reason: format!("{} bytes are not {}[{}]", bytes.len(), self.dtype, self.len),
+            });
+        }
+        // SAFETY: the piece has as many bytes.
+        unsafe { self.piece.context.upload(self.piece.pointer, bytes) }?;
+        Ok(())
+    }
+
+    /// What is there. Waits for nothing that is under way.
+    ///
+    /// # Errors
+    /// [`NcclError::Library`] when the GPU has failed.
+    pub fn read(&self) -> Result<Vec<u8>, LibraryError> {
+        let mut bytes = vec![0; self.bytes()];
+        // SAFETY: the piece has as many bytes.
+        unsafe { self.piece.context.download(self.piece.pointer, &mut bytes) }?;
+        Ok(bytes)
+    }
+
+    /// The same memory for operations of a group of that GPU.
+    #[must_use]
+    pub fn buffer(&self) -> DeviceBuffer {
+        // SAFETY: the piece is of that length, and lives as long as the clone of its owner.
+        let buffer = unsafe {
+            DeviceBuffer::new(self.piece.pointer, self.len, self.dtype, self.piece.clone())
+        };
+        buffer.expect("what the driver has allocated has an address and a length")
+    }
+}
+
+impl fmt::Debug for GpuMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}[{}] at {:#x}",
+            self.dtype, self.len, self.piece.pointer
+        )
+    }
+}

@@ -1,0 +1,30 @@
+//! All that is not Rust's to check: NCCL's, the driver's and NVML's functions, found at run time,
+//! and memory of the GPU that others have allocated. What leaves this module is safe to call.
+//!
+//! Types and numbers are those of nccl.h (2.18 and later), cuda.h and nvml.h. Results are taken as
+//! plain integers, never as Rust enums: a newer library may say what these headers do not know.
+
+#[cfg(feature = "group")]
+mod buffer;
+#[cfg(feature = "group")]
+mod communicator;
+#[cfg(feature = "group")]
+mod context;
+mod driver;
+mod dynamic;
+#[cfg(feature = "group")]
+mod memory;
+mod nccl;
+mod nvml;
+
+#[cfg(feature = "group")]
+pub use self::buffer::{DeviceBuffer, StreamHandle};
+#[cfg(feature = "group")]
+pub(crate) use self::communicator::{Communicator, UNIQUE_ID_BYTES, UniqueId};
+#[cfg(feature = "group")]
+pub(crate) use self::context::{Context, Event, Stream};
+pub(crate) use self::driver::Driver;
+#[cfg(feature = "group")]
+pub use self::memory::GpuMemory;
+pub use self::nccl::Library;
+pub(crate) use self::nvml::Nvml;

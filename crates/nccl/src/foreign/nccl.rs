@@ -1,0 +1,167 @@
+//! NCCL, found at run time.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "group")]
+use super::communicator::Functions;
+use super::dynamic::{Opened, functions};
+use crate::error::LibraryError;
+use crate::places::Places;
+use crate::version::NcclVersion;
+
+/// The oldest NCCL that will do: `ncclConfig_t` has had its first nine fields, and communicators that
+/// do not block have behaved, since 2.18.
+pub(crate) const OLDEST: NcclVersion = NcclVersion {
+    major: 2,
+    minor: 18,
+    patch: 0,
+};
+
+/// The names of the library: with the number of its interface, as it is installed, and without, as
+/// it is installed for development.
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+functions! {
+    VersionFunction {
+        get_version: fn(*mut c_int) -> c_int = "ncclGetVersion";
+    }
+}
+
+/// NCCL, opened for as long as the process runs.
+///
+/// ```
+/// use everburn_nccl::Library;
+///
+/// match Library::load() {
+///     Ok(nccl) => println!("NCCL {} at {}", nccl.version(), nccl.path().display()),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
+pub struct Library {
+    path: PathBuf,
+    version: NcclVersion,
+    #[cfg(feature = "group")]
+    pub(super) functions: Functions,
+}
+
+impl Library {
+    /// Opens the file that `EVERBURN_NCCL_LIBRARY` names, or else looks where
+    /// [`Places::of_this_process`] says.
+    ///
+    /// # Errors
+    /// [`LibraryError::NoNccl`], [`LibraryError::Named`] or [`LibraryError::TooOld`], with what to
+    /// install; [`LibraryError::Symbol`] for what is no NCCL.
+    pub fn load() -> Result<Self, LibraryError> {
+        Self::load_from(&Places::of_this_process())
+    }
+
+    /// [`Library::load`] with other places.
+    ///
+    /// # Errors
+    /// As [`Library::load`].
+    pub fn load_from(places: &Places) -> Result<Self, LibraryError> {
+        let opened = match &places.named {
+            Some(path) => Opened::first([path.clone()]).map_err(|tried| LibraryError::Named {
+                path: path.clone(),
+                reason: tried.join("; "),
+            })?,
+            None => {
+                let by_name = NAMES.map(PathBuf::from).into_iter();
+                let files = places.folders.iter().map(|folder| folder.join(NAMES[0]));
+                // What is not there need not be named in an error.
+                let files = files.filter(|file| file.exists());
+                Opened::first(by_name.chain(files))
+                    .map_err(|tried| LibraryError::NoNccl { tried })?
+            }
+        };
+        Self::of(&opened)
+    }
+
+    fn of(opened: &Opened) -> Result<Self, LibraryError> {
+        let missing = |symbol| LibraryError::Symbol {
+            path: opened.path.clone(),
+            symbol,
+        };
+        let asked = VersionFunction::load(opened).map_err(missing)?;
+        let mut code = 0;
+        // SAFETY: the pointer is to an `int` of this frame, which the call fills.
+        let status = unsafe { (asked.get_version)(&mut code) };
+        let code = u32::try_from(code).unwrap_or(0);
+        let found = NcclVersion::from_code(if status == 0 { code } else { 0 });
+        if found < OLDEST {
+            return Err(LibraryError::TooOld {
+                found,
+                needed: OLDEST,
+                path: opened.path.clone(),
+            });
+        }
+        Ok(Self {
+            path: opened.path.clone(),
+            version: found,
+            #[cfg(feature = "group")]
+            functions: Functions::load(opened).map_err(missing)?,
+        })
+    }
+
+    /// Which version it is.
+    #[must_use]
+    pub fn version(&self) -> NcclVersion {
+        self.version
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library")
+            .field("path", &self.path)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_library_that_is_no_nccl_is_refused_by_what_it_lacks() {
+        let places = Places {
+            named: Some("libc.so.6".into()),
+            ..Places::default()
+        };
+        let error = Library::load_from(&places).unwrap_err();
+        assert!(
+            matches!(
+                &error,
+                LibraryError::Symbol {
+                    symbol: "ncclGetVersion",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_from_a_missing_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(NAMES[0]);
+        std::fs::write(&file, b"no library").unwrap();
+        let places = Places {
+            named: Some(file.clone()),
+            ..Places::default()
+        };
+        let error = Library::load_from(&places).unwrap_err().to_string();
+        assert!(error.contains(&file.display().to_string()), "{error}");
+        assert!(!error.contains("No such file"), "{error}");
+    }
+}

@@ -1,0 +1,330 @@
+//! How ranks become a group.
+//!
+//! Each announces itself in the store: NCCL's version, its GPU. Rank 0 waits for all, compares, and
+//! publishes one verdict for everybody: NCCL's unique id, or why there will be no group. Then all
+//! connect, which NCCL does beside; each looks until it is done, has failed, or the deadline passes.
+
+use std::time::{Duration, Instant};
+
+use everburn_collectives::store::{Store, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::core::{Core, Place};
+use super::error::NcclError;
+use super::news::{News, bounded};
+use super::status::Status;
+use super::turn::Pause;
+use crate::foreign::{UNIQUE_ID_BYTES, UniqueId};
+use crate::version::NcclVersion;
+
+/// How often a rank that waits for the store looks whether another has failed.
+const LOOKING: Duration = Duration::from_millis(200);
+
+/// How much longer than rank 0 the others wait: it knows who is missing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const VERDICT: &str = "verdict";
+
+/// What a rank says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Announcement {
+    /// Tells two processes apart that take themselves for the same rank.
+    process: u32,
+    nccl: u32,
+    gpu: String,
+}
+
+/// What rank 0 has found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    /// NCCL's unique id, in hexadecimal digits.
+    Connect(String),
+    /// These numbers in the group have not come.
+    Missing(Vec<usize>),
+    Refused(String),
+}
+
+impl Core {
+    /// Connects this rank with the others.
+    pub(crate) fn connect(&self) -> Result<(), NcclError> {
+        let group = &self.config.name;
+        let place = self.place(format!("connect(group `{group}`)"), None);
+        let deadline = place.started + self.config.timeout;
+        let id = match &self.news {
+            None => self.unique_id(&place)?,
+            Some(news) => {
+                self.announce(news)?;
+                let verdict = match self.config.rank {
+                    0 => self.judge(&place, news, deadline)?,
+                    _ => self.verdict(&place, news, deadline + PATIENCE)?,
+                };
+                self.follow(&place, verdict)?
+            }
+        };
+        let (rank, world_size) = (self.config.rank, self.config.world_size());
+        let (communicator, status) = self.calls.init(&id, rank, world_size);
+        let Some(communicator) = communicator else {
+            return Err(self.init_failed(&place, status));
+        };
+        match self.communicator.take_until(deadline) {
+            Some(mut slot) => *slot = Some(communicator),
+            // Nobody else has it yet.
+            None => return Err(self.no_answer(&place)),
+        }
+        let pause = Pause::new();
+        loop {
+            self.standing(&place)?;
+            match self.async_status() {
+                Status::Success => return Ok(()),
+                Status::InProgress if Instant::now() < deadline => pause.rest(deadline),
+                Status::InProgress => return Err(self.unconnected(&place)),
+                wrong => return Err(self.init_failed(&place, wrong)),
+            }
+        }
+    }
+
+    fn unique_id(&self, place: &Place) -> Result<UniqueId, NcclError> {
+        let id = self.calls.unique_id();
+        id.map_err(|status| self.init_failed(place, status))
+    }
+
+    fn announce(&self, news: &News) -> Result<(), NcclError> {
+        let rank = self.config.rank;
+        let own = Announcement {
+            process: std::process::id(),
+            nccl: self.calls.version().code(),
+            gpu: self.calls.gpu(),
+        };
+        let own = serde_json::to_vec(&own).unwrap_or_default();
+        if news.store.compare_set(&here(rank), b"", &own)? == own {
+            return Ok(());
+        }
+        Err(self.refused_to_join(format!(
+            "another process has joined as rank {} in generation {}; check that every rank is \
+             started once, and that a group which forms anew counts its generations up",
+            self.job_rank(),
+            self.config.generation
+        )))
+    }
+
+    /// As rank 0: waits for all, compares them, and tells them.
+    fn judge(&self, place: &Place, news: &News, deadline: Instant) -> Result<Verdict, NcclError> {
+        let mut ranks = Vec::with_capacity(self.config.world_size());
+        let mut missing = Vec::new();
+        for rank in 0..self.config.world_size() {
+            match self.read(place, news, &here(rank), deadline)? {
+                Some(value) => ranks.push(serde_json::from_slice::<Announcement>(&value).ok()),
+                None => missing.push(rank),
+            }
+        }
+        let (verdict, failed) = match missing.is_empty() {
+            false => (Verdict::Missing(missing), None),
+            true => match self.incompatible(&ranks) {
+                Some(reason) => (Verdict::Refused(reason), None),
+                None => match self.calls.unique_id() {
+                    Ok(id) => (Verdict::Connect(hexadecimal(&id.0)), None),
+                    Err(status) => {
+                        let error = self.init_failed(place, status);
+                        (Verdict::Refused(error.to_string()), Some(error))
+                    }
+                },
+            },
+        };
+        let value = serde_json::to_vec(&verdict).unwrap_or_default();
+        if news.store.compare_set(VERDICT, b"", &value)? != value {
+            return Err(NcclError::Invalid {
+                rank: self.job_rank(),
+                operation: place.operation.clone(),
+                reason: format!(
+                    "a group of this name and generation {} has been there before; count the \
+                     generation up",
+                    self.config.generation
+                ),
+            });
+        }
+        failed.map_or(Ok(verdict), Err)
+    }
+
+    /// What keeps the ranks from being one group, if something does.
+    fn incompatible(&self, ranks: &[Option<Announcement>]) -> Option<String> {
+        let job_rank = |rank: usize| self.config.job_ranks[rank];
+        let mut known = Vec::with_capacity(ranks.len());
+        for (rank, announcement) in ranks.iter().enumerate() {
+            let Some(announcement) = announcement else {
+                let rank = job_rank(rank);
+                return Some(format!(
+                    "what rank {rank} says of itself cannot be read; check that every rank runs the \
+                     same build of Everburn"
+                ));
+            };
+            known.push(announcement);
+        }
+        let first = known[0];
+        for (rank, announcement) in known.iter().enumerate() {
+            if announcement.nccl != first.nccl {
+                let [ours, theirs] = [first.nccl, announcement.nccl].map(NcclVersion::from_code);
+                return Some(format!(
+                    "rank {} has NCCL {ours}, rank {} has NCCL {theirs}; install the same on all \
+                     machines, or name one in EVERBURN_NCCL_LIBRARY",
+                    job_rank(0),
+                    job_rank(rank)
+                ));
+            }
+            let twin = known[..rank]
+                .iter()
+                .position(|other| other.gpu == announcement.gpu);
+            if let Some(twin) = twin {
+                return Some(format!(
+                    "ranks {} and {} are both on the GPU {}, and NCCL connects no GPU with itself; \
+                     give each rank its own, or use the backend `host`",
+                    job_rank(twin),
+                    job_rank(rank),
+                    announcement.gpu
+                ));
+            }
+        }
+        None
+    }
+
+    /// As any other rank: waits for what rank 0 has found.
+    fn verdict(&self, place: &Place, news: &News, deadline: Instant) -> Result<Verdict, NcclError> {
+        let Some(value) = self.read(place, news, VERDICT, deadline)? else {
+            return Ok(Verdict::Missing(vec![0]));
+        };
+        let verdict = bounded(&value).and_then(|value| serde_json::from_slice(value).ok());
+        let unreadable = "what rank 0 has found cannot be read; check that every rank runs the same \
+                          build of Everburn, and that nothing else uses its store";
+        Ok(verdict.unwrap_or_else(|| Verdict::Refused(unreadable.to_owned())))
+    }
+
+    fn follow(&self, place: &Place, verdict: Verdict) -> Result<UniqueId, NcclError> {
+        match verdict {
+            Verdict::Connect(digits) => bytes_of(&digits).ok_or_else(|| {
+                self.refused_to_join("rank 0 has sent no unique id of NCCL".to_owned())
+            }),
+            Verdict::Refused(reason) => Err(self.refused_to_join(reason)),
+            Verdict::Missing(missing) => {
+                let job_ranks = &self.config.job_ranks;
+                let missing = missing
+                    .iter()
+                    .filter_map(|rank| job_ranks.get(*rank).copied());
+                let reason = "check in their logs whether they have come so far, and that all ranks \
+                              make the same groups in the same order";
+                Err(self.incomplete(place, missing.collect(), reason))
+            }
+        }
+    }
+
+    /// The value of `key`, or `None` when `deadline` passes.
+    fn read(
+        &self,
+        place: &Place,
+        news: &News,
+        key: &str,
+        deadline: Instant,
+    ) -> Result<Option<Vec<u8>>, NcclError> {
+        loop {
+            self.standing(place)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            match news.store.get_within(key, left.min(LOOKING)) {
+                Ok(value) => return Ok(Some(value)),
+                Err(StoreError::Timeout { .. }) if left > LOOKING => {}
+                Err(StoreError::Timeout { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn unconnected(&self, place: &Place) -> NcclError {
+        let reason = "all ranks have come, but NCCL has not connected them; check that the machines \
+                      reach each other on the interface that NCCL takes (NCCL_SOCKET_IFNAME), on all \
+                      ports, and what NCCL_DEBUG=INFO says";
+        self.incomplete(place, Vec::new(), reason)
+    }
+
+    fn incomplete(&self, place: &Place, missing: Vec<usize>, reason: &str) -> NcclError {
+        NcclError::Incomplete {
+            rank: self.job_rank(),
+            world_size: self.config.world_size(),
+            group: self.config.name.clone(),
+            missing,
+            waited: place.started.elapsed(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn init_failed(&self, place: &Place, status: Status) -> NcclError {
+        NcclError::Nccl {
+            rank: self.job_rank(),
+            suspects: Vec::new(),
+            operation: place.operation.clone(),
+            sequence: place.sequence,
+            step: place.step,
+            waited: place.started.elapsed(),
+            status,
+            detail: self.calls.last_error(),
+        }
+    }
+
+    fn refused_to_join(&self, reason: String) -> NcclError {
+        NcclError::Refused {
+            rank: self.job_rank(),
+            group: self.config.name.clone(),
+            reason,
+        }
+    }
+}
+
+fn here(rank: usize) -> String {
+    format!("here/{rank}")
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(digits: &str) -> Option<UniqueId> {
+    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if digits.len() != 2 * UNIQUE_ID_BYTES || !plain {
+        return None;
+    }
+    let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
+    for (index, byte) in id.0.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_id_is_read_back(bytes in prop::collection::vec(any::<u8>(), UNIQUE_ID_BYTES)) {
+            prop_assert_eq!(bytes_of(&hexadecimal(&bytes)).unwrap().0.to_vec(), bytes);
+        }
+
+        #[test]
+        fn anything_else_is_no_id(text in ".{0,300}") {
+            let is_one = text.len() == 256 && text.chars().all(|c| c.is_ascii_hexdigit());
+            prop_assert_eq!(bytes_of(&text).is_some(), is_one);
+        }
+    }
+
+    #[test]
+    fn a_sign_is_no_digit() {
+        assert!(bytes_of(&"00".repeat(UNIQUE_ID_BYTES)).is_some());
+        assert!(bytes_of(&"+0".repeat(UNIQUE_ID_BYTES)).is_none());
+    }
+
+    #[test]
+    fn a_verdict_is_one_word_and_what_it_is_about() {
+        let text = |verdict: &Verdict| serde_json::to_string(verdict).unwrap();
+        assert_eq!(text(&Verdict::Missing(vec![1, 3])), r#"{"missing":[1,3]}"#);
+        assert_eq!(text(&Verdict::Connect("00".into())), r#"{"connect":"00"}"#);
+    }
+}

@@ -1,0 +1,415 @@
+//! What can go wrong between ranks on GPUs, in words that name the culprit.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use everburn_collectives::group::RankCall;
+use everburn_collectives::store::StoreError;
+
+use super::status::Status;
+use crate::error::LibraryError;
+
+/// Why an operation of an [`NcclGroup`](crate::NcclGroup) failed.
+///
+/// Ranks in errors are ranks of the job. `sequence` is the number of collectives that this rank had
+/// issued on the group before; `step` is the label of
+/// [`NcclGroup::set_step`](crate::NcclGroup::set_step).
+///
+/// ```
+/// use everburn_collectives::group::ReduceOp;
+/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl::{After, NcclError};
+///
+/// let cluster = FakeCluster::new(1);
+/// let group = cluster.alone();
+/// let counts = cluster.allocate(0, &[1i32, 2]);
+/// let error = group.all_reduce(&counts, ReduceOp::Mean, After::Nothing).unwrap_err();
+/// assert!(matches!(error, NcclError::Invalid { .. }));
+/// assert!(error.to_string().contains("a mean does not exist for i32"));
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum NcclError {
+    /// The deadline passed.
+    #[error(
+        "rank {rank} waited {} for {} in {operation} (collective {sequence}, step {step}): {found}; \
+         check whether {} still runs, is stuck in other work, or skipped this call",
+        seconds(*.waited), ranks(.waiting_for), ranks(.waiting_for)
+    )]
+    Timeout {
+        /// This rank.
+        rank: usize,
+        /// The ranks that have not come as far, as their last signs of life tell; all others if
+        /// these tell nothing.
+        waiting_for: Vec<usize>,
+        /// What this rank called.
+        operation: String,
+        /// How many collectives this rank had issued on the group before.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// How long it waited.
+        waited: Duration,
+        /// What the others were doing.
+        found: String,
+    },
+    /// The deadline passed while the GPU was still at what had been given it before the operation.
+    #[error(
+        "rank {rank} waited {} for its own GPU, which has not come to {operation} (collective \
+         {sequence}, step {step}): what was enqueued before is still under way; check with \
+         `nvidia-smi` whether it computes, and `dmesg` for Xid",
+        seconds(*.waited)
+    )]
+    OwnWork {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        operation: String,
+        /// How many collectives this rank had issued on the group before.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// NCCL has found something wrong.
+    #[error(
+        "rank {rank}: NCCL ended {operation} (collective {sequence}, step {step}) after {} with \
+         {status}{}{}; {}",
+        seconds(*.waited), said(.detail), suspected(.suspects), .status.advice()
+    )]
+    Nccl {
+        /// This rank.
+        rank: usize,
+        /// The other ranks that give no sign of life any more.
+        suspects: Vec<usize>,
+        /// What this rank called.
+        operation: String,
+        /// How many collectives this rank had issued on the group before.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// How long the operation had been under way.
+        waited: Duration,
+        /// NCCL's answer.
+        status: Status,
+        /// NCCL's own words, if it had any.
+        detail: String,
+    },
+    /// A call of NCCL does not return.
+    #[error(
+        "rank {rank}: NCCL has not come back from {operation} (step {step}) for {}; check the other \
+         ranks' logs for the first error, and run again with NCCL_DEBUG=INFO",
+        seconds(*.waited)
+    )]
+    NoAnswer {
+        /// This rank.
+        rank: usize,
+        /// What it was asked for, or what waited behind that.
+        operation: String,
+        /// The step.
+        step: u64,
+        /// For how long.
+        waited: Duration,
+    },
+    /// The GPU of this rank has failed.
+    #[error("rank {rank}: in {operation} (collective {sequence}, step {step}): {source}")]
+    Gpu {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        operation: String,
+        /// How many collectives this rank had issued on the group before.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// The driver's answer.
+        source: LibraryError,
+    },
+    /// A rank is gone.
+    #[error(
+        "rank {rank} lost rank {peer} in {operation} (collective {sequence}, step {step}, after {}): \
+         {cause}; look at the log of rank {peer} for its own error",
+        seconds(*.waited)
+    )]
+    PeerLost {
+        /// This rank.
+        rank: usize,
+        /// The rank that is gone.
+        peer: usize,
+        /// What this rank called.
+        operation: String,
+        /// How many collectives this rank had issued on the group before.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// How long the operation had been under way.
+        waited: Duration,
+        /// How the loss was noticed.
+        cause: String,
+    },
+    /// A rank gave up and told the others.
+    #[error(
+        "rank {by} aborted the group (rank {rank} was in {operation}, collective {sequence}, step \
+         {step}, for {}): {reason}; look at the log of rank {by} for what led to it",
+        seconds(*.waited)
+    )]
+    Aborted {
+        /// This rank.
+        rank: usize,
+        /// The rank that gave up.
+        by: usize,
+        /// Its reason.
+        reason: String,
+        /// What this rank called.
+        operation: String,
+        /// How many collectives this rank had issued on the group before.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// How long the operation had been under way.
+        waited: Duration,
+    },
+    /// The ranks called different things ([`NcclConfig::compare_calls`](crate::NcclConfig)).
+    #[error(
+        "rank {rank} at step {step}, after {}: collective {sequence} does not match: {}; check that \
+         every rank runs the same program, configuration and data",
+        seconds(*.waited), describe_calls(.calls)
+    )]
+    Mismatch {
+        /// This rank.
+        rank: usize,
+        /// The number of the collective.
+        sequence: u64,
+        /// The step.
+        step: u64,
+        /// How long the comparison took.
+        waited: Duration,
+        /// What each rank called, in rank order.
+        calls: Vec<RankCall>,
+    },
+    /// The group had failed before this call.
+    #[error("{operation} on rank {rank}: the group failed before: {first}")]
+    Poisoned {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        operation: String,
+        /// The error that made the group unusable.
+        first: Arc<NcclError>,
+    },
+    /// This rank has left the group.
+    #[error("{operation} on rank {rank}: this rank has left the group")]
+    Left {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        operation: String,
+    },
+    /// The arguments can never succeed. Nothing was sent and the group stays usable.
+    #[error(
+        "invalid call {operation} on rank {rank}: {reason}; check the arguments of this call: \
+         nothing was sent"
+    )]
+    Invalid {
+        /// This rank.
+        rank: usize,
+        /// What this rank called.
+        operation: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The ranks did not all connect in time.
+    #[error(
+        "rank {rank} of {world_size} waited {} for {} to join the NCCL group `{group}`: {reason}",
+        seconds(*.waited), ranks(.missing)
+    )]
+    Incomplete {
+        /// This rank.
+        rank: usize,
+        /// How many ranks there should be.
+        world_size: usize,
+        /// The group.
+        group: String,
+        /// The ranks that have not come; none if all have, and NCCL has not connected them.
+        missing: Vec<usize>,
+        /// How long it waited.
+        waited: Duration,
+        /// What is known, with what to check.
+        reason: String,
+    },
+    /// The ranks cannot be one group.
+    #[error("rank {rank} cannot join the NCCL group `{group}`: {reason}")]
+    Refused {
+        /// This rank.
+        rank: usize,
+        /// The group.
+        group: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Memory that cannot be.
+    #[error("no such buffer: {reason}; check its address, type and length")]
+    Buffer {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The operating system refused a thread.
+    #[error("rank {rank} cannot {action}: {reason}")]
+    System {
+        /// This rank.
+        rank: usize,
+        /// What was tried.
+        action: String,
+        /// The system's answer.
+        reason: String,
+    },
+    /// There is no library, no driver or no GPU.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl NcclError {
+    /// The error that came first: itself, or what [`NcclError::Poisoned`] wraps.
+    #[must_use]
+    pub fn root_cause(&self) -> &Self {
+        match self {
+            Self::Poisoned { first, .. } => first.root_cause(),
+            other => other,
+        }
+    }
+
+    /// Whether it is about a rank that did not come in time, or gives no sign of life.
+    #[must_use]
+    pub fn is_hang(&self) -> bool {
+        matches!(
+            self.root_cause(),
+            Self::Timeout { .. } | Self::OwnWork { .. } | Self::NoAnswer { .. }
+        )
+    }
+
+    /// The rank that was lost, if one was.
+    #[must_use]
+    pub fn lost(&self) -> Option<usize> {
+        match self.root_cause() {
+            Self::PeerLost { peer, .. } => Some(*peer),
+            Self::Nccl { suspects, .. } => suspects.first().copied(),
+            _ => None,
+        }
+    }
+}
+
+impl NcclError {
+    /// This rank, where the error knows it.
+    pub(super) fn rank(&self) -> Option<usize> {
+        match self {
+            Self::Timeout { rank, .. }
+            | Self::OwnWork { rank, .. }
+            | Self::Nccl { rank, .. }
+            | Self::NoAnswer { rank, .. }
+            | Self::Gpu { rank, .. }
+            | Self::PeerLost { rank, .. }
+            | Self::Aborted { rank, .. }
+            | Self::Mismatch { rank, .. }
+            | Self::Poisoned { rank, .. }
+            | Self::Left { rank, .. }
+            | Self::Invalid { rank, .. }
+            | Self::Incomplete { rank, .. }
+            | Self::Refused { rank, .. }
+            | Self::System { rank, .. } => Some(*rank),
+            Self::Buffer { .. } | Self::Library(_) | Self::Store(_) => None,
+        }
+    }
+}
+
+fn describe_calls(calls: &[RankCall]) -> String {
+    let parts = calls.iter().map(|RankCall { rank, call }| match call {
+        Some(call) => format!("rank {rank} called {call}"),
+        None => format!("rank {rank} called nothing in time"),
+    });
+    parts.collect::<Vec<_>>().join("; ")
+}
+
+/// `rank 3`, `ranks 1, 2` or `the others`.
+pub(crate) fn ranks(ranks: &[usize]) -> String {
+    match ranks {
+        [] => "the others".to_owned(),
+        [one] => format!("rank {one}"),
+        many => {
+            let many: Vec<String> = many.iter().map(ToString::to_string).collect();
+            format!("ranks {}", many.join(", "))
+        }
+    }
+}
+
+fn suspected(suspects: &[usize]) -> String {
+    match suspects {
+        [] => String::new(),
+        [one] => format!("; rank {one} gives no sign of life any more"),
+        many => format!("; {} give no sign of life any more", ranks(many)),
+    }
+}
+
+fn said(detail: &str) -> String {
+    match detail {
+        "" => String::new(),
+        detail => format!(" ({detail})"),
+    }
+}
+
+fn seconds(duration: Duration) -> impl fmt::Display {
+    format!("{:.3} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeout() -> NcclError {
+        NcclError::Timeout {
+            rank: 0,
+            waiting_for: vec![3],
+            operation: "all_reduce(f32[21840], sum)".into(),
+            sequence: 1020,
+            step: 340,
+            waited: Duration::from_secs(300),
+            found: "rank 3 has issued 1018 collectives".into(),
+        }
+    }
+
+    #[test]
+    fn a_timeout_says_who_waited_for_whom_where_and_how_long() {
+        assert_eq!(
+            timeout().to_string(),
+            "rank 0 waited 300.000 s for rank 3 in all_reduce(f32[21840], sum) (collective 1020, \
+             step 340): rank 3 has issued 1018 collectives; check whether rank 3 still runs, is \
+             stuck in other work, or skipped this call"
+        );
+    }
+
+    #[test]
+    fn nccls_answer_stands_with_its_words_the_silent_and_what_to_check() {
+        let error = NcclError::Nccl {
+            rank: 1,
+            suspects: vec![0, 2],
+            operation: "all_gather(bf16[8])".into(),
+            sequence: 4,
+            step: 2,
+            waited: Duration::from_millis(1500),
+            status: Status::RemoteError,
+            detail: "connection closed by 10.0.0.7".into(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "rank 1: NCCL ended all_gather(bf16[8]) (collective 4, step 2) after 1.500 s with \
+             ncclRemoteError (connection closed by 10.0.0.7); ranks 0, 2 give no sign of life any \
+             more; look at the logs of the other ranks for the first error, and check the network \
+             between the machines"
+        );
+        assert_eq!(error.lost(), Some(0));
+    }
+}

@@ -1,0 +1,268 @@
+//! How a group fails: what each call is told, who else is, and that NCCL lets go of the GPU.
+//!
+//! Whoever notices first forms the error (for a deadline, from the others' last signs of life),
+//! tells the control and the store, and aborts the communicator, so that its kernels leave the GPU
+//! and nothing that waits behind them on a stream waits for ever. Each of these has a deadline.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::control::Ended;
+use super::core::{Core, Flight, Place, Standing};
+use super::error::NcclError;
+use super::status::Status;
+use super::turn::{bounded, lock};
+use crate::error::LibraryError;
+
+/// How long a thread that is in a call of NCCL may keep the communicator from being aborted. Calls
+/// do not wait for other ranks, so this is long.
+const IN_A_CALL: Duration = Duration::from_secs(5);
+
+/// How long NCCL may take to abort, or the group's timeout if that is shorter: it stops threads and
+/// frees memory.
+const ABORTING: Duration = Duration::from_secs(10);
+
+/// Who is told of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tell {
+    /// The others know.
+    Nobody,
+    Others,
+}
+
+impl Core {
+    /// Fails the group with what `make` yields, unless it has failed before; the group's error.
+    pub(crate) fn fail(
+        &self,
+        of: Option<Instant>,
+        tell: Tell,
+        make: impl FnOnce() -> NcclError,
+    ) -> Option<Arc<NcclError>> {
+        let mut state = lock(&self.state);
+        if !matches!(state.standing, Standing::Well) {
+            return None;
+        }
+        state.standing = Standing::Failing;
+        drop(state);
+        let error = Arc::new(make());
+        tracing::error!(group = self.config.name, "{error}");
+        if tell == Tell::Others {
+            if let Some(control) = &self.control {
+                control.failed(&error);
+            }
+            if let Some(news) = &self.news {
+                news.tell(&error, self.job_rank());
+            }
+        }
+        self.abort_communicator();
+        let mut state = lock(&self.state);
+        state.standing = Standing::Failed {
+            error: error.clone(),
+            of,
+        };
+        drop(state);
+        self.changed.notify_all();
+        Some(error)
+    }
+
+    /// Fails the group at `place`, and yields what the call there is told: this error, or the one that
+    /// came before it.
+    fn fail_at(&self, place: &Place, make: impl FnOnce() -> NcclError) -> NcclError {
+        match self.fail(Some(place.started), Tell::Others, make) {
+            Some(error) => NcclError::clone(&error),
+            None => match self.standing(place) {
+                Err(earlier) => earlier,
+                Ok(()) => self.no_answer(place),
+            },
+        }
+    }
+
+    /// The communicator's kernels leave the GPU, and its memory is given back; or, where NCCL does not
+    /// return, both stay.
+    pub(crate) fn abort_communicator(&self) {
+        let group = &self.config.name;
+        let Some(mut slot) = self.communicator.take_until(Instant::now() + IN_A_CALL) else {
+            tracing::error!(
+                group,
+                "NCCL has not come back from a call for {IN_A_CALL:?}: it is not aborted"
+            );
+            return;
+        };
+        let Some(communicator) = slot.take() else {
+            return;
+        };
+        drop(slot);
+        let calls = self.calls.clone();
+        let abort = move || calls.abort(communicator);
+        let patience = ABORTING.min(self.config.timeout);
+        if bounded("everburn-nccl-abort", patience, abort).is_none() {
+            tracing::error!(
+                group,
+                "NCCL has not aborted within {patience:?}: it is left as it is"
+            );
+        }
+    }
+
+    /// The deadline of `flight` has passed.
+    pub(crate) fn flight_late(&self, flight: &Flight, waited: Duration) -> NcclError {
+        let place = &flight.place;
+        self.fail_at(place, || match flight.is_ready() {
+            Ok(true) => self.timed_out(place, waited),
+            Ok(false) => NcclError::OwnWork {
+                rank: self.job_rank(),
+                operation: place.operation.clone(),
+                sequence: place.sequence,
+                step: place.step,
+                waited,
+            },
+            Err(source) => self.gpu_error(place, source),
+        })
+    }
+
+    /// A call that needs the other ranks has waited for too long.
+    pub(crate) fn late(&self, place: &Place) -> NcclError {
+        self.fail_at(place, || self.timed_out(place, place.started.elapsed()))
+    }
+
+    fn timed_out(&self, place: &Place, waited: Duration) -> NcclError {
+        let (waiting_for, found) = self.behind(place);
+        NcclError::Timeout {
+            rank: self.job_rank(),
+            waiting_for,
+            operation: place.operation.clone(),
+            sequence: place.sequence,
+            step: place.step,
+            waited,
+            found,
+        }
+    }
+
+    /// NCCL has answered with an error. Where another rank says at the same time why it has failed,
+    /// that is the reason: a closed connection is often seen before the news.
+    pub(crate) fn refused(&self, place: &Place, status: Status) -> NcclError {
+        let detail = self.calls.last_error();
+        let news = self.news.as_ref().filter(|_| is_about_others(status));
+        if let Some(ended) = news.and_then(|news| news.ended_of_late()) {
+            return self.ended_at(place, &ended);
+        }
+        self.fail_at(place, || NcclError::Nccl {
+            rank: self.job_rank(),
+            suspects: match is_about_others(status) {
+                true => self.silent(),
+                false => Vec::new(),
+            },
+            operation: place.operation.clone(),
+            sequence: place.sequence,
+            step: place.step,
+            waited: place.started.elapsed(),
+            status,
+            detail,
+        })
+    }
+
+    /// A call of the driver has failed: the GPU is unusable.
+    pub(crate) fn gpu_failed(&self, place: &Place, source: LibraryError) -> NcclError {
+        self.fail_at(place, || self.gpu_error(place, source))
+    }
+
+    fn gpu_error(&self, place: &Place, source: LibraryError) -> NcclError {
+        NcclError::Gpu {
+            rank: self.job_rank(),
+            operation: place.operation.clone(),
+            sequence: place.sequence,
+            step: place.step,
+            source,
+        }
+    }
+
+    /// Fails the group because another rank has, or is gone.
+    pub(crate) fn ended(&self, ended: &Ended) {
+        let place = self.present();
+        self.fail(Some(place.started), Tell::Nobody, || {
+            self.error_of(&place, ended)
+        });
+    }
+
+    fn ended_at(&self, place: &Place, ended: &Ended) -> NcclError {
+        let make = || self.error_of(place, ended);
+        match self.fail(Some(place.started), Tell::Nobody, make) {
+            Some(error) => NcclError::clone(&error),
+            None => self
+                .standing(place)
+                .err()
+                .unwrap_or_else(|| self.no_answer(place)),
+        }
+    }
+
+    fn error_of(&self, place: &Place, ended: &Ended) -> NcclError {
+        let rank = self.job_rank();
+        let Place {
+            operation,
+            sequence,
+            step,
+            started,
+            ..
+        } = place.clone();
+        let waited = started.elapsed();
+        // A rank that is told that it is lost itself knows better.
+        match ended.lost.filter(|lost| *lost != rank) {
+            Some(peer) => NcclError::PeerLost {
+                rank,
+                peer,
+                operation,
+                sequence,
+                step,
+                waited,
+                cause: match ended.by == rank {
+                    true => ended.reason.clone(),
+                    false => format!("rank {} noticed that {}", ended.by, ended.reason),
+                },
+            },
+            None => NcclError::Aborted {
+                rank,
+                by: ended.by,
+                reason: ended.reason.clone(),
+                operation,
+                sequence,
+                step,
+                waited,
+            },
+        }
+    }
+
+    /// Gives the group up for a reason that is not an operation's.
+    pub(crate) fn abort(&self, reason: String) {
+        let place = self.present();
+        let by = self.job_rank();
+        let ended = Ended {
+            by,
+            lost: None,
+            reason,
+        };
+        self.fail(Some(place.started), Tell::Others, || {
+            self.error_of(&place, &ended)
+        });
+    }
+
+    pub(crate) fn no_answer(&self, place: &Place) -> NcclError {
+        NcclError::NoAnswer {
+            rank: self.job_rank(),
+            operation: place.operation.clone(),
+            step: place.step,
+            waited: place.started.elapsed(),
+        }
+    }
+
+    /// A call could not begin, because one before it does not end.
+    pub(crate) fn blocked(&self, place: &Place) -> NcclError {
+        self.fail_at(place, || self.no_answer(place))
+    }
+}
+
+/// Whether the cause is likely another rank's end.
+fn is_about_others(status: Status) -> bool {
+    matches!(
+        status,
+        Status::RemoteError | Status::SystemError | Status::InternalError | Status::Timeout
+    )
+}

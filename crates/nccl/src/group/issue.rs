@@ -1,0 +1,178 @@
+//! How operations get on the group's stream.
+//!
+//! One thread at a time: all ranks issue the same operations in the same order, and the stream keeps
+//! it. The first operation between two ranks may have to connect them; then NCCL answers that it is
+//! under way, and whoever issues waits, with the group's deadline, until the operation is on the
+//! stream. Otherwise nothing here waits for another rank, nor for the GPU.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::calls::OwnedEvent;
+use super::config::After;
+use super::core::{Core, Flight, Place};
+use super::error::NcclError;
+use super::operation::{Operation, describe};
+use super::status::Status;
+use super::turn::lock;
+use crate::foreign::Stream;
+
+/// The most operations of one batch: of the order of what NCCL fuses into one launch.
+pub(crate) const MAX_BATCH: usize = 1024;
+
+impl Core {
+    /// Puts `operations` on the stream, as one.
+    pub(crate) fn issue(
+        &self,
+        operations: Vec<Operation>,
+        after: After,
+    ) -> Result<Arc<Flight>, NcclError> {
+        let peer = match operations.as_slice() {
+            [one] => one.peer(),
+            _ => None,
+        };
+        let call = describe(&operations);
+        let mut place = self.place(call, peer);
+        self.standing(&place)?;
+        self.check(&place, &operations, after)?;
+        let deadline = place.started + self.config.timeout;
+        let Some(_turn) = self.issuing.take_until(deadline) else {
+            return Err(self.blocked(&place));
+        };
+        place.sequence = self.issued.load(Ordering::Acquire);
+        self.standing(&place)?;
+        let collectives = operations.iter().filter(|one| one.is_collective()).count() as u64;
+        if self.config.compare_calls && collectives > 0 {
+            self.compare(&place, &operations, deadline)?;
+        }
+        // The others may read that it was issued a moment before it is: nobody is blamed then.
+        self.issued.fetch_add(collectives, Ordering::AcqRel);
+        lock(&self.state).last = format!(
+            "{} (collective {}, step {})",
+            place.operation, place.sequence, place.step
+        );
+        let (ready, done) = match operations.iter().all(Operation::is_empty) {
+            true => (None, None),
+            false => {
+                let ready = self.order(&place, after)?;
+                self.enqueue(&place, &operations, deadline)?;
+                (ready, Some(self.mark(&place)?))
+            }
+        };
+        let flight = Arc::new(Flight::new(place, ready, done, operations));
+        lock(&self.state).under_way.push_back(flight.clone());
+        self.changed.notify_all();
+        let retired = self.retire();
+        retired.map_err(|source| self.gpu_failed(&flight.place, source))?;
+        Ok(flight)
+    }
+
+    fn check(
+        &self,
+        place: &Place,
+        operations: &[Operation],
+        after: After,
+    ) -> Result<(), NcclError> {
+        let (rank, world_size) = (self.config.rank, self.config.world_size());
+        let invalid = |operation: String, reason| NcclError::Invalid {
+            rank: self.job_rank(),
+            operation,
+            reason,
+        };
+        if operations.len() > MAX_BATCH {
+            let reason = format!("a batch has {MAX_BATCH} operations at most");
+            return Err(invalid(place.operation.clone(), reason));
+        }
+        for operation in operations {
+            if let Some(reason) = operation.fault(rank, world_size) {
+                return Err(invalid(operation.to_string(), reason));
+            }
+        }
+        match after == After::Device && !self.calls.orders_all() {
+            true => Err(self.cannot_order(place)),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn cannot_order(&self, place: &Place) -> NcclError {
+        NcclError::Invalid {
+            rank: self.job_rank(),
+            operation: place.operation.clone(),
+            reason:
+                "this driver cannot order all streams of a GPU (CUDA 12.5 and later can): name \
+                     the stream, or synchronize the device first and wait for the work after"
+                    .to_owned(),
+        }
+    }
+
+    /// The stream waits for what comes before.
+    fn order(&self, place: &Place, after: After) -> Result<Option<OwnedEvent>, NcclError> {
+        let order = || {
+            let event = match after {
+                After::Nothing => return Ok(None),
+                After::Device | After::Stream(_) => OwnedEvent::new(&self.calls)?,
+            };
+            match after {
+                After::Stream(stream) => self.calls.record(event.get(), &Stream(stream.0))?,
+                _ => self.calls.record_all(event.get())?,
+            }
+            self.calls.wait(self.stream.get(), event.get())?;
+            Ok(Some(event))
+        };
+        order().map_err(|source| self.gpu_failed(place, source))
+    }
+
+    /// An event that is over when what is on the stream by now is.
+    fn mark(&self, place: &Place) -> Result<OwnedEvent, NcclError> {
+        let mark = || {
+            let event = OwnedEvent::new(&self.calls)?;
+            self.calls.record(event.get(), self.stream.get())?;
+            Ok(event)
+        };
+        mark().map_err(|source| self.gpu_failed(place, source))
+    }
+
+    fn enqueue(
+        &self,
+        place: &Place,
+        operations: &[Operation],
+        deadline: Instant,
+    ) -> Result<(), NcclError> {
+        let Some(slot) = self.communicator.take_until(deadline) else {
+            return Err(self.blocked(place));
+        };
+        let Some(communicator) = slot.as_ref() else {
+            drop(slot);
+            // It was aborted since the group's standing was looked at.
+            self.standing(place)?;
+            return Err(self.no_answer(place));
+        };
+        let fused = operations.len() > 1;
+        let mut status = match fused {
+            true => self.calls.group_start(),
+            false => Status::Success,
+        };
+        let started = status.is_well();
+        for operation in operations.iter().filter(|operation| !operation.is_empty()) {
+            if status.is_well() {
+                status = self
+                    .calls
+                    .enqueue(communicator, operation, self.stream.get());
+            }
+        }
+        if fused && started {
+            // Also after an error: what was started must end, on this thread.
+            let ended = self.calls.group_end();
+            if status.is_well() {
+                status = ended;
+            }
+        }
+        drop(slot);
+        match status {
+            Status::Success => Ok(()),
+            Status::InProgress => self.settle(place, deadline),
+            wrong => Err(self.refused(place, wrong)),
+        }
+    }
+}

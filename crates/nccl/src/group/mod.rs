@@ -1,0 +1,331 @@
+//! Groups of ranks on GPUs.
+
+mod calls;
+mod compare;
+mod config;
+mod connect;
+mod control;
+mod core;
+mod diagnosis;
+mod error;
+mod failing;
+mod issue;
+mod leaving;
+mod news;
+mod operation;
+mod operations;
+mod status;
+mod supervisor;
+mod translation;
+mod turn;
+mod work;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use everburn_collectives::store::{PrefixStore, SharedStore};
+
+pub(crate) use self::calls::Calls;
+use self::calls::OwnedStream;
+pub use self::config::{After, NcclConfig};
+pub use self::control::{Control, Ended};
+use self::core::Core;
+pub use self::error::NcclError;
+use self::leaving::who_is_told;
+use self::news::{Beat, News};
+pub(crate) use self::operation::Operation;
+pub use self::operations::Batch;
+pub use self::status::Status;
+pub(crate) use self::turn::lock;
+pub(crate) use self::turn::wait_until;
+pub use self::work::Work;
+use crate::foreign::Library;
+use crate::version::NcclVersion;
+
+/// One rank's end of a group of ranks that exchange numbers between GPUs by NCCL.
+///
+/// Every member makes the same collective calls in the same order; they run in that order, on one
+/// stream a group. A call puts its operation there and returns; the [`Work`] it yields says when the
+/// GPU has finished, or has other work of the GPU wait for it.
+///
+/// Cloning is cheap and gives another handle on the same group. Dropping the last handle (a [`Work`]
+/// counts as one) leaves the group, for at most four seconds in good order, else by an abort;
+/// [`NcclGroup::destroy`] waits longer and tells.
+///
+/// ```
+/// use everburn_collectives::group::ReduceOp;
+/// use everburn_nccl::After;
+/// use everburn_nccl::fake::FakeCluster;
+///
+/// // Two ranks, as threads, on a stand-in for GPUs.
+/// let cluster = FakeCluster::new(2);
+/// let results = cluster.on_all_ranks(|group, rank| {
+///     let gradients = cluster.allocate(rank, &[rank as f32, 1.0]);
+///     group.all_reduce(&gradients, ReduceOp::Sum, After::Device)?.wait()?;
+///     group.destroy()?;
+///     Ok::<_, everburn_nccl::NcclError>(cluster.read::<f32>(&gradients))
+/// });
+/// for gradients in results {
+///     assert_eq!(gradients.unwrap(), [1.0, 2.0]);
+/// }
+/// ```
+#[derive(Clone)]
+pub struct NcclGroup {
+    shared: Arc<Shared>,
+}
+
+/// What handles and works keep alive.
+pub(crate) struct Shared {
+    core: Arc<Core>,
+    /// The group ends as if its process had been killed.
+    silent: AtomicBool,
+}
+
+impl NcclGroup {
+    /// Connects this rank's GPU with those of the others: all of them must come, with the same
+    /// `config` but for rank and device, to the same `store`.
+    ///
+    /// `control` is what else knows of the ranks' fate, mostly the job's own
+    /// [`ProcessGroup`](everburn_collectives::group::ProcessGroup): when it fails, so does this group,
+    /// at once and not after a deadline; and when this group fails, it is told.
+    ///
+    /// # Errors
+    /// [`NcclError::Library`] without driver, GPU or NCCL; [`NcclError::Incomplete`] names the ranks
+    /// that have not come in time; [`NcclError::Refused`] says why they cannot be a group.
+    pub fn connect(
+        library: &Arc<Library>,
+        store: SharedStore,
+        config: NcclConfig,
+        control: Option<Arc<dyn Control>>,
+    ) -> Result<Self, NcclError> {
+        config.check()?;
+        if config.world_size() > 1 && std::env::var_os("NCCL_COMM_ID").is_some() {
+            return Err(NcclError::Refused {
+                rank: config.job_rank(),
+                group: config.name,
+                reason: "NCCL_COMM_ID is set, which has all groups meet at one address; unset it"
+                    .to_owned(),
+            });
+        }
+        let news = news_of(store, &config);
+        let calls = calls::Gpu::new(library.clone(), config.device);
+        match calls {
+            Ok(calls) => Self::over(Arc::new(calls), news, config, control),
+            Err(error) => Err(missed(error.into(), &config, control, news)),
+        }
+    }
+
+    /// [`NcclGroup::connect`] on a stand-in for NCCL and the GPU.
+    pub(crate) fn connect_over(
+        calls: Arc<dyn Calls>,
+        store: SharedStore,
+        config: NcclConfig,
+        control: Option<Arc<dyn Control>>,
+    ) -> Result<Self, NcclError> {
+        config.check()?;
+        let news = news_of(store, &config);
+        Self::over(calls, news, config, control)
+    }
+
+    fn over(
+        calls: Arc<dyn Calls>,
+        news: Option<Arc<News>>,
+        config: NcclConfig,
+        control: Option<Arc<dyn Control>>,
+    ) -> Result<Self, NcclError> {
+        let stream = match OwnedStream::new(&calls) {
+            Ok(stream) => stream,
+            Err(error) => return Err(missed(error.into(), &config, control, news)),
+        };
+        let core = Arc::new(Core::new(calls, stream, config, control, news));
+        let shared = Arc::new(Shared {
+            core: core.clone(),
+            silent: AtomicBool::new(false),
+        });
+        start_threads(&core)?;
+        match core.connect() {
+            Ok(()) => Ok(Self { shared }),
+            Err(error) => {
+                core.fail(None, who_is_told(&error), || error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// This rank's number in the group.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.config().rank
+    }
+
+    /// How many ranks the group has.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.config().world_size()
+    }
+
+    /// What the group was made with.
+    #[must_use]
+    pub fn config(&self) -> &NcclConfig {
+        &self.shared.core.config
+    }
+
+    /// Which NCCL it uses.
+    #[must_use]
+    pub fn nccl_version(&self) -> NcclVersion {
+        self.shared.core.calls.version()
+    }
+
+    /// Whether [`After::Device`] and [`Work::hold_device`] can be had: with drivers of CUDA 12.5 and
+    /// later.
+    #[must_use]
+    pub fn orders_device(&self) -> bool {
+        self.shared.core.calls.orders_all()
+    }
+
+    /// Labels this rank's next operations with the training step, which errors then name.
+    pub fn set_step(&self, step: u64) {
+        self.shared.core.step.store(step, Ordering::Relaxed);
+    }
+
+    /// The label of [`NcclGroup::set_step`].
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.shared.core.step.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing has gone wrong by now. Where works are only held for on the GPU
+    /// ([`Work::hold_device`]) and never waited for, this is to be asked once a step, before what was
+    /// computed counts.
+    ///
+    /// # Errors
+    /// What has failed the group.
+    pub fn check(&self) -> Result<(), NcclError> {
+        let core = &self.shared.core;
+        core.standing(&core.place("check".to_owned(), None))
+    }
+
+    /// Waits on this thread until all that this rank has issued is over.
+    ///
+    /// # Errors
+    /// What has failed the group, or [`NcclError::Timeout`], which fails it.
+    pub fn synchronize(&self) -> Result<(), NcclError> {
+        let core = &self.shared.core;
+        let place = core.place("synchronize".to_owned(), None);
+        core.standing(&place)?;
+        loop {
+            // As long as an operation ends now and then, the turn of the last will come.
+            let finished = lock(&core.state).finished;
+            match core.drain(Instant::now() + core.config.timeout) {
+                Ok(true) => return core.standing(&place),
+                Ok(false) => core.standing(&place)?,
+                Err(source) => return Err(core.gpu_failed(&place, source)),
+            }
+            if lock(&core.state).finished == finished {
+                return Err(core.late(&core.present()));
+            }
+        }
+    }
+
+    /// Gives the group up: what is under way and all later operations, here and on the other ranks,
+    /// fail with `reason`, and NCCL lets go of the GPU.
+    pub fn abort(&self, reason: impl Into<String>) {
+        self.shared.core.abort(reason.into());
+    }
+
+    /// Ends this rank's part as if its process had been killed: without a word to the others, nor to
+    /// NCCL. For tests of what the others do then.
+    pub fn fall_silent(self) {
+        self.shared.silent.store(true, Ordering::Relaxed);
+        self.shared.close(false);
+    }
+
+    /// Leaves the group in good order: waits until what was issued is over and NCCL has given
+    /// everything back. Other handles of the group fail from then on.
+    ///
+    /// # Errors
+    /// What has failed the group; [`NcclError::Timeout`] or [`NcclError::NoAnswer`] when that takes
+    /// longer than the group's timeout: it is aborted then.
+    pub fn destroy(self) -> Result<(), NcclError> {
+        let core = &self.shared.core;
+        let left = core.leave(Instant::now() + core.config.timeout);
+        self.shared.close(true);
+        left
+    }
+}
+
+/// What a rank tells the others through `store`; a group of one needs none.
+fn news_of(store: SharedStore, config: &NcclConfig) -> Option<Arc<News>> {
+    if config.world_size() == 1 {
+        return None;
+    }
+    let prefix = format!("everburn/nccl/{}/{}", config.name, config.generation);
+    let store = PrefixStore::new(prefix, store);
+    let job_ranks = config.job_ranks.clone();
+    Some(Arc::new(News::new(
+        store,
+        config.rank,
+        job_ranks,
+        config.beat,
+    )))
+}
+
+/// This rank will not come, for which the others would wait.
+fn missed(
+    error: NcclError,
+    config: &NcclConfig,
+    control: Option<Arc<dyn Control>>,
+    news: Option<Arc<News>>,
+) -> NcclError {
+    if let Some(control) = control {
+        control.failed(&error);
+    }
+    if let Some(news) = news {
+        news.tell_at_once(&error, config.job_rank());
+    }
+    error
+}
+
+fn start_threads(core: &Arc<Core>) -> Result<(), NcclError> {
+    let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body);
+        let refused = |error: std::io::Error| NcclError::System {
+            rank: core.job_rank(),
+            action: format!("start the thread {name}"),
+            reason: error.to_string(),
+        };
+        thread.map(|_| ()).map_err(refused)
+    };
+    let supervised = core.clone();
+    start(
+        "everburn-nccl",
+        Box::new(move || supervisor::supervise(&supervised)),
+    )?;
+    if let Some(news) = core.news.clone() {
+        let core = Arc::downgrade(core);
+        let progress = move || {
+            let core = core.upgrade()?;
+            let last = lock(&core.state).last.clone();
+            Some(Beat {
+                issued: core.issued.load(Ordering::Acquire),
+                last,
+                ..Beat::default()
+            })
+        };
+        start("everburn-nccl-news", Box::new(move || news.run(&progress)))?;
+    }
+    Ok(())
+}
+
+impl fmt::Debug for NcclGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NcclGroup")
+            .field("config", self.config())
+            .field("nccl", &self.nccl_version())
+            .finish_non_exhaustive()
+    }
+}

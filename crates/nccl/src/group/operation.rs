@@ -1,0 +1,312 @@
+//! What ranks call, and whether it can be.
+
+use std::fmt;
+
+use everburn_collectives::group::{DType, ReduceOp};
+
+use crate::foreign::DeviceBuffer;
+
+/// One call of this rank. Ranks in it are numbers in the group.
+#[derive(Debug, Clone)]
+pub(crate) enum Operation {
+    AllReduce {
+        send: DeviceBuffer,
+        receive: DeviceBuffer,
+        op: ReduceOp,
+    },
+    Broadcast {
+        buffer: DeviceBuffer,
+        root: usize,
+    },
+    ReduceScatter {
+        send: DeviceBuffer,
+        receive: DeviceBuffer,
+        op: ReduceOp,
+    },
+    AllGather {
+        send: DeviceBuffer,
+        receive: DeviceBuffer,
+    },
+    Send {
+        buffer: DeviceBuffer,
+        peer: usize,
+    },
+    Receive {
+        buffer: DeviceBuffer,
+        peer: usize,
+    },
+}
+
+impl Operation {
+    pub(crate) fn dtype(&self) -> DType {
+        self.input().dtype()
+    }
+
+    /// The rank at the other end, if there is one only.
+    pub(crate) fn peer(&self) -> Option<usize> {
+        match self {
+            Self::Send { peer, .. } | Self::Receive { peer, .. } => Some(*peer),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_collective(&self) -> bool {
+        self.peer().is_none()
+    }
+
+    /// Whether there is nothing to move, on any rank that makes the same call.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.input().is_empty()
+    }
+
+    fn input(&self) -> &DeviceBuffer {
+        match self {
+            Self::AllReduce { send, .. }
+            | Self::ReduceScatter { send, .. }
+            | Self::AllGather { send, .. } => send,
+            Self::Broadcast { buffer, .. }
+            | Self::Send { buffer, .. }
+            | Self::Receive { buffer, .. } => buffer,
+        }
+    }
+
+    fn buffers(&self) -> (&DeviceBuffer, Option<&DeviceBuffer>) {
+        match self {
+            Self::AllReduce { send, receive, .. }
+            | Self::ReduceScatter { send, receive, .. }
+            | Self::AllGather { send, receive } => (send, Some(receive)),
+            _ => (self.input(), None),
+        }
+    }
+
+    /// What is wrong with it on this rank, if something is.
+    pub(crate) fn fault(&self, rank: usize, world_size: usize) -> Option<String> {
+        if let (send, Some(receive)) = self.buffers()
+            && send.dtype() != receive.dtype()
+        {
+            let (from, to) = (send.dtype(), receive.dtype());
+            return Some(format!("it would write {from} into {to}"));
+        }
+        match self {
+            Self::AllReduce { op, .. } | Self::ReduceScatter { op, .. } => {
+                let dtype = self.dtype();
+                let whole = matches!(dtype, DType::I32 | DType::I64 | DType::U8);
+                if *op == ReduceOp::Mean && whole {
+                    return Some(format!("a mean does not exist for {dtype}"));
+                }
+            }
+            Self::Broadcast { root, .. } if *root >= world_size => {
+                return Some(format!(
+                    "rank {root} does not exist in a group of {world_size}"
+                ));
+            }
+            Self::Send { peer, .. } | Self::Receive { peer, .. } if *peer >= world_size => {
+                return Some(format!(
+                    "rank {peer} does not exist in a group of {world_size}"
+                ));
+            }
+            Self::Send { peer, .. } | Self::Receive { peer, .. } if *peer == rank => {
+                return Some("a rank exchanges nothing with itself".to_owned());
+            }
+            _ => {}
+        }
+        self.wrong_lengths(world_size)
+            .or_else(|| self.overlap(rank))
+    }
+
+    fn wrong_lengths(&self, world_size: usize) -> Option<String> {
+        let (shorter, longer, times) = match self {
+            Self::AllReduce { send, receive, .. } => (send, receive, 1),
+            Self::ReduceScatter { send, receive, .. } => (receive, send, world_size),
+            Self::AllGather { send, receive } => (send, receive, world_size),
+            _ => return None,
+        };
+        if shorter.len().checked_mul(times) == Some(longer.len()) {
+            return None;
+        }
+        Some(format!(
+            "with {world_size} ranks, {} numbers do not go with {}",
+            shorter.len(),
+            longer.len()
+        ))
+    }
+
+    /// Input and output are the same memory, or nothing of it: in place, a rank's part lies where it
+    /// belongs in the whole.
+    fn overlap(&self, rank: usize) -> Option<String> {
+        let (send, Some(receive)) = self.buffers() else {
+            return None;
+        };
+        let (from, to) = (send.bytes(), receive.bytes());
+        if from.start >= to.end || to.start >= from.end {
+            return None;
+        }
+        let at = |whole: &std::ops::Range<u64>, part: &std::ops::Range<u64>| {
+            part.start == whole.start + rank as u64 * (part.end - part.start)
+        };
+        let in_place = match self {
+            Self::AllReduce { .. } => from == to,
+            Self::ReduceScatter { .. } => at(&from, &to),
+            _ => at(&to, &from),
+        };
+        (!in_place).then(|| "input and output share a part of their memory".to_owned())
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let input = self.input();
+        let numbers = format_args!("{}[{}]", input.dtype(), input.len());
+        match self {
+            Self::AllReduce { op, .. } => write!(f, "all_reduce({numbers}, {op})"),
+            Self::Broadcast { root, .. } => write!(f, "broadcast({numbers}, root {root})"),
+            Self::ReduceScatter { op, .. } => write!(f, "reduce_scatter({numbers}, {op})"),
+            Self::AllGather { .. } => write!(f, "all_gather({numbers})"),
+            Self::Send { peer, .. } => write!(f, "send({numbers}, to rank {peer})"),
+            Self::Receive { peer, .. } => write!(f, "recv({numbers}, from rank {peer})"),
+        }
+    }
+}
+
+/// How many operations of a batch an error names.
+const NAMED: usize = 3;
+
+/// `all_reduce(f32[3], sum)`, or `batch of 12 (all_reduce(f32[3], sum), ...)`.
+pub(crate) fn describe(operations: &[Operation]) -> String {
+    if let [one] = operations {
+        return one.to_string();
+    }
+    let mut text = format!("batch of {} (", operations.len());
+    for (index, operation) in operations.iter().take(NAMED).enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        text.push_str(&format!("{comma}{operation}"));
+    }
+    text.push_str(if operations.len() > NAMED {
+        ", ...)"
+    } else {
+        ")"
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn buffer(pointer: u64, len: usize, dtype: DType) -> DeviceBuffer {
+        DeviceBuffer::imagined(pointer, len, dtype, ()).unwrap()
+    }
+
+    fn f32s(pointer: u64, len: usize) -> DeviceBuffer {
+        buffer(pointer, len, DType::F32)
+    }
+
+    fn fault(operation: &Operation) -> String {
+        operation.fault(1, 4).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_can_never_be_is_refused_with_the_reason() {
+        let sum = ReduceOp::Sum;
+        let (send, receive) = (f32s(4096, 8), f32s(8192, 7));
+        let wrong = Operation::AllReduce {
+            send: send.clone(),
+            receive,
+            op: sum,
+        };
+        assert_eq!(fault(&wrong), "with 4 ranks, 8 numbers do not go with 7");
+        let receive = buffer(8192, 8, DType::I32);
+        let wrong = Operation::AllReduce {
+            send: send.clone(),
+            receive: receive.clone(),
+            op: sum,
+        };
+        assert_eq!(fault(&wrong), "it would write f32 into i32");
+        let wrong = Operation::AllReduce {
+            send: receive.clone(),
+            receive,
+            op: ReduceOp::Mean,
+        };
+        assert_eq!(fault(&wrong), "a mean does not exist for i32");
+        let wrong = Operation::Broadcast {
+            buffer: send.clone(),
+            root: 4,
+        };
+        assert_eq!(fault(&wrong), "rank 4 does not exist in a group of 4");
+        let wrong = Operation::Send {
+            buffer: send.clone(),
+            peer: 1,
+        };
+        assert_eq!(fault(&wrong), "a rank exchanges nothing with itself");
+        let wrong = Operation::AllReduce {
+            send: send.clone(),
+            receive: f32s(4100, 8),
+            op: sum,
+        };
+        assert_eq!(
+            fault(&wrong),
+            "input and output share a part of their memory"
+        );
+        let long = usize::MAX / 8;
+        let wrong = Operation::AllGather {
+            send: f32s(1, long),
+            receive: f32s(1 << 62, long),
+        };
+        assert!(fault(&wrong).contains("do not go with"));
+    }
+
+    #[test]
+    fn in_place_is_where_a_ranks_part_belongs() {
+        let whole = f32s(4096, 16);
+        let part = |rank: usize| whole.slice(rank * 4..rank * 4 + 4).unwrap();
+        for rank in 0..4 {
+            let gather = Operation::AllGather {
+                send: part(rank),
+                receive: whole.clone(),
+            };
+            assert_eq!(gather.fault(rank, 4), None);
+            assert!(gather.fault((rank + 1) % 4, 4).is_some());
+            let op = ReduceOp::Sum;
+            let scatter = Operation::ReduceScatter {
+                send: whole.clone(),
+                receive: part(rank),
+                op,
+            };
+            assert_eq!(scatter.fault(rank, 4), None);
+        }
+    }
+
+    #[test]
+    fn a_call_reads_as_it_was_made() {
+        let send = Operation::Send {
+            buffer: f32s(4096, 3),
+            peer: 2,
+        };
+        assert_eq!(send.to_string(), "send(f32[3], to rank 2)");
+        assert_eq!(describe(std::slice::from_ref(&send)), send.to_string());
+        let gather = Operation::AllGather {
+            send: f32s(4096, 1),
+            receive: f32s(8192, 4),
+        };
+        let many = vec![send, gather.clone(), gather.clone(), gather];
+        assert_eq!(
+            describe(&many),
+            "batch of 4 (send(f32[3], to rank 2), all_gather(f32[1]), all_gather(f32[1]), ...)"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn gathering_takes_exactly_a_part_of_each_rank(
+            len in 0usize..1000, whole in 0usize..4000, world_size in 1usize..9,
+        ) {
+            let operation = Operation::AllGather {
+                send: f32s(1 << 20, len),
+                receive: f32s(1 << 30, whole),
+            };
+            prop_assert_eq!(operation.fault(0, world_size).is_none(), len * world_size == whole);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Locks with a deadline, and locks that outlive a panic.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Locks `mutex`. A panic elsewhere leaves our states consistent (each critical section is a few
+/// assignments), so a poisoned lock is taken all the same.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for `condition` or for `deadline`; the second value says that the deadline has passed.
+pub(crate) fn wait_until<'a, T>(
+    condition: &Condvar,
+    guard: MutexGuard<'a, T>,
+    deadline: Instant,
+) -> (MutexGuard<'a, T>, bool) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return (guard, true);
+    }
+    let (guard, _) = condition
+        .wait_timeout(guard, left)
+        .unwrap_or_else(PoisonError::into_inner);
+    (guard, false)
+}
+
+/// A value that one thread has at a time, as in a mutex, but nobody waits for it without a deadline:
+/// whoever has it may be in a call of NCCL that does not return.
+pub(crate) struct Turn<T> {
+    value: Mutex<Option<T>>,
+    back: Condvar,
+}
+
+impl<T> Turn<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            value: Mutex::new(Some(value)),
+            back: Condvar::new(),
+        }
+    }
+
+    /// The value, or `None` if `deadline` passes first.
+    pub(crate) fn take_until(&self, deadline: Instant) -> Option<Taken<'_, T>> {
+        let mut value = lock(&self.value);
+        loop {
+            if let Some(value) = value.take() {
+                return Some(Taken {
+                    turn: self,
+                    value: Some(value),
+                });
+            }
+            let (locked, late) = wait_until(&self.back, value, deadline);
+            if late {
+                return None;
+            }
+            value = locked;
+        }
+    }
+}
+
+/// A value that is given back when this is dropped.
+pub(crate) struct Taken<'a, T> {
+    turn: &'a Turn<T>,
+    value: Option<T>,
+}
+
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("only `drop` takes it")
+    }
+}
+
+impl<T> DerefMut for Taken<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("only `drop` takes it")
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        *lock(&self.turn.value) = self.value.take();
+        self.turn.back.notify_one();
+    }
+}
+
+/// Rests between two looks at what cannot be waited for with a deadline (an event of the GPU, the
+/// state of a communicator): hardly at first, for most are over soon, then for a millisecond.
+pub(crate) struct Pause {
+    since: Instant,
+}
+
+impl Pause {
+    /// A pause between two looks of a wait that begins now.
+    pub(crate) fn new() -> Self {
+        Self {
+            since: Instant::now(),
+        }
+    }
+
+    pub(crate) fn rest(&self, deadline: Instant) {
+        let now = Instant::now();
+        let waited = now.saturating_duration_since(self.since);
+        let rest = match waited.as_micros() {
+            0..50 => return std::hint::spin_loop(),
+            50..1000 => Duration::from_micros(20),
+            _ => Duration::from_millis(1),
+        };
+        std::thread::sleep(rest.min(deadline.saturating_duration_since(now)));
+    }
+}
+
+/// Calls `body` on a thread of its own, and waits for its result for `patience`: for calls that may
+/// never return. What they return later is dropped.
+pub(crate) fn bounded<R: Send + 'static>(
+    name: &str,
+    patience: Duration,
+    body: impl FnOnce() -> R + Send + 'static,
+) -> Option<R> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            // Nobody may be waiting any more.
+            let _ = sender.send(body());
+        });
+    thread.ok()?;
+    receiver.recv_timeout(patience).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_turn_is_one_threads_at_a_time_and_waited_for_with_a_deadline() {
+        let turn = Arc::new(Turn::new(0));
+        let mut first = turn.take_until(Instant::now()).unwrap();
+        assert!(
+            turn.take_until(Instant::now() + Duration::from_millis(5))
+                .is_none()
+        );
+        *first += 1;
+        let waiter = {
+            let turn = turn.clone();
+            std::thread::spawn(move || {
+                let deadline = Instant::now() + Duration::from_secs(30);
+                *turn.take_until(deadline).unwrap()
+            })
+        };
+        drop(first);
+        assert_eq!(waiter.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn a_call_that_does_not_return_is_left_behind() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let stuck = bounded("stuck", Duration::from_millis(10), move || {
+            held.recv().is_ok()
+        });
+        assert_eq!(stuck, None);
+        drop(release);
+        assert_eq!(bounded("quick", Duration::from_secs(30), || 7), Some(7));
+    }
+}

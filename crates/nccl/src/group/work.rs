@@ -1,0 +1,168 @@
+//! An operation under way.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use super::core::Flight;
+use super::error::NcclError;
+use super::turn::Pause;
+use crate::foreign::{Stream, StreamHandle};
+
+/// How often a waiter asks NCCL how the communicator is; the group's own thread does so too.
+const ASKING: Duration = Duration::from_millis(10);
+
+/// An operation that this rank has put on the group's stream.
+///
+/// It goes on whether or not it is waited for; dropping a `Work` does not cancel it. A `Work` keeps
+/// its group alive.
+///
+/// ```
+/// use everburn_collectives::group::ReduceOp;
+/// use everburn_nccl::After;
+/// use everburn_nccl::fake::FakeCluster;
+///
+/// let cluster = FakeCluster::new(1);
+/// let group = cluster.alone();
+/// let gradients = cluster.allocate(0, &[1f32, 2.0]);
+/// let work = group.all_reduce(&gradients, ReduceOp::Mean, After::Device)?;
+/// // What the GPU is given from now on waits for it; this thread does not.
+/// work.hold_device()?;
+/// // Or this thread does.
+/// work.wait()?;
+/// assert_eq!(cluster.read::<f32>(&gradients), [1.0, 2.0]);
+/// # Ok::<(), everburn_nccl::NcclError>(())
+/// ```
+#[must_use = "an operation fails unseen unless it is waited for"]
+pub struct Work {
+    flight: Arc<Flight>,
+    shared: Arc<Shared>,
+}
+
+impl Work {
+    pub(super) fn new(flight: Arc<Flight>, shared: Arc<Shared>) -> Self {
+        Self { flight, shared }
+    }
+
+    /// Whether [`Work::wait`] would return at once.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        !self.shared.core.is_well() || self.flight.is_over().unwrap_or(true)
+    }
+
+    /// How many collectives this rank had issued on the group before this operation.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.flight.place.sequence
+    }
+
+    /// Waits on this thread until the GPU has finished, for the group's timeout, which begins when the
+    /// operation's turn comes.
+    ///
+    /// # Errors
+    /// What happened to the operation; the group is unusable on all its ranks then.
+    pub fn wait(self) -> Result<(), NcclError> {
+        self.wait_until(None)
+    }
+
+    /// Waits on this thread until the GPU has finished, for `patience` from now.
+    ///
+    /// # Errors
+    /// As [`Work::wait`]. When `patience` ends first, the operation is given up with
+    /// [`NcclError::Timeout`], and with it the group: the other ranks are told.
+    pub fn wait_within(self, patience: Duration) -> Result<(), NcclError> {
+        self.wait_until(Some(patience))
+    }
+
+    fn wait_until(&self, patience: Option<Duration>) -> Result<(), NcclError> {
+        let core = &self.shared.core;
+        let place = &self.flight.place;
+        let began = Instant::now();
+        let pause = Pause::new();
+        let mut asked = began;
+        loop {
+            core.standing(place)?;
+            match self.flight.is_over() {
+                Ok(true) => return self.confirm(),
+                Ok(false) => {}
+                Err(source) => return Err(core.gpu_failed(place, source)),
+            }
+            let now = Instant::now();
+            if let Some(patience) = patience
+                && now.saturating_duration_since(began) >= patience
+            {
+                return Err(core.flight_late(&self.flight, patience));
+            }
+            if now.saturating_duration_since(asked) >= ASKING {
+                asked = now;
+                let status = core.async_status();
+                if !status.is_well() {
+                    return Err(core.refused(place, status));
+                }
+                core.keep_deadline(place)?;
+            }
+            pause.rest(now + ASKING);
+        }
+    }
+
+    /// It is over; but kernels also end when NCCL gives up, and then there is no result.
+    fn confirm(&self) -> Result<(), NcclError> {
+        let core = &self.shared.core;
+        let place = &self.flight.place;
+        core.standing(place)?;
+        let status = core.async_status();
+        if !status.is_well() {
+            return Err(core.refused(place, status));
+        }
+        let retired = core.retire();
+        retired.map_err(|source| core.gpu_failed(place, source))
+    }
+
+    /// What any stream of this process on the GPU is given from now on waits for the operation. This
+    /// thread does not.
+    ///
+    /// # Errors
+    /// [`NcclError::Invalid`] where the driver cannot ([`NcclGroup::orders_device`]), and what has
+    /// failed the group.
+    ///
+    /// [`NcclGroup::orders_device`]: crate::NcclGroup::orders_device
+    pub fn hold_device(&self) -> Result<(), NcclError> {
+        let core = &self.shared.core;
+        let place = &self.flight.place;
+        core.standing(place)?;
+        if !core.calls.orders_all() {
+            return Err(core.cannot_order(place));
+        }
+        let Some(done) = &self.flight.done else {
+            return Ok(());
+        };
+        let held = core.calls.wait_all(done.get());
+        held.map_err(|source| core.gpu_failed(place, source))
+    }
+
+    /// What `stream` is given from now on waits for the operation. This thread does not.
+    ///
+    /// # Errors
+    /// What has failed the group.
+    pub fn hold_stream(&self, stream: StreamHandle) -> Result<(), NcclError> {
+        let core = &self.shared.core;
+        let place = &self.flight.place;
+        core.standing(place)?;
+        let Some(done) = &self.flight.done else {
+            return Ok(());
+        };
+        let held = core.calls.wait(&Stream(stream.0), done.get());
+        held.map_err(|source| core.gpu_failed(place, source))
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work")
+            .field("operation", &self.flight.place.operation)
+            .field("sequence", &self.flight.place.sequence)
+            .field("done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,144 @@
+//! Where the libraries of GPUs are looked for.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// Names a file to be taken for NCCL, before anything is looked for.
+pub const NCCL_VARIABLE: &str = "EVERBURN_NCCL_LIBRARY";
+
+/// Folders in which drivers and toolkits put their libraries, whether or not the system's loader
+/// knows of them.
+const USUAL: [&str; 9] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/cuda/lib64",
+    "/opt/cuda/lib64",
+    "/run/opengl-driver/lib",
+];
+
+/// Where NVIDIA's packages for Python put NCCL, in a folder of packages.
+const IN_PACKAGES: &str = "nvidia/nccl/lib";
+
+/// Where to look for NCCL.
+///
+/// ```
+/// use everburn_nccl::{Library, Places};
+///
+/// // A file that is named is taken or refused; nothing else is looked for.
+/// let places = Places { named: Some("/no/such/libnccl.so.2".into()), ..Places::default() };
+/// let error = Library::load_from(&places).unwrap_err();
+/// assert!(error.to_string().contains("EVERBURN_NCCL_LIBRARY names /no/such/libnccl.so.2"));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The file of [`NCCL_VARIABLE`].
+    pub named: Option<PathBuf>,
+    /// Folders to look in, after the system's loader has been asked.
+    pub folders: Vec<PathBuf>,
+}
+
+impl Places {
+    /// What this process's environment says, the usual folders, and those of Python's packages.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let named = env::var_os(NCCL_VARIABLE).filter(|path| !path.is_empty());
+        let roots = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(env::var_os);
+        let roots = roots.into_iter().flatten().map(PathBuf::from);
+        let roots: Vec<PathBuf> = roots.chain(["/usr/local".into(), "/usr".into()]).collect();
+        let packages = roots.iter().flat_map(|root| python_packages(root));
+        Self {
+            named: named.map(PathBuf::from),
+            folders: USUAL
+                .map(PathBuf::from)
+                .into_iter()
+                .chain(packages)
+                .collect(),
+        }
+    }
+}
+
+/// The folders below `root` where packages for Python have NCCL.
+fn python_packages(root: &Path) -> Vec<PathBuf> {
+    let lib = root.join("lib");
+    let Ok(entries) = std::fs::read_dir(&lib) else {
+        return Vec::new();
+    };
+    let mut pythons: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
+        .map(|entry| entry.path())
+        .collect();
+    // The order of a folder is arbitrary; which NCCL is found must not be.
+    pythons.sort();
+    pythons
+        .iter()
+        .flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name)))
+        .map(|packages| packages.join(IN_PACKAGES))
+        .filter(|folder| folder.is_dir())
+        .collect()
+}
+
+/// The first file whose name starts with `name` in the folders where libraries usually are, those of
+/// `LD_LIBRARY_PATH` first. Opens nothing.
+///
+/// ```
+/// assert_eq!(everburn_nccl::find_library("libno-such-thing.so"), None);
+/// ```
+#[must_use]
+pub fn find_library(name: &str) -> Option<PathBuf> {
+    let asked = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = env::split_paths(&asked).chain(USUAL.map(PathBuf::from));
+    folders
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .find_map(|files| {
+            let mut paths = files.flatten().map(|file| file.path());
+            paths.find(|path| {
+                path.file_name()
+                    .is_some_and(|file| file.to_string_lossy().starts_with(name))
+            })
+        })
+}
+
+/// Where an NVIDIA driver shows on this machine, if it does: quick, and nothing is opened.
+///
+/// ```
+/// if let Some(path) = everburn_nccl::nvidia_driver() {
+///     assert!(path.exists());
+/// }
+/// ```
+#[must_use]
+pub fn nvidia_driver() -> Option<PathBuf> {
+    let kernel_side = Path::new("/proc/driver/nvidia/version");
+    if kernel_side.exists() {
+        return Some(kernel_side.to_path_buf());
+    }
+    find_library("libcuda.so")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_for_python_are_looked_through_in_order() {
+        let root = tempfile::tempdir().unwrap();
+        let made = [
+            "python3.12/site-packages",
+            "python3.10/dist-packages",
+            "perl5/site-packages",
+        ];
+        for packages in made {
+            let folder = root.path().join("lib").join(packages).join(IN_PACKAGES);
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let found = python_packages(root.path());
+        let expected = ["python3.10/dist-packages", "python3.12/site-packages"]
+            .map(|packages| root.path().join("lib").join(packages).join(IN_PACKAGES));
+        assert_eq!(found, expected);
+        assert!(python_packages(&root.path().join("nothing")).is_empty());
+    }
+}

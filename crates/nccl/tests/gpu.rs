@@ -1,0 +1,311 @@
+//! NCCL on real GPUs. `cargo xtask test` runs these tests where there is a GPU and NCCL, and says why not
+//! where there is none. Ranks are threads here, each with a GPU of its own.
+
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use everburn_collectives::group::{DType, ReduceOp};
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_nccl::fake::Number;
+use everburn_nccl::{
+    After, DeviceBuffer, GpuMemory, Library, NcclConfig, NcclError, NcclGroup, Work, gpus,
+};
+use half::{bf16, f16};
+
+const GENEROUS: Duration = Duration::from_secs(60);
+
+/// How many ranks take part: as many as there are GPUs, four at most.
+fn ranks() -> usize {
+    gpus()
+        .unwrap_or_else(|error| panic!("{error}"))
+        .gpus
+        .len()
+        .min(4)
+}
+
+fn bytes<T: Number>(numbers: &[T]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.bytes()).collect()
+}
+
+fn memory<T: Number>(device: usize, numbers: &[T]) -> GpuMemory {
+    let memory = GpuMemory::allocate(device, numbers.len(), T::DTYPE).unwrap();
+    memory.write(&bytes(numbers)).unwrap();
+    memory
+}
+
+fn wide<T: Number>(memory: &GpuMemory) -> Vec<f64> {
+    let bytes = memory.read().unwrap();
+    bytes
+        .chunks(T::DTYPE.size())
+        .map(|number| T::from_bytes(number).wide())
+        .collect()
+}
+
+fn config(rank: usize, size: usize) -> NcclConfig {
+    NcclConfig {
+        timeout: GENEROUS,
+        beat: Duration::from_millis(100),
+        ..NcclConfig::world(rank, size, rank)
+    }
+}
+
+/// Connects as many ranks, and calls `body` for each on a thread of its own.
+fn on_ranks<R: Send>(
+    size: usize,
+    config: impl Fn(usize) -> NcclConfig + Sync,
+    body: impl Fn(NcclGroup, usize) -> R + Sync,
+) -> Vec<R> {
+    let library = Arc::new(Library::load().unwrap_or_else(|error| panic!("{error}")));
+    let store: SharedStore = Arc::new(HashStore::new());
+    std::thread::scope(|scope| {
+        let (config, body, library, store) = (&config, &body, &library, &store);
+        let run = move |rank| {
+            let group = NcclGroup::connect(library, store.clone(), config(rank), None);
+            body(group.unwrap_or_else(|error| panic!("{error}")), rank)
+        };
+        let threads: Vec<_> = (0..size)
+            .map(|rank| scope.spawn(move || run(rank)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+/// After the device where that can be, else after nothing: the memory was written before.
+fn after(group: &NcclGroup) -> After {
+    match group.orders_device() {
+        true => After::Device,
+        false => After::Nothing,
+    }
+}
+
+fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
+    let len = 1000;
+    let own = |rank: usize| -> Vec<T> {
+        (0..len)
+            .map(|index| T::narrow(((rank + index) % 5) as f64))
+            .collect()
+    };
+    let sum: Vec<f64> = (0..len)
+        .map(|index| (0..size).map(|rank| ((rank + index) % 5) as f64).sum())
+        .collect();
+    let after = after(group);
+
+    let reduced = memory(rank, &own(rank));
+    let work = group
+        .all_reduce(&reduced.buffer(), ReduceOp::Sum, after)
+        .unwrap();
+    if group.orders_device() {
+        work.hold_device().unwrap();
+    }
+    work.wait().unwrap();
+    assert_eq!(wide::<T>(&reduced), sum, "all_reduce of {}", T::DTYPE);
+
+    let sent = memory(rank, &own(rank));
+    let root = size - 1;
+    group
+        .broadcast(&sent.buffer(), root, after)
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(
+        wide::<T>(&sent),
+        wide::<T>(&memory(rank, &own(root))),
+        "broadcast of {}",
+        T::DTYPE
+    );
+
+    let (part, whole) = (
+        memory(rank, &own(rank)),
+        memory(rank, &vec![T::narrow(0.0); len * size]),
+    );
+    group
+        .all_gather(&part.buffer(), &whole.buffer(), after)
+        .unwrap()
+        .wait()
+        .unwrap();
+    let all: Vec<T> = (0..size).flat_map(own).collect();
+    assert_eq!(
+        wide::<T>(&whole),
+        wide::<T>(&memory(rank, &all)),
+        "all_gather of {}",
+        T::DTYPE
+    );
+
+    let scattered = memory(rank, &vec![T::narrow(0.0); len]);
+    let scatter = |whole: &DeviceBuffer| {
+        group
+            .reduce_scatter(whole, &scattered.buffer(), ReduceOp::Max, after)
+            .unwrap()
+            .wait()
+    };
+    scatter(&whole.buffer()).unwrap();
+    // All ranks gave the same.
+    assert_eq!(
+        wide::<T>(&scattered),
+        wide::<T>(&memory(rank, &own(rank))),
+        "reduce_scatter"
+    );
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn every_operation_and_type_has_its_result() {
+    let size = ranks();
+    let left = on_ranks(
+        size,
+        |rank| config(rank, size),
+        |group, rank| {
+            every_operation::<f32>(&group, rank, size);
+            every_operation::<f16>(&group, rank, size);
+            every_operation::<bf16>(&group, rank, size);
+            every_operation::<f64>(&group, rank, size);
+            every_operation::<i32>(&group, rank, size);
+            every_operation::<i64>(&group, rank, size);
+            every_operation::<u8>(&group, rank, size);
+            group.check()?;
+            group.destroy()
+        },
+    );
+    left.into_iter()
+        .for_each(|left: Result<(), NcclError>| left.unwrap());
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn a_batch_of_buckets_is_summed() {
+    let size = ranks();
+    on_ranks(
+        size,
+        |rank| config(rank, size),
+        |group, rank| {
+            let buckets: Vec<GpuMemory> =
+                (1..30).map(|len| memory(rank, &vec![1f32; len])).collect();
+            let mut batch = group.batch();
+            for bucket in &buckets {
+                batch.all_reduce(&bucket.buffer(), ReduceOp::Sum);
+            }
+            batch.issue(after(&group)).unwrap().wait().unwrap();
+            for bucket in &buckets {
+                assert!(wide::<f32>(bucket).iter().all(|sum| *sum == size as f64));
+            }
+        },
+    );
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
+fn messages_go_round_the_ring() {
+    let size = ranks();
+    if size < 2 {
+        eprintln!("SKIPPED: this machine has one GPU");
+        return;
+    }
+    on_ranks(
+        size,
+        |rank| config(rank, size),
+        |group, rank| {
+            let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
+            let (mine, theirs) = (
+                memory(rank, &[rank as i64; 100]),
+                memory(rank, &[-1i64; 100]),
+            );
+            let mut batch = group.batch();
+            batch
+                .send(&mine.buffer(), next)
+                .recv(&theirs.buffer(), last);
+            batch.issue(after(&group)).unwrap().wait().unwrap();
+            assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
+        },
+    );
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn an_aborted_group_says_so_and_the_next_generation_works() {
+    let size = ranks();
+    on_ranks(
+        size,
+        |rank| config(rank, size),
+        |group, rank| {
+            let numbers = memory(rank, &[1f32; 8]);
+            group
+                .all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing)
+                .unwrap()
+                .wait()
+                .unwrap();
+            group.abort("enough");
+            let told = group
+                .all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing)
+                .unwrap_err();
+            assert!(
+                matches!(told.root_cause(), NcclError::Aborted { .. }),
+                "{told}"
+            );
+        },
+    );
+    let next = |rank| NcclConfig {
+        generation: 1,
+        ..config(rank, size)
+    };
+    on_ranks(size, next, |group, rank| {
+        every_operation::<f32>(&group, rank, size);
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
+fn a_rank_that_does_not_come_is_named_and_the_gpus_are_free_again() {
+    let size = ranks();
+    if size < 2 {
+        eprintln!("SKIPPED: this machine has one GPU");
+        return;
+    }
+    let last = size - 1;
+    let there = Barrier::new(size);
+    let hurried = |rank| NcclConfig {
+        timeout: Duration::from_secs(5),
+        ..config(rank, size)
+    };
+    let told = on_ranks(size, hurried, |group, rank| {
+        let numbers = memory(rank, &[1f32; 8]);
+        let sum = || group.all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing);
+        sum().unwrap().wait().unwrap();
+        let told = (rank != last).then(|| sum().and_then(Work::wait).unwrap_err());
+        there.wait();
+        told
+    });
+    for told in told.into_iter().flatten() {
+        assert!(
+            told.to_string().contains(&format!("for rank {last}")),
+            "{told}"
+        );
+    }
+    // What the abort has left: a GPU that computes.
+    let next = |rank| NcclConfig {
+        generation: 1,
+        ..config(rank, size)
+    };
+    on_ranks(size, next, |group, rank| {
+        every_operation::<f32>(&group, rank, size);
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn what_is_there_is_said_in_one_line() {
+    let found = gpus().unwrap();
+    let line = found.to_string();
+    assert!(line.contains("CUDA") && line.contains("NCCL"), "{line}");
+    assert!(
+        found.gpus.iter().all(|gpu| gpu.memory_bytes > 1 << 30),
+        "{found:?}"
+    );
+    let memory = GpuMemory::allocate(0, 3, DType::U8).unwrap();
+    memory.write(&[1, 2, 3]).unwrap();
+    assert_eq!(memory.read().unwrap(), [1, 2, 3]);
+}

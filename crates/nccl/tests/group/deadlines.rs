@@ -1,0 +1,208 @@
+//! A deadline that passes becomes an error that names who is missing, and NCCL lets go of the GPU.
+
+use std::time::Duration;
+
+use everburn_collectives::group::ReduceOp;
+use everburn_nccl::fake::{FakeCluster, Fault};
+use everburn_nccl::{After, NcclConfig, NcclError};
+
+use crate::harness::{GENEROUS, Gate, SHORT, error, hurried};
+
+#[test]
+fn a_rank_that_skips_a_call_is_named_by_all_with_what_it_did_last() {
+    let cluster = FakeCluster::new(4);
+    let late = std::sync::Barrier::new(4);
+    let results = cluster.on_ranks_of(
+        |rank| hurried(&cluster, rank),
+        |group, rank| {
+            let buffer = cluster.allocate(rank, &[1f32; 8]);
+            group.set_step(7);
+            group
+                .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
+                .wait()?;
+            let told = match rank {
+                3 => None,
+                _ => Some(error(group.broadcast(&buffer, 0, After::Nothing)?.wait())),
+            };
+            // Rank 3 is there for as long as the others wait.
+            late.wait();
+            Ok::<_, NcclError>(told)
+        },
+    );
+    let told: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+    let texts: Vec<String> = told.iter().flatten().map(ToString::to_string).collect();
+    assert_eq!(texts.len(), 3);
+    // Who is late first tells the others.
+    let whole = texts
+        .iter()
+        .find(|text| text.starts_with("rank ") && text.contains("for rank 3 in"));
+    let whole = whole.unwrap_or_else(|| panic!("{texts:?}"));
+    for part in [
+        "in broadcast(f32[8], root 0) (collective 1, step 7)",
+        "rank 3 has issued 1 collectives, the last all_reduce(f32[8], sum) (collective 0, step 7)",
+        "check whether rank 3 still runs",
+    ] {
+        assert!(whole.contains(part), "{whole}");
+    }
+    assert!(
+        texts.iter().all(|text| text.contains("rank 3")),
+        "{texts:?}"
+    );
+}
+
+#[test]
+fn a_wait_of_ones_own_ends_when_it_says() {
+    let cluster = FakeCluster::new(2);
+    let late = std::sync::Barrier::new(2);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let buffer = cluster.allocate(rank, &[1f32]);
+        let told = match rank {
+            0 => {
+                let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
+                let told = error(work.wait_within(SHORT));
+                assert!(
+                    matches!(&told, NcclError::Timeout { waiting_for, .. } if *waiting_for == [1]),
+                    "{told}"
+                );
+                None
+            }
+            _ => {
+                late.wait();
+                let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing);
+                Some(error(work.and_then(everburn_nccl::Work::wait)))
+            }
+        };
+        if rank == 0 {
+            late.wait();
+        }
+        Ok::<_, NcclError>(told)
+    });
+    let told = results.into_iter().find_map(Result::unwrap).unwrap();
+    // The other comes after, and is told instead of waiting.
+    assert!(
+        matches!(told.root_cause(), NcclError::Aborted { by: 0, .. }),
+        "{told}"
+    );
+    assert!(
+        told.to_string()
+            .contains("rank 0 waited 0.150 s for rank 1"),
+        "{told}"
+    );
+}
+
+#[test]
+fn nobody_has_to_wait_for_a_deadline_to_be_kept() {
+    let cluster = FakeCluster::new(2);
+    let late = std::sync::Barrier::new(2);
+    let results = cluster.on_ranks_of(
+        |rank| hurried(&cluster, rank),
+        |group, rank| {
+            let told = match rank {
+                0 => {
+                    let compute = cluster.compute_stream(0);
+                    let buffer = cluster.allocate(0, &[1f32]);
+                    let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
+                    work.hold_stream(compute)?;
+                    // As a host that reads a loss back: it waits for the GPU, not for the group.
+                    let (over, ended) = std::sync::mpsc::channel();
+                    cluster.launch(0, compute, move || over.send(()).unwrap());
+                    ended
+                        .recv_timeout(GENEROUS)
+                        .expect("the abort frees what waits behind");
+                    // Before what was computed counts.
+                    Some(error(group.check()))
+                }
+                _ => None,
+            };
+            late.wait();
+            Ok::<_, NcclError>(told)
+        },
+    );
+    let told = results.into_iter().find_map(Result::unwrap).unwrap();
+    assert!(
+        matches!(told.root_cause(), NcclError::Timeout { .. }),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_rank_whose_own_gpu_is_late_does_not_blame_others() {
+    let cluster = FakeCluster::new(1);
+    let group = cluster.connect(0, hurried(&cluster, 0), None).unwrap();
+    let compute = cluster.compute_stream(0);
+    let mut gate = Gate::new();
+    cluster.launch(0, compute, gate.kernel());
+    let buffer = cluster.allocate(0, &[1f32]);
+    let work = group
+        .all_reduce(&buffer, ReduceOp::Sum, After::Stream(compute))
+        .unwrap();
+    let told = error(work.wait());
+    assert!(matches!(&told, NcclError::OwnWork { .. }), "{told}");
+    assert!(
+        told.to_string()
+            .contains("for its own GPU, which has not come to all_reduce(f32[1]")
+    );
+    assert!(told.is_hang());
+    gate.open();
+}
+
+#[test]
+fn a_launch_that_never_gets_on_the_stream_has_a_deadline() {
+    let cluster = FakeCluster::new(1);
+    let group = cluster.connect(0, hurried(&cluster, 0), None).unwrap();
+    cluster.inject(0, Fault::LaunchTakes(None));
+    let buffer = cluster.allocate(0, &[1f32]);
+    let told = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    assert!(matches!(&told, NcclError::Timeout { .. }), "{told}");
+    let again = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    assert!(matches!(&again, NcclError::Poisoned { .. }), "{again}");
+}
+
+#[test]
+fn mismatched_calls_are_waited_for_no_longer_than_the_deadline() {
+    let cluster = FakeCluster::new(2);
+    let results = cluster.on_ranks_of(
+        |rank| hurried(&cluster, rank),
+        |group, rank| {
+            let buffer = cluster.allocate(rank, &vec![1f32; 4 + rank]);
+            group
+                .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
+                .wait()
+        },
+    );
+    for told in results {
+        let told = error(told);
+        let root = told.root_cause();
+        assert!(
+            matches!(root, NcclError::Timeout { .. } | NcclError::Aborted { .. }),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn turns_that_come_late_do_not_count_as_late() {
+    // Twenty operations of which each takes a part of the deadline, and all together more than it.
+    let timeout = Duration::from_secs(2);
+    let cluster = FakeCluster::new(1);
+    let config = NcclConfig {
+        timeout,
+        ..cluster.config(0)
+    };
+    let group = cluster.connect(0, config, None).unwrap();
+    let compute = cluster.compute_stream(0);
+    let buffer = cluster.allocate(0, &[1f32]);
+    let mut works = Vec::new();
+    for _ in 0..20 {
+        // A kernel that computes for a while.
+        cluster.launch(0, compute, move || std::thread::sleep(timeout / 15));
+        works.push(
+            group
+                .all_reduce(&buffer, ReduceOp::Sum, After::Stream(compute))
+                .unwrap(),
+        );
+    }
+    for work in works.into_iter().rev() {
+        work.wait().unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+//! How a rank leaves.
+
+use everburn_collectives::group::ReduceOp;
+use everburn_nccl::fake::{FakeCluster, Fault};
+use everburn_nccl::{After, NcclError};
+
+use crate::harness::{error, hurried};
+
+#[test]
+fn leaving_waits_for_what_was_issued() {
+    for size in crate::harness::SIZES {
+        let cluster = FakeCluster::new(size);
+        let results = cluster.on_all_ranks(|group, rank| {
+            let buffer = cluster.allocate(rank, &[1f32]);
+            let _ = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
+            let other = group.clone();
+            group.destroy()?;
+            assert_eq!(cluster.read::<f32>(&buffer), [size as f32]);
+            let told = error(other.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+            assert!(matches!(&told, NcclError::Left { .. }), "{told}");
+            assert!(matches!(error(other.check()), NcclError::Left { .. }));
+            Ok::<_, NcclError>(())
+        });
+        results.into_iter().for_each(|result| result.unwrap());
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_in_the_midst_tells_the_others() {
+    let cluster = FakeCluster::new(2);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let buffer = cluster.allocate(rank, &[1f32]);
+        let call = match rank {
+            // It waits for a message that nobody sends, and is dropped.
+            0 => {
+                drop(group.recv(&buffer, 1, After::Nothing).unwrap());
+                return None;
+            }
+            _ => group.broadcast(&buffer, 0, After::Nothing),
+        };
+        Some(error(call.and_then(everburn_nccl::Work::wait)))
+    });
+    let told = results.into_iter().flatten().next().unwrap();
+    assert!(
+        matches!(told.root_cause(), NcclError::Aborted { by: 0, .. }),
+        "{told}"
+    );
+    assert!(
+        told.to_string()
+            .contains("dropped the group while recv(f32[1], from rank 1)"),
+        "{told}"
+    );
+}
+
+#[test]
+fn nccl_that_does_not_finish_is_aborted() {
+    let cluster = FakeCluster::new(1);
+    cluster.inject(0, Fault::FinalizeHangs);
+    let group = cluster.connect(0, hurried(&cluster, 0), None).unwrap();
+    let told = error(group.destroy());
+    assert!(matches!(&told, NcclError::NoAnswer { .. }), "{told}");
+    assert!(
+        told.to_string()
+            .contains("NCCL has not come back from destroy"),
+        "{told}"
+    );
+    // Dropped rather than destroyed, nobody is told, and nobody waits for ever.
+    drop(cluster.connect(0, hurried(&cluster, 0), None).unwrap());
+}
+
+#[test]
+fn a_work_keeps_its_group() {
+    let cluster = FakeCluster::new(2);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let buffer = cluster.allocate(rank, &[2f32]);
+        let work = group.all_reduce(&buffer, ReduceOp::Product, After::Nothing)?;
+        drop(group);
+        work.wait()?;
+        Ok::<_, NcclError>(cluster.read::<f32>(&buffer))
+    });
+    for buffer in results {
+        assert_eq!(buffer.unwrap(), [4.0]);
+    }
+}

@@ -1,0 +1,299 @@
+//! Results, at all sizes and types.
+
+use everburn_collectives::group::ReduceOp;
+use everburn_nccl::fake::{FakeCluster, Fault, Number};
+use everburn_nccl::{After, NcclError};
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use crate::harness::{SIZES, error};
+
+/// Numbers of one rank: small and whole, so that sums are exact in every type.
+fn numbers<T: Number>(rank: usize, len: usize) -> Vec<T> {
+    (0..len)
+        .map(|index| T::narrow(((rank + index) % 5) as f64))
+        .collect()
+}
+
+fn wide<T: Number>(numbers: &[T]) -> Vec<f64> {
+    numbers.iter().map(|number| number.wide()).collect()
+}
+
+fn sums(size: usize, len: usize) -> Vec<f64> {
+    let at = |index| (0..size).map(|rank| ((rank + index) % 5) as f64).sum();
+    (0..len).map(at).collect()
+}
+
+fn every_operation<T: Number>(size: usize, len: usize) {
+    let cluster = FakeCluster::new(size);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let own = || cluster.allocate::<T>(rank, &numbers(rank, len));
+        let room = |len: usize| cluster.allocate::<T>(rank, &vec![T::narrow(9.0); len]);
+
+        let reduced = own();
+        group
+            .all_reduce(&reduced, ReduceOp::Sum, After::Nothing)?
+            .wait()?;
+        assert_eq!(wide(&cluster.read::<T>(&reduced)), sums(size, len));
+
+        let greatest = room(len);
+        group
+            .all_reduce_into(&own(), &greatest, ReduceOp::Max, After::Nothing)?
+            .wait()?;
+        let expected = (0..len).map(|index| {
+            (0..size)
+                .map(|rank| ((rank + index) % 5) as f64)
+                .fold(0.0, f64::max)
+        });
+        assert_eq!(
+            wide(&cluster.read::<T>(&greatest)),
+            expected.collect::<Vec<_>>()
+        );
+
+        for root in 0..size {
+            let buffer = own();
+            group.broadcast(&buffer, root, After::Nothing)?.wait()?;
+            assert_eq!(
+                wide(&cluster.read::<T>(&buffer)),
+                wide(&numbers::<T>(root, len))
+            );
+        }
+
+        let gathered = room(len * size);
+        group
+            .all_gather(&own(), &gathered, After::Nothing)?
+            .wait()?;
+        let all: Vec<T> = (0..size).flat_map(|rank| numbers(rank, len)).collect();
+        assert_eq!(wide(&cluster.read::<T>(&gathered)), wide(&all));
+
+        let part = room(len);
+        let whole = cluster.allocate::<T>(rank, &numbers(rank, len * size));
+        group
+            .reduce_scatter(&whole, &part, ReduceOp::Sum, After::Nothing)?
+            .wait()?;
+        let expected = &sums(size, len * size)[rank * len..(rank + 1) * len];
+        assert_eq!(wide(&cluster.read::<T>(&part)), expected);
+
+        group.check()?;
+        group.destroy()
+    });
+    results.into_iter().for_each(|result| result.unwrap());
+}
+
+#[test]
+fn every_collective_has_its_result_at_every_size_and_length() {
+    for size in SIZES {
+        for len in [0, 1, 7, 1000] {
+            every_operation::<f32>(size, len);
+        }
+    }
+}
+
+#[test]
+fn every_type_of_number_travels() {
+    every_operation::<f16>(2, 9);
+    every_operation::<bf16>(2, 9);
+    every_operation::<f64>(2, 9);
+    every_operation::<i32>(4, 9);
+    every_operation::<i64>(4, 9);
+    every_operation::<u8>(4, 9);
+}
+
+#[test]
+fn messages_go_round_the_ring() {
+    for size in [2, 4] {
+        let cluster = FakeCluster::new(size);
+        let results = cluster.on_all_ranks(|group, rank| {
+            let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
+            let mine = cluster.allocate(rank, &numbers::<f32>(rank, 12));
+            let theirs = cluster.allocate(rank, &[9f32; 12]);
+            for round in 0..3 {
+                // Even ranks send first: NCCL's sends wait for their receivers.
+                let send = || group.send(&mine, next, After::Nothing);
+                let recv = || group.recv(&theirs, last, After::Nothing);
+                let works = match rank % 2 {
+                    0 => [send()?, recv()?],
+                    _ => [recv()?, send()?],
+                };
+                assert!(
+                    works.iter().all(|work| work.sequence() == 0),
+                    "round {round}"
+                );
+                for work in works {
+                    work.wait()?;
+                }
+                assert_eq!(cluster.read::<f32>(&theirs), numbers::<f32>(last, 12));
+            }
+            Ok::<_, NcclError>(())
+        });
+        results.into_iter().for_each(|result| result.unwrap());
+    }
+}
+
+#[test]
+fn a_batch_of_buckets_is_one_work() {
+    let cluster = FakeCluster::new(4);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let buckets: Vec<_> = (1..40)
+            .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, len)))
+            .collect();
+        let mut batch = group.batch();
+        for bucket in &buckets {
+            batch.all_reduce(bucket, ReduceOp::Mean);
+        }
+        let work = batch.issue(After::Device)?;
+        assert_eq!(work.sequence(), 0);
+        work.wait()?;
+        for (bucket, len) in buckets.iter().zip(1..) {
+            let mean: Vec<f64> = sums(4, len).iter().map(|sum| sum / 4.0).collect();
+            assert_eq!(wide(&cluster.read::<f32>(bucket)), mean);
+        }
+        // The next collective is the fortieth.
+        let work = group.all_reduce(&buckets[0], ReduceOp::Sum, After::Nothing)?;
+        assert_eq!(work.sequence(), 39);
+        work.wait()
+    });
+    results.into_iter().for_each(|result| result.unwrap());
+}
+
+#[test]
+fn in_place_a_ranks_part_lies_in_the_whole() {
+    let cluster = FakeCluster::new(4);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let whole = cluster.allocate(rank, &[rank as f32; 8]);
+        let own = whole.slice(2 * rank..2 * rank + 2)?;
+        group
+            .reduce_scatter(&whole, &own, ReduceOp::Sum, After::Nothing)?
+            .wait()?;
+        group.all_gather(&own, &whole, After::Nothing)?.wait()?;
+        Ok::<_, NcclError>(cluster.read::<f32>(&whole))
+    });
+    for whole in results {
+        assert_eq!(whole.unwrap(), [6.0; 8]);
+    }
+}
+
+#[test]
+fn what_can_never_be_is_refused_and_the_group_stays_usable() {
+    let cluster = FakeCluster::new(2);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let counts = cluster.allocate(rank, &[1i32, 2, 3]);
+        let refused = error(group.all_reduce(&counts, ReduceOp::Mean, After::Nothing));
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "invalid call all_reduce(i32[3], mean) on rank {rank}: a mean does not exist for \
+                 i32; check the arguments of this call: nothing was sent"
+            )
+        );
+        let refused = error(group.broadcast(&counts, 2, After::Nothing));
+        assert!(
+            refused
+                .to_string()
+                .contains("rank 2 does not exist in a group of 2")
+        );
+        let refused = error(group.send(&counts, rank, After::Nothing));
+        assert!(
+            refused
+                .to_string()
+                .contains("exchanges nothing with itself")
+        );
+        let mut batch = group.batch();
+        for _ in 0..1025 {
+            batch.all_reduce(&counts, ReduceOp::Sum);
+        }
+        let refused = error(batch.issue(After::Nothing));
+        assert!(
+            refused.to_string().contains("1024 operations at most"),
+            "{refused}"
+        );
+
+        group
+            .all_reduce(&counts, ReduceOp::Sum, After::Nothing)?
+            .wait()?;
+        Ok::<_, NcclError>(cluster.read::<i32>(&counts))
+    });
+    for counts in results {
+        assert_eq!(counts.unwrap(), [2, 4, 6]);
+    }
+}
+
+#[test]
+fn an_empty_batch_is_over_at_once() {
+    let cluster = FakeCluster::new(1);
+    let group = cluster.alone();
+    group.batch().issue(After::Device).unwrap().wait().unwrap();
+}
+
+#[test]
+fn a_launch_that_connects_first_is_waited_for() {
+    let cluster = FakeCluster::new(2);
+    cluster.inject(1, Fault::LaunchTakes(Some(20)));
+    let results = cluster.on_all_ranks(|group, rank| {
+        let buffer = cluster.allocate(rank, &[1f32]);
+        for _ in 0..3 {
+            group
+                .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
+                .wait()?;
+        }
+        Ok::<_, NcclError>(cluster.read::<f32>(&buffer))
+    });
+    for buffer in results {
+        assert_eq!(buffer.unwrap(), [8.0]);
+    }
+}
+
+#[test]
+fn sub_groups_beside_the_whole_keep_their_exchanges_apart() {
+    let cluster = FakeCluster::new(4);
+    let pair_of = |rank: usize| everburn_nccl::NcclConfig {
+        name: format!("pair-{}", rank % 2),
+        rank: rank / 2,
+        job_ranks: vec![rank % 2, rank % 2 + 2],
+        ..cluster.config(rank)
+    };
+    let results = cluster.on_all_ranks(|world, rank| {
+        let pair = cluster.connect(rank, pair_of(rank), None)?;
+        let (a, b) = (
+            cluster.allocate(rank, &[rank as i64]),
+            cluster.allocate(rank, &[1i64]),
+        );
+        let in_pair = pair.all_reduce(&a, ReduceOp::Sum, After::Nothing)?;
+        world
+            .all_reduce(&b, ReduceOp::Sum, After::Nothing)?
+            .wait()?;
+        in_pair.wait()?;
+        Ok::<_, NcclError>((cluster.read::<i64>(&a)[0], cluster.read::<i64>(&b)[0]))
+    });
+    let sums: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+    assert_eq!(sums, [(2, 4), (4, 4), (2, 4), (4, 4)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn buckets_of_any_length_are_summed(
+        size in 1usize..5,
+        lengths in prop::collection::vec(0usize..300, 1..12),
+    ) {
+        let cluster = FakeCluster::new(size);
+        let results = cluster.on_all_ranks(|group, rank| {
+            let buckets: Vec<_> = lengths
+                .iter()
+                .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, *len)))
+                .collect();
+            let mut batch = group.batch();
+            for bucket in &buckets {
+                batch.all_reduce(bucket, ReduceOp::Sum);
+            }
+            batch.issue(After::Nothing)?.wait()?;
+            let read = buckets.iter().map(|bucket| wide(&cluster.read::<f32>(bucket)));
+            Ok::<_, NcclError>(read.collect::<Vec<_>>())
+        });
+        let expected: Vec<_> = lengths.iter().map(|len| sums(size, *len)).collect();
+        for result in results {
+            prop_assert_eq!(result.unwrap(), expected.clone());
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Work of the GPU before and behind an operation waits for it, the host does not.
+
+use std::sync::Arc;
+
+use everburn_collectives::group::ReduceOp;
+use everburn_nccl::fake::{FakeCluster, Fault};
+use everburn_nccl::{After, NcclError};
+
+use crate::harness::{Gate, error};
+
+/// A kernel writes, the sum is made, a kernel reads: each on a stream of its own, and each asked for
+/// before the first has run.
+fn through_streams(after: impl Fn(everburn_nccl::StreamHandle) -> After + Sync, device: bool) {
+    let cluster = FakeCluster::new(2);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let (before, behind) = (cluster.compute_stream(rank), cluster.compute_stream(rank));
+        let gradients = cluster.allocate(rank, &[0f32; 3]);
+        let update = cluster.allocate(rank, &[-1f32; 3]);
+        let mut gate = Gate::new();
+        cluster.launch(rank, before, gate.kernel());
+        cluster.launch(
+            rank,
+            before,
+            cluster.writer(&gradients, &[1f32, 2.0, rank as f32]),
+        );
+
+        let work = group.all_reduce(&gradients, ReduceOp::Sum, after(before))?;
+        match device {
+            true => work.hold_device()?,
+            false => work.hold_stream(behind)?,
+        }
+        cluster.launch(rank, behind, cluster.copier(&gradients, &update));
+        // All is asked for, and nothing has happened.
+        assert!(!work.is_done());
+        assert_eq!(cluster.read::<f32>(&update), [-1.0; 3]);
+        gate.open();
+
+        work.wait()?;
+        let (over, ended) = std::sync::mpsc::channel();
+        cluster.launch(rank, behind, move || over.send(()).unwrap());
+        ended.recv_timeout(crate::harness::GENEROUS).unwrap();
+        Ok::<_, NcclError>(cluster.read::<f32>(&update))
+    });
+    for update in results {
+        assert_eq!(update.unwrap(), [2.0, 4.0, 1.0]);
+    }
+}
+
+#[test]
+fn what_comes_before_on_a_stream_is_waited_for_and_what_comes_behind_waits() {
+    through_streams(After::Stream, false);
+}
+
+#[test]
+fn without_a_stream_all_of_the_device_is_ordered() {
+    through_streams(|_| After::Device, true);
+}
+
+#[test]
+fn a_driver_that_cannot_order_all_is_said_and_nothing_is_sent() {
+    let cluster = FakeCluster::new(1);
+    cluster.inject(0, Fault::OldDriver);
+    let group = cluster.alone();
+    assert!(!group.orders_device());
+    let buffer = cluster.allocate(0, &[1f32]);
+    let refused = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Device));
+    assert!(
+        refused.to_string().contains("CUDA 12.5 and later can"),
+        "{refused}"
+    );
+    let work = group
+        .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)
+        .unwrap();
+    let refused = error(work.hold_device());
+    assert!(matches!(refused, NcclError::Invalid { .. }), "{refused}");
+    work.wait().unwrap();
+}
+
+#[test]
+fn operations_run_in_the_order_of_issue_without_being_waited_for() {
+    let cluster = FakeCluster::new(2);
+    let results = cluster.on_all_ranks(|group, rank| {
+        let buffer = cluster.allocate(rank, &[1f32]);
+        for _ in 0..10 {
+            let _ = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
+        }
+        group.synchronize()?;
+        Ok::<_, NcclError>(cluster.read::<f32>(&buffer))
+    });
+    for buffer in results {
+        assert_eq!(buffer.unwrap(), [1024.0]);
+    }
+}
+
+#[test]
+fn the_owner_of_a_buffer_is_let_go_when_the_gpu_has_finished_and_not_before() {
+    let cluster = FakeCluster::new(1);
+    let group = cluster.alone();
+    let owner = Arc::new(());
+    let compute = cluster.compute_stream(0);
+    let mut gate = Gate::new();
+    cluster.launch(0, compute, gate.kernel());
+    let buffer = cluster.allocate_for(0, &[1f32], owner.clone());
+    let work = group
+        .all_reduce(&buffer, ReduceOp::Sum, After::Stream(compute))
+        .unwrap();
+    drop(buffer);
+    assert_eq!(Arc::strong_count(&owner), 2);
+    gate.open();
+    work.wait().unwrap();
+    assert_eq!(Arc::strong_count(&owner), 1);
+}

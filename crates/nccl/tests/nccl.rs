@@ -1,0 +1,41 @@
+//! The real library, as far as it goes without a GPU. `cargo xtask test` runs these tests where NCCL is
+//! installed, and says why not where it is not.
+
+use std::sync::Arc;
+
+use everburn_collectives::store::HashStore;
+use everburn_nccl::{Library, LibraryError, NcclConfig, NcclError, NcclGroup, NcclVersion, gpus};
+
+fn library() -> Library {
+    Library::load().unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+#[ignore = "needs NCCL: cargo xtask test runs it where NCCL is installed"]
+fn the_library_is_new_enough_and_says_where_it_is() {
+    let nccl = library();
+    assert!(nccl.version() >= NcclVersion::from_code(21800), "{nccl:?}");
+    assert!(nccl.path().exists(), "{nccl:?}");
+}
+
+#[test]
+#[ignore = "needs NCCL: cargo xtask test runs it where NCCL is installed"]
+fn it_finds_a_way_for_ranks_to_connect() {
+    library()
+        .probe_network()
+        .unwrap_or_else(|status| panic!("{status}: {}", status.advice()));
+}
+
+#[test]
+#[ignore = "needs NCCL: cargo xtask test runs it where NCCL is installed"]
+fn a_group_without_a_gpu_says_what_is_missing() {
+    // With a GPU, `gpu.rs` makes the group.
+    let Err(missing) = gpus() else { return };
+    let (store, config) = (Arc::new(HashStore::new()), NcclConfig::world(0, 1, 0));
+    let told = NcclGroup::connect(&Arc::new(library()), store, config, None).unwrap_err();
+    assert!(
+        matches!(&told, NcclError::Library(error) if *error == missing),
+        "{told}"
+    );
+    assert!(!matches!(missing, LibraryError::NoNccl { .. }), "{missing}");
+}

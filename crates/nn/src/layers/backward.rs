@@ -1,0 +1,339 @@
+//! The backward passes of the layers' operations.
+
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, unary};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, TensorMetadata};
+use burn::tensor::Shape;
+use burn::tensor::ops::ConvOptions;
+
+use super::operations::LayerOps;
+use super::window::Window;
+
+/// With the bias as a third parent, or without.
+#[derive(Debug)]
+pub(super) struct Convolution;
+
+/// What the backward pass of a convolution needs of the forward pass.
+#[derive(Debug, Clone)]
+pub(super) struct Convolved<B: Backend> {
+    pub(super) input: NodeId,
+    pub(super) weight: NodeId,
+    pub(super) bias: Option<FloatTensor<B>>,
+    pub(super) options: ConvOptions<2>,
+}
+
+impl Convolution {
+    fn gradients<B: LayerOps, const N: usize>(
+        ops: Ops<Convolved<B>, N>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let Convolved {
+            input,
+            weight,
+            bias,
+            options,
+        } = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        let weight = checkpointer.retrieve_node_output::<FloatTensor<B>>(weight);
+        let mut parents = ops.parents.into_iter();
+        if let Some(node) = parents.next().flatten() {
+            let (input, weight) = (input.clone(), weight.clone());
+            let (gradient, options) = (gradient.clone(), options.clone());
+            let gradient = B::convolve_input_gradient(input, weight, gradient, options);
+            grads.register::<B>(node.id, gradient);
+        }
+        if let Some(node) = parents.next().flatten() {
+            let (input, gradient) = (input.clone(), gradient.clone());
+            let gradient = B::convolve_weight_gradient(input, weight, gradient, options);
+            grads.register::<B>(node.id, gradient);
+        }
+        if let (Some(node), Some(bias)) = (parents.next().flatten(), bias) {
+            let gradient = B::convolve_bias_gradient(input, bias, gradient);
+            grads.register::<B>(node.id, gradient);
+        }
+    }
+}
+
+impl<B: LayerOps> Backward<B, 2> for Convolution {
+    type State = Convolved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Convolved<B>, 2>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        Self::gradients::<B, 2>(ops, grads, checkpointer);
+    }
+}
+
+impl<B: LayerOps> Backward<B, 3> for Convolution {
+    type State = Convolved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Convolved<B>, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        Self::gradients::<B, 3>(ops, grads, checkpointer);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Maximum;
+
+impl<B: LayerOps> Backward<B, 1> for Maximum {
+    type State = (NodeId, IntTensor<B>, Window);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let (input, indices, window) = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::pool_by_maximum_gradient(input, indices, gradient, window)
+        });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Mean;
+
+impl<B: LayerOps> Backward<B, 1> for Mean {
+    type State = (NodeId, Window, bool);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let (input, window, padded) = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::pool_by_mean_gradient(input, gradient, window, padded)
+        });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct EvenMeans;
+
+impl<B: LayerOps> Backward<B, 1> for EvenMeans {
+    type State = NodeId;
+
+    fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::pool_to_gradient(input, gradient)
+        });
+    }
+}
+
+/// With the bias as a third parent, or without.
+#[derive(Debug)]
+pub(super) struct Product;
+
+impl Product {
+    fn gradients<B: LayerOps, const N: usize>(
+        ops: Ops<[NodeId; 2], N>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let [left, right] = ops
+            .state
+            .map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
+        let mut parents = ops.parents.into_iter();
+        if let Some(node) = parents.next().flatten() {
+            let of_left = B::multiply(gradient.clone(), B::float_transpose(right));
+            grads.register::<B>(node.id, of_left);
+        }
+        if let Some(node) = parents.next().flatten() {
+            let of_right = B::multiply(B::float_transpose(left), gradient.clone());
+            grads.register::<B>(node.id, of_right);
+        }
+        if let Some(node) = parents.next().flatten() {
+            let columns = gradient.shape()[1];
+            let sum = B::float_sum_dim(gradient, 0);
+            grads.register::<B>(node.id, B::float_reshape(sum, Shape::new([columns])));
+        }
+    }
+}
+
+impl<B: LayerOps> Backward<B, 2> for Product {
+    type State = [NodeId; 2];
+
+    fn backward(
+        self,
+        ops: Ops<[NodeId; 2], 2>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        Self::gradients::<B, 2>(ops, grads, checkpointer);
+    }
+}
+
+impl<B: LayerOps> Backward<B, 3> for Product {
+    type State = [NodeId; 2];
+
+    fn backward(
+        self,
+        ops: Ops<[NodeId; 2], 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        Self::gradients::<B, 3>(ops, grads, checkpointer);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Rectification;
+
+impl<B: LayerOps> Backward<B, 1> for Rectification {
+    /// The output.
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let output = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::rectify_gradient(output, gradient)
+        });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct GaussianUnit;
+
+impl<B: LayerOps> Backward<B, 1> for GaussianUnit {
+    type State = NodeId;
+
+    fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::gaussian_unit_gradient(input, gradient)
+        });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct LookBack;
+
+impl<B: LayerOps> Backward<B, 1> for LookBack {
+    /// The output and the scale.
+    type State = (FloatTensor<B>, f64);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (shares, scale) = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::look_back_gradient(shares, gradient, scale)
+        });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Turned;
+
+impl<B: LayerOps> Backward<B, 1> for Turned {
+    /// Cosines and sines.
+    type State = [FloatTensor<B>; 2];
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let [cosines, sines] = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::turn(gradient, cosines, sines, true)
+        });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct DroppedOut;
+
+impl<B: LayerOps> Backward<B, 1> for DroppedOut {
+    type State = (FloatTensor<B>, f64);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (factors, probability) = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::drop_out_gradient(gradient, factors, probability)
+        });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Normalization;
+
+/// What the backward pass of a batch norm needs of the forward pass.
+#[derive(Debug, Clone)]
+pub(super) struct Normalized<B: Backend> {
+    pub(super) input: NodeId,
+    pub(super) gamma: NodeId,
+    pub(super) mean: FloatTensor<B>,
+    pub(super) variance: FloatTensor<B>,
+    pub(super) epsilon: f64,
+}
+
+impl<B: LayerOps> Backward<B, 3> for Normalization {
+    type State = Normalized<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Normalized<B>, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let Normalized {
+            input,
+            gamma,
+            mean,
+            variance,
+            epsilon,
+        } = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(gamma);
+        let (of_input, of_gamma, of_beta) =
+            B::normalize_gradients(input, gamma, mean, variance, epsilon, gradient);
+        for (node, gradient) in ops.parents.into_iter().zip([of_input, of_gamma, of_beta]) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct RowNormalization;
+
+impl<B: LayerOps> Backward<B, 3> for RowNormalization {
+    /// Input and gamma; the means and inverse deviations of the rows.
+    type State = ([NodeId; 2], [FloatTensor<B>; 2]);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let (nodes, [mean, inverse]) = ops.state;
+        let [input, gamma] =
+            nodes.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
+        let (of_input, of_gamma, of_beta) =
+            B::normalize_rows_gradients(input, gamma, mean, inverse, gradient);
+        for (node, gradient) in ops.parents.into_iter().zip([of_input, of_gamma, of_beta]) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The layers' operations on tensors of autodiff.
+
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::ops::{Backward, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::ops::ConvOptions;
+
+use super::backward::{
+    Convolution, Convolved, DroppedOut, EvenMeans, GaussianUnit, LookBack, Maximum, Mean,
+    Normalization, Normalized, Product, Rectification, RowNormalization, Turned,
+};
+use super::operations::{LayerOps, turned};
+use super::window::Window;
+
+// Compute-bound, as Burn's own: they must not run again when activations are computed anew.
+impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
+    fn convolve(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        let parents = [input.node(), weight.node()];
+        let prepared = Backward::<B, 2>::prepare::<C>(Convolution, parents);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = Convolved {
+                    input: operation.checkpoint(&input),
+                    weight: operation.checkpoint(&weight),
+                    bias: None,
+                    options: options.clone(),
+                };
+                let (input, weight) = (input.into_primitive(), weight.into_primitive());
+                operation.finish(saved, B::convolve(input, weight, options))
+            }
+            OpsKind::UnTracked(operation) => {
+                let (input, weight) = (input.into_primitive(), weight.into_primitive());
+                operation.finish(B::convolve(input, weight, options))
+            }
+        }
+    }
+
+    fn convolve_with_bias(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        let parents = [input.node(), weight.node(), bias.node()];
+        let prepared = Backward::<B, 3>::prepare::<C>(Convolution, parents);
+        let bias = bias.into_primitive();
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = Convolved {
+                    input: operation.checkpoint(&input),
+                    weight: operation.checkpoint(&weight),
+                    bias: Some(bias.clone()),
+                    options: options.clone(),
+                };
+                let (input, weight) = (input.into_primitive(), weight.into_primitive());
+                let output = B::convolve_with_bias(input, weight, bias, options);
+                operation.finish(saved, output)
+            }
+            OpsKind::UnTracked(operation) => {
+                let (input, weight) = (input.into_primitive(), weight.into_primitive());
+                operation.finish(B::convolve_with_bias(input, weight, bias, options))
+            }
+        }
+    }
+
+    fn pool_by_maximum(input: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(Maximum, [input.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = operation.checkpoint(&input);
+                let (output, indices) =
+                    B::pool_by_maximum_with_indices(input.into_primitive(), window);
+                operation.finish((saved, indices, window), output)
+            }
+            OpsKind::UnTracked(operation) => {
+                operation.finish(B::pool_by_maximum(input.into_primitive(), window))
+            }
+        }
+    }
+
+    fn pool_by_mean(input: FloatTensor<Self>, window: Window, padded: bool) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(Mean, [input.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = (operation.checkpoint(&input), window, padded);
+                let output = B::pool_by_mean(input.into_primitive(), window, padded);
+                operation.finish(saved, output)
+            }
+            OpsKind::UnTracked(operation) => {
+                operation.finish(B::pool_by_mean(input.into_primitive(), window, padded))
+            }
+        }
+    }
+
+    fn pool_to(input: FloatTensor<Self>, output: [usize; 2]) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(EvenMeans, [input.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = operation.checkpoint(&input);
+                operation.finish(saved, B::pool_to(input.into_primitive(), output))
+            }
+            OpsKind::UnTracked(operation) => {
+                operation.finish(B::pool_to(input.into_primitive(), output))
+            }
+        }
+    }
+
+    fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 2>::prepare::<C>(Product, [left.node(), right.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = [&left, &right].map(|factor| operation.checkpoint(factor));
+                let product = B::multiply(left.into_primitive(), right.into_primitive());
+                operation.finish(saved, product)
+            }
+            OpsKind::UnTracked(operation) => {
+                operation.finish(B::multiply(left.into_primitive(), right.into_primitive()))
+            }
+        }
+    }
+
+    fn multiply_with_bias(
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let parents = [left.node(), right.node(), bias.node()];
+        let prepared = Backward::<B, 3>::prepare::<C>(Product, parents);
+        let multiply = |left: FloatTensor<Self>, right: FloatTensor<Self>| {
+            let bias = bias.into_primitive();
+            B::multiply_with_bias(left.into_primitive(), right.into_primitive(), bias)
+        };
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = [&left, &right].map(|factor| operation.checkpoint(factor));
+                operation.finish(saved, multiply(left, right))
+            }
+            OpsKind::UnTracked(operation) => operation.finish(multiply(left, right)),
+        }
+    }
+
+    fn rectify(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (input, node) = input.into_parts();
+        let prepared = Backward::<B, 1>::prepare::<C>(Rectification, [node]);
+        let output = B::rectify(input);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish(output.clone(), output),
+            OpsKind::UnTracked(operation) => operation.finish(output),
+        }
+    }
+
+    fn gaussian_unit(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(GaussianUnit, [input.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let saved = operation.checkpoint(&input);
+                operation.finish(saved, B::gaussian_unit(input.into_primitive()))
+            }
+            OpsKind::UnTracked(operation) => {
+                operation.finish(B::gaussian_unit(input.into_primitive()))
+            }
+        }
+    }
+
+    fn look_back(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+        let (scores, node) = scores.into_parts();
+        let prepared = Backward::<B, 1>::prepare::<C>(LookBack, [node]);
+        let shares = B::look_back(scores, scale);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish((shares.clone(), scale), shares),
+            OpsKind::UnTracked(operation) => operation.finish(shares),
+        }
+    }
+
+    fn turn(
+        input: FloatTensor<Self>,
+        cosines: FloatTensor<Self>,
+        sines: FloatTensor<Self>,
+        back: bool,
+    ) -> FloatTensor<Self> {
+        if back {
+            // Not asked for: the backward pass is below autodiff.
+            return turned::<Self>(&input, &cosines, sines, back);
+        }
+        let (input, node) = input.into_parts();
+        let prepared = Backward::<B, 1>::prepare::<C>(Turned, [node]);
+        let angles = [cosines.into_primitive(), sines.into_primitive()];
+        let [cosines, sines] = angles.clone();
+        let output = B::turn(input, cosines, sines, false);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish(angles, output),
+            OpsKind::UnTracked(operation) => operation.finish(output),
+        }
+    }
+
+    fn drop_out(
+        input: FloatTensor<Self>,
+        probability: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (input, node) = input.into_parts();
+        let prepared = Backward::<B, 1>::prepare::<C>(DroppedOut, [node]);
+        let (output, factors) = B::drop_out(input, probability);
+        let of_user = FloatTensor::<Self>::new(factors.clone());
+        let output = match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(operation) => operation.finish((factors, probability), output),
+            OpsKind::UnTracked(operation) => operation.finish(output),
+        };
+        (output, of_user)
+    }
+
+    fn normalize_rows(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let parents = [input.node(), gamma.node(), beta.node()];
+        let prepared = Backward::<B, 3>::prepare::<C>(RowNormalization, parents);
+        let normalize = |input: FloatTensor<Self>, gamma: FloatTensor<Self>| {
+            let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
+            B::normalize_rows(input, gamma, beta.into_primitive(), epsilon)
+        };
+        let (output, mean, inverse) = match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let nodes = [&input, &gamma].map(|tensor| operation.checkpoint(tensor));
+                let (output, mean, inverse) = normalize(input, gamma);
+                let saved = (nodes, [mean.clone(), inverse.clone()]);
+                (operation.finish(saved, output), mean, inverse)
+            }
+            OpsKind::UnTracked(operation) => {
+                let (output, mean, inverse) = normalize(input, gamma);
+                (operation.finish(output), mean, inverse)
+            }
+        };
+        let [mean, inverse] = [mean, inverse].map(FloatTensor::<Self>::new);
+        (output, mean, inverse)
+    }
+
+    fn normalize(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let parents = [input.node(), gamma.node(), beta.node()];
+        let prepared = Backward::<B, 3>::prepare::<C>(Normalization, parents);
+        let beta = beta.into_primitive();
+        let (output, mean, variance) = match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let [of_input, of_gamma] =
+                    [&input, &gamma].map(|tensor| operation.checkpoint(tensor));
+                let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
+                let (output, mean, variance) = B::normalize(input, gamma, beta, epsilon);
+                let saved = Normalized {
+                    input: of_input,
+                    gamma: of_gamma,
+                    mean: mean.clone(),
+                    variance: variance.clone(),
+                    epsilon,
+                };
+                (operation.finish(saved, output), mean, variance)
+            }
+            OpsKind::UnTracked(operation) => {
+                let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
+                let (output, mean, variance) = B::normalize(input, gamma, beta, epsilon);
+                (operation.finish(output), mean, variance)
+            }
+        };
+        let [mean, variance] = [mean, variance].map(FloatTensor::<Self>::new);
+        (output, mean, variance)
+    }
+}

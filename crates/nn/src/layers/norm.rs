@@ -1,0 +1,40 @@
+//! Batch norm by the statistics of one batch.
+
+use burn::backend::Dispatch;
+use burn::prelude::*;
+
+use super::operations::LayerOps;
+
+/// Normalises each channel of `input`, `[B, C, ...]`, by given statistics, on a device without autodiff.
+pub(crate) fn normalize_by<const D: usize>(
+    input: Tensor<D>,
+    [gamma, beta]: [Tensor<1>; 2],
+    [mean, variance]: [Tensor<1>; 2],
+    epsilon: f64,
+) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as LayerOps>::normalize_by(
+        input.into_dispatch(),
+        gamma.into_dispatch(),
+        beta.into_dispatch(),
+        mean.into_dispatch(),
+        variance.into_dispatch(),
+        epsilon,
+    ))
+}
+
+/// Normalises each channel of `input`, `[B, C, ...]`; then its mean and its biased variance.
+pub(crate) fn normalize<const D: usize>(
+    input: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Tensor<1>,
+    epsilon: f64,
+) -> (Tensor<D>, [Tensor<1>; 2]) {
+    let (output, mean, variance) = <Dispatch as LayerOps>::normalize(
+        input.into_dispatch(),
+        gamma.into_dispatch(),
+        beta.into_dispatch(),
+        epsilon,
+    );
+    let statistics = [mean, variance].map(Tensor::from_dispatch);
+    (Tensor::from_dispatch(output), statistics)
+}

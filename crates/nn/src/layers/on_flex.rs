@@ -1,0 +1,390 @@
+//! The layers' operations on flex: the kernels of `everburn-kernels` for `f32`, Burn's own
+//! operations for everything else.
+
+mod images;
+mod norms;
+mod products;
+mod tensors;
+
+use burn::backend::ops::{ActivationOps, FloatTensorOps, ModuleOps};
+use burn::backend::tensor::IntTensor;
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{Distribution, FloatDType, Shape};
+use everburn_kernels::{
+    AdaptivePool2dShape, Conv2dShape, Dropout, adaptive_avg_pool2d, adaptive_avg_pool2d_backward,
+    avg_pool2d, avg_pool2d_backward, causal_softmax, causal_softmax_backward, conv2d_bias_grad,
+    conv2d_input_grad, conv2d_weight_grad, dropout, gelu, gelu_backward, relu, relu_backward,
+};
+
+use self::images::{
+    convolution, convolve, divisor, pool_by_maximum, pool_by_maximum_gradient, pooled, pooling,
+};
+use self::norms::{
+    normalize, normalize_by, normalize_gradients, normalize_rows, normalize_rows_gradients,
+};
+use self::products::{multiply, turn};
+use self::tensors::{Tensor, attempt, contiguous, float, values};
+use super::buffers::take;
+use super::operations::{LayerOps, factors, looked_back, looked_back_gradient, turned};
+use super::rows;
+use super::window::Window;
+
+/// Two numbers of the device's generator, in one dimension more than `input` has.
+fn seed(input: &Tensor) -> Tensor {
+    let mut shape = vec![1; input.shape().num_dims()];
+    shape.push(2);
+    let all = Distribution::Uniform(0.0, 1.0);
+    Flex::float_random(shape.into(), all, &input.device(), FloatDType::F32)
+}
+
+fn drawn_from(seed: &Tensor, probability: f64) -> Dropout {
+    // A float of 0..1 has 24 bits.
+    let number = |index: usize| (values(seed)[index] * (1 << 24) as f32) as u32;
+    Dropout::new(probability, [number(0), number(1)])
+}
+
+impl LayerOps for Flex {
+    fn convolve(input: Tensor, weight: Tensor, options: ConvOptions<2>) -> Tensor {
+        convolve(&input, &weight, None, &options)
+            .unwrap_or_else(|| Self::conv2d(input, weight, None, options))
+    }
+
+    fn convolve_with_bias(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        options: ConvOptions<2>,
+    ) -> Tensor {
+        convolve(&input, &weight, Some(&bias), &options)
+            .unwrap_or_else(|| Self::conv2d(input, weight, Some(bias), options))
+    }
+
+    fn convolve_input_gradient(
+        input: Tensor,
+        weight: Tensor,
+        gradient: Tensor,
+        options: ConvOptions<2>,
+    ) -> Tensor {
+        let fast = || {
+            let shape = convolution(&input.shape(), &weight.shape(), &options)?;
+            let [weight, gradient] = contiguous([&weight, &gradient])?;
+            attempt(|| {
+                let mut input_grad = take(shape.input_len()?);
+                conv2d_input_grad(&shape, values(&gradient), values(&weight), &mut input_grad)?;
+                Ok(float(input_grad, input.shape(), &input))
+            })
+        };
+        fast().unwrap_or_else(|| Self::conv2d_x_backward(input, weight, gradient, options))
+    }
+
+    fn convolve_weight_gradient(
+        input: Tensor,
+        weight: Tensor,
+        gradient: Tensor,
+        options: ConvOptions<2>,
+    ) -> Tensor {
+        let fast = || {
+            let shape = convolution(&input.shape(), &weight.shape(), &options)?;
+            let [input, gradient] = contiguous([&input, &gradient])?;
+            attempt(|| {
+                let mut weight_grad = take(shape.weight_len()?);
+                conv2d_weight_grad(&shape, values(&input), values(&gradient), &mut weight_grad)?;
+                Ok(float(weight_grad, weight.shape(), &weight))
+            })
+        };
+        fast().unwrap_or_else(|| Self::conv2d_weight_backward(input, weight, gradient, options))
+    }
+
+    fn convolve_bias_gradient(input: Tensor, bias: Tensor, gradient: Tensor) -> Tensor {
+        let fast = || {
+            let [gradient] = contiguous([&gradient])?;
+            let [batch, channels, rows, columns] = gradient.shape().dims();
+            // The sums of a gradient are those of any convolution that yields as much.
+            let shape = Conv2dShape::new(batch, [1, channels], [rows, columns], [1, 1]);
+            attempt(|| {
+                let mut bias_grad = vec![0.0; channels];
+                conv2d_bias_grad(&shape, values(&gradient), &mut bias_grad)?;
+                Ok(float(bias_grad, [channels], &gradient))
+            })
+        };
+        fast().unwrap_or_else(|| Self::conv2d_bias_backward(input, bias, gradient))
+    }
+
+    fn pool_by_maximum(input: Tensor, window: Window) -> Tensor {
+        Self::pool_by_maximum_with_indices(input, window).0
+    }
+
+    fn pool_by_maximum_with_indices(input: Tensor, window: Window) -> (Tensor, IntTensor<Self>) {
+        pool_by_maximum(&input, window).unwrap_or_else(|| window.maximum::<Self>(input))
+    }
+
+    fn pool_by_maximum_gradient(
+        input: Tensor,
+        indices: IntTensor<Self>,
+        gradient: Tensor,
+        window: Window,
+    ) -> Tensor {
+        pool_by_maximum_gradient(&input, &indices, &gradient, window)
+            .unwrap_or_else(|| window.maximum_gradient::<Self>(input, indices, gradient))
+    }
+
+    fn pool_by_mean(input: Tensor, window: Window, padded: bool) -> Tensor {
+        let fast = || {
+            let [input] = contiguous([&input])?;
+            let shape = pooling(&input.shape(), window);
+            attempt(|| {
+                let mut output = take(shape.output_len()?);
+                avg_pool2d(&shape, divisor(padded), values(&input), &mut output)?;
+                Ok(float(output, pooled(&shape)?, &input))
+            })
+        };
+        fast().unwrap_or_else(|| window.mean::<Self>(input, padded))
+    }
+
+    fn pool_by_mean_gradient(
+        input: Tensor,
+        gradient: Tensor,
+        window: Window,
+        padded: bool,
+    ) -> Tensor {
+        let fast = || {
+            let [gradient] = contiguous([&gradient])?;
+            let shape = pooling(&input.shape(), window);
+            attempt(|| {
+                let mut input_grad = take(shape.input_len()?);
+                let gradient = values(&gradient);
+                avg_pool2d_backward(&shape, divisor(padded), gradient, &mut input_grad)?;
+                Ok(float(input_grad, input.shape(), &input))
+            })
+        };
+        fast().unwrap_or_else(|| window.mean_gradient::<Self>(input, gradient, padded))
+    }
+
+    fn pool_to(input: Tensor, output: [usize; 2]) -> Tensor {
+        let fast = || {
+            let [input] = contiguous([&input])?;
+            let [batch, channels, rows, columns] = input.shape().dims();
+            let shape = AdaptivePool2dShape {
+                planes: [batch, channels],
+                input: [rows, columns],
+                output,
+            };
+            let dims = [batch, channels, output[0], output[1]];
+            attempt(|| {
+                let mut means = take(dims.iter().product());
+                adaptive_avg_pool2d(&shape, values(&input), &mut means)?;
+                Ok(float(means, dims, &input))
+            })
+        };
+        fast().unwrap_or_else(|| Self::adaptive_avg_pool2d(input, output))
+    }
+
+    fn pool_to_gradient(input: Tensor, gradient: Tensor) -> Tensor {
+        let fast = || {
+            let [gradient] = contiguous([&gradient])?;
+            let [batch, channels, rows, columns] = input.shape().dims();
+            let [_, _, output_rows, output_columns] = gradient.shape().dims();
+            let shape = AdaptivePool2dShape {
+                planes: [batch, channels],
+                input: [rows, columns],
+                output: [output_rows, output_columns],
+            };
+            attempt(|| {
+                let mut input_grad = take(input.shape().num_elements());
+                adaptive_avg_pool2d_backward(&shape, values(&gradient), &mut input_grad)?;
+                Ok(float(input_grad, input.shape(), &input))
+            })
+        };
+        fast().unwrap_or_else(|| Self::adaptive_avg_pool2d_backward(input, gradient))
+    }
+
+    fn multiply(left: Tensor, right: Tensor) -> Tensor {
+        multiply(&left, &right, None).unwrap_or_else(|| Self::float_matmul(left, right))
+    }
+
+    fn multiply_with_bias(left: Tensor, right: Tensor, bias: Tensor) -> Tensor {
+        multiply(&left, &right, Some(&bias)).unwrap_or_else(|| {
+            let columns = bias.shape()[0];
+            let bias = Self::float_reshape(bias, Shape::new([1, columns]));
+            Self::float_add(Self::float_matmul(left, right), bias)
+        })
+    }
+
+    fn rectify(input: Tensor) -> Tensor {
+        let fast = || {
+            let [input] = contiguous([&input])?;
+            attempt(|| {
+                let mut output = take(values(&input).len());
+                relu(values(&input), &mut output)?;
+                Ok(float(output, input.shape(), &input))
+            })
+        };
+        fast().unwrap_or_else(|| Self::relu(input))
+    }
+
+    fn rectify_gradient(output: Tensor, gradient: Tensor) -> Tensor {
+        let fast = || {
+            let [output, gradient] = contiguous([&output, &gradient])?;
+            attempt(|| {
+                let mut input_grad = take(values(&output).len());
+                relu_backward(values(&output), values(&gradient), &mut input_grad)?;
+                Ok(float(input_grad, output.shape(), &output))
+            })
+        };
+        fast().unwrap_or_else(|| Self::relu_backward(output, gradient))
+    }
+
+    fn gaussian_unit(input: Tensor) -> Tensor {
+        let fast = || {
+            let [input] = contiguous([&input])?;
+            attempt(|| {
+                let mut output = take(values(&input).len());
+                gelu(values(&input), &mut output)?;
+                Ok(float(output, input.shape(), &input))
+            })
+        };
+        fast().unwrap_or_else(|| Self::gelu(input))
+    }
+
+    fn gaussian_unit_gradient(input: Tensor, gradient: Tensor) -> Tensor {
+        let fast = || {
+            let [input, gradient] = contiguous([&input, &gradient])?;
+            attempt(|| {
+                let mut input_grad = take(values(&input).len());
+                gelu_backward(values(&input), values(&gradient), &mut input_grad)?;
+                Ok(float(input_grad, input.shape(), &input))
+            })
+        };
+        fast().unwrap_or_else(|| Self::gelu_backward(input, gradient))
+    }
+
+    fn look_back(scores: Tensor, scale: f64) -> Tensor {
+        let fast = || {
+            let [scores] = contiguous([&scores])?;
+            let [batch, heads, length, _] = scores.shape().dims();
+            attempt(|| {
+                let mut shares = take(values(&scores).len());
+                let matrices = [batch * heads, length];
+                causal_softmax(matrices, scale as f32, values(&scores), &mut shares)?;
+                Ok(float(shares, scores.shape(), &scores))
+            })
+        };
+        fast().unwrap_or_else(|| looked_back::<Self>(scores, scale))
+    }
+
+    fn look_back_gradient(shares: Tensor, gradient: Tensor, scale: f64) -> Tensor {
+        let fast = || {
+            let [shares, gradient] = contiguous([&shares, &gradient])?;
+            let [batch, heads, length, _] = shares.shape().dims();
+            attempt(|| {
+                let mut scores_grad = take(values(&shares).len());
+                let matrices = [batch * heads, length];
+                let given = [values(&shares), values(&gradient)];
+                let scale = scale as f32;
+                causal_softmax_backward(matrices, scale, given[0], given[1], &mut scores_grad)?;
+                Ok(float(scores_grad, shares.shape(), &shares))
+            })
+        };
+        fast().unwrap_or_else(|| looked_back_gradient::<Self>(shares, gradient, scale))
+    }
+
+    fn turn(input: Tensor, cosines: Tensor, sines: Tensor, back: bool) -> Tensor {
+        turn(&input, [&cosines, &sines], back)
+            .unwrap_or_else(|| turned::<Self>(&input, &cosines, sines, back))
+    }
+
+    fn drop_out(input: Tensor, probability: f64) -> (Tensor, Tensor) {
+        let fast = || {
+            let [input] = contiguous([&input])?;
+            let seed = seed(&input);
+            attempt(|| {
+                let mut output = take(values(&input).len());
+                dropout(drawn_from(&seed, probability), values(&input), &mut output)?;
+                Ok((float(output, input.shape(), &input), seed))
+            })
+        };
+        fast().unwrap_or_else(|| {
+            let factors = factors::<Self>(&input, probability);
+            (Self::float_mul(input, factors.clone()), factors)
+        })
+    }
+
+    fn drop_out_gradient(gradient: Tensor, factors: Tensor, probability: f64) -> Tensor {
+        let fast = || {
+            // Else they are factors.
+            let is_seed = factors.shape().num_dims() > gradient.shape().num_dims();
+            let [gradient] = is_seed.then(|| contiguous([&gradient])).flatten()?;
+            attempt(|| {
+                let mut input_grad = take(values(&gradient).len());
+                let some = drawn_from(&factors, probability);
+                dropout(some, values(&gradient), &mut input_grad)?;
+                Ok(float(input_grad, gradient.shape(), &gradient))
+            })
+        };
+        fast().unwrap_or_else(|| Self::float_mul(gradient, factors))
+    }
+
+    fn normalize_rows(
+        input: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        epsilon: f64,
+    ) -> (Tensor, Tensor, Tensor) {
+        normalize_rows(&input, &gamma, &beta, epsilon)
+            .unwrap_or_else(|| rows::normalized::<Self>(input, gamma, beta, epsilon))
+    }
+
+    fn normalize_rows_gradients(
+        input: Tensor,
+        gamma: Tensor,
+        mean: Tensor,
+        inverse: Tensor,
+        gradient: Tensor,
+    ) -> (Tensor, Tensor, Tensor) {
+        normalize_rows_gradients([&input, &gamma, &mean, &inverse, &gradient])
+            .unwrap_or_else(|| rows::gradients::<Self>(input, &gamma, mean, inverse, gradient))
+    }
+
+    fn normalize_by(
+        input: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        epsilon: f64,
+    ) -> Tensor {
+        let fast = || normalize_by([&input, &gamma, &beta], [&mean, &variance], epsilon);
+        fast().unwrap_or_else(|| Self::batch_norm(input, gamma, beta, mean, variance, epsilon))
+    }
+
+    fn normalize(
+        input: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        epsilon: f64,
+    ) -> (Tensor, Tensor, Tensor) {
+        let fast = || normalize(&input, &gamma, &beta, epsilon);
+        fast().unwrap_or_else(|| {
+            let result = Self::batch_norm_train(input, gamma, beta, epsilon);
+            (result.output, result.mean, result.variance)
+        })
+    }
+
+    fn normalize_gradients(
+        input: Tensor,
+        gamma: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        epsilon: f64,
+        gradient: Tensor,
+    ) -> (Tensor, Tensor, Tensor) {
+        let all = [&input, &gamma, &mean, &variance, &gradient];
+        let fast = || normalize_gradients(all, epsilon);
+        fast().unwrap_or_else(|| {
+            let result =
+                Self::batch_norm_train_backward(input, gamma, mean, variance, epsilon, gradient);
+            (result.x_grad, result.gamma_grad, result.beta_grad)
+        })
+    }
+}

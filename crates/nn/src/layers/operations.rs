@@ -1,0 +1,329 @@
+//! The layers' operations and their gradients, as operations of Burn's backends.
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, TensorMetadata, backend_extension};
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{Distribution, Scalar, Shape, Slice, TensorData};
+
+use super::rows;
+use super::window::Window;
+
+/// What layers compute. The bodies are Burn's own operations, which is what every back end but the
+/// CPU's has; flex has kernels of ours in their place.
+#[backend_extension(
+    Autodiff,
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cuda")
+)]
+pub(crate) trait LayerOps: Backend {
+    /// `[B, C_in, H, W]` and `[C_out, C_in / groups, K_h, K_w]` make `[B, C_out, H', W']`.
+    fn convolve(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d(input, weight, None, options)
+    }
+
+    /// The same, and `bias`, `[C_out]`.
+    fn convolve_with_bias(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d(input, weight, Some(bias), options)
+    }
+
+    /// The gradient of [`LayerOps::convolve`] with respect to its input.
+    fn convolve_input_gradient(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d_x_backward(input, weight, gradient, options)
+    }
+
+    /// The gradient of [`LayerOps::convolve`] with respect to its weight.
+    fn convolve_weight_gradient(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d_weight_backward(input, weight, gradient, options)
+    }
+
+    /// The gradient of [`LayerOps::convolve`] with respect to its bias.
+    fn convolve_bias_gradient(
+        input: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d_bias_backward(input, bias, gradient)
+    }
+
+    /// The largest value of each window.
+    fn pool_by_maximum(input: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+        window.maximum_alone::<Self>(input)
+    }
+
+    /// The largest value of each window, and where in its plane it lies.
+    fn pool_by_maximum_with_indices(
+        input: FloatTensor<Self>,
+        window: Window,
+    ) -> (FloatTensor<Self>, IntTensor<Self>) {
+        window.maximum::<Self>(input)
+    }
+
+    /// The gradient of [`LayerOps::pool_by_maximum`].
+    fn pool_by_maximum_gradient(
+        input: FloatTensor<Self>,
+        indices: IntTensor<Self>,
+        gradient: FloatTensor<Self>,
+        window: Window,
+    ) -> FloatTensor<Self> {
+        window.maximum_gradient::<Self>(input, indices, gradient)
+    }
+
+    /// The mean of each window; of its taps in the padding too, if `padded`.
+    fn pool_by_mean(input: FloatTensor<Self>, window: Window, padded: bool) -> FloatTensor<Self> {
+        window.mean::<Self>(input, padded)
+    }
+
+    /// The gradient of [`LayerOps::pool_by_mean`].
+    fn pool_by_mean_gradient(
+        input: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        window: Window,
+        padded: bool,
+    ) -> FloatTensor<Self> {
+        window.mean_gradient::<Self>(input, gradient, padded)
+    }
+
+    /// The means of `output` windows that share a plane evenly.
+    fn pool_to(input: FloatTensor<Self>, output: [usize; 2]) -> FloatTensor<Self> {
+        Self::adaptive_avg_pool2d(input, output)
+    }
+
+    /// The gradient of [`LayerOps::pool_to`].
+    fn pool_to_gradient(
+        input: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        Self::adaptive_avg_pool2d_backward(input, gradient)
+    }
+
+    /// The product of two matrices, or of each pair in `[B, heads, rows, columns]`.
+    fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(left, right)
+    }
+
+    /// `left * right`, and `bias` added to each row: the same bits as one after the other.
+    fn multiply_with_bias(
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let columns = bias.shape()[0];
+        let bias = Self::float_reshape(bias, Shape::new([1, columns]));
+        Self::float_add(Self::float_matmul(left, right), bias)
+    }
+
+    /// Zeros in the place of negative numbers.
+    fn rectify(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::relu(input)
+    }
+
+    /// The gradient of [`LayerOps::rectify`], from its output.
+    fn rectify_gradient(
+        output: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        Self::relu_backward(output, gradient)
+    }
+
+    /// The Gaussian error linear unit, the exact one.
+    fn gaussian_unit(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::gelu(input)
+    }
+
+    /// The gradient of [`LayerOps::gaussian_unit`].
+    fn gaussian_unit_gradient(
+        input: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        Self::gelu_backward(input, gradient)
+    }
+
+    /// The softmax of `scale * scores`, `[B, heads, T, T]`, of which row `r` has the columns `0..=r`.
+    fn look_back(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+        looked_back::<Self>(scores, scale)
+    }
+
+    /// The gradient of [`LayerOps::look_back`], from its output.
+    fn look_back_gradient(
+        shares: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        scale: f64,
+    ) -> FloatTensor<Self> {
+        looked_back_gradient::<Self>(shares, gradient, scale)
+    }
+
+    /// Pairs of numbers turned by angles, whose cosines and sines are `[1, 1, T, half]`, or `back`.
+    fn turn(
+        input: FloatTensor<Self>,
+        cosines: FloatTensor<Self>,
+        sines: FloatTensor<Self>,
+        back: bool,
+    ) -> FloatTensor<Self> {
+        turned::<Self>(&input, &cosines, sines, back)
+    }
+
+    /// Zeros in the place of a share of all values, and the others multiplied so that the mean stays;
+    /// then what tells the backward pass which: factors, or less that stands for them.
+    fn drop_out(
+        input: FloatTensor<Self>,
+        probability: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let factors = factors::<Self>(&input, probability);
+        (Self::float_mul(input, factors.clone()), factors)
+    }
+
+    /// The gradient of [`LayerOps::drop_out`].
+    fn drop_out_gradient(
+        gradient: FloatTensor<Self>,
+        factors: FloatTensor<Self>,
+        probability: f64,
+    ) -> FloatTensor<Self> {
+        let _ = probability;
+        Self::float_mul(gradient, factors)
+    }
+
+    /// Normalises each row of `[rows, columns]`; then the means and the inverse deviations of the rows,
+    /// through which no gradient flows.
+    fn normalize_rows(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        rows::normalized::<Self>(input, gamma, beta, epsilon)
+    }
+
+    /// The gradients of [`LayerOps::normalize_rows`] with respect to input, gamma and beta.
+    fn normalize_rows_gradients(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        inverse: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        rows::gradients::<Self>(input, &gamma, mean, inverse, gradient)
+    }
+
+    /// Batch norm by given statistics, `[C]`. It has no backward pass of its own.
+    fn normalize_by(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        Self::batch_norm(input, gamma, beta, mean, variance, epsilon)
+    }
+
+    /// Batch norm by the statistics of the batch, `[B, C, ...]`; then its mean and its biased
+    /// variance, `[C]`, through which no gradient flows.
+    fn normalize(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let result = Self::batch_norm_train(input, gamma, beta, epsilon);
+        (result.output, result.mean, result.variance)
+    }
+
+    /// The gradients of [`LayerOps::normalize`] with respect to input, gamma and beta.
+    fn normalize_gradients(
+        input: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        variance: FloatTensor<Self>,
+        epsilon: f64,
+        gradient: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let result =
+            Self::batch_norm_train_backward(input, gamma, mean, variance, epsilon, gradient);
+        (result.x_grad, result.gamma_grad, result.beta_grad)
+    }
+}
+
+pub(super) fn looked_back<B: Backend>(scores: FloatTensor<B>, scale: f64) -> FloatTensor<B> {
+    let later = later_tokens::<B>(&scores);
+    let scores = B::float_mul_scalar(scores, Scalar::Float(scale));
+    B::softmax(B::float_add(scores, later), 3)
+}
+
+pub(super) fn looked_back_gradient<B: Backend>(
+    shares: FloatTensor<B>,
+    gradient: FloatTensor<B>,
+    scale: f64,
+) -> FloatTensor<B> {
+    let weighted = B::float_mul(shares.clone(), gradient);
+    let sum = B::float_sum_dim(weighted.clone(), 3);
+    let gradient = B::float_sub(weighted, B::float_mul(shares, sum));
+    B::float_mul_scalar(gradient, Scalar::Float(scale))
+}
+
+pub(super) fn turned<B: Backend>(
+    input: &FloatTensor<B>,
+    cosines: &FloatTensor<B>,
+    sines: FloatTensor<B>,
+    back: bool,
+) -> FloatTensor<B> {
+    let width = input.shape()[3];
+    let part = |start: usize, end: usize| {
+        let all = Slice::full();
+        let numbers = Slice::new(start as isize, Some(end as isize), 1);
+        B::float_slice(input.clone(), &[all, all, all, numbers])
+    };
+    let (a, b) = (part(0, width / 2), part(width / 2, width));
+    let sines = if back { B::float_neg(sines) } else { sines };
+    let times = |x: &FloatTensor<B>, y: &FloatTensor<B>| B::float_mul(x.clone(), y.clone());
+    let first = B::float_sub(times(&a, cosines), times(&b, &sines));
+    let second = B::float_add(times(&b, cosines), times(&a, &sines));
+    B::float_cat(vec![first, second], 3)
+}
+
+/// What is added to scores, `[1, 1, T, T]`: nothing where a token looks back, minus infinity where
+/// it would look ahead.
+fn later_tokens<B: Backend>(scores: &FloatTensor<B>) -> FloatTensor<B> {
+    let length = scores.shape()[3];
+    let cell = |index: usize| match index % length > index / length {
+        true => f32::NEG_INFINITY,
+        false => 0.0,
+    };
+    let cells = (0..length * length).map(cell).collect::<Vec<_>>();
+    let cells = TensorData::new(cells, [1, 1, length, length]).convert_dtype(scores.dtype());
+    B::float_from_data(cells, &scores.device())
+}
+
+/// What each value of a dropout is multiplied by.
+pub(super) fn factors<B: Backend>(input: &FloatTensor<B>, probability: f64) -> FloatTensor<B> {
+    let passing = 1.0 - probability;
+    let mask = B::float_random(
+        input.shape(),
+        Distribution::Bernoulli(passing),
+        &input.device(),
+        input.dtype().into(),
+    );
+    B::float_mul_scalar(mask, Scalar::Float(passing.recip()))
+}
+
+// `Cube` is the fusing back end itself: the default bodies do for it too.
+#[cfg(feature = "cuda")]
+impl LayerOps for burn::backend::Cube {}

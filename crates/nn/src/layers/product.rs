@@ -1,0 +1,41 @@
+//! Products of matrices.
+
+use burn::backend::Dispatch;
+use burn::prelude::*;
+use burn::tensor::assert_shape;
+
+use super::operations::LayerOps;
+
+/// The product of each pair of matrices: [`Tensor::matmul`] but for rounding, with the `gemm` crate on
+/// CPUs and without copies of matrices that do not lie row after row.
+///
+/// # Shapes
+/// - left: `[B, heads, rows, inner]`
+/// - right: `[B, heads, inner, columns]`
+/// - output: `[B, heads, rows, columns]`
+///
+/// # Panics
+/// Panics if the factors do not fit together.
+///
+/// ```
+/// use burn::prelude::*;
+///
+/// let device = Device::flex();
+/// let [left, right] = [[2, 3, 4, 5], [2, 3, 5, 6]].map(|dims| Tensor::<4>::ones(dims, &device));
+/// assert_eq!(everburn_nn::matmul(left, right).dims(), [2, 3, 4, 6]);
+/// ```
+pub fn matmul(left: Tensor<4>, right: Tensor<4>) -> Tensor<4> {
+    let [batch, heads, _, inner] = left.dims();
+    assert_shape!(right, [batch, heads, inner, _]);
+    let [left, right] = [left, right].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as LayerOps>::multiply(left, right))
+}
+
+/// `left * right`, and `bias` added to each row.
+pub(crate) fn product(left: Tensor<2>, right: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+    let [left, right] = [left, right].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(match bias.map(Tensor::into_dispatch) {
+        Some(bias) => <Dispatch as LayerOps>::multiply_with_bias(left, right, bias),
+        None => <Dispatch as LayerOps>::multiply(left, right),
+    })
+}

@@ -1,0 +1,300 @@
+//! A chart as a figure of a page.
+
+use serde::Serialize;
+
+use super::{Axis, Chart, Curve, Style};
+use crate::page::markup::{Html, text};
+
+/// The units of a drawing, which is stretched to the room that there is.
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 300.0;
+
+/// What the page's script knows of a chart: what to show when it is pointed at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Figures {
+    unit: String,
+    x: &'static str,
+    lines: Vec<LineFigures>,
+    marks: Vec<(f64, &'static str, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct LineFigures {
+    name: String,
+    colour: usize,
+    x: Vec<f64>,
+    y: Vec<f64>,
+}
+
+/// A number with few digits: more would not be seen, and have to be stored.
+pub(crate) fn plain_number(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(0.0)
+}
+
+/// Draws the chart, and yields the figures for the page's script.
+pub(crate) fn html(chart: &Chart, html: &mut Html) -> Figures {
+    let xs = || {
+        chart
+            .curves
+            .iter()
+            .flat_map(|curve| &curve.points)
+            .map(|point| point.0)
+    };
+    let ys = || {
+        chart
+            .curves
+            .iter()
+            .flat_map(|curve| &curve.points)
+            .map(|point| point.1)
+    };
+    let low_of = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
+    let high_of = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::NEG_INFINITY, f64::max);
+    let x = Axis::between(low_of(&mut xs()), high_of(&mut xs()), chart.x_labels);
+    let (low, high) = (low_of(&mut ys()), high_of(&mut ys()));
+    let y = Axis::around(if chart.from_zero { low.min(0.0) } else { low }, high);
+    // What is not positive lies at the bottom; so does what is less than a millionth of the highest.
+    let positive = low_of(&mut ys().filter(|y| *y > 0.0)).max(high / 1e6);
+    let logarithmic =
+        (chart.can_be_logarithmic && positive < high).then(|| Axis::logarithmic(positive, high));
+
+    html.put(format_args!(
+        r#"<figure class="chart" data-chart="{}">"#,
+        text(&chart.id)
+    ));
+    html.put(format_args!("<figcaption><h3>{}</h3>", text(&chart.title)));
+    if logarithmic.is_some() {
+        scales(&chart.id, html);
+    }
+    html.put(format_args!("</figcaption>"));
+    legend(chart, html);
+    html.put(format_args!(r#"<p class="unit">{}</p>"#, text(&chart.unit)));
+    frame(chart, &x, &y, html);
+    if let Some(y) = logarithmic {
+        frame(chart, &x, &y, html);
+    }
+    html.put(format_args!("</figure>\n"));
+    figures(chart)
+}
+
+fn figures(chart: &Chart) -> Figures {
+    let line = |curve: &Curve| LineFigures {
+        name: curve.name.clone(),
+        colour: curve.colour,
+        x: curve
+            .points
+            .iter()
+            .map(|point| (point.0 * 1e3).round() / 1e3)
+            .collect(),
+        y: curve
+            .points
+            .iter()
+            .map(|point| plain_number(point.1))
+            .collect(),
+    };
+    let marks = chart
+        .marks
+        .iter()
+        .map(|mark| (mark.x, mark.kind, mark.text.clone()));
+    Figures {
+        unit: chart.unit.clone(),
+        x: match chart.x_labels {
+            super::Labels::Durations => "time",
+            _ => "step",
+        },
+        lines: chart.curves.iter().map(line).collect(),
+        marks: marks.collect(),
+    }
+}
+
+/// The choice between a linear and a logarithmic axis, which needs no script.
+fn scales(id: &str, html: &mut Html) {
+    html.put(format_args!(
+        r#"<span class="choice" role="radiogroup" aria-label="scale">"#
+    ));
+    for (name, checked) in [("linear", " checked"), ("log", "")] {
+        html.put(format_args!(
+            r#"<label><input type="radio" name="scale-{}" value="{name}"{checked}><span>{name}</span></label>"#,
+            text(id)
+        ));
+    }
+    html.put(format_args!("</span>"));
+}
+
+fn legend(chart: &Chart, html: &mut Html) {
+    html.put(format_args!(r#"<div class="keys">"#));
+    for (index, curve) in chart.curves.iter().enumerate() {
+        // A faint line stands behind its mean and has no name to itself.
+        if curve.style == Style::Faint {
+            continue;
+        }
+        let behind = index.checked_sub(1).map(|before| &chart.curves[before]);
+        let lines = match behind.is_some_and(|behind| behind.style == Style::Faint) {
+            true => format!("{},{index}", index - 1),
+            false => index.to_string(),
+        };
+        let sample = match curve.style {
+            Style::Dotted => r#"<path d="M1 5H25"/><path class="dots" d="M13 5h0"/>"#,
+            _ => r#"<path d="M1 5H25"/>"#,
+        };
+        html.put(format_args!(
+            r#"<span class="key" data-lines="{lines}"><svg class="{}" width="26" height="10" aria-hidden="true">{sample}</svg>{}</span>"#,
+            class(curve),
+            text(&curve.name)
+        ));
+    }
+    if !chart.marks.is_empty() {
+        html.put(format_args!(
+            r#"<span class="key"><svg class="marks" width="10" height="12" aria-hidden="true"><path d="M5 0V12"/></svg>events</span>"#
+        ));
+    }
+    html.put(format_args!("</div>"));
+}
+
+fn class(curve: &Curve) -> String {
+    let style = match curve.style {
+        Style::Solid => "solid",
+        Style::Faint => "faint",
+        Style::Dotted => "dotted",
+    };
+    format!("{style} c{}", curve.colour)
+}
+
+/// The drawing between its two axes.
+fn frame(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
+    let scale = if y.logarithmic { "log" } else { "linear" };
+    let widest = y
+        .ticks
+        .iter()
+        .map(|(_, label)| label.chars().count())
+        .max()
+        .unwrap_or(1);
+    html.put(format_args!(
+        r#"<div class="frame {scale}" style="--y:{widest}ch"><div class="y" aria-hidden="true">"#
+    ));
+    for (value, label) in &y.ticks {
+        html.put(format_args!(
+            r#"<span style="bottom:{:.2}%">{}</span>"#,
+            100.0 * y.place(*value),
+            text(label)
+        ));
+    }
+    html.put(format_args!(
+        r#"</div><div class="plot" tabindex="0" role="img" aria-label="{}" data-x0="{:e}" data-x1="{:e}" data-y0="{:e}" data-y1="{:e}">"#,
+        text(&description(chart)),
+        x.low,
+        x.high,
+        y.low,
+        y.high
+    ));
+    svg(chart, x, y, html);
+    html.put(format_args!(r#"</div><div class="x" aria-hidden="true">"#));
+    for (value, label) in &x.ticks {
+        let place = 100.0 * x.place(*value);
+        // What stands at an end is not to reach beyond it.
+        let end = match place {
+            ..6.0 => r#" class="first""#,
+            94.0.. => r#" class="last""#,
+            _ => "",
+        };
+        html.put(format_args!(
+            r#"<span{end} style="left:{place:.2}%">{}</span>"#,
+            text(label)
+        ));
+    }
+    html.put(format_args!(
+        r#"</div><p class="axis">{}</p></div>"#,
+        text(&chart.x_title)
+    ));
+}
+
+/// The chart in words, for those who do not see it.
+fn description(chart: &Chart) -> String {
+    let curves = chart.curves.iter().filter_map(|curve| {
+        let (first, last) = (curve.points.first()?, curve.points.last()?);
+        let number = |value: f64| crate::quantity::significant(value, 4);
+        let (from, to) = (number(first.1), number(last.1));
+        Some(match curve.points.len() {
+            1 => format!("{}: {from}", curve.name),
+            _ => format!("{}: from {from} to {to}", curve.name),
+        })
+    });
+    let curves: Vec<_> = curves.collect();
+    format!(
+        "{} in {} over {}. {}",
+        chart.title,
+        chart.unit,
+        chart.x_title,
+        curves.join("; ")
+    )
+}
+
+/// The drawing itself.
+pub(super) fn svg(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
+    html.put(format_args!(
+        r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">"#
+    ));
+    let rules = y
+        .ticks
+        .iter()
+        .map(|(value, _)| format!("M0 {}h{WIDTH}", upright(y, *value)));
+    html.put(format_args!(
+        r#"<path class="rule" d="{}"/>"#,
+        rules.collect::<String>()
+    ));
+    if !chart.marks.is_empty() {
+        let inside = chart
+            .marks
+            .iter()
+            .filter(|mark| (x.low..=x.high).contains(&mark.x));
+        let marks = inside.map(|mark| format!("M{} 0v{HEIGHT}", across(x, mark.x)));
+        html.put(format_args!(
+            r#"<path class="marks" d="{}"/>"#,
+            marks.collect::<String>()
+        ));
+    }
+    for (index, curve) in chart.curves.iter().enumerate() {
+        let places: Vec<_> = curve
+            .points
+            .iter()
+            .map(|point| (across(x, point.0), upright(y, point.1)))
+            .collect();
+        html.put(format_args!(
+            r#"<g class="{}" data-line="{index}">"#,
+            class(curve)
+        ));
+        if places.len() > 1 {
+            let path = places
+                .iter()
+                .enumerate()
+                .map(|(number, (x, y))| match number {
+                    0 => format!("M{x} {y}"),
+                    1 => format!("L{x} {y}"),
+                    _ => format!(" {x} {y}"),
+                });
+            html.put(format_args!(r#"<path d="{}"/>"#, path.collect::<String>()));
+        }
+        if places.len() == 1 || curve.style == Style::Dotted {
+            // A line without length and with round ends: it stays round when the drawing is stretched.
+            let dots = places.iter().map(|(x, y)| format!("M{x} {y}h0"));
+            html.put(format_args!(
+                r#"<path class="dots" d="{}"/>"#,
+                dots.collect::<String>()
+            ));
+        }
+        html.put(format_args!("</g>"));
+    }
+    html.put(format_args!("</svg>"));
+}
+
+fn across(axis: &Axis, value: f64) -> String {
+    short(WIDTH * axis.place(value))
+}
+
+fn upright(axis: &Axis, value: f64) -> String {
+    short(HEIGHT * (1.0 - axis.place(value)))
+}
+
+fn short(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}

@@ -1,0 +1,98 @@
+//! The command lines of reports and comparisons, for every program that has them.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::{ReportError, compare, write_report};
+
+/// Make a run's report: one HTML file with curves, ranks, events, configuration and results.
+///
+/// ```
+/// use clap::Parser;
+/// use everburn_report::ReportCommand;
+///
+/// #[derive(Parser)]
+/// struct Cli {
+///     #[command(flatten)]
+///     report: ReportCommand,
+/// }
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
+/// let cli = Cli::parse_from(["report".as_ref(), folder.path().as_os_str()]);
+/// let mut output = Vec::new();
+/// cli.report.run(&mut output)?;
+/// assert!(String::from_utf8(output).unwrap().ends_with("report.html\n"));
+/// # Ok::<(), everburn_report::ReportError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ReportCommand {
+    /// The folder of the run
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+
+    /// Where to write the report [default: report.html in the folder of the run]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+impl ReportCommand {
+    /// Writes the report, and its path to `output`.
+    ///
+    /// # Errors
+    /// As [`write_report`].
+    pub fn run(&self, output: &mut dyn Write) -> Result<(), ReportError> {
+        let path = write_report(&self.run, self.output.as_deref())?;
+        // Nobody is left to tell when the output is closed; the report is written.
+        let _ = writeln!(output, "{}", path.display());
+        Ok(())
+    }
+}
+
+/// Lay runs side by side: what differs in their configurations, how they ended, how fast they were.
+///
+/// ```
+/// use clap::Parser;
+/// use everburn_report::CompareCommand;
+///
+/// #[derive(Parser)]
+/// struct Cli {
+///     #[command(flatten)]
+///     compare: CompareCommand,
+/// }
+///
+/// let cli = Cli::parse_from(["compare", "runs/a", "runs/b", "--html", "both.html"]);
+/// assert_eq!(cli.compare.runs.len(), 2);
+/// assert!(cli.compare.run(&mut Vec::new()).unwrap_err().to_string().contains("runs/a"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct CompareCommand {
+    /// The folders of the runs; the others are compared with the first
+    #[arg(value_name = "RUN", required = true, num_args = 2..)]
+    pub runs: Vec<PathBuf>,
+
+    /// Also write a page with the curves of all runs laid over each other
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+impl CompareCommand {
+    /// Writes the table to `output`, and the page where it is wanted.
+    ///
+    /// # Errors
+    /// As [`compare`], and [`ReportError::File`] if the page cannot be written.
+    pub fn run(&self, output: &mut dyn Write) -> Result<(), ReportError> {
+        let comparison = compare(&self.runs)?;
+        if let Some(path) = &self.html {
+            crate::writing::write(path, &comparison.to_html())?;
+        }
+        // Nobody is left to tell when the output is closed.
+        let _ = write!(output, "{}", comparison.to_text());
+        if let Some(path) = &self.html {
+            let _ = writeln!(output, "\n{}", path.display());
+        }
+        Ok(())
+    }
+}

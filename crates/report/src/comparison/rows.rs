@@ -1,0 +1,242 @@
+//! What is compared.
+
+use super::Comparison;
+use crate::Run;
+use crate::plain;
+use crate::quantity;
+use crate::record::EventKind;
+use crate::run::Results;
+
+/// Part of a comparison.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Part {
+    pub(super) title: &'static str,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One thing, of all runs.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) name: String,
+    /// What it is in each run, if it is known, and how it differs from the first.
+    pub(super) cells: Vec<Option<(String, Option<String>)>>,
+}
+
+/// What a number counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Amount {
+    Loss,
+    /// A part of 1; shares differ by percentage points.
+    Share,
+    Count,
+    Seconds,
+    Bytes,
+}
+
+impl Amount {
+    fn shown(self, number: f64) -> String {
+        match self {
+            Self::Loss => quantity::significant(number, 4),
+            Self::Share => quantity::percent(number),
+            Self::Count => quantity::count(number.round().max(0.0) as u64),
+            Self::Seconds => quantity::seconds(number),
+            Self::Bytes => quantity::bytes(number),
+        }
+    }
+
+    fn change(self, first: f64, number: f64) -> Option<String> {
+        match self {
+            Self::Share => {
+                let points = 100.0 * (number - first);
+                (points.abs() >= 0.005).then(|| format!("{points:+.2} points"))
+            }
+            _ => quantity::change(first, number),
+        }
+    }
+}
+
+impl Comparison {
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let parts = [
+            ("run", self.about()),
+            ("configuration, where it differs", self.settings()),
+            ("results", self.results()),
+            ("speed and cost", self.costs()),
+            ("events", self.events()),
+        ];
+        let parts = parts.into_iter().map(|(title, rows)| Part { title, rows });
+        parts.filter(|part| !part.rows.is_empty()).collect()
+    }
+
+    /// A row of words.
+    fn words(&self, name: &str, word: impl Fn(&Run) -> Option<String>) -> Option<Row> {
+        let cell = |run: &Run| word(run).map(|word| (plain::line(&word, 60), None));
+        let cells: Vec<_> = self.runs.iter().map(cell).collect();
+        let name = name.to_owned();
+        cells
+            .iter()
+            .any(Option::is_some)
+            .then_some(Row { name, cells })
+    }
+
+    /// A row of numbers, with how they differ from the first.
+    fn numbers(
+        &self,
+        name: &str,
+        amount: Amount,
+        number: impl Fn(&Run) -> Option<f64>,
+    ) -> Option<Row> {
+        let number = |run: &Run| number(run).filter(|number| number.is_finite());
+        let numbers: Vec<Option<f64>> = self.runs.iter().map(number).collect();
+        let first = numbers.first().copied().flatten();
+        let cells = numbers.iter().enumerate().map(|(index, number)| {
+            let number = (*number)?;
+            let first = first.filter(|_| index > 0);
+            let change = first.and_then(|first| amount.change(first, number));
+            Some((amount.shown(number), change))
+        });
+        let cells: Vec<_> = cells.collect();
+        let name = name.to_owned();
+        cells
+            .iter()
+            .any(Option::is_some)
+            .then_some(Row { name, cells })
+    }
+
+    fn about(&self) -> Vec<Row> {
+        let either = |run: &Run, said: fn(&Results) -> Option<String>, key: &str| {
+            let said = run.results.as_ref().and_then(said);
+            said.or_else(|| run.config.get(key).map(str::to_owned))
+        };
+        let notes = |run: &Run| match run.notes.len() {
+            0 => None,
+            1 => Some("1 note".to_owned()),
+            many => Some(format!("{many} notes")),
+        };
+        let rows = [
+            self.words("state", |run| Some(run.state())),
+            self.words("model", |run| either(run, |it| it.model.clone(), "model")),
+            self.words("data", |run| {
+                either(run, |it| it.dataset.clone(), "data.name")
+            }),
+            self.words("ranks", |run| {
+                run.ranks_at_start().map(|ranks| ranks.to_string())
+            }),
+            self.words("version", |run| {
+                run.results.as_ref()?.versions.clone()?.everburn
+            }),
+            self.words("not read", notes),
+        ];
+        // What is the same in all runs needs no row, but for how they ended.
+        let differs =
+            |row: &Row| row.name == "state" || row.cells.iter().any(|cell| *cell != row.cells[0]);
+        rows.into_iter().flatten().filter(differs).collect()
+    }
+
+    fn settings(&self) -> Vec<Row> {
+        let mut keys: Vec<&str> = Vec::new();
+        for (key, _) in self.runs.iter().flat_map(|run| run.config.iter()) {
+            // The name of the model stands among the first rows.
+            if key != "model" && !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys.sort_unstable();
+        let known: Vec<_> = self
+            .runs
+            .iter()
+            .filter(|run| !run.config.is_empty())
+            .collect();
+        let differs = |key: &&str| {
+            known
+                .iter()
+                .any(|run| run.config.get(key) != known[0].config.get(key))
+        };
+        let row = |key: &str| self.words(key, |run| run.config.get(key).map(str::to_owned));
+        keys.into_iter().filter(differs).filter_map(row).collect()
+    }
+
+    fn results(&self) -> Vec<Row> {
+        use Amount::{Count, Loss, Share};
+        let rows = [
+            self.numbers("test accuracy", Share, |run| {
+                run.results.as_ref()?.test_accuracy
+            }),
+            self.numbers("test loss", Loss, |run| run.results.as_ref()?.test_loss),
+            self.numbers("best validation loss", Loss, |run| {
+                Some(run.metrics.loss.validation.lowest()?.y)
+            }),
+            self.numbers("  after step", Count, |run| {
+                Some(run.metrics.loss.validation.lowest()?.x as f64)
+            }),
+            self.numbers("last validation loss", Loss, |run| {
+                Some(run.metrics.loss.validation.last()?.y)
+            }),
+            self.numbers("best validation accuracy", Share, |run| {
+                Some(run.metrics.accuracy.validation.highest()?.y)
+            }),
+            self.numbers("last training loss", Loss, |run| {
+                let loss = &run.metrics.loss;
+                Some(loss.epoch.last().or(loss.step.last())?.y)
+            }),
+        ];
+        rows.into_iter().flatten().collect()
+    }
+
+    fn costs(&self) -> Vec<Row> {
+        use Amount::{Bytes, Count, Seconds};
+        // Of what `report.json` does not say, `metrics.jsonl` says the most; it is without what it did not come to.
+        let positive = |number: f64| (number > 0.0).then_some(number);
+        let train = |run: &Run| {
+            let said = run.results.as_ref().and_then(|it| it.train_seconds);
+            said.or(positive(run.metrics.train_seconds))
+        };
+        let sent = |run: &Run| {
+            let said = run.results.as_ref().and_then(|it| it.gradient_bytes);
+            said.map(|bytes| bytes as f64)
+                .or(positive(run.metrics.total_gradient_bytes))
+        };
+        let steps = |run: &Run| {
+            let said = run.results.as_ref().and_then(|it| it.steps);
+            positive(said.unwrap_or(run.metrics.last_step) as f64)
+        };
+        let peak = |run: &Run| {
+            let said = run.results.as_ref().and_then(|it| it.peak_memory);
+            said.map(|bytes| bytes as f64)
+                .or(run.metrics.peak_memory.highest().map(|high| high.y))
+        };
+        let rows = [
+            self.numbers("samples/s", Count, |run| {
+                run.results.as_ref()?.samples_per_second
+            }),
+            self.numbers("steps", Count, steps),
+            self.numbers("time", Seconds, |run| run.results.as_ref()?.seconds),
+            self.numbers("time in training steps", Seconds, train),
+            self.numbers("  a step", Seconds, |run| Some(train(run)? / steps(run)?)),
+            self.numbers("waiting for gradients", Seconds, |run| {
+                run.results.as_ref()?.exposed_seconds
+            }),
+            self.numbers("gradients of rank 0", Bytes, sent),
+            self.numbers("  a step", Bytes, |run| Some(sent(run)? / steps(run)?)),
+            self.numbers("peak memory of a rank", Bytes, peak),
+        ];
+        rows.into_iter().flatten().collect()
+    }
+
+    fn events(&self) -> Vec<Row> {
+        let kinds = [
+            ("ranks lost", EventKind::Loss),
+            ("restarts", EventKind::Restart),
+            ("stalls", EventKind::Stall),
+            ("divergences", EventKind::Divergence),
+            ("failures", EventKind::Failure),
+            ("resumes", EventKind::Resume),
+        ];
+        let happened = kinds
+            .into_iter()
+            .filter(|(_, kind)| self.runs.iter().any(|run| run.events.count(*kind) > 0));
+        let row =
+            |(name, kind)| self.words(name, |run| Some(quantity::count(run.events.count(kind))));
+        happened.filter_map(row).collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! What cannot be reported at all.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why there is no report. A file of the run that is missing or damaged is none of these: it becomes a
+/// [`Note`](crate::Note).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReportError {
+    /// A file or folder cannot be read or written.
+    #[error("{action} {}: {reason}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The folder is not that of a run.
+    #[error(
+        "there is no run in {}: it has neither config.toml nor metrics.jsonl nor report.json; give the folder \
+         that `train --run-dir` was given",
+        path.display()
+    )]
+    NoRun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// So many runs cannot be compared.
+    #[error("{given} runs cannot be laid side by side: give 2 to {most} of them")]
+    Runs {
+        /// How many were given.
+        given: usize,
+        /// How many there may be.
+        most: usize,
+    },
+}
+
+impl ReportError {
+    pub(crate) fn file(action: &'static str, path: &Path, error: &io::Error) -> Self {
+        Self::File {
+            action,
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        }
+    }
+}

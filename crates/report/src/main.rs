@@ -1,0 +1,37 @@
+//! `everburn-report`: reports and comparisons without Burn. `cargo xtask report` and `cargo xtask compare` run it.
+#![allow(clippy::print_stderr, reason = "a command talks to its user")]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use everburn_report::{CompareCommand, ReportCommand};
+
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", about = "What a run directory says", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a run's report: one HTML file with curves, ranks, events, configuration and results
+    Report(ReportCommand),
+    /// Lay runs side by side: what differs in their configurations, how they ended, how fast they were
+    Compare(CompareCommand),
+}
+
+fn main() -> ExitCode {
+    let mut output = std::io::stdout();
+    let done = match Cli::parse().command {
+        Command::Report(command) => command.run(&mut output),
+        Command::Compare(command) => command.run(&mut output),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

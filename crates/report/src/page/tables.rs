@@ -1,0 +1,268 @@
+//! What stands in tables: events, epochs, configuration, environment, files.
+
+use super::Section;
+use super::markup::{Html, text};
+use crate::clock;
+use crate::plain;
+use crate::quantity;
+use crate::record::{Event, EventKind};
+use crate::run::{Events, Run};
+
+/// How many events are listed, half of them from each end.
+const MOST_EVENTS: usize = 400;
+
+pub(super) fn events(events: &Events) -> Option<Section> {
+    if events.iter().len() == 0 {
+        return None;
+    }
+    let mut section = Section::new("events", "Events");
+    let html = &mut section.html;
+    html.put(format_args!("<p class=\"keys\">"));
+    for kind in EventKind::ALL {
+        let count = events.count(kind);
+        if count > 0 {
+            html.put(format_args!(
+                "<span class=\"key\"><b class=\"sign e-{0}\">{1}</b>{0} × {2}</span>",
+                kind.name(),
+                kind.sign(),
+                quantity::count(count)
+            ));
+        }
+    }
+    html.put(format_args!(
+        "</p><div class=\"scroll tall\"><table class=\"events\"><thead><tr><th class=\"text\">what</th><th>after step</th><th>rank</th>\
+         <th>time (UTC)</th><th class=\"text wide\"></th></tr></thead><tbody>"
+    ));
+    let (count, half) = (events.iter().len(), MOST_EVENTS / 2);
+    for (number, event) in events.iter().enumerate() {
+        if count > MOST_EVENTS && number == half {
+            let more = quantity::count((count - MOST_EVENTS) as u64);
+            html.put(format_args!(
+                "<tr><td class=\"text faint\" colspan=\"5\">{more} more are not listed</td></tr>"
+            ));
+        }
+        if count <= MOST_EVENTS || number < half || number >= count - half {
+            row(event, html);
+        }
+    }
+    html.put(format_args!("</tbody></table></div>\n"));
+    Some(section)
+}
+
+fn row(event: &Event, html: &mut Html) {
+    html.put(format_args!(
+        "<tr><td class=\"text\"><b class=\"sign e-{0}\">{1}</b>{0}</td>",
+        event.kind.name(),
+        event.kind.sign()
+    ));
+    // On a narrow screen a row becomes a paragraph, and its cells have their names before them.
+    let cells = [
+        ("after step ", event.step.map(quantity::count)),
+        ("rank ", event.rank.map(|rank| rank.to_string())),
+        ("", event.unix_time_ms.and_then(clock::utc)),
+    ];
+    for (name, value) in cells {
+        match value {
+            None => html.put(format_args!("<td class=\"none\">–</td>")),
+            Some(value) => html.put(format_args!("<td data-l=\"{name}\">{}</td>", text(&value))),
+        }
+    }
+    html.put(format_args!(
+        "<td class=\"text wide\">{}</td></tr>",
+        text(&plain::line(&event.text, 600))
+    ));
+}
+
+/// A table of names and values.
+fn pairs<'a>(pairs: impl Iterator<Item = (&'a str, String)>, html: &mut Html) {
+    html.put(format_args!(
+        "<div class=\"scroll\"><table class=\"pairs\"><tbody>"
+    ));
+    for (name, value) in pairs {
+        html.put(format_args!("<tr><th scope=\"row\">"));
+        // A long path breaks at its joints.
+        for part in plain::line(name, 200).split_inclusive(['.', '_']) {
+            html.put(format_args!("{}<wbr>", text(part)));
+        }
+        let value = plain::line(&value, 1000);
+        html.put(format_args!("</th><td>{}</td></tr>", text(&value)));
+    }
+    html.put(format_args!("</tbody></table></div>\n"));
+}
+
+/// Configuration, with the results of each epoch before it.
+pub(super) fn settings(run: &Run) -> Option<Section> {
+    let mut section = Section::new("configuration", "Configuration and results");
+    epochs(run, &mut section.html);
+    results(run, &mut section.html);
+    if !run.config.is_empty() {
+        section.html.put(format_args!("<h3>Configuration</h3>\n"));
+        let all = run
+            .config
+            .iter()
+            .map(|(name, value)| (name, value.to_owned()));
+        pairs(all, &mut section.html);
+    }
+    (!section.html.as_str().is_empty()).then_some(section)
+}
+
+fn epochs(run: &Run, html: &mut Html) {
+    let epochs = &run.metrics.epochs;
+    let Some(last) = epochs.back() else { return };
+    let left_out = last.epoch.saturating_sub(epochs.len() as u64);
+    html.put(format_args!(
+        "<h3>Epochs</h3>\n<div class=\"scroll\"><table><thead><tr><th>epoch</th><th>step</th><th>loss</th><th>accuracy</th>\
+         <th>validation loss</th><th>validation accuracy</th><th>time</th><th>samples/s</th></tr></thead><tbody>"
+    ));
+    for epoch in epochs {
+        let number = |value: Option<f64>| {
+            value.map_or_else(|| "–".to_owned(), |value| quantity::significant(value, 4))
+        };
+        let share = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), quantity::percent);
+        html.put(format_args!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            quantity::count(epoch.epoch),
+            quantity::count(epoch.step),
+            number(epoch.loss),
+            share(epoch.accuracy),
+            number(epoch.validation_loss),
+            share(epoch.validation_accuracy),
+            epoch.seconds.map_or_else(|| "–".to_owned(), quantity::seconds),
+            epoch.samples_per_second.map_or_else(|| "–".to_owned(), |rate| quantity::count(rate.round() as u64))
+        ));
+    }
+    html.put(format_args!("</tbody></table></div>\n"));
+    if left_out > 0 {
+        html.put(format_args!(
+            "<p class=\"faint\">the last {} epochs</p>\n",
+            epochs.len()
+        ));
+    }
+}
+
+fn results(run: &Run, html: &mut Html) {
+    let Some(results) = &run.results else { return };
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
+    let count = |value: Option<u64>| value.map(quantity::count);
+    add("model", results.model.clone());
+    add("data", results.dataset.clone());
+    add("data from", results.dataset_origin.clone());
+    add(
+        "test accuracy",
+        results.test_accuracy.map(quantity::percent),
+    );
+    add(
+        "test loss",
+        results.test_loss.map(|loss| quantity::significant(loss, 6)),
+    );
+    add("test samples", count(results.test_samples));
+    let best = results.best_epoch;
+    add(
+        "best validation loss",
+        best.map(|best| {
+            format!(
+                "{} (epoch {})",
+                quantity::significant(best.validation_loss, 6),
+                best.epoch
+            )
+        }),
+    );
+    add("epochs", count(results.epochs));
+    add("steps", count(results.steps));
+    add(
+        "ranks at the end",
+        results.world_size.map(|ranks| ranks.to_string()),
+    );
+    add("global batch", count(results.batch_size));
+    add(
+        "samples a second",
+        results
+            .samples_per_second
+            .map(|rate| quantity::significant(rate, 5)),
+    );
+    add("time", results.seconds.map(quantity::seconds));
+    add(
+        "time in training steps",
+        results.train_seconds.map(quantity::seconds),
+    );
+    add(
+        "waiting for gradients",
+        results.exposed_seconds.map(quantity::seconds),
+    );
+    add(
+        "gradients sent by rank 0",
+        results
+            .gradient_bytes
+            .map(|bytes| quantity::bytes(bytes as f64)),
+    );
+    add(
+        "peak memory of a rank",
+        results
+            .peak_memory
+            .map(|bytes| quantity::bytes(bytes as f64)),
+    );
+    add("resumed after epoch", count(results.resumed_after_epoch));
+    add("stopped", results.stopped.clone());
+    html.put(format_args!("<h3>Results</h3>\n"));
+    pairs(rows.into_iter(), html);
+}
+
+pub(super) fn environment(run: &Run) -> Option<Section> {
+    let mut section = Section::new("environment", "Environment");
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
+    let none = crate::record::Environment::default();
+    let known = run.environment.as_ref().unwrap_or(&none);
+    add(
+        "started",
+        known
+            .started_unix_ms
+            .and_then(clock::utc)
+            .map(|time| format!("{time} UTC")),
+    );
+    add("command", known.command.clone());
+    add("host", known.host.clone());
+    add("system", known.system.clone());
+    add("kernel", known.kernel.clone());
+    add("processor", known.processor.clone());
+    add("cores", known.cores.map(|cores| cores.to_string()));
+    add(
+        "memory",
+        known
+            .memory_bytes
+            .map(|bytes| quantity::bytes(bytes as f64)),
+    );
+    add(
+        "accelerators",
+        (!known.accelerators.is_empty()).then(|| known.accelerators.join(", ")),
+    );
+    let versions = run
+        .results
+        .as_ref()
+        .and_then(|results| results.versions.clone())
+        .unwrap_or_default();
+    add("Everburn", versions.everburn);
+    add("Burn", versions.burn);
+    let more = known.versions.iter().chain(&known.variables).take(200);
+    rows.extend(
+        more.map(|(name, value)| (name.as_str(), plain::unless_secret(name, value).to_owned())),
+    );
+    if run.environment.is_none() {
+        section.html.put(format_args!(
+            "<p class=\"faint\">Where the run was made is not known: there is no <code>environment.json</code>.</p>\n"
+        ));
+    }
+    pairs(rows.into_iter(), &mut section.html);
+    Some(section)
+}
+
+pub(super) fn files(run: &Run) -> Option<Section> {
+    let mut section = Section::new("files", "Files");
+    let all = run.files.iter().take(200);
+    pairs(
+        all.map(|(name, bytes)| (name.as_str(), quantity::bytes(*bytes as f64))),
+        &mut section.html,
+    );
+    Some(section)
+}

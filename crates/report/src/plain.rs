@@ -1,0 +1,111 @@
+//! Text from outside, made such that it can be shown: on a terminal, and in a page.
+
+/// Whether a character could move the cursor, ring a bell, or turn the direction of what stands beside it.
+pub(crate) fn is_unruly(character: char) -> bool {
+    let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+    turns || character.is_control() || matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// One line of at most `most` characters, without any that command a terminal or a page.
+pub(crate) fn line(text: &str, most: usize) -> String {
+    let mut plain = String::with_capacity(text.len().min(4 * most));
+    let mut characters = text.chars().map(|character| match character {
+        '\n' | '\r' | '\t' => ' ',
+        unruly if is_unruly(unruly) => '\u{fffd}',
+        plain => plain,
+    });
+    plain.extend(characters.by_ref().take(most));
+    if characters.next().is_some() {
+        plain.pop();
+        plain.push('…');
+    }
+    plain
+}
+
+/// Parts of a name by which its value is taken for a secret.
+const SECRETS: [&str; 6] = [
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "credential",
+    "api_key",
+];
+
+/// What stands in place of a secret.
+const HIDDEN: &str = "(not shown)";
+
+/// Whether a setting or a flag of this name holds what a report must not.
+pub(crate) fn is_secret(name: &str) -> bool {
+    let name = name.to_lowercase().replace('-', "_");
+    // The tokenizer of a text is none.
+    let name = name.replace("tokenizer", "");
+    SECRETS.iter().any(|secret| name.contains(secret))
+}
+
+/// `value`, if its name may be known to hold no secret.
+pub(crate) fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
+    match is_secret(name) && !value.is_empty() {
+        true => HIDDEN,
+        false => value,
+    }
+}
+
+/// A command line without the values of flags that are secrets.
+pub(crate) fn command_line(words: &[String]) -> String {
+    let mut shown = Vec::new();
+    let mut hide_next = false;
+    for word in words {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word.as_str(), None),
+        };
+        let is_flag = word.starts_with('-') || value.is_some();
+        match (hide_next, is_flag && is_secret(name), value) {
+            (true, ..) => shown.push(HIDDEN.to_owned()),
+            (false, true, Some(_)) => shown.push(format!("{name}={HIDDEN}")),
+            (false, ..) if word.contains(char::is_whitespace) => shown.push(format!("'{word}'")),
+            (false, ..) => shown.push(word.clone()),
+        }
+        hide_next = !hide_next && is_flag && is_secret(name) && value.is_none();
+    }
+    shown.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_to_a_terminal_become_marks() {
+        assert_eq!(
+            line("a\u{1b}[2Jb\nc\td\u{202e}e", 99),
+            "a\u{fffd}[2Jb c d\u{fffd}e"
+        );
+        assert_eq!(line("12345", 5), "12345");
+        assert_eq!(line("123456", 5), "1234…");
+        assert_eq!(line("ééé", 2), "é…");
+    }
+
+    #[test]
+    fn secrets_are_not_told() {
+        assert_eq!(unless_secret("ranks.job_token", "abc"), HIDDEN);
+        assert_eq!(unless_secret("text.tokenizer", "char"), "char");
+        let words = [
+            "train",
+            "--job-token",
+            "abc",
+            "--job-token=abc",
+            "EVERBURN_JOB_TOKEN=abc",
+            "--tokenizer",
+            "a b",
+        ];
+        let shown = command_line(&words.map(str::to_owned));
+        assert!(!shown.contains("abc"), "{shown}");
+        assert!(
+            shown.starts_with("train --job-token (not shown) --job-token=(not"),
+            "{shown}"
+        );
+        assert!(shown.ends_with("--tokenizer 'a b'"), "{shown}");
+    }
+}

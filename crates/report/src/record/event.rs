@@ -1,0 +1,140 @@
+//! `events.jsonl`: what happened to a run.
+
+use serde::{Deserialize, Serialize};
+
+/// What kind of thing happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    /// A training has begun.
+    Start,
+    /// It went on from a checkpoint.
+    Resume,
+    /// A checkpoint was written.
+    Checkpoint,
+    /// The others lost a rank.
+    Loss,
+    /// A rank was started again.
+    Restart,
+    /// Ranks formed a new group and went on.
+    Regroup,
+    /// A rank gave no sign of life, or did not answer in time.
+    Stall,
+    /// A rank's parameters were not those of the others.
+    Divergence,
+    /// A fault on purpose.
+    Fault,
+    /// A rank ended with an error.
+    Failure,
+    /// The training stopped before its end.
+    Stop,
+    /// Anything else that people should know.
+    #[serde(other)]
+    Warning,
+}
+
+impl EventKind {
+    /// All kinds, in the order in which tables name them.
+    pub const ALL: [Self; 12] = [
+        Self::Start,
+        Self::Resume,
+        Self::Checkpoint,
+        Self::Loss,
+        Self::Restart,
+        Self::Regroup,
+        Self::Stall,
+        Self::Divergence,
+        Self::Fault,
+        Self::Failure,
+        Self::Stop,
+        Self::Warning,
+    ];
+
+    /// The word for it.
+    ///
+    /// ```
+    /// use everburn_report::EventKind;
+    ///
+    /// assert_eq!(EventKind::Divergence.name(), "divergence");
+    /// ```
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Resume => "resume",
+            Self::Checkpoint => "checkpoint",
+            Self::Loss => "loss",
+            Self::Restart => "restart",
+            Self::Regroup => "regroup",
+            Self::Stall => "stall",
+            Self::Divergence => "divergence",
+            Self::Fault => "fault",
+            Self::Failure => "failure",
+            Self::Stop => "stop",
+            Self::Warning => "warning",
+        }
+    }
+
+    /// A sign for it, where there is no room for a word: of the plain characters that every font has.
+    pub(crate) fn sign(self) -> char {
+        match self {
+            Self::Start => '▸',
+            Self::Resume => '↻',
+            Self::Checkpoint => '◆',
+            Self::Loss => '×',
+            Self::Restart => '▲',
+            Self::Regroup => '●',
+            Self::Stall => '■',
+            Self::Divergence => '≠',
+            Self::Fault => '⚡',
+            Self::Failure => '✖',
+            Self::Stop => '▪',
+            Self::Warning => '!',
+        }
+    }
+}
+
+/// A line of `events.jsonl`.
+///
+/// ```
+/// use everburn_report::{Event, EventKind};
+///
+/// let event = Event { step: Some(120), rank: Some(1), ..Event::new(EventKind::Stall, "rank 1 stalled") };
+/// let text = serde_json::to_string(&event).unwrap();
+/// assert_eq!(text, r#"{"kind":"stall","step":120,"rank":1,"text":"rank 1 stalled"}"#);
+/// assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// What kind of thing it was.
+    pub kind: EventKind,
+    /// When, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_time_ms: Option<u64>,
+    /// After how many steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Which rank it befell: its number at the start of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
+    /// The ranks that make steps from now on; of [`EventKind::Regroup`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Vec<usize>>,
+    /// What happened, in words.
+    #[serde(default)]
+    pub text: String,
+}
+
+impl Event {
+    /// An event of which neither time nor place are known.
+    pub fn new(kind: EventKind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            unix_time_ms: None,
+            step: None,
+            rank: None,
+            ranks: None,
+            text: text.into(),
+        }
+    }
+}

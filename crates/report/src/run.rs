@@ -1,0 +1,229 @@
+//! A run directory, read: what it holds, and what of it could not be read.
+
+mod checkpoints;
+mod events;
+mod files;
+mod grid;
+mod logs;
+mod metrics;
+mod ranks;
+mod results;
+mod sentences;
+mod settings;
+
+use std::path::{Path, PathBuf};
+
+pub use events::Events;
+pub use grid::{Grid, Quantity};
+pub use metrics::{Curve, EpochMetrics, Metrics};
+pub use ranks::{RankTimes, RankTotal};
+pub use results::{BestEpoch, Results, Versions};
+pub use settings::Settings;
+
+use crate::ReportError;
+use crate::bounded;
+use crate::record::{ConfusionMatrix, Environment, EventKind};
+
+/// How long `report.json`, `config.toml` and `environment.json` may be: they are some hundred bytes.
+const LONGEST_DOCUMENT: u64 = 1 << 20;
+
+/// A matrix of a thousand classes, with counts of millions, fits.
+const LONGEST_CONFUSION: u64 = 1 << 24;
+
+/// Something about a run directory that its report must say: a file is missing, or a part of it damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The file, as it is called in the run directory.
+    pub file: String,
+    /// What is wrong with it, and what that means.
+    pub what: String,
+}
+
+impl Note {
+    pub(crate) fn new(file: impl Into<String>, what: impl Into<String>) -> Self {
+        Self {
+            file: file.into(),
+            what: what.into(),
+        }
+    }
+}
+
+/// All that a run directory says.
+///
+/// ```
+/// let folder = tempfile::tempdir().unwrap();
+/// let line = r#"{"kind":"step","epoch":1,"step":10,"loss":2.25,"accuracy":0.125,"samples":24,"seconds":0.0625}"#;
+/// std::fs::write(folder.path().join("metrics.jsonl"), format!("{line}\n")).unwrap();
+///
+/// let run = everburn_report::Run::read(folder.path())?;
+/// assert_eq!(run.metrics.loss.step.last().unwrap().y, 2.25);
+/// assert_eq!(run.metrics.samples_per_second.last().unwrap().y, 384.0);
+/// // That there is no configuration and no report is noted, and no error.
+/// assert!(run.notes.iter().any(|note| note.file == "config.toml"));
+/// # Ok::<(), everburn_report::ReportError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// The folder, as it was given.
+    pub path: PathBuf,
+    /// `metrics.jsonl`.
+    pub metrics: Metrics,
+    /// `report.json`, which is written at the end of a run.
+    pub results: Option<Results>,
+    /// `config.toml`.
+    pub config: Settings,
+    /// `environment.json`.
+    pub environment: Option<Environment>,
+    /// What happened: of `events.jsonl`, or where there is none of logs and checkpoints.
+    pub events: Events,
+    /// `ranks.jsonl`.
+    pub ranks: Option<RankTimes>,
+    /// `confusion.json`.
+    pub confusion: Option<ConfusionMatrix>,
+    /// The files of the folder, and how many bytes they have.
+    pub files: Vec<(String, u64)>,
+    /// What could not be read.
+    pub notes: Vec<Note>,
+}
+
+impl Run {
+    /// Reads the run directory `path`. Memory is bounded, however long the run was.
+    ///
+    /// # Errors
+    /// [`ReportError::File`] if the folder cannot be read, [`ReportError::NoRun`] if it holds nothing of a run.
+    pub fn read(path: impl Into<PathBuf>) -> Result<Self, ReportError> {
+        let path = path.into();
+        let mut notes = Vec::new();
+        let files = files::list(&path, &mut notes)?;
+        let is_there = |name: &str| files.iter().any(|(file, _)| file == name);
+        let of_a_run = ["config.toml", "metrics.jsonl", "report.json"];
+        if !of_a_run.iter().any(|name| is_there(name)) {
+            return Err(ReportError::NoRun { path });
+        }
+        let results = document(
+            &path,
+            "report.json",
+            LONGEST_DOCUMENT,
+            &mut notes,
+            Results::parse,
+        );
+        let config = document(
+            &path,
+            "config.toml",
+            LONGEST_DOCUMENT,
+            &mut notes,
+            Settings::parse,
+        );
+        let environment = document(
+            &path,
+            "environment.json",
+            LONGEST_DOCUMENT,
+            &mut notes,
+            json,
+        );
+        let confusion = document(
+            &path,
+            "confusion.json",
+            LONGEST_CONFUSION,
+            &mut notes,
+            |text| {
+                let matrix: ConfusionMatrix = json(text)?;
+                matrix.check().map(|()| matrix)
+            },
+        );
+        let metrics = Metrics::read(&path, &mut notes);
+        let ranks = RankTimes::read(&path, &mut notes);
+        let events = Events::read(&path, &mut notes);
+        if config.is_none() && !is_there("config.toml") {
+            notes.push(Note::new(
+                "config.toml",
+                "it is missing: the configuration is not known",
+            ));
+        }
+        if results.is_none() && !is_there("report.json") {
+            let what = "it is missing, as it is until a run has ended by itself: there are no test results";
+            notes.push(Note::new("report.json", what));
+        }
+        Ok(Self {
+            path,
+            metrics,
+            results,
+            config: config.unwrap_or_default(),
+            environment,
+            events,
+            ranks,
+            confusion,
+            files,
+            notes,
+        })
+    }
+
+    /// What the run may be called: the last part of its path.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = self.path.file_name().map(Path::new);
+        let canonical = || self.path.canonicalize().ok();
+        let name = name.map(Path::to_path_buf).or_else(canonical);
+        let name = name
+            .as_deref()
+            .and_then(|path| path.file_name().or(Some(path.as_os_str())));
+        name.map_or_else(
+            || "run".to_owned(),
+            |name| name.to_string_lossy().into_owned(),
+        )
+    }
+
+    /// How many ranks it had at its start, where that is known.
+    #[must_use]
+    pub fn ranks_at_start(&self) -> Option<usize> {
+        let of_config = || {
+            let number = |key: &str| self.config.get(key)?.parse::<usize>().ok();
+            let nodes = number("ranks.nodes").unwrap_or(1);
+            number("ranks.ranks").map(|ranks| ranks.saturating_mul(nodes))
+        };
+        of_config().or_else(|| self.results.as_ref().and_then(|results| results.world_size))
+    }
+
+    /// How the run stands, in a few words.
+    #[must_use]
+    pub fn state(&self) -> String {
+        match &self.results {
+            Some(results) => match &results.stopped {
+                Some(why) => format!("stopped: {why}"),
+                None => "finished".to_owned(),
+            },
+            None if self.events.count(EventKind::Failure) > 0 => "failed".to_owned(),
+            None => "not finished".to_owned(),
+        }
+    }
+}
+
+/// Reads a file of `folder`; what is wrong with it is noted. That it is missing is for the caller to judge.
+fn document<T>(
+    folder: &Path,
+    name: &str,
+    longest: u64,
+    notes: &mut Vec<Note>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Option<T> {
+    let text = match bounded::text(&folder.join(name), longest) {
+        Ok(text) => text,
+        Err(None) => return None,
+        Err(Some(why)) => {
+            notes.push(Note::new(name, format!("it was not read: {why}")));
+            return None;
+        }
+    };
+    match parse(&text) {
+        Ok(parsed) => Some(parsed),
+        Err(why) => {
+            let what = format!("it is damaged and was left out: {why}");
+            notes.push(Note::new(name, what));
+            None
+        }
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,74 @@
+//! Which checkpoints `checkpoints/` has.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Note;
+use crate::bounded;
+use crate::plain;
+use crate::quantity;
+use crate::record::{Event, EventKind};
+
+/// How many are read.
+const MOST: usize = 200;
+
+/// A manifest has some hundred bytes a tensor.
+const LONGEST_MANIFEST: u64 = 1 << 26;
+
+/// Of a manifest, what a report needs.
+#[derive(Deserialize)]
+struct Manifest {
+    progress: Progress,
+    #[serde(default)]
+    files: Vec<FileEntry>,
+}
+
+#[derive(Deserialize)]
+struct Progress {
+    step: u64,
+}
+
+#[derive(Deserialize)]
+struct FileEntry {
+    bytes: u64,
+}
+
+/// An event for each checkpoint that is still there.
+pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
+    let folder = folder.join("checkpoints");
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("epoch-")).collect();
+    names.sort();
+    if names.len() > MOST {
+        let what = format!(
+            "it has {} checkpoints: the first {MOST} are listed",
+            names.len()
+        );
+        notes.push(Note::new("checkpoints", what));
+        names.truncate(MOST);
+    }
+    let mut events = Vec::new();
+    for name in names {
+        let shown = plain::line(&name, 100);
+        match manifest(&folder.join(&name).join("manifest.json")) {
+            Ok(manifest) => {
+                let bytes = manifest.files.iter().map(|file| file.bytes as f64).sum();
+                let text = format!("checkpoint {shown}, {}", quantity::bytes(bytes));
+                events.push(Event {
+                    step: Some(manifest.progress.step),
+                    ..Event::new(EventKind::Checkpoint, text)
+                });
+            }
+            Err(why) => notes.push(Note::new(format!("checkpoints/{shown}/manifest.json"), why)),
+        }
+    }
+    events
+}
+
+fn manifest(path: &Path) -> Result<Manifest, String> {
+    let text = bounded::text(path, LONGEST_MANIFEST)
+        .map_err(|why| why.unwrap_or_else(|| "it is missing".to_owned()))?;
+    serde_json::from_str(&text).map_err(|error| format!("it is damaged: {error}"))
+}

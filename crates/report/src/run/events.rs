@@ -1,0 +1,159 @@
+//! What happened to a run, in order.
+
+use std::path::Path;
+
+use super::logs::MOST_EVENTS;
+use super::{Note, checkpoints, logs};
+use crate::bounded::{self, Line};
+use crate::plain;
+use crate::record::{Event, EventKind};
+
+/// A line is a sentence.
+const LONGEST_LINE: usize = 1 << 16;
+
+/// How many events there were of each kind.
+type Counts = Vec<(EventKind, u64)>;
+
+/// What happened to a run.
+///
+/// ```
+/// use everburn_report::{Event, EventKind, Events};
+///
+/// let lost = Event { step: Some(7), ..Event::new(EventKind::Loss, "rank 1 is gone") };
+/// let events = Events::new(vec![lost]);
+/// assert_eq!(events.count(EventKind::Loss), 1);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Events {
+    list: Vec<Event>,
+    counts: Counts,
+}
+
+impl Events {
+    /// These events, sorted by time where they have one, else by step.
+    #[must_use]
+    pub fn new(mut list: Vec<Event>) -> Self {
+        let mut counts: Counts = Vec::new();
+        for event in &list {
+            add(&mut counts, event.kind);
+        }
+        list.sort_by_key(|event| {
+            (
+                event.step.unwrap_or(u64::MAX),
+                event.unix_time_ms.unwrap_or(u64::MAX),
+            )
+        });
+        Self { list, counts }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Event> {
+        self.list.iter()
+    }
+
+    /// How many there were of a kind, those included of which there were too many to keep.
+    #[must_use]
+    pub fn count(&self, kind: EventKind) -> u64 {
+        let counts = self.counts.iter();
+        counts
+            .filter(|(other, _)| *other == kind)
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    /// Which ranks made steps from which step on, as far as groups were formed anew: (step, ranks).
+    pub fn memberships(&self) -> impl Iterator<Item = (u64, &[usize])> {
+        let formed = self
+            .list
+            .iter()
+            .filter(|event| event.kind == EventKind::Regroup);
+        formed.filter_map(|event| Some((event.step?, event.ranks.as_deref()?)))
+    }
+
+    /// Reads `events.jsonl` of a run directory, or where there is none its logs; then its checkpoints.
+    pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
+        let (mut list, counts) = match record(folder, notes) {
+            Some((list, counts)) => (list, Some(counts)),
+            None => (logs::read(folder, notes), None),
+        };
+        for checkpoint in checkpoints::read(folder, notes) {
+            let is_same =
+                |other: &Event| (other.kind, other.step) == (checkpoint.kind, checkpoint.step);
+            if !list.iter().any(is_same) {
+                list.push(checkpoint);
+            }
+        }
+        let mut events = Self::new(list);
+        // Of what was recorded there may be more than is kept.
+        for (kind, count) in counts.unwrap_or_default() {
+            match events.counts.iter_mut().find(|(other, _)| *other == kind) {
+                Some((_, known)) => *known = (*known).max(count),
+                None => events.counts.push((kind, count)),
+            }
+        }
+        events
+    }
+}
+
+fn add(counts: &mut Counts, kind: EventKind) {
+    match counts.iter_mut().find(|(other, _)| *other == kind) {
+        Some((_, count)) => *count += 1,
+        None => counts.push((kind, 1)),
+    }
+}
+
+/// The lines of `events.jsonl`, if there is one: the first half of what is kept from its beginning, the rest from its end.
+fn record(folder: &Path, notes: &mut Vec<Note>) -> Option<(Vec<Event>, Counts)> {
+    const NAME: &str = "events.jsonl";
+    let file = match bounded::open(&folder.join(NAME)) {
+        Ok(file) => file,
+        Err(None) => return None,
+        Err(Some(why)) => {
+            notes.push(Note::new(NAME, format!("it was not read: {why}")));
+            return None;
+        }
+    };
+    let (mut first, mut last) = (Vec::new(), std::collections::VecDeque::new());
+    let (mut counts, mut damaged, mut left_out) = (Vec::new(), 0_u64, 0_u64);
+    let read = bounded::lines(file, LONGEST_LINE, |_, line| {
+        let bytes = match line {
+            Line::Whole([]) => return,
+            Line::Whole(bytes) | Line::Unfinished(bytes) => bytes,
+            Line::TooLong(_) => &[],
+        };
+        let Ok(mut event) = serde_json::from_slice::<Event>(bytes) else {
+            damaged += u64::from(!matches!(line, Line::Unfinished(_)));
+            return;
+        };
+        event.text = plain::line(&event.text, 600);
+        add(&mut counts, event.kind);
+        if first.len() < MOST_EVENTS / 2 {
+            first.push(event);
+            return;
+        }
+        last.push_back(event);
+        if last.len() > MOST_EVENTS / 2 {
+            last.pop_front();
+            left_out += 1;
+        }
+    });
+    if let Err(error) = read {
+        notes.push(Note::new(
+            NAME,
+            format!("it could be read in part only: {error}"),
+        ));
+    }
+    if damaged > 0 {
+        notes.push(Note::new(
+            NAME,
+            format!("{damaged} of its lines are damaged and were left out"),
+        ));
+    }
+    if left_out > 0 {
+        let what =
+            format!("{left_out} events of the middle of the run are counted, and not listed");
+        notes.push(Note::new(NAME, what));
+    }
+    first.extend(last);
+    Some((first, counts))
+}

@@ -1,0 +1,297 @@
+//! `metrics.jsonl`, read line by line.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Note;
+use crate::bounded::{self, Line};
+use crate::decimation::Series;
+
+/// How much is kept of each curve: four points for each pixel of a small plot.
+const BUCKETS: usize = 512;
+
+/// A line has some 400 bytes.
+const LONGEST_LINE: usize = 1 << 16;
+
+/// How many of the last epochs stand in a table.
+const MOST_EPOCHS: usize = 50;
+
+/// A quantity of the training, of each step, each epoch, and each validation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    /// Of single training steps, as often as they were logged.
+    pub step: Series,
+    /// The mean over all training steps of an epoch.
+    pub epoch: Series,
+    /// Of the validation after an epoch.
+    pub validation: Series,
+}
+
+impl Curve {
+    fn new() -> Self {
+        let series = || Series::new(BUCKETS);
+        Self {
+            step: series(),
+            epoch: series(),
+            validation: series(),
+        }
+    }
+}
+
+/// What an epoch came to.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct EpochMetrics {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// How many steps had been made at its end.
+    pub step: u64,
+    /// The mean loss of a training prediction.
+    pub loss: Option<f64>,
+    /// The share of training predictions that were correct.
+    pub accuracy: Option<f64>,
+    /// The mean loss of a validation prediction.
+    pub validation_loss: Option<f64>,
+    /// The share of validation predictions that were correct.
+    pub validation_accuracy: Option<f64>,
+    /// Seconds of training steps.
+    pub seconds: Option<f64>,
+    /// Samples of all ranks in a second of training.
+    pub samples_per_second: Option<f64>,
+}
+
+/// What `metrics.jsonl` says: curves over steps, decimated. Costs are those of rank 0.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metrics {
+    /// The mean loss of a prediction, in nats.
+    pub loss: Curve,
+    /// The share of predictions that were correct.
+    pub accuracy: Curve,
+    /// The loss over milliseconds since 1970, where lines have a time.
+    pub loss_by_time: Curve,
+    /// The learning rate.
+    pub learning_rate: Series,
+    /// The norm of all gradients together.
+    pub gradient_norm: Series,
+    /// Samples of all ranks in a second, of single steps.
+    pub samples_per_second: Series,
+    /// How long a step took, in seconds.
+    pub seconds: Series,
+    /// How long of that rank 0 stood still for others.
+    pub waited: Series,
+    /// How long of that it waited for gradients that the backward pass did not hide.
+    pub exposed: Series,
+    /// How long gradients were being exchanged, hidden or not.
+    pub communication: Series,
+    /// Bytes of gradients that rank 0 handed to the exchange in a step.
+    pub gradient_bytes: Series,
+    /// The most memory that a rank has used, in bytes.
+    pub peak_memory: Series,
+    /// The last epochs.
+    pub epochs: VecDeque<EpochMetrics>,
+    /// The highest step of any line.
+    pub last_step: u64,
+    /// Seconds of training steps, of the epochs that have ended.
+    pub train_seconds: f64,
+    /// Bytes of gradients, of the epochs that have ended.
+    pub total_gradient_bytes: f64,
+    /// How many lines were read.
+    pub lines: u64,
+    /// How many others could not be read.
+    pub damaged: u64,
+}
+
+/// A line. What an older or newer version does not write is absent, and so is a number that is none.
+#[derive(Debug, Deserialize)]
+struct Measured<'a> {
+    kind: &'a str,
+    step: u64,
+    #[serde(default)]
+    epoch: u64,
+    loss: Option<f64>,
+    accuracy: Option<f64>,
+    samples: Option<u64>,
+    seconds: Option<f64>,
+    waited: Option<f64>,
+    exposed: Option<f64>,
+    communication: Option<f64>,
+    gradient_bytes: Option<u64>,
+    peak_memory: Option<u64>,
+    learning_rate: Option<f64>,
+    gradient_norm: Option<f64>,
+    unix_time_ms: Option<u64>,
+}
+
+impl Measured<'_> {
+    fn samples_per_second(&self) -> Option<f64> {
+        let seconds = self.seconds.filter(|seconds| *seconds > 0.0)?;
+        Some(self.samples? as f64 / seconds)
+    }
+}
+
+impl Metrics {
+    fn new() -> Self {
+        let series = || Series::new(BUCKETS);
+        Self {
+            loss: Curve::new(),
+            accuracy: Curve::new(),
+            loss_by_time: Curve::new(),
+            learning_rate: series(),
+            gradient_norm: series(),
+            samples_per_second: series(),
+            seconds: series(),
+            waited: series(),
+            exposed: series(),
+            communication: series(),
+            gradient_bytes: series(),
+            peak_memory: series(),
+            epochs: VecDeque::new(),
+            last_step: 0,
+            train_seconds: 0.0,
+            total_gradient_bytes: 0.0,
+            lines: 0,
+            damaged: 0,
+        }
+    }
+
+    /// Reads the file of a run directory; what is wrong with it is noted.
+    pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
+        const NAME: &str = "metrics.jsonl";
+        let mut metrics = Self::new();
+        let file = match bounded::open(&folder.join(NAME)) {
+            Ok(file) => file,
+            Err(why) => {
+                let why = why.unwrap_or_else(|| "it is missing".to_owned());
+                notes.push(Note::new(NAME, format!("{why}: there are no curves")));
+                return metrics;
+            }
+        };
+        let mut first_damaged = None;
+        let mut unfinished = false;
+        let read = bounded::lines(file, LONGEST_LINE, |number, line| {
+            let (bytes, is_last) = match line {
+                Line::Whole([]) => return,
+                Line::Whole(bytes) => (bytes, false),
+                Line::Unfinished(bytes) => (bytes, true),
+                Line::TooLong(_) => (&[][..], false),
+            };
+            match serde_json::from_slice(bytes) {
+                Ok(measured) => metrics.take(&measured),
+                Err(_) if is_last => unfinished = true,
+                Err(_) => {
+                    metrics.damaged += 1;
+                    first_damaged.get_or_insert(number);
+                }
+            }
+        });
+        if let Err(error) = read {
+            notes.push(Note::new(
+                NAME,
+                format!("it could be read in part only: {error}"),
+            ));
+        }
+        if let Some(first) = first_damaged {
+            let count = metrics.damaged;
+            let what = format!(
+                "{count} of its lines are damaged and were left out; the first is line {first}"
+            );
+            notes.push(Note::new(NAME, what));
+        }
+        if unfinished {
+            let what = "its last line is cut off, as it is while a run writes it, or after a crash";
+            notes.push(Note::new(NAME, what));
+        }
+        if metrics.loss.step.turns() > 0 {
+            let what = "steps go back: where steps were made again, the later lines count";
+            notes.push(Note::new(NAME, what));
+        }
+        if metrics.loss.step.no_numbers() > 0 {
+            let count = metrics.loss.step.no_numbers();
+            notes.push(Note::new(
+                NAME,
+                format!("in {count} of its lines the loss is no number"),
+            ));
+        }
+        metrics
+    }
+
+    fn take(&mut self, line: &Measured<'_>) {
+        self.lines += 1;
+        self.last_step = self.last_step.max(line.step);
+        let series = |curve: &mut Curve, value: Option<f64>, at: u64| {
+            let series = match line.kind {
+                "step" => &mut curve.step,
+                "train" => &mut curve.epoch,
+                "validation" => &mut curve.validation,
+                _ => return,
+            };
+            // serde_json writes what is no number as null.
+            series.push(at, value.unwrap_or(f64::NAN));
+        };
+        series(&mut self.loss, line.loss, line.step);
+        series(&mut self.accuracy, line.accuracy, line.step);
+        if let Some(time) = line.unix_time_ms {
+            series(&mut self.loss_by_time, line.loss, time);
+        }
+        match line.kind {
+            "step" => self.take_step(line),
+            "train" => {
+                self.train_seconds += line.seconds.filter(|seconds| *seconds > 0.0).unwrap_or(0.0);
+                self.total_gradient_bytes += line.gradient_bytes.unwrap_or(0) as f64;
+                let rate = line.samples_per_second();
+                let epoch = self.epoch(line);
+                (epoch.loss, epoch.accuracy) = (line.loss, line.accuracy);
+                (epoch.seconds, epoch.samples_per_second) = (line.seconds, rate);
+            }
+            "validation" => {
+                let epoch = self.epoch(line);
+                (epoch.validation_loss, epoch.validation_accuracy) = (line.loss, line.accuracy);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_step(&mut self, line: &Measured<'_>) {
+        let numbers = [
+            (&mut self.learning_rate, line.learning_rate),
+            (&mut self.gradient_norm, line.gradient_norm),
+            (&mut self.samples_per_second, line.samples_per_second()),
+            (&mut self.seconds, line.seconds),
+            (&mut self.waited, line.waited),
+            (&mut self.exposed, line.exposed),
+            (&mut self.communication, line.communication),
+            (
+                &mut self.gradient_bytes,
+                line.gradient_bytes.map(|bytes| bytes as f64),
+            ),
+            (
+                &mut self.peak_memory,
+                line.peak_memory.map(|bytes| bytes as f64),
+            ),
+        ];
+        for (series, number) in numbers {
+            if let Some(number) = number {
+                series.push(line.step, number);
+            }
+        }
+    }
+
+    /// The epoch of a line, which is one of the last. An epoch that was left early may have two training lines.
+    fn epoch(&mut self, line: &Measured<'_>) -> &mut EpochMetrics {
+        let known = self
+            .epochs
+            .iter()
+            .rposition(|epoch| epoch.epoch == line.epoch);
+        let at = known.unwrap_or_else(|| {
+            if self.epochs.len() == MOST_EPOCHS {
+                self.epochs.pop_front();
+            }
+            self.epochs.push_back(EpochMetrics::default());
+            self.epochs.len() - 1
+        });
+        let epoch = &mut self.epochs[at];
+        (epoch.epoch, epoch.step) = (line.epoch, line.step);
+        epoch
+    }
+}

@@ -1,0 +1,384 @@
+//! `ranks.jsonl`: what each rank did, as a table of ranks and pieces of the run.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::Note;
+use super::grid::Quantity;
+use crate::bounded::{self, Line};
+use crate::record::{RankLine, RankStep};
+
+/// How many pieces a run is cut into at most: each is a few pixels wide.
+pub(super) const MOST_COLUMNS: usize = 240;
+
+/// How many ranks are told apart.
+const MOST_RANKS: usize = 4096;
+
+/// A line has about 150 bytes a rank.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// Some steps of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Cell {
+    steps: u64,
+    seconds: f64,
+    waited: f64,
+}
+
+impl Cell {
+    fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.seconds += other.seconds;
+        self.waited += other.waited;
+    }
+
+    /// The mean of a step, in seconds.
+    pub(super) fn mean(&self, quantity: Quantity) -> Option<f64> {
+        let sum = match quantity {
+            Quantity::Work => (self.seconds - self.waited).max(0.0),
+            Quantity::Waited => self.waited,
+            Quantity::Step => self.seconds,
+        };
+        (self.steps > 0).then(|| sum / self.steps as f64)
+    }
+}
+
+/// A piece of the run, of all ranks.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Column {
+    /// It begins at step `index * width`.
+    pub(super) index: u64,
+    pub(super) cells: Vec<Cell>,
+}
+
+impl Column {
+    fn join(&mut self, later: &Self) {
+        let count = self.cells.len().max(later.cells.len());
+        self.cells.resize(count, Cell::default());
+        for (cell, other) in self.cells.iter_mut().zip(&later.cells) {
+            cell.add(other);
+        }
+    }
+}
+
+/// What a rank did over the whole run, in seconds of all steps that were recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RankTotal {
+    /// How many steps were recorded.
+    pub steps: u64,
+    /// How long they took.
+    pub seconds: f64,
+    /// Standing still for other ranks.
+    pub waited: f64,
+    /// The part of it that is the exchange of gradients.
+    pub exposed: f64,
+    /// Waiting for data.
+    pub data: f64,
+    /// Forward passes.
+    pub forward: f64,
+    /// Backward passes.
+    pub backward: f64,
+    /// The optimizer.
+    pub optimizer: f64,
+    /// Samples.
+    pub samples: u64,
+    /// The most memory in a step, in bytes.
+    pub peak_memory: Option<u64>,
+}
+
+impl RankTotal {
+    /// The mean of a step's own work, in seconds.
+    #[must_use]
+    pub fn work(&self) -> f64 {
+        (self.seconds - self.waited).max(0.0) / self.steps.max(1) as f64
+    }
+
+    fn add(&mut self, step: &RankStep) {
+        self.steps += 1;
+        self.seconds += step.seconds;
+        self.waited += step.waited;
+        self.exposed += step.exposed;
+        self.data += step.data;
+        self.forward += step.forward;
+        self.backward += step.backward;
+        self.optimizer += step.optimizer;
+        self.samples = self.samples.saturating_add(step.samples.unwrap_or(0));
+        self.peak_memory = self.peak_memory.max(step.peak_memory);
+    }
+}
+
+/// The times of all ranks over the run, decimated as they are read.
+///
+/// ```
+/// use everburn_report::{Quantity, RankTimes};
+///
+/// let mut times = RankTimes::default();
+/// for step in 1..=4 {
+///     let line = format!(
+///         r#"{{"step":{step},"ranks":[{{"rank":0,"seconds":1,"waited":0.75}},{{"rank":1,"seconds":1}}]}}"#
+///     );
+///     times.push(&serde_json::from_str(&line).unwrap());
+/// }
+/// let grid = times.grid(Quantity::Work, 64);
+/// assert_eq!(grid.rows, ["0", "1"]);
+/// assert_eq!(grid.values[0][0], Some(0.25));
+/// assert_eq!(times.slow(), [(1, 4.0)]);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankTimes {
+    /// How many steps a column has.
+    pub(super) width: u64,
+    pub(super) columns: Vec<Column>,
+    /// The place of each rank in the cells of a column.
+    pub(super) places: BTreeMap<usize, usize>,
+    totals: Vec<RankTotal>,
+    left_out: bool,
+}
+
+impl Default for RankTimes {
+    fn default() -> Self {
+        Self {
+            width: 1,
+            columns: Vec::new(),
+            places: BTreeMap::new(),
+            totals: Vec::new(),
+            left_out: false,
+        }
+    }
+}
+
+impl RankTimes {
+    /// Reads the file of a run directory, if there is one; what is wrong with it is noted.
+    pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Option<Self> {
+        const NAME: &str = "ranks.jsonl";
+        let file = match bounded::open(&folder.join(NAME)) {
+            Ok(file) => file,
+            Err(None) => return None,
+            Err(Some(why)) => {
+                notes.push(Note::new(NAME, format!("it was not read: {why}")));
+                return None;
+            }
+        };
+        let mut times = Self::default();
+        let (mut damaged, mut first) = (0_u64, None);
+        let read = bounded::lines(file, LONGEST_LINE, |number, line| {
+            let (bytes, is_last) = match line {
+                Line::Whole([]) => return,
+                Line::Whole(bytes) => (bytes, false),
+                Line::Unfinished(bytes) => (bytes, true),
+                Line::TooLong(_) => (&[][..], false),
+            };
+            match serde_json::from_slice::<RankLine>(bytes) {
+                Ok(line) => times.push(&line),
+                Err(_) if is_last => {}
+                Err(_) => {
+                    damaged += 1;
+                    first.get_or_insert(number);
+                }
+            }
+        });
+        if let Err(error) = read {
+            notes.push(Note::new(
+                NAME,
+                format!("it could be read in part only: {error}"),
+            ));
+        }
+        if let Some(first) = first {
+            let what = format!(
+                "{damaged} of its lines are damaged and were left out; the first is line {first}"
+            );
+            notes.push(Note::new(NAME, what));
+        }
+        if times.left_out {
+            let what = format!("it has more than {MOST_RANKS} ranks: the others are left out");
+            notes.push(Note::new(NAME, what));
+        }
+        (!times.columns.is_empty()).then_some(times)
+    }
+
+    /// Adds a step. Steps that go back are added to those that were there.
+    pub fn push(&mut self, line: &RankLine) {
+        let index = line.step / self.width;
+        // A run that was resumed may have made steps twice: both were made, and both took their time.
+        let at = self.columns.partition_point(|column| column.index < index);
+        if self
+            .columns
+            .get(at)
+            .is_none_or(|column| column.index != index)
+        {
+            let cells = Vec::new();
+            self.columns.insert(at, Column { index, cells });
+        }
+        for step in &line.ranks {
+            let times = [step.seconds, step.waited, step.exposed, step.data];
+            let passes = [step.forward, step.backward, step.optimizer];
+            if !times
+                .iter()
+                .chain(&passes)
+                .all(|time| (0.0..1e9).contains(time))
+            {
+                continue;
+            }
+            let Some(place) = self.place(step.rank) else {
+                continue;
+            };
+            let cells = &mut self.columns[at].cells;
+            if cells.len() <= place {
+                cells.resize(place + 1, Cell::default());
+            }
+            cells[place].add(&Cell {
+                steps: 1,
+                seconds: step.seconds,
+                waited: step.waited,
+            });
+            self.totals[place].add(step);
+        }
+        while self.columns.len() > MOST_COLUMNS {
+            self.width *= 2;
+            let columns = std::mem::take(&mut self.columns);
+            for mut column in columns {
+                column.index /= 2;
+                match self.columns.last_mut() {
+                    Some(last) if last.index == column.index => last.join(&column),
+                    _ => self.columns.push(column),
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, rank: usize) -> Option<usize> {
+        if let Some(place) = self.places.get(&rank) {
+            return Some(*place);
+        }
+        if self.totals.len() == MOST_RANKS {
+            self.left_out = true;
+            return None;
+        }
+        self.places.insert(rank, self.totals.len());
+        self.totals.push(RankTotal::default());
+        Some(self.totals.len() - 1)
+    }
+
+    /// The ranks, in order, with what each did.
+    pub fn totals(&self) -> impl ExactSizeIterator<Item = (usize, &RankTotal)> {
+        let totals = self.places.iter();
+        totals.map(|(rank, place)| (*rank, &self.totals[*place]))
+    }
+
+    /// The ranks whose own work takes at least a quarter longer than the median rank's, with how many times as long it
+    /// takes, the slowest first.
+    #[must_use]
+    pub fn slow(&self) -> Vec<(usize, f64)> {
+        let mut works: Vec<f64> = self.totals.iter().map(RankTotal::work).collect();
+        works.sort_by(f64::total_cmp);
+        // Of two ranks, the faster one.
+        let Some(median) = works
+            .get(works.len().saturating_sub(1) / 2)
+            .filter(|work| **work > 0.0)
+        else {
+            return Vec::new();
+        };
+        let times = self
+            .totals()
+            .map(|(rank, total)| (rank, total.work() / median));
+        let mut slow: Vec<_> = times.filter(|(_, times)| *times >= 1.25).collect();
+        slow.sort_by(|one, other| other.1.total_cmp(&one.1));
+        slow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Grid;
+
+    fn line(step: u64, ranks: &[(usize, f64, f64)]) -> RankLine {
+        let ranks = ranks.iter().map(|(rank, seconds, waited)| RankStep {
+            rank: *rank,
+            seconds: *seconds,
+            waited: *waited,
+            ..RankStep::default()
+        });
+        RankLine {
+            step,
+            unix_time_ms: None,
+            ranks: ranks.collect(),
+        }
+    }
+
+    #[test]
+    fn a_long_run_is_cut_into_pieces_that_lose_nothing() {
+        let mut times = RankTimes::default();
+        for step in 1..=100_000 {
+            times.push(&line(step, &[(0, 1.0, 0.5), (7, 1.0, 0.0)]));
+        }
+        let grid = times.grid(Quantity::Waited, 64);
+        assert_eq!(grid.rows, ["0", "7"]);
+        assert!(grid.values[0].len() <= MOST_COLUMNS);
+        assert!(grid.values[0].iter().all(|value| *value == Some(0.5)));
+        assert!(grid.values[1].iter().all(|value| *value == Some(0.0)));
+        let (_, total) = times.totals().next().unwrap();
+        assert_eq!(
+            (total.steps, total.seconds, total.waited),
+            (100_000, 100_000.0, 50_000.0)
+        );
+    }
+
+    #[test]
+    fn a_rank_that_took_no_part_leaves_a_gap() {
+        let mut times = RankTimes::default();
+        times.push(&line(10, &[(0, 1.0, 0.0), (1, 1.0, 0.0)]));
+        times.push(&line(11, &[(0, 1.0, 0.0)]));
+        times.push(&line(13, &[(0, 1.0, 0.0), (1, 3.0, 0.0)]));
+        let grid = times.grid(Quantity::Step, 64);
+        assert_eq!((grid.from, grid.width), (10, 1));
+        assert_eq!(grid.values[0], [Some(1.0), Some(1.0), None, Some(1.0)]);
+        assert_eq!(grid.values[1], [Some(1.0), None, None, Some(3.0)]);
+    }
+
+    #[test]
+    fn steps_that_were_not_recorded_are_no_gaps() {
+        let mut times = RankTimes::default();
+        for step in [10, 20, 30, 60] {
+            times.push(&line(step, &[(0, 1.0, 0.0)]));
+        }
+        let grid = times.grid(Quantity::Step, 64);
+        assert_eq!((grid.from, grid.width), (10, 10));
+        assert_eq!(
+            grid.values[0],
+            [Some(1.0), Some(1.0), Some(1.0), None, None, Some(1.0)]
+        );
+    }
+
+    #[test]
+    fn many_ranks_share_a_row_that_shows_the_slowest() {
+        let mut times = RankTimes::default();
+        let ranks: Vec<_> = (0..10)
+            .map(|rank| (rank, f64::from(rank as u8), 0.0))
+            .collect();
+        times.push(&line(1, &ranks));
+        let grid = times.grid(Quantity::Work, 4);
+        assert_eq!(grid.rows, ["0–2", "3–5", "6–8", "9"]);
+        let column: Vec<_> = grid.values.iter().map(|row| row[0].unwrap()).collect();
+        assert_eq!(column, [2.0, 5.0, 8.0, 9.0]);
+    }
+
+    #[test]
+    fn numbers_that_are_no_times_are_left_out() {
+        let mut times = RankTimes::default();
+        times.push(&line(
+            u64::MAX,
+            &[(usize::MAX, f64::NAN, 0.0), (1, -1.0, 0.0), (2, 1.0, 0.0)],
+        ));
+        times.push(&line(0, &[(2, 1e300, 0.0)]));
+        assert_eq!(
+            times.totals().map(|(rank, _)| rank).collect::<Vec<_>>(),
+            [2]
+        );
+        let grid = times.grid(Quantity::Work, 64);
+        assert_eq!(grid.values, [[None, Some(1.0)]]);
+        assert!(times.slow().is_empty());
+        let nothing: Grid = RankTimes::default().grid(Quantity::Work, 64);
+        assert!(nothing.rows.is_empty() && nothing.values.is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+//! `report.json`: what came out of a run.
+
+use serde::Deserialize;
+
+/// What `report.json` says, as far as it is there: an older or newer version may have written it.
+///
+/// ```
+/// let text = r#"{"model":"mnist","test_accuracy":0.98,"best_epoch":{"epoch":2,"validation_loss":0.1},"more":[]}"#;
+/// let results: everburn_report::Results = serde_json::from_str(text).unwrap();
+/// assert_eq!(results.best_epoch.unwrap().epoch, 2);
+/// assert_eq!(results.test_loss, None);
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct Results {
+    /// The model's name.
+    pub model: Option<String>,
+    /// The name of the data set.
+    pub dataset: Option<String>,
+    /// Where the data set came from.
+    pub dataset_origin: Option<String>,
+    /// The share of correct predictions on the test samples.
+    pub test_accuracy: Option<f64>,
+    /// The mean loss of a prediction on them, in nats.
+    pub test_loss: Option<f64>,
+    /// How many test samples there were.
+    pub test_samples: Option<u64>,
+    /// The lowest validation loss.
+    pub best_epoch: Option<BestEpoch>,
+    /// Samples of all ranks in a second of training.
+    pub samples_per_second: Option<f64>,
+    /// How many ranks there were at the end.
+    pub world_size: Option<usize>,
+    /// The size of the global batch.
+    pub batch_size: Option<u64>,
+    /// How many epochs were finished.
+    pub epochs: Option<u64>,
+    /// How many steps were made.
+    pub steps: Option<u64>,
+    /// Seconds from start to end.
+    pub seconds: Option<f64>,
+    /// Seconds of training steps.
+    pub train_seconds: Option<f64>,
+    /// Seconds for which rank 0 waited for gradients that the backward pass did not hide.
+    pub exposed_seconds: Option<f64>,
+    /// How many bytes of gradients rank 0 handed to the exchange.
+    pub gradient_bytes: Option<u64>,
+    /// The most memory that a rank has used, in bytes.
+    pub peak_memory: Option<u64>,
+    /// Why the run ended early.
+    pub stopped: Option<String>,
+    /// The epoch after which it was resumed.
+    pub resumed_after_epoch: Option<u64>,
+    /// The versions with which it was made.
+    pub versions: Option<Versions>,
+}
+
+/// The epoch with the lowest validation loss.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct BestEpoch {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// Its mean validation loss, in nats.
+    pub validation_loss: f64,
+}
+
+/// The versions with which a run was made.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Versions {
+    /// Everburn's.
+    pub everburn: Option<String>,
+    /// Burn's.
+    pub burn: Option<String>,
+}
+
+impl Results {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        super::json(text)
+    }
+}

@@ -1,0 +1,80 @@
+//! Runs side by side.
+
+use everburn_report::{ReportError, compare};
+
+use crate::sample::{Sample, metrics};
+
+/// Two runs in folders `a` and `b` of one folder, of which the second was resumed with another rate.
+fn two() -> Sample {
+    let of =
+        |sample: &Sample, name: &str| std::fs::read_to_string(sample.path().join(name)).unwrap();
+    let whole = Sample::whole();
+    let report = of(&whole, "report.json");
+    Sample::empty()
+        .with("a/config.toml", of(&whole, "config.toml"))
+        .with("a/metrics.jsonl", metrics(40))
+        .with("a/report.json", &report)
+        .with("a/events.jsonl", of(&whole, "events.jsonl"))
+        .with("b/config.toml", "model = 'mnist-bn'\n[training.optimizer]\nlearning_rate = 0.01\n[training.ddp]\noverlap = false")
+        .with("b/metrics.jsonl", metrics(60))
+        .with("b/report.json", report.replace("0.984", "0.942").replace("1168.149", "2336.298").replace("\"stopped\": null", "\"stopped\": \"stopped by the user after step 60\""))
+}
+
+#[test]
+fn two_runs_side_by_side() {
+    let sample = two();
+    let comparison = compare(&[sample.path().join("a"), sample.path().join("b")]).unwrap();
+    insta::assert_snapshot!(comparison.to_text());
+}
+
+#[test]
+fn a_comparisons_page_has_the_curves_of_all() {
+    let sample = two();
+    let html = compare(&[sample.path().join("a"), sample.path().join("b")])
+        .unwrap()
+        .to_html();
+    let data = html
+        .split_once("id=\"data\">")
+        .unwrap()
+        .1
+        .split_once("</script>")
+        .unwrap()
+        .0;
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    let lines = data["charts"]["training-loss"]["lines"].as_array().unwrap();
+    assert_eq!(
+        lines
+            .iter()
+            .map(|line| line["name"].as_str().unwrap())
+            .collect::<Vec<_>>(),
+        ["a", "b"]
+    );
+    assert_eq!(lines[1]["x"].as_array().unwrap().len(), 60);
+    assert_ne!(lines[0]["colour"], lines[1]["colour"]);
+    assert!(html.contains("training.ddp.overlap"));
+}
+
+#[test]
+fn runs_of_the_same_name_are_told_apart() {
+    let sample = Sample::empty()
+        .with("x/run/config.toml", "")
+        .with("y/run/config.toml", "");
+    let paths = ["x/run", "y/run"].map(|name| sample.path().join(name));
+    let text = compare(&paths).unwrap().to_text();
+    assert!(text.contains("x/run") && text.contains("y/run"), "{text}");
+    let twice = compare(&[&paths[0], &paths[0]]).unwrap().to_text();
+    assert!(
+        twice.contains("run 1") && twice.contains("run 2"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn one_run_is_not_compared() {
+    let sample = Sample::elastic();
+    let error = compare(&[sample.path()]).unwrap_err();
+    assert_eq!(error, ReportError::Runs { given: 1, most: 12 });
+    assert!(error.to_string().contains("2 to 12"), "{error}");
+    let error = compare(&[sample.path().join("none"), sample.path().to_path_buf()]).unwrap_err();
+    assert!(error.to_string().contains("/none"), "{error}");
+}

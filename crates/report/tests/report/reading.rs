@@ -1,0 +1,255 @@
+//! What a run directory says, and what is said of what it lacks.
+
+use std::fmt::Write as _;
+
+use everburn_report::{EventKind, RankTimes, ReportError, Run, Series};
+
+use crate::sample::{Sample, metrics};
+
+/// What was read of a run, in short.
+fn summary(run: &Run) -> String {
+    let mut text = String::new();
+    let ends = |series: &Series| match (series.first(), series.last()) {
+        (Some(first), Some(last)) => {
+            format!(
+                "{} points, ({}, {}) to ({}, {})",
+                series.count(),
+                first.x,
+                first.y,
+                last.x,
+                last.y
+            )
+        }
+        _ => "nothing".to_owned(),
+    };
+    let metrics = &run.metrics;
+    writeln!(
+        text,
+        "state: {}, {:?} ranks",
+        run.state(),
+        run.ranks_at_start()
+    )
+    .unwrap();
+    for (name, series) in [
+        ("loss, steps", &metrics.loss.step),
+        ("loss, epochs", &metrics.loss.epoch),
+        ("loss, validation", &metrics.loss.validation),
+        ("loss by time", &metrics.loss_by_time.step),
+        ("samples a second", &metrics.samples_per_second),
+        ("learning rate", &metrics.learning_rate),
+        ("gradient norm", &metrics.gradient_norm),
+        ("bytes", &metrics.gradient_bytes),
+    ] {
+        writeln!(text, "{name}: {}", ends(series)).unwrap();
+    }
+    for epoch in &metrics.epochs {
+        writeln!(text, "{epoch:?}").unwrap();
+    }
+    writeln!(
+        text,
+        "lines: {}, damaged: {}",
+        metrics.lines, metrics.damaged
+    )
+    .unwrap();
+    for (key, value) in run.config.iter() {
+        writeln!(text, "{key} = {value}").unwrap();
+    }
+    for event in run.events.iter() {
+        let rank = event
+            .rank
+            .map(|rank| format!(", rank {rank}"))
+            .unwrap_or_default();
+        let ranks = event
+            .ranks
+            .as_ref()
+            .map(|ranks| format!(", ranks {ranks:?}"))
+            .unwrap_or_default();
+        writeln!(
+            text,
+            "{:?} after {:?}{rank}{ranks}: {}",
+            event.kind, event.step, event.text
+        )
+        .unwrap();
+    }
+    writeln!(text, "ranks: {:?}", run.ranks.as_ref().map(RankTimes::slow)).unwrap();
+    for note in &run.notes {
+        writeln!(text, "{}: {}", note.file, note.what).unwrap();
+    }
+    text
+}
+
+#[test]
+fn a_run_of_today() {
+    insta::assert_snapshot!(summary(&Sample::elastic().read()));
+}
+
+#[test]
+fn a_run_that_writes_all_there_is() {
+    insta::assert_snapshot!(summary(&Sample::whole().read()));
+}
+
+#[test]
+fn what_is_missing_is_noted() {
+    let run = Sample::empty()
+        .with("config.toml", "model = 'mnist'")
+        .read();
+    insta::assert_snapshot!(summary(&run));
+}
+
+#[test]
+fn a_run_that_goes_on_has_a_line_that_is_cut_off() {
+    let text = metrics(3);
+    let run = Sample::empty()
+        .with("metrics.jsonl", &text[..text.len() - 20])
+        .read();
+    assert_eq!((run.metrics.lines, run.metrics.damaged), (2, 0));
+    assert_eq!(run.state(), "not finished");
+    let noted = run.notes.iter().any(|note| note.what.contains("cut off"));
+    assert!(noted, "{:?}", run.notes);
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_counted() {
+    let text = format!(
+        "{}{{\"kind\":\nnot json\n{}\n{}",
+        metrics(2),
+        "x".repeat(1 << 20),
+        metrics(3)
+    );
+    let run = Sample::empty().with("metrics.jsonl", text).read();
+    assert_eq!((run.metrics.lines, run.metrics.damaged), (5, 3));
+    let note = run
+        .notes
+        .iter()
+        .find(|note| note.what.contains("damaged"))
+        .unwrap();
+    assert_eq!(note.file, "metrics.jsonl");
+    assert!(
+        note.what.contains("3 of its lines") && note.what.contains("line 3"),
+        "{}",
+        note.what
+    );
+    // Steps 1 and 2 were made again.
+    assert_eq!(run.metrics.loss.step.count(), 3);
+    assert!(run.notes.iter().any(|note| note.what.contains("go back")));
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_told_of() {
+    let line =
+        r#"{"kind":"step","epoch":1,"step":3,"loss":null,"accuracy":null,"samples":0,"seconds":0}"#;
+    let run = Sample::empty()
+        .with("metrics.jsonl", format!("{}{line}\n", metrics(2)))
+        .read();
+    assert_eq!((run.metrics.damaged, run.metrics.loss.step.count()), (0, 2));
+    assert!(
+        run.notes.iter().any(|note| note.what.contains("no number")),
+        "{:?}",
+        run.notes
+    );
+}
+
+#[test]
+fn damaged_documents_are_left_out_with_a_reason() {
+    let run = Sample::whole()
+        .with("config.toml", "model = \n")
+        .with("report.json", "{")
+        .with("environment.json", "\"no\"")
+        .with(
+            "confusion.json",
+            r#"{"classes":["a","b"],"counts":[[1,2]]}"#,
+        )
+        .with("checkpoints/epoch-0002/manifest.json", "{}")
+        .with("ranks.jsonl", "{}\n")
+        .read();
+    assert!(
+        run.results.is_none()
+            && run.environment.is_none()
+            && run.confusion.is_none()
+            && run.ranks.is_none()
+    );
+    let noted: Vec<_> = run.notes.iter().map(|note| note.file.as_str()).collect();
+    for file in [
+        "config.toml",
+        "report.json",
+        "environment.json",
+        "confusion.json",
+        "checkpoints/epoch-0002/manifest.json",
+        "ranks.jsonl",
+    ] {
+        assert!(noted.contains(&file), "{file} is not in {noted:?}");
+    }
+    assert!(run.to_html().contains("What could not be read"));
+}
+
+#[test]
+fn a_link_out_of_the_run_is_not_followed() {
+    let sample = Sample::elastic().without("config.toml");
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret");
+    std::fs::write(&secret, "key = 'abc-secret'\n").unwrap();
+    for name in [
+        "config.toml",
+        "environment.json",
+        "events.jsonl",
+        "logs/rank-7.log",
+    ] {
+        std::os::unix::fs::symlink(&secret, sample.path().join(name)).unwrap();
+    }
+    let run = sample.read();
+    assert!(!run.to_html().contains("abc-secret"));
+    let links = run.notes.iter().filter(|note| note.what.contains("link"));
+    assert_eq!(links.count(), 4, "{:?}", run.notes);
+}
+
+#[test]
+fn a_rank_that_failed_says_so_once() {
+    let message = "after step 7, `conv1.weight` of rank 1 differs from the other ranks'";
+    let failure = format!(
+        r#"{{"rank":1,"step":null,"kind":"own","message":"{message}","unix_time_ms":1795300856850}}"#
+    );
+    let run = Sample::empty()
+        .with("config.toml", "model = 'mnist'")
+        .with("logs/rank-1.error.json", failure)
+        .with("logs/rank-1.log", format!("error: {message}\n"))
+        .read();
+    let told: Vec<_> = run
+        .events
+        .iter()
+        .map(|event| (event.kind, event.step, event.rank))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (EventKind::Divergence, Some(7), Some(1)),
+            (EventKind::Failure, Some(7), Some(1)),
+        ]
+    );
+    assert_eq!(run.state(), "failed");
+}
+
+#[test]
+fn more_events_than_are_kept_are_counted() {
+    let mut text = String::new();
+    for step in 0..20_000 {
+        writeln!(
+            text,
+            r#"{{"kind":"checkpoint","step":{step},"text":"one"}}"#
+        )
+        .unwrap();
+    }
+    let run = Sample::elastic().with("events.jsonl", text).read();
+    assert_eq!(run.events.count(EventKind::Checkpoint), 20_000);
+    assert!(run.events.iter().len() <= 5_000);
+    assert_eq!(run.events.iter().last().unwrap().step, Some(19_999));
+    assert!(run.to_html().contains("more are not listed"));
+}
+
+#[test]
+fn a_folder_without_a_run_is_refused() {
+    let error = Run::read(Sample::empty().with("notes.txt", "").path()).unwrap_err();
+    assert!(error.to_string().contains("--run-dir"), "{error}");
+    let error = Run::read("/no/such/folder").unwrap_err();
+    assert!(matches!(error, ReportError::File { .. }), "{error}");
+    assert!(error.to_string().contains("/no/such/folder"), "{error}");
+}

@@ -1,0 +1,212 @@
+//! Faults on purpose: `kill=2@step:100,slow=3@step:10:200ms`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What goes wrong with a rank. Ranks are those at the start of the job, however they are numbered later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Its process ends by SIGKILL.
+    Kill(usize),
+    /// Its process stops by SIGSTOP.
+    Stall(usize),
+    /// It takes so much longer for this step and all later ones.
+    Slow(usize, Duration),
+    /// The connection between two ranks breaks.
+    Drop(usize, usize),
+    /// A number among its parameters changes.
+    Corrupt(usize),
+}
+
+impl Fault {
+    /// Whether it befalls `rank`.
+    fn befalls(self, rank: usize) -> bool {
+        match self {
+            Self::Kill(own) | Self::Stall(own) | Self::Slow(own, _) | Self::Corrupt(own) => {
+                own == rank
+            }
+            Self::Drop(one, other) => one == rank || other == rank,
+        }
+    }
+}
+
+/// Faults and the steps at the beginning of which they happen; a changed parameter is found after its step.
+/// A process that took the place of a lost one is spared.
+///
+/// ```
+/// use everburn_train::{Chaos, Fault};
+///
+/// let chaos: Chaos = "kill=2@step:100,slow=3@step:10:200ms,drop=0-2@step:30".parse()?;
+/// assert_eq!(chaos.at(100, 2).collect::<Vec<_>>(), [Fault::Kill(2)]);
+/// assert_eq!(chaos.to_string(), "kill=2@step:100,slow=3@step:10:200ms,drop=0-2@step:30");
+/// # Ok::<(), everburn_train::InvalidChaos>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chaos {
+    faults: Vec<(Fault, usize)>,
+}
+
+/// Text that names no faults.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no fault: use kill=RANK@step:N, stall=RANK@step:N, slow=RANK@step:N:200ms, \
+     drop=RANK-RANK@step:N or corrupt=RANK@step:N, several with commas between"
+)]
+pub struct InvalidChaos {
+    text: String,
+}
+
+impl Chaos {
+    /// Whether nothing goes wrong.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    /// What befalls `rank` at step `step`, counted from 1.
+    pub fn at(&self, step: usize, rank: usize) -> impl Iterator<Item = Fault> {
+        let now = move |fault: Fault, from: usize| match fault {
+            Fault::Slow(..) => step >= from,
+            _ => step == from,
+        };
+        let faults = self.faults.iter().copied();
+        faults
+            .filter(move |(fault, from)| now(*fault, *from) && fault.befalls(rank))
+            .map(|(fault, _)| fault)
+    }
+
+    /// The highest rank that is named.
+    #[must_use]
+    pub fn highest_rank(&self) -> Option<usize> {
+        let ranks = self.faults.iter().map(|(fault, _)| match *fault {
+            Fault::Kill(rank)
+            | Fault::Stall(rank)
+            | Fault::Slow(rank, _)
+            | Fault::Corrupt(rank) => rank,
+            Fault::Drop(one, other) => one.max(other),
+        });
+        ranks.max()
+    }
+}
+
+impl fmt::Display for Chaos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (fault, step)) in self.faults.iter().enumerate() {
+            if number > 0 {
+                f.write_str(",")?;
+            }
+            match *fault {
+                Fault::Kill(rank) => write!(f, "kill={rank}@step:{step}")?,
+                Fault::Stall(rank) => write!(f, "stall={rank}@step:{step}")?,
+                Fault::Slow(rank, by) => {
+                    write!(f, "slow={rank}@step:{step}:{}ms", by.as_millis())?;
+                }
+                Fault::Drop(one, other) => write!(f, "drop={one}-{other}@step:{step}")?,
+                Fault::Corrupt(rank) => write!(f, "corrupt={rank}@step:{step}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Chaos {
+    type Err = InvalidChaos;
+
+    fn from_str(text: &str) -> Result<Self, InvalidChaos> {
+        let one = |text: &str| {
+            fault(text.trim()).ok_or_else(|| InvalidChaos {
+                text: text.trim().to_string(),
+            })
+        };
+        let faults = text.split(',').filter(|part| !part.trim().is_empty());
+        let faults = faults.map(one).collect::<Result<_, _>>()?;
+        Ok(Self { faults })
+    }
+}
+
+fn fault(text: &str) -> Option<(Fault, usize)> {
+    let (kind, rest) = text.split_once('=')?;
+    let (ranks, when) = rest.split_once('@')?;
+    let when = when.strip_prefix("step:")?;
+    let (step, more) = match when.split_once(':') {
+        Some((step, more)) => (step, Some(more)),
+        None => (when, None),
+    };
+    let step = step.parse().ok().filter(|step| *step > 0)?;
+    let rank = || ranks.parse::<usize>().ok();
+    let fault = match (kind, more) {
+        ("kill", None) => Fault::Kill(rank()?),
+        ("stall", None) => Fault::Stall(rank()?),
+        ("corrupt", None) => Fault::Corrupt(rank()?),
+        ("slow", Some(by)) => Fault::Slow(rank()?, duration(by)?),
+        ("drop", None) => {
+            let (one, other) = ranks.split_once('-')?;
+            let (one, other) = (one.parse().ok()?, other.parse().ok()?);
+            (one != other).then_some(Fault::Drop(one, other))?
+        }
+        _ => return None,
+    };
+    Some((fault, step))
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1),
+        None => (text.strip_suffix('s')?, 1_000),
+    };
+    let number = number.parse::<u64>().ok()?;
+    number.checked_mul(unit).map(Duration::from_millis)
+}
+
+impl Serialize for Chaos {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Chaos {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_fault_is_refused() {
+        for text in [
+            "kill",
+            "kill=1",
+            "kill=1@100",
+            "kill=x@step:1",
+            "kill=1@step:0",
+            "kill=1@step:2:3ms",
+            "slow=1@step:2",
+            "slow=1@step:2:3",
+            "drop=1@step:2",
+            "drop=1-1@step:2",
+            "melt=1@step:2",
+        ] {
+            assert!(text.parse::<Chaos>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn slowness_lasts_and_all_else_happens_once() {
+        let chaos: Chaos = "slow=1@step:5:1s,corrupt=1@step:5".parse().unwrap();
+        let slow = Fault::Slow(1, Duration::from_secs(1));
+        assert_eq!(chaos.at(4, 1).count(), 0);
+        assert_eq!(
+            chaos.at(5, 1).collect::<Vec<_>>(),
+            [slow, Fault::Corrupt(1)]
+        );
+        assert_eq!(chaos.at(6, 1).collect::<Vec<_>>(), [slow]);
+        assert_eq!(chaos.at(5, 0).count(), 0);
+    }
+}

@@ -1,0 +1,107 @@
+//! When the disk does not take a checkpoint.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::Place;
+use crate::error::TrainError;
+
+/// What a training does when a checkpoint, or a line of its metrics, cannot be written.
+///
+/// ```
+/// use everburn_train::OnCheckpointFailure;
+///
+/// assert_eq!("stop".parse(), Ok(OnCheckpointFailure::Stop));
+/// assert_eq!(OnCheckpointFailure::default().to_string(), "continue");
+/// assert!("wait".parse::<OnCheckpointFailure>().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnCheckpointFailure {
+    /// It ends with the error.
+    Stop,
+    /// It warns and goes on; the next checkpoint that is due is tried again.
+    #[default]
+    Continue,
+}
+
+impl fmt::Display for OnCheckpointFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stop => "stop",
+            Self::Continue => "continue",
+        })
+    }
+}
+
+/// A text that says nothing of [`OnCheckpointFailure`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` does not say what to do when a checkpoint cannot be written: stop or continue")]
+pub struct InvalidOnCheckpointFailure(String);
+
+impl FromStr for OnCheckpointFailure {
+    type Err = InvalidOnCheckpointFailure;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOnCheckpointFailure> {
+        match text {
+            "stop" => Ok(Self::Stop),
+            "continue" => Ok(Self::Continue),
+            _ => Err(InvalidOnCheckpointFailure(text.to_string())),
+        }
+    }
+}
+
+impl OnCheckpointFailure {
+    /// Passes on what the disk has not to do with, and all else under [`Stop`](Self::Stop); says the rest.
+    pub(crate) fn decide<T: Default>(self, result: Result<T, TrainError>) -> Result<T, TrainError> {
+        match (self, result) {
+            (Self::Continue, Err(error @ TrainError::File { .. })) => {
+                tracing::warn!(
+                    "{error}; the training goes on, and the next one that is due is tried again \
+                     (--on-checkpoint-failure stop ends it)"
+                );
+                Ok(T::default())
+            }
+            (_, result) => result,
+        }
+    }
+}
+
+/// The error of a checkpoint at `target` that needs so many bytes; `newest` is the one that stays.
+pub(crate) fn explain(
+    error: &io::Error,
+    target: &Path,
+    needed: u64,
+    newest: Option<Place>,
+) -> TrainError {
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    // The folder itself may be what could not be made.
+    let folder = target.ancestors().skip(1).find(|folder| folder.is_dir());
+    let left = folder.and_then(|folder| rustix::fs::statvfs(folder).ok());
+    let left = left.map_or("unknown".to_string(), |disk| {
+        mib(disk.f_bavail.saturating_mul(disk.f_frsize))
+    });
+    let newest = match newest {
+        Some(place) => format!("{place} is the newest good one"),
+        None => "there is no earlier one".to_string(),
+    };
+    match TrainError::file("writing the checkpoint", target, error) {
+        TrainError::File {
+            action,
+            path,
+            reason,
+        } => TrainError::File {
+            action,
+            path,
+            reason: format!(
+                "{reason}; it needs {}, and {left} are free; {newest}",
+                mib(needed)
+            ),
+        },
+        other => other,
+    }
+}

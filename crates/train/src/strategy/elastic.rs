@@ -1,0 +1,264 @@
+//! A training that goes on when ranks are lost or come.
+
+use std::time::Instant;
+
+use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use everburn_distributed::find_divergence;
+use serde::{Deserialize, Serialize};
+
+use super::RankLoop;
+use super::records::Recent;
+use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::error::TrainError;
+use crate::regroup::Regroup;
+use crate::report::BestEpoch;
+use crate::tally::{Report, StepCost, Tally};
+use crate::training_state::{agree_on_newest, share};
+
+/// How often in a row ranks may meet in vain.
+const FUTILE: usize = 20;
+
+/// How far a rank has come; the rank that has come furthest has the state that all go on with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Position {
+    /// Whether it remembers anything.
+    known: bool,
+    step: usize,
+    epoch: usize,
+    /// Whether all steps of the epoch are made.
+    trained: bool,
+}
+
+impl Position {
+    const NUMBERS: usize = 4;
+
+    fn numbers(self) -> [i64; Self::NUMBERS] {
+        let (known, trained) = (i64::from(self.known), i64::from(self.trained));
+        [known, self.step as i64, self.epoch as i64, trained]
+    }
+
+    fn from_numbers(numbers: &[i64]) -> Self {
+        Self {
+            known: numbers[0] > 0,
+            step: numbers[1] as usize,
+            epoch: numbers[2] as usize,
+            trained: numbers[3] > 0,
+        }
+    }
+}
+
+/// What a rank that comes needs to know besides a checkpoint.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Standing {
+    trained: Option<bool>,
+    best: Option<BestEpoch>,
+    stopped: Option<String>,
+    samples: u64,
+    cost: StepCost,
+    test: Option<(Tally, f64)>,
+    recent: Recent,
+}
+
+impl<M, I, B> RankLoop<M, I, B>
+where
+    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+    <M as InferenceStep>::Output: Report,
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    /// Whether rank 0 knows of somebody who wants to take part.
+    pub(super) fn somebody_waits(&self) -> bool {
+        let regroup = self.setup.regroup.as_ref();
+        self.is_first() && regroup.is_some_and(|regroup| regroup.somebody_waits())
+    }
+
+    /// Leaves the present group, because of `error`, for the next one. `model` is what has been learnt: it
+    /// is written down where there will be no next group.
+    pub(super) fn regroup(
+        &mut self,
+        regroup: &dyn Regroup,
+        model: &M,
+        error: &TrainError,
+    ) -> Result<(), TrainError> {
+        // Those who have not noticed yet shall come, too.
+        error.abort(&self.setup.group);
+        // Errors count ranks as the group does, and the user as the job did at its start.
+        let step = self.outcome.step;
+        tracing::warn!(
+            "after step {step}: {error}; its ranks were {:?}",
+            regroup.members()
+        );
+        self.interrupted = true;
+        self.futile += 1;
+        if self.futile > FUTILE {
+            let kept = self.write_down(model);
+            return Err(TrainError::Elastic(format!(
+                "the ranks have met {FUTILE} times without making a step together, the last time after: \
+                 {error}; {kept}"
+            )));
+        }
+        let group = match regroup.regroup(self.outcome.step, error) {
+            Ok(group) => group,
+            // The others know more.
+            Err(error @ (TrainError::JobFinished | TrainError::NotMember(_))) => return Err(error),
+            Err(no_group) => {
+                let why = match no_group {
+                    TrainError::Elastic(why) => why,
+                    error => error.to_string(),
+                };
+                let kept = self.write_down(model);
+                return Err(TrainError::Elastic(format!("{why}; {kept}")));
+            }
+        };
+        let (rank, world_size) = (group.rank(), group.world_size());
+        self.setup.group = group;
+        self.setup.train = self.setup.train.clone().on_rank(rank, world_size)?;
+        let evaluated = [&mut self.setup.validation, &mut self.setup.test];
+        for loader in evaluated.into_iter().flatten() {
+            *loader = loader.clone().on_rank(rank, world_size)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a step is finished; where ranks were lost before it, says what that has cost.
+    pub(super) fn finish_step(&mut self, step: usize) {
+        if std::mem::take(&mut self.interrupted) && self.is_first() {
+            let ranks = self.members();
+            let seconds = self.finished_at.elapsed().as_secs_f64();
+            tracing::warn!(
+                "ranks {ranks:?} have made step {step}, {seconds:.2} s after the step before"
+            );
+        }
+        self.finished_at = Instant::now();
+    }
+
+    /// Comes to terms with the other ranks of a new group: all go on from the state of the one that has come
+    /// furthest, or from the newest checkpoint where none remembers anything.
+    pub(super) fn enter(&mut self, mut model: M) -> Result<M, TrainError> {
+        let group = self.setup.group.clone();
+        self.setup.agreement.clone().check(&group)?;
+        let own = Position {
+            known: self.entered,
+            step: self.outcome.step,
+            epoch: self.outcome.epoch,
+            trained: self.outcome.trained.is_some(),
+        };
+        let all = group.all_gather(own.numbers().to_vec()).wait()?;
+        let all = all.iter().map(|numbers| Position::from_numbers(numbers));
+        let all = all.collect::<Vec<_>>();
+        let furthest = all.iter().copied().max().unwrap_or_default();
+        if !furthest.known {
+            model = self.resume_together(model)?;
+        } else if all.iter().any(|position| *position != furthest) {
+            let source = all.iter().position(|position| *position == furthest);
+            model = self.share_from(model, source.unwrap_or(0), own == furthest)?;
+        }
+        // This rank is now known to be where the others are, so it must not fall back to what it was before.
+        self.entered = true;
+        self.keep(&model)?;
+        if furthest.known && self.setup.config.compare_every > 0 {
+            // What comes next would hide a difference: all are given rank 0's parameters.
+            if let Some(found) = find_divergence(&model, &group)? {
+                model = self.mend(model, found)?;
+                self.keep(&model)?;
+            }
+        }
+        Ok(model)
+    }
+
+    /// Nobody remembers anything: the run begins, or has lost all its ranks at once.
+    fn resume_together(&mut self, model: M) -> Result<M, TrainError> {
+        let setup = &self.setup;
+        let run = setup.run.as_ref().filter(|_| self.is_first());
+        let keep = setup.config.keep_checkpoints;
+        let folder = run.map(|run| CheckpointFolder::new(run.checkpoints(), keep));
+        let mut wanted = u8::from(setup.resume_wanted);
+        if let Some(folder) = &folder {
+            folder.clean()?;
+            // Goes on from a checkpoint where there is one and some process took the place of another.
+            if wanted == 0 && !folder.places()?.is_empty() {
+                wanted = 2;
+            }
+        }
+        // Rank 0's word counts: it has the folder.
+        let flags = vec![wanted, u8::from(setup.begun_before)];
+        let flags = setup.group.all_gather(flags).wait()?;
+        let lost = flags.iter().any(|flags| flags[1] > 0);
+        let (there, wanted) = (flags[0][0] > 1, flags[0][0] == 1);
+        if !(wanted || lost && there) {
+            return Ok(model);
+        }
+        let checkpoint = agree_on_newest(&self.setup.group, folder.as_ref())?;
+        let model = self.restore(model, &checkpoint)?;
+        self.resumed_at = Some(self.outcome.step);
+        Ok(model)
+    }
+
+    /// All are given the state of rank `source`; those who have it already keep their own.
+    pub(super) fn share_from(
+        &mut self,
+        model: M,
+        source: usize,
+        has_it: bool,
+    ) -> Result<M, TrainError> {
+        let group = self.setup.group.clone();
+        let found = match group.rank() == source {
+            true => {
+                let checkpoint = self.setup.state.checkpoint(&model, None, self.progress());
+                checkpoint.map_err(|error| error.to_string())
+            }
+            false => Ok(Checkpoint::default()),
+        };
+        let checkpoint = share(&group, source, found)?;
+        let standing = Standing {
+            trained: self.outcome.trained,
+            best: self.outcome.best,
+            stopped: self.outcome.stopped.clone(),
+            samples: self.outcome.samples,
+            cost: self.outcome.cost,
+            test: self.outcome.test,
+            recent: self.recent.clone(),
+        };
+        let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
+        let standing = serde_json::to_vec(&standing).map_err(wrong)?;
+        let standing = group.all_gather_varied(standing).wait()?;
+        if has_it {
+            return Ok(model);
+        }
+        let model = self.restore(model, &checkpoint)?;
+        let standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
+        self.outcome.trained = standing.trained;
+        self.outcome.best = standing.best;
+        self.outcome.stopped = standing.stopped;
+        self.outcome.samples = standing.samples;
+        self.outcome.cost = standing.cost;
+        self.outcome.test = standing.test;
+        self.recent = standing.recent;
+        Ok(model)
+    }
+
+    /// The last thing that a rank does whose group is not to be had any more: a checkpoint, unless there is
+    /// one that has come as far. Returns where it is.
+    fn write_down(&self, model: &M) -> String {
+        let Some(run) = &self.setup.run else {
+            return "this rank has no run directory to leave a checkpoint in".to_string();
+        };
+        let folder = CheckpointFolder::new(run.checkpoints(), self.setup.config.keep_checkpoints);
+        let progress: Progress = self.progress();
+        let place = progress.place();
+        // Several ranks that are left have the same state, and may come here together.
+        let written = run.with_lock(".last-checkpoint", || {
+            if folder.places()?.contains(&place) {
+                return Ok(());
+            }
+            let checkpoint = self.setup.state.checkpoint(model, None, progress)?;
+            folder.save(&checkpoint).map(drop)
+        });
+        let step = self.outcome.step;
+        match written {
+            Ok(()) => format!("step {step} is in the checkpoint {place}: --resume goes on from it"),
+            Err(error) => format!("a last checkpoint of step {step} could not be written: {error}"),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What `--chaos` does to a rank.
+
+use burn::module::{ModuleMapper, Param};
+use burn::prelude::*;
+use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::RankLoop;
+use crate::chaos::Fault;
+use crate::tally::Report;
+
+impl<M, I, B> RankLoop<M, I, B>
+where
+    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+    <M as InferenceStep>::Output: Report,
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    /// What happens at the beginning of step `step`. Each fault happens once, also where the step is made
+    /// again.
+    pub(super) fn suffer(&mut self, step: usize) {
+        let again = std::mem::replace(&mut self.suffered, step) >= step;
+        for fault in self.faults_at(step) {
+            if again && !matches!(fault, Fault::Slow(..)) {
+                continue;
+            }
+            match fault {
+                Fault::Kill(rank) => {
+                    tracing::warn!("chaos: rank {rank} is killed at step {step}");
+                    signal(Signal::KILL);
+                }
+                Fault::Stall(rank) => {
+                    tracing::warn!("chaos: rank {rank} is stopped at step {step}");
+                    signal(Signal::STOP);
+                }
+                Fault::Slow(_, by) => std::thread::sleep(by),
+                Fault::Drop(one, other) => {
+                    let members = self.members();
+                    let own = members[self.setup.group.rank()];
+                    let peer = if own == one { other } else { one };
+                    if let Some(peer) = members.iter().position(|member| *member == peer) {
+                        tracing::warn!("chaos: rank {one} loses rank {other} at step {step}");
+                        self.setup.group.break_connection(peer);
+                    }
+                }
+                Fault::Corrupt(_) => {}
+            }
+        }
+    }
+
+    /// The model with a number changed, where that is asked for after step `step`.
+    pub(super) fn corrupt(&self, model: M, step: usize) -> M {
+        let corrupts = |fault: &Fault| matches!(fault, Fault::Corrupt(_));
+        if !self.faults_at(step).iter().any(corrupts) {
+            return model;
+        }
+        tracing::warn!("chaos: a parameter changes after step {step}");
+        model.map(&mut FirstNumber { done: false })
+    }
+
+    fn faults_at(&self, step: usize) -> Vec<Fault> {
+        let chaos = &self.setup.config.chaos;
+        if chaos.is_none() || self.setup.begun_before {
+            return Vec::new();
+        }
+        let own = self.members()[self.setup.group.rank()];
+        chaos.at(step, own).collect()
+    }
+}
+
+/// To this process.
+fn signal(signal: Signal) {
+    if let Err(error) = kill_process(getpid(), signal) {
+        tracing::error!("chaos: {error}");
+    }
+}
+
+/// Doubles the first number of the first trained tensor, or makes it 1 if it is 0.
+struct FirstNumber {
+    done: bool,
+}
+
+impl ModuleMapper for FirstNumber {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.done || !param.is_require_grad() {
+            return param;
+        }
+        self.done = true;
+        param.map(|tensor| {
+            let device = tensor.device();
+            let trained = tensor.is_require_grad();
+            let first = tensor.dims().map(|_| 0..1);
+            let plain = tensor.without_autodiff();
+            let old = plain.clone().slice(first.clone());
+            let changed = old.clone() + old.clone().equal_elem(0.0).float() + old;
+            let values = plain.slice_assign(first, changed).into_data();
+            Tensor::from_data(values, &device).set_require_grad(trained)
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! The guard that finds replicas which are no longer equal.
+
+use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use everburn_distributed::{Buffers, Ddp, Divergence};
+
+use super::RankLoop;
+use crate::divergence::OnDivergence;
+use crate::error::TrainError;
+use crate::tally::{Report, Tally};
+
+impl<M, I, B> RankLoop<M, I, B>
+where
+    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+    <M as InferenceStep>::Output: Report,
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    /// Compares the parameters of all ranks, after a step of which `tally` tells or after an epoch, and mends
+    /// or refuses what differs. Where it has mended, it fails with [`TrainError::Repaired`], for which the
+    /// ranks begin anew with what is kept.
+    pub(super) fn compare(
+        &mut self,
+        model: M,
+        ddp: &Ddp,
+        tally: Option<&Tally>,
+    ) -> Result<M, TrainError> {
+        let Some(found) = ddp.find_divergence(&model)? else {
+            return Ok(model);
+        };
+        let model = self.mend(model, found)?;
+        if let Some(tally) = tally {
+            self.hash(&model, self.outcome.step, tally)?;
+        }
+        // A restored model has parameters of its own, which another `Ddp` has to know.
+        self.kept = Some((model.clone(), Buffers::read(&model)?));
+        Err(TrainError::Repaired)
+    }
+
+    /// Gives the ranks that differ from most others the state of those, if that is wanted and can be.
+    pub(super) fn mend(&mut self, model: M, found: Divergence) -> Result<M, TrainError> {
+        let Divergence {
+            ranks,
+            parameter,
+            trusted,
+        } = found;
+        let step = self.outcome.step;
+        let may_repair =
+            self.setup.config.on_divergence == OnDivergence::Repair && self.setup.over.is_none();
+        let group = &self.setup.group;
+        let (Some(source), true) = (trusted, may_repair) else {
+            let members = self.members();
+            return Err(TrainError::Diverged {
+                ranks: ranks.into_iter().map(|rank| members[rank]).collect(),
+                parameter,
+                step,
+            });
+        };
+        let has_it = !ranks.contains(&group.rank());
+        if !has_it || self.is_first() {
+            let members = self.members();
+            let ranks = ranks.iter().map(|rank| members[*rank]).collect::<Vec<_>>();
+            tracing::warn!(
+                "after step {step}, `{parameter}` of rank {ranks:?} differed from the other ranks'; it is \
+                 given the state of rank {}",
+                members[source]
+            );
+        }
+        self.share_from(model, source, has_it)
+    }
+
+    /// The number by which the user knows each rank.
+    pub(super) fn members(&self) -> Vec<usize> {
+        match &self.setup.regroup {
+            Some(regroup) => regroup.members(),
+            None => (0..self.setup.group.world_size()).collect(),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! A training that loses ranks, and is joined by others, learns what an undisturbed one learns.
+//!
+//! Ranks are threads here; with processes, which are killed and stopped, see `tests/tests/elastic.rs`.
+
+mod lost;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::module::Module;
+use burn::prelude::*;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
+use everburn_collectives::elastic::{ElasticOptions, Membership, Overseer};
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_collectives::watch::WatchOptions;
+use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
+use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_train::{
+    Classifier, ElasticGroup, Regroup, RunDirectory, TrainError, Trainer, TrainingConfig,
+    TrainingData, TrainingReport,
+};
+
+/// No test waits as long as this.
+const LONG: Duration = Duration::from_secs(60);
+
+type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+
+/// Samples of which the reading number `fails_at` fails, counted over all that are read for training.
+struct Failing {
+    samples: Arc<dyn Dataset<ImageItem>>,
+    reads: AtomicUsize,
+    fails_at: usize,
+    /// Called before each reading.
+    before: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+impl Dataset<ImageItem> for Failing {
+    fn get(&self, index: usize) -> Result<ImageItem, DatasetError> {
+        let read = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        (self.before)(read);
+        if read == self.fails_at {
+            return Err(DatasetError::new(std::io::Error::other(
+                "the disk is broken",
+            )));
+        }
+        self.samples.get(index)
+    }
+
+    fn len(&self) -> usize {
+        self.samples.len()
+    }
+}
+
+fn images(fails_at: usize, before: impl Fn(usize) + Send + Sync + 'static) -> Images {
+    let digits = SyntheticDigits::new(5);
+    TrainingData {
+        train: Arc::new(Failing {
+            samples: Arc::new(digits.generate(Split::Train, 63).unwrap()),
+            reads: AtomicUsize::new(0),
+            fails_at,
+            before: Box::new(before),
+        }),
+        test: Arc::new(digits.generate(Split::Test, 37).unwrap()),
+        batcher: Arc::new(ImageBatcher::unit()),
+        name: "digits".to_string(),
+        fingerprint: String::new(),
+        origin: "generated".to_string(),
+    }
+}
+
+fn sound() -> Images {
+    images(usize::MAX, |_| {})
+}
+
+fn config() -> TrainingConfig {
+    TrainingConfig {
+        epochs: 3,
+        batch_size: 20,
+        virtual_ranks: Some(4),
+        hash_every: Some(1),
+        log_every: 1,
+        validation_samples: Some(21),
+        ..TrainingConfig::default()
+    }
+}
+
+/// Always of the same numbers: they are drawn once.
+fn model() -> Classifier<Mlp, 4> {
+    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
+    let config = MlpConfig::new();
+    let model = config.init(&Device::flex());
+    let weights = WEIGHTS.get_or_init(|| {
+        let record = model.clone().into_record().into_bytes();
+        record.unwrap().to_vec()
+    });
+    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
+    Classifier::of_blocks(model.try_load_record(record.unwrap()).unwrap())
+}
+
+fn hashes(folder: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(folder.join("hashes.jsonl")).unwrap();
+    text.lines().map(ToString::to_string).collect()
+}
+
+fn metrics_without_times(folder: &Path) -> Vec<(String, u64, String)> {
+    let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let kind = line["kind"].as_str().unwrap().to_string();
+        (
+            kind,
+            line["step"].as_u64().unwrap(),
+            line["loss"].to_string(),
+        )
+    });
+    lines.collect()
+}
+
+/// What one rank learns when nothing happens.
+fn undisturbed() -> (Vec<String>, Vec<(String, u64, String)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let trainer = Trainer {
+        run: Some(RunDirectory::create(folder.path()).unwrap()),
+        ..Trainer::new(config(), group)
+    };
+    trainer.fit(model(), &sound()).unwrap();
+    (hashes(folder.path()), metrics_without_times(folder.path()))
+}
+
+/// The processes of a job, as a launcher sees them.
+struct Job<'a> {
+    store: SharedStore,
+    folder: &'a Path,
+    /// How many ranks must be there, and how many can.
+    range: (usize, usize),
+    config: TrainingConfig,
+}
+
+/// What a rank's groups are put into.
+type Around<'a> = &'a dyn Fn(ElasticGroup) -> Arc<dyn Regroup>;
+
+impl Job<'_> {
+    fn options(&self, slot: usize, incarnation: u64) -> ElasticOptions {
+        ElasticOptions {
+            patience: LONG,
+            wait_for_min: Duration::from_secs(2),
+            ..ElasticOptions::new(self.range, slot, incarnation)
+        }
+    }
+
+    /// A rank from its start to its end, which the launcher sees.
+    fn rank(&self, slot: usize, data: &Images) -> Result<TrainingReport, TrainError> {
+        self.rank_with(slot, data, model(), &|group| Arc::new(group))
+    }
+
+    fn rank_with(
+        &self,
+        slot: usize,
+        data: &Images,
+        model: Classifier<Mlp, 4>,
+        around: Around<'_>,
+    ) -> Result<TrainingReport, TrainError> {
+        let overseer = Overseer::new(self.store.clone());
+        let incarnation = overseer.next_incarnation(slot).unwrap();
+        let result = self.train(slot, incarnation, data, model, around);
+        if result.is_err() {
+            overseer.note_end(slot, incarnation).unwrap();
+        }
+        result
+    }
+
+    fn train(
+        &self,
+        slot: usize,
+        incarnation: u64,
+        data: &Images,
+        model: Classifier<Mlp, 4>,
+        around: Around<'_>,
+    ) -> Result<TrainingReport, TrainError> {
+        let options = self.options(slot, incarnation);
+        let address = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let membership = Membership::over(self.store.clone(), address, LONG, options)?;
+        let options = GroupOptions {
+            timeout: Some(LONG),
+            ..GroupOptions::default()
+        };
+        let watch = WatchOptions::default();
+        let group = ElasticGroup::form(membership, options, Some(watch), Box::new(|_| None))?;
+        let trainer = Trainer {
+            run: Some(RunDirectory::create(self.folder)?),
+            begun_before: incarnation > 1,
+            ..Trainer::new(self.config.clone(), group.group())
+        };
+        let trainer = Trainer {
+            regroup: Some(around(group)),
+            ..trainer
+        };
+        let (_, report) = trainer.fit(model, data)?;
+        Ok(report)
+    }
+}
+
+/// The folder of a run that another can go on with.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunDirectory::create(folder.path()).unwrap();
+    run.write_config(&config()).unwrap();
+    folder
+}
+
+fn failed(result: &Result<TrainingReport, TrainError>) -> String {
+    result.as_ref().unwrap_err().to_string()
+}
+
+#[test]
+fn the_others_go_on_without_a_rank_that_fails_whichever_it_is() {
+    let (expected_hashes, expected_metrics) = undisturbed();
+    // A rank reads a third of each batch: the first step, one in the middle, and one of another epoch.
+    for (failing, fails_at) in [(2, 1), (1, 9), (0, 9), (0, 20)] {
+        let folder = folder();
+        let job = Job {
+            store: Arc::new(HashStore::new()),
+            folder: folder.path(),
+            range: (2, 3),
+            config: config(),
+        };
+        let results = std::thread::scope(|scope| {
+            let ranks = [0, 1, 2].map(|slot| {
+                let job = &job;
+                let fails_at = if slot == failing {
+                    fails_at
+                } else {
+                    usize::MAX
+                };
+                scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
+            });
+            ranks.map(|rank| rank.join().unwrap())
+        });
+        for (slot, result) in results.iter().enumerate() {
+            match slot == failing {
+                true => assert!(failed(result).contains("the disk is broken")),
+                false => assert_eq!(result.as_ref().unwrap().world_size, 2),
+            }
+        }
+        assert_eq!(hashes(folder.path()), expected_hashes, "without {failing}");
+        let metrics = metrics_without_times(folder.path());
+        assert_eq!(metrics, expected_metrics, "without {failing}");
+    }
+}
+
+#[test]
+fn a_rank_that_comes_back_learns_what_the_others_know() {
+    let (expected, _) = undisturbed();
+    let folder = folder();
+    let store: SharedStore = Arc::new(HashStore::new());
+    let job = Job {
+        store: store.clone(),
+        folder: folder.path(),
+        range: (2, 3),
+        config: config(),
+    };
+    // Rank 0 does not read on in the second epoch before the newcomer stands at the door.
+    let wait = move |read: usize| {
+        if read == 24 {
+            store
+                .wait_within(&["everburn/elastic/3/joined/2"], LONG)
+                .unwrap();
+        }
+        if read > 24 {
+            // Nor faster than the members look for who is at the door.
+            let moment = Duration::from_millis(100);
+            drop(store.wait_within(&["everburn/elastic/3/closed"], moment));
+        }
+    };
+    let (results, again) = std::thread::scope(|scope| {
+        let (job, waiting) = (&job, images(usize::MAX, wait));
+        let first = scope.spawn(move || job.rank(0, &waiting));
+        let second = scope.spawn(move || job.rank(1, &sound()));
+        let third = scope.spawn(move || {
+            assert!(failed(&job.rank(2, &images(3, |_| {}))).contains("the disk is broken"));
+            // Not before the others have gone on without it.
+            job.store
+                .wait_within(&["everburn/elastic/2/closed"], LONG)
+                .unwrap();
+            job.rank(2, &sound())
+        });
+        let results = [first, second].map(|rank| rank.join().unwrap().unwrap());
+        (results, third.join().unwrap().unwrap())
+    });
+    for report in [&results[0], &results[1], &again] {
+        assert_eq!(report.world_size, 3);
+        assert_eq!(report.test_loss, results[0].test_loss);
+        assert_eq!(report.steps, expected.len());
+    }
+    assert_eq!(hashes(folder.path()), expected);
+}
+
+#[test]
+fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
+    let (expected, _) = undisturbed();
+    let folder = folder();
+    let job = Job {
+        store: Arc::new(HashStore::new()),
+        folder: folder.path(),
+        range: (3, 3),
+        config: config(),
+    };
+    let results = std::thread::scope(|scope| {
+        let ranks = [0, 1, 2].map(|slot| {
+            let job = &job;
+            let fails_at = if slot == 1 { 9 } else { usize::MAX };
+            scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
+        });
+        ranks.map(|rank| rank.join().unwrap())
+    });
+    for slot in [0, 2] {
+        let error = failed(&results[slot]);
+        assert!(error.contains("cannot go on"), "{error}");
+        assert!(error.contains("--resume goes on from it"), "{error}");
+    }
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let trainer = Trainer {
+        run: Some(RunDirectory::open(folder.path()).unwrap()),
+        resume: true,
+        ..Trainer::new(config(), group)
+    };
+    trainer.fit(model(), &sound()).unwrap();
+    assert_eq!(hashes(folder.path()), expected);
+}

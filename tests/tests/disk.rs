@@ -1,0 +1,173 @@
+//! Disks that do not take a checkpoint.
+
+use std::path::Path;
+use std::process::Command;
+
+use everburn_tests::{Ended, Everburn, Run, skip};
+
+/// What the test process prepares before it becomes everburn, in a name space of mounts that ends with it.
+/// `$1` and so on are everburn's arguments; the run directory is `run`, and is kept in `kept`.
+fn behind(folder: &Path, prepare: &str, flags: &[&str]) -> Ended {
+    let script = format!(
+        "set -e; mkdir run; {prepare}; set +e; \"$0\" \"$@\"; code=$?; cp -r run kept; exit $code"
+    );
+    let command = Everburn::train(folder, "mlp")
+        .args(["--run-dir", "run"])
+        .args(flags);
+    let arguments = ["--mount", "sh", "-c", &script];
+    command.by(folder, Path::new("unshare"), arguments).run()
+}
+
+/// Whether file systems can be mounted where no other process sees them.
+fn can_mount(test: &str) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let tried = Command::new("unshare")
+        .args(["--mount", "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+        .arg(folder.path())
+        .output();
+    let can = tried.as_ref().is_ok_and(|output| output.status.success());
+    if !can {
+        skip(
+            test,
+            "no file system can be mounted here; it takes root and `unshare`",
+        );
+    }
+    can
+}
+
+/// How many bytes a checkpoint of an undisturbed run has, and how many the model of it.
+fn sizes() -> (u64, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "1", "--run-dir", "run"];
+    Everburn::train(folder.path(), "mlp")
+        .args(flags)
+        .run()
+        .succeeded();
+    let run = Run::new(folder.path().join("run"));
+    let files = std::fs::read_dir(run.checkpoint(1)).unwrap();
+    let whole = files
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum();
+    let model = std::fs::metadata(run.checkpoint(1).join("model.safetensors"));
+    (whole, model.unwrap().len())
+}
+
+/// The names in a run's folder of checkpoints, unfinished ones included.
+fn checkpoints(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.join("kept/checkpoints")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names = names.collect::<Vec<_>>();
+    names.sort();
+    names
+}
+
+#[test]
+fn on_a_full_disk_the_training_goes_on_and_the_earlier_checkpoint_stays() {
+    let test = "a full disk";
+    if !can_mount(test) {
+        return;
+    }
+    // Room for one checkpoint and the model at the end, not for two checkpoints.
+    let kib = (sizes().0 * 8 / 5) / 1024 + 64;
+    let mount = format!("mount -t tmpfs -o size={kib}k tmpfs run");
+    let folder = tempfile::tempdir().unwrap();
+    let ended = behind(folder.path(), &mount, &["--epochs", "3"]).succeeded();
+    for epoch in ["epoch-0002", "epoch-0003"] {
+        let failed =
+            format!("writing the checkpoint run/checkpoints/{epoch} failed: No space left");
+        assert!(ended.stderr.contains(&failed), "{ended}");
+    }
+    for part in [
+        "it needs ",
+        "MiB are free",
+        "epoch-0001 is the newest good one",
+        "goes on",
+    ] {
+        assert!(ended.stderr.contains(part), "{part}: {ended}");
+    }
+    assert_eq!(checkpoints(folder.path()), ["epoch-0001"], "{ended}");
+    let kept = Run::new(folder.path().join("kept"));
+    assert_eq!(kept.epochs(), 3);
+    assert!(kept.path.join("model.safetensors").is_file());
+    // The earlier one is good: the run goes on from it where there is space.
+    let arguments = ["train", "--resume", "--run-dir", "kept"];
+    let resumed = Everburn::new(folder.path(), arguments).run().succeeded();
+    assert!(
+        resumed
+            .stderr
+            .contains("resuming from kept/checkpoints/epoch-0001"),
+        "{resumed}"
+    );
+    assert_eq!(checkpoints(folder.path()).last().unwrap(), "epoch-0003");
+}
+
+#[test]
+fn on_a_full_disk_the_training_stops_where_that_is_wanted() {
+    let test = "a full disk that ends the training";
+    if !can_mount(test) {
+        return;
+    }
+    let kib = (sizes().0 * 8 / 5) / 1024 + 64;
+    let mount = format!("mount -t tmpfs -o size={kib}k tmpfs run");
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "50", "--on-checkpoint-failure", "stop"];
+    let ended = behind(folder.path(), &mount, &flags);
+    ended.failed_with(
+        2,
+        &[
+            "writing the checkpoint run/checkpoints/epoch-0002 failed: No space left",
+            "epoch-0001 is the newest good one",
+        ],
+    );
+    assert_eq!(checkpoints(folder.path()), ["epoch-0001"], "{ended}");
+    assert!(Run::new(folder.path().join("kept")).epochs() < 5, "{ended}");
+}
+
+#[test]
+fn a_folder_that_is_read_only_is_named_and_the_training_goes_on() {
+    let test = "a read-only folder";
+    if !can_mount(test) {
+        return;
+    }
+    let mount = "mkdir run/checkpoints && mount -t tmpfs -o ro tmpfs run/checkpoints";
+    let folder = tempfile::tempdir().unwrap();
+    let ended = behind(folder.path(), mount, &["--epochs", "2"]).succeeded();
+    let failed = "writing the checkpoint run/checkpoints/epoch-0001 failed: Read-only file system";
+    for part in [
+        failed,
+        "there is no earlier one",
+        "choose another --run-dir",
+    ] {
+        assert!(ended.stderr.contains(part), "{part}: {ended}");
+    }
+    let kept = Run::new(folder.path().join("kept"));
+    assert_eq!(kept.epochs(), 2);
+    assert!(kept.path.join("model.safetensors").is_file());
+
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "50", "--on-checkpoint-failure", "stop"];
+    let ended = behind(folder.path(), mount, &flags);
+    ended.failed_with(2, &[failed]);
+}
+
+/// What works where nothing can be mounted: a limit on the length of files, between the model's and that of
+/// the optimizer's state, which is twice as long.
+#[test]
+fn where_files_may_not_be_so_long_the_training_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let blocks = sizes().1 * 3 / 2 / 512;
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let ended = Everburn::train(folder.path(), "mlp")
+        .args(["--run-dir", "kept", "--epochs", "2"])
+        .by(folder.path(), Path::new("dash"), ["-c", &script])
+        .run()
+        .succeeded();
+    let failed = "writing the checkpoint kept/checkpoints/epoch-0002 failed: File too large";
+    assert!(ended.stderr.contains(failed), "{ended}");
+    assert_eq!(
+        checkpoints(folder.path()),
+        [""; 0],
+        "nothing unfinished is left: {ended}"
+    );
+    assert!(folder.path().join("kept/model.safetensors").is_file());
+}

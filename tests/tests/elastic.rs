@@ -1,0 +1,282 @@
+//! Processes of ranks are killed, stopped and cut off, and the training goes on without a difference.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port};
+use rustix::process::Signal;
+
+const STEPS: usize = 30;
+
+/// A training of a net with batch norms and dropout, of so many steps that a rank can come back.
+fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
+    let steps = STEPS.to_string();
+    Everburn::new(folder, ["train", "mnist-bn", "--data", "synthetic"])
+        .args(["--train-samples", "400", "--test-samples", "40"])
+        .args(["--batch-size", "24", "--epochs", "9", "--steps", &steps])
+        .args([
+            "--virtual-ranks",
+            "3",
+            "--hash-every",
+            "1",
+            "--run-dir",
+            name,
+        ])
+        .args(flags)
+}
+
+fn hashes(folder: &Path, name: &str) -> Vec<String> {
+    let text = Run::new(folder.join(name)).text("hashes.jsonl");
+    text.lines().map(ToString::to_string).collect()
+}
+
+/// What one rank learns when nothing happens.
+fn undisturbed(folder: &Path) -> Vec<String> {
+    train(folder, "undisturbed", &[]).run().succeeded();
+    let hashes = hashes(folder, "undisturbed");
+    assert_eq!(hashes.len(), STEPS);
+    hashes
+}
+
+fn disturbed(folder: &Path, name: &str, chaos: &str, more: &[&str]) -> Ended {
+    train(
+        folder,
+        name,
+        &["--ranks", "3", "--elastic", "2:3", "--chaos", chaos],
+    )
+    .args(["--heartbeat-timeout", "2", "--checkpoint-every", "5steps"])
+    .args(more)
+    .run()
+}
+
+fn steps_of_checkpoints(run: &Run) -> BTreeSet<u64> {
+    let folders = std::fs::read_dir(run.path.join("checkpoints")).unwrap();
+    let steps = folders.map(|folder| {
+        let manifest = std::fs::read_to_string(folder.unwrap().path().join("manifest.json"));
+        let manifest: serde_json::Value = serde_json::from_str(&manifest.unwrap()).unwrap();
+        manifest["progress"]["step"].as_u64().unwrap()
+    });
+    steps.collect()
+}
+
+#[test]
+fn whoever_is_killed_stopped_or_cut_off_the_same_is_learnt() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = undisturbed(folder.path());
+    let chaoses = [
+        ("kill=2@step:7", "auto"),
+        // While it writes the checkpoint of step 10.
+        ("kill=0@step:11", "tcp"),
+        ("stall=1@step:9", "auto"),
+        ("drop=0-2@step:5", "tcp"),
+        ("drop=1-2@step:5", "shm"),
+        // In the first step, and twice.
+        ("kill=1@step:1,kill=0@step:20", "auto"),
+    ];
+    for (number, (chaos, transport)) in chaoses.into_iter().enumerate() {
+        let name = format!("run-{number}");
+        let flags = ["--transport", transport, "--keep-checkpoints", "99"];
+        let ended = disturbed(folder.path(), &name, chaos, &flags).succeeded();
+        assert!(ended.stderr.contains("have made step"), "{chaos}: {ended}");
+        assert_eq!(hashes(folder.path(), &name), expected, "{chaos}: {ended}");
+        let run = Run::new(folder.path().join(&name));
+        assert_eq!(run.number("steps"), STEPS as f64, "{chaos}");
+        if chaos == "kill=0@step:11" {
+            let steps = steps_of_checkpoints(&run);
+            assert!(steps.contains(&10), "{steps:?}: {ended}");
+        }
+    }
+}
+
+#[test]
+fn too_few_ranks_end_with_an_error_and_a_checkpoint_that_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = undisturbed(folder.path());
+    let chaos = "kill=1@step:11,kill=2@step:11";
+    let ended = disturbed(folder.path(), "run", chaos, &["--max-restarts", "0"]);
+    assert_ne!(ended.code(), 0, "{ended}");
+    for message in ["cannot go on", "--resume", "rank 1", "SIGKILL"] {
+        assert!(ended.stderr.contains(message), "{message}: {ended}");
+    }
+    let again = ["train", "--resume", "--run-dir", "run", "--ranks", "2"];
+    Everburn::new(folder.path(), again).run().succeeded();
+    assert_eq!(hashes(folder.path(), "run"), expected);
+}
+
+#[test]
+fn a_changed_parameter_is_found_named_and_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--ranks",
+        "3",
+        "--compare-every",
+        "1",
+        "--chaos",
+        "corrupt=1@step:7",
+    ];
+    let ended = train(folder.path(), "stops", &flags).run();
+    assert_ne!(ended.code(), 0, "{ended}");
+    for message in ["after step 7", "of rank 1 differs", "weight"] {
+        assert!(ended.stderr.contains(message), "{message}: {ended}");
+    }
+    // An elastic job does not try again what would come to the same.
+    let ended = train(folder.path(), "elastic", &flags)
+        .args(["--elastic", "1:3"])
+        .run();
+    assert_eq!(ended.code(), 78, "{ended}");
+    assert!(
+        ended.stderr.contains("the same would happen again"),
+        "{ended}"
+    );
+    let expected = undisturbed(folder.path());
+    let ended = train(folder.path(), "mended", &flags)
+        .args(["--on-divergence", "repair"])
+        .run()
+        .succeeded();
+    assert!(
+        ended.stderr.contains("given the state of rank 0"),
+        "{ended}"
+    );
+    assert_eq!(hashes(folder.path(), "mended"), expected);
+    // Two ranks cannot tell who of them is right.
+    let flags = [
+        "--ranks",
+        "2",
+        "--compare-every",
+        "1",
+        "--on-divergence",
+        "repair",
+    ];
+    let ended = train(folder.path(), "undecided", &flags)
+        .args(["--chaos", "corrupt=1@step:7"])
+        .run();
+    assert_ne!(ended.code(), 0, "{ended}");
+}
+
+#[test]
+fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = train(folder.path(), "run", &["--ranks", "3"])
+        .args(["--chaos", "stall=1@step:7", "--timeout", "5"])
+        .run();
+    assert_eq!(ended.code(), 76, "{ended}");
+    let named = ended.stderr.matches("rank 1 stalled at step 7").count();
+    assert!(named >= 2, "both of the others report: {ended}");
+    for message in [
+        "all_gather_varied",
+        "in which ranks 0, 2 waited for it",
+        "the last lines of rank 1's log",
+        "| ",
+        "is stopped at step 7",
+    ] {
+        assert!(ended.stderr.contains(message), "{message}: {ended}");
+    }
+}
+
+/// Whether somebody else had taken the port that was free a moment before.
+fn lost_the_port(ended: &Ended) -> bool {
+    let error = ended.stderr.to_lowercase();
+    error.contains("port in use") || error.contains("address already in use")
+}
+
+/// Waits until the ranks of machine 0 say that those of `ranks` have made a step together.
+fn wait_for_step_of(job: &mut Job, run: &Run, ranks: &str) {
+    let (log, said) = (run.clone(), format!("ranks {ranks} have made step"));
+    job.wait_for(&said.clone(), move || {
+        log.text_if_there("logs/rank-0.log").contains(&said)
+    });
+}
+
+#[test]
+fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--schedule",
+        "constant",
+        "--epochs",
+        "100000",
+        "--steps",
+        "100000",
+    ];
+    let machine = |node: &str, port: u16| {
+        train(folder.path(), "run", &flags)
+            .args([
+                "--ranks",
+                "1",
+                "--nodes",
+                "2",
+                "--node-rank",
+                node,
+                "--elastic",
+                "1:2",
+            ])
+            .args(["--rendezvous", &format!("127.0.0.1:{port}")])
+            .start()
+    };
+    let run = Run::new(folder.path().join("run"));
+    let ended = on_a_free_port(|port| {
+        let mut first = machine("0", port);
+        let second = machine("1", port);
+        let recorded = run.clone();
+        let began = first.holds_before_its_end("five steps", move || {
+            recorded.text_if_there("hashes.jsonl").lines().count() >= 5
+        });
+        if !began {
+            let ended = first.wait();
+            assert!(lost_the_port(&ended), "{ended}");
+            return None;
+        }
+        second.signal(Signal::KILL);
+        second.wait();
+        wait_for_step_of(&mut first, &run, "[0]");
+        let again = machine("1", port);
+        wait_for_step_of(&mut first, &run, "[0, 1]");
+        first.signal(Signal::INT);
+        let ended = [first.wait(), again.wait()];
+        Some(ended)
+    });
+    assert_eq!(ended[0].code(), 130, "{}", ended[0]);
+    let hashes = hashes(folder.path(), "run");
+    let steps = hashes.len().to_string();
+    train(folder.path(), "undisturbed", &flags)
+        .args(["--steps", &steps])
+        .run()
+        .succeeded();
+    let text = Run::new(folder.path().join("undisturbed")).text("hashes.jsonl");
+    assert_eq!(text.lines().collect::<Vec<_>>(), hashes);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |flags: &[&str], message: &str| {
+        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
+            .args(flags)
+            .run();
+        ended.failed_with(2, &[message]);
+    };
+    refused(&["--ranks", "2", "--elastic", "0:2"], "at least 1 rank");
+    refused(
+        &["--ranks", "2", "--elastic", "2:1"],
+        "the smaller number comes first",
+    );
+    refused(&["--ranks", "2", "--elastic", "1:4"], "--elastic 1:2");
+    refused(&["--ranks", "2", "--elastic", "two"], "MIN:MAX");
+    refused(
+        &[
+            "--ranks",
+            "2",
+            "--elastic",
+            "1:2",
+            "--strategy",
+            "data-parallel",
+        ],
+        "--strategy",
+    );
+    refused(
+        &["--ranks", "2", "--elastic", "1:2", "--pipeline", "2"],
+        "--pipeline",
+    );
+    refused(&["--ranks", "2", "--chaos", "kill=2@step:1"], "rank 2");
+    refused(&["--ranks", "2", "--chaos", "melt=1@step:1"], "no fault");
+}

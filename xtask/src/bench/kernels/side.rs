@@ -1,0 +1,208 @@
+//! One of the two that measure: a process that times the rows it is told.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::options::Row;
+use crate::bench::process::{Children, Failure, forget_ranks};
+use crate::bench::pytorch::Pytorch;
+use crate::bench::team::Team;
+use crate::binary::keep_freed_memory;
+use crate::cargo::root;
+
+const SCRIPT: &str = "xtask/peers/pytorch_layers.py";
+
+/// Ours: layers as a model of Burn has them.
+pub(super) fn ours(everburn: &Path, threads: usize) -> Command {
+    let mut command = Command::new(everburn);
+    command.arg("bench-kernels");
+    with_threads(command, threads)
+}
+
+/// The peer's.
+pub(super) fn pytorch(pytorch: &Pytorch, threads: usize) -> Command {
+    let mut command = Command::new(pytorch.python());
+    command
+        .arg(root().join(SCRIPT))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    with_threads(command, threads)
+}
+
+/// Both sides keep what they free: what is compared is arithmetic, not the allocator.
+fn with_threads(mut command: Command, threads: usize) -> Command {
+    forget_ranks(&mut command);
+    keep_freed_memory(&mut command);
+    command.arg("--threads").arg(threads.to_string());
+    command
+}
+
+/// A process that measures with a fixed number of threads.
+pub(super) struct Side<'a> {
+    pub(super) name: String,
+    threads: usize,
+    team: Team<'a>,
+}
+
+/// What a side tells of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Answer {
+    /// Of the median call.
+    pub(super) microseconds: f64,
+    /// The mean size of the numbers of each tensor that came out; empty where none was asked for.
+    pub(super) check: Vec<f64>,
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn start(
+        children: &'a Children,
+        name: &str,
+        command: Command,
+        threads: usize,
+        folder: &Path,
+    ) -> Result<Self, Failure> {
+        let plural = if threads == 1 { "" } else { "s" };
+        let name = format!("{name} with {threads} thread{plural}");
+        let team = Team::start(children, name.clone(), vec![command], folder)?;
+        Ok(Self {
+            name,
+            threads,
+            team,
+        })
+    }
+
+    pub(super) fn measure(
+        &mut self,
+        row: &Row,
+        order: &Value,
+        patience: Duration,
+    ) -> Result<Answer, Failure> {
+        let answers = self
+            .team
+            .ask(order, patience)
+            .map_err(|failure| match failure {
+                Failure::Failed(what) => Failure::Failed(format!("{}: {what}", row.full_name())),
+                other => other,
+            })?;
+        let answer = answers.first().unwrap_or(&Value::Null);
+        Answer::parse(answer, self.threads).map_err(|what| {
+            Failure::new(format!(
+                "{}, {}: {what}: {answer}",
+                self.name,
+                row.full_name()
+            ))
+        })
+    }
+
+    pub(super) fn finish(self, patience: Duration) -> Result<(), Failure> {
+        self.team.finish(patience).map(drop)
+    }
+}
+
+impl Answer {
+    fn parse(answer: &Value, threads: usize) -> Result<Self, &'static str> {
+        if answer["threads"].as_u64() != Some(threads as u64) {
+            return Err("it has measured with another number of threads");
+        }
+        let microseconds = answer["microseconds"].as_f64();
+        let check = match &answer["check"] {
+            Value::Null => Some(Vec::new()),
+            Value::Array(numbers) => numbers.iter().map(Value::as_f64).collect(),
+            _ => None,
+        };
+        Ok(Self {
+            microseconds: microseconds
+                .filter(|time| time.is_finite() && *time > 0.0)
+                .ok_or("no positive `microseconds`")?,
+            check: check.ok_or("`check` is no list of numbers")?,
+        })
+    }
+
+    /// A layer that computes something else may be fast: both sides' results must agree.
+    pub(super) fn compare(&self, other: &Self, row: &Row) -> Result<(), Failure> {
+        let near =
+            |(a, b): (&f64, &f64)| (a - b).abs() <= row.layer.tolerance() * a.abs().max(b.abs());
+        let as_many = self.check.len() == other.check.len();
+        if as_many && self.check.iter().zip(&other.check).all(near) {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "{}: the two sides compute different things; the mean sizes of output and gradients are {:?} \
+             and {:?}",
+            row.full_name(),
+            self.check,
+            other.check
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::layer::{Layer, Pass};
+    use super::*;
+
+    #[test]
+    fn an_answer_is_of_the_threads_that_were_asked_for() {
+        let line = json!({ "microseconds": 5.5, "threads": 2, "check": [1.0, 0.5] });
+        let answer = Answer::parse(&line, 2).unwrap();
+        assert_eq!((answer.microseconds, answer.check), (5.5, vec![1.0, 0.5]));
+        assert!(Answer::parse(&line, 1).is_err());
+        for wrong in [
+            json!({ "threads": 1 }),
+            json!({ "threads": 1, "microseconds": 0 }),
+            json!({ "threads": 1, "microseconds": 1, "check": ["NaN"] }),
+        ] {
+            assert!(Answer::parse(&wrong, 1).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn results_that_differ_by_more_than_rounding_are_no_measurement() {
+        let row = |layer| Row {
+            model: "mnist",
+            batch: Some(64),
+            layer,
+            pass: Pass::Backward,
+            count: 1,
+        };
+        let answer = |check: &[f64]| Answer {
+            microseconds: 1.0,
+            check: check.to_vec(),
+        };
+        let relu = row(Layer::Relu { shape: vec![50] });
+        let ours = answer(&[1.0, 0.5]);
+        assert_eq!(ours.compare(&answer(&[1.0001, 0.5]), &relu), Ok(()));
+        let complaint = ours.compare(&answer(&[1.01, 0.5]), &relu).unwrap_err();
+        assert!(
+            complaint
+                .to_string()
+                .starts_with("mnist, batch 64, relu on 50, forward + backward: the two sides"),
+            "{complaint}"
+        );
+        assert!(ours.compare(&answer(&[1.0]), &relu).is_err());
+        assert!(ours.compare(&answer(&[f64::NAN, 0.5]), &relu).is_err());
+        let dropout = row(Layer::Dropout {
+            shape: vec![256],
+            share: 0.5,
+        });
+        assert_eq!(ours.compare(&answer(&[1.01, 0.5]), &dropout), Ok(()));
+    }
+
+    #[test]
+    fn the_script_is_there_and_knows_the_layers() {
+        let text = std::fs::read_to_string(root().join(SCRIPT)).unwrap();
+        for network in &super::super::networks::NETWORKS {
+            for used in network.layers() {
+                let kind = used.layer.to_json()["kind"].to_string();
+                assert!(text.contains(&format!("{kind}:")), "{kind}");
+                for pass in used.passes() {
+                    assert!(text.contains(&format!("\"{}\"", pass.key())), "{pass}");
+                }
+            }
+        }
+    }
+}

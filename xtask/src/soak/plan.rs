@@ -1,0 +1,168 @@
+//! What goes wrong in a run: drawn from a seed, so that a run can be had again.
+
+use std::fmt;
+
+/// What happens to a training.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) faults: Vec<Fault>,
+    /// So many ranks are lost, and none comes back, that the others are too few to go on.
+    pub(super) too_few: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) kind: Kind,
+    pub(super) step: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Kill(u64),
+    Stall(u64),
+    Drop(u64, u64),
+}
+
+impl fmt::Display for Plan {
+    /// As `--chaos` takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, Fault { kind, step }) in self.faults.iter().enumerate() {
+            if number > 0 {
+                f.write_str(",")?;
+            }
+            match kind {
+                Kind::Kill(rank) => write!(f, "kill={rank}@step:{step}")?,
+                Kind::Stall(rank) => write!(f, "stall={rank}@step:{step}")?,
+                Kind::Drop(one, other) => write!(f, "drop={one}-{other}@step:{step}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// In what a plan is drawn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) ranks: u64,
+    pub(super) min: u64,
+    pub(super) steps: u64,
+}
+
+/// One in so many plans loses more ranks than it may.
+const TOO_FEW_IN: u64 = 8;
+
+impl Plan {
+    pub(super) fn draw(seed: u64, bounds: Bounds) -> Self {
+        let mut random = Random(seed);
+        let Bounds { ranks, min, steps } = bounds;
+        // The first step has no checkpoint before it, and behind the last nothing is left to lose.
+        let mut step = || 2 + random.below(steps.saturating_sub(3).max(1));
+        let steps = [
+            step(),
+            step(),
+            step(),
+            step(),
+            step(),
+            step(),
+            step(),
+            step(),
+        ];
+        if random.below(TOO_FEW_IN) == 0 {
+            let lost = (ranks - min + 1).min(steps.len() as u64);
+            let first = random.below(ranks);
+            let kill = |number: u64| Fault {
+                kind: Kind::Kill((first + number) % ranks),
+                step: steps[number as usize],
+            };
+            return Self {
+                faults: (0..lost).map(kill).collect(),
+                too_few: true,
+            };
+        }
+        let faults = 1 + random.below(2);
+        let faults = (0..faults).map(|number| {
+            let rank = random.below(ranks);
+            let kind = match random.below(3) {
+                0 => Kind::Kill(rank),
+                1 => Kind::Stall(rank),
+                _ => Kind::Drop(rank, (rank + 1 + random.below(ranks - 1)) % ranks),
+            };
+            let step = steps[number as usize];
+            Fault { kind, step }
+        });
+        Self {
+            faults: faults.collect(),
+            too_few: false,
+        }
+    }
+
+    /// Whether all faults are of one kind, so that what was lost can be told to be lost by it.
+    pub(super) fn is_all(&self, kind: fn(&Kind) -> bool) -> bool {
+        !self.too_few && self.faults.iter().all(|fault| kind(&fault.kind))
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014, figure 15).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`; the bias is far too small to matter here.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        ranks: 4,
+        min: 2,
+        steps: 40,
+    };
+
+    #[test]
+    fn a_seed_names_a_plan() {
+        assert_eq!(Plan::draw(7, BOUNDS), Plan::draw(7, BOUNDS));
+        let plans = (0..200).map(|seed| Plan::draw(seed, BOUNDS));
+        let plans = plans.collect::<Vec<_>>();
+        let has = |what: &str| plans.iter().any(|plan| plan.to_string().contains(what));
+        assert!(has("kill=") && has("stall=") && has("drop=") && has(","));
+        assert!(plans.iter().any(|plan| plan.too_few));
+        for plan in &plans {
+            assert!(!plan.faults.is_empty());
+            assert!(
+                plan.faults.iter().all(|f| (2..40).contains(&f.step)),
+                "{plan}"
+            );
+            for fault in &plan.faults {
+                if let Kind::Drop(one, other) = fault.kind {
+                    assert_ne!(one, other, "{plan}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_few_are_left_where_that_is_planned() {
+        let plans = (0..200).map(|seed| Plan::draw(seed, BOUNDS));
+        for plan in plans.filter(|plan| plan.too_few) {
+            let mut lost = plan
+                .faults
+                .iter()
+                .map(|fault| fault.kind)
+                .collect::<Vec<_>>();
+            lost.dedup();
+            assert_eq!(lost.len(), 3, "{plan}");
+        }
+    }
+}
