@@ -4,6 +4,7 @@
 //! does the same with PyTorch.
 
 mod call;
+mod given_gradient;
 mod layers;
 mod modules;
 mod noise;

@@ -7,6 +7,7 @@ use everburn::burn::module::{Module, ModuleVisitor, Param};
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Gradients;
 
+use super::given_gradient::backward_from;
 use super::noise::{self, noise};
 use super::order::{Order, Pass};
 use crate::error::CliError;
@@ -35,8 +36,8 @@ impl Order {
     }
 }
 
-/// Measures `forward` of a module on inputs of these shapes, with the gradients that are asked for:
-/// those of the sum of all outputs, each times a number of its own.
+/// Measures `forward` of a module on inputs of these shapes, with the gradients that are asked for,
+/// from a gradient of the output that is there already.
 pub(super) fn measure<M: Module, const N: usize, const D: usize, const E: usize>(
     order: &Order,
     device: &Device,
@@ -64,7 +65,7 @@ pub(super) fn measure<M: Module, const N: usize, const D: usize, const E: usize>
         });
     }
     let gradient = noise(output.dims(), noise::GRADIENT, device)?;
-    let backward = |output: Tensor<E>| (output * gradient.clone()).sum().backward();
+    let backward = |output: Tensor<E>| backward_from(output, gradient.clone());
     let call = || drop(black_box(backward(forward(module, inputs.clone()))));
     let microseconds = median_call(call, order.milliseconds);
     let check = order.check.then(|| {
