@@ -1,8 +1,8 @@
 //! `bench kernels`: single layers of the models beside PyTorch's.
 //!
 //! The rows are described here, once, and given to both sides, which fill their tensors with the same
-//! numbers. Each side is a process for each number of threads, all of which run all the time; they are
-//! given rows in turn, so that nothing else runs while one measures.
+//! numbers. Each side is a process for each number of threads, all of which live all the time; they are
+//! given rows in turn, and stand still (`SIGSTOP`) while it is not theirs.
 
 mod found;
 mod layer;
@@ -183,11 +183,15 @@ fn notes(options: &KernelOptions, peer: Option<&str>) -> String {
     };
     let milliseconds = options.milliseconds;
     let mut notes = vec![
-        format!("method:  {rounds}, in each the median call of {milliseconds} ms after a warm-up; f32;"),
-        "         backward is that of (output * gradient).sum(); freed memory is kept for the next call;"
+        format!(
+            "method:  {rounds}, in each the median call of {milliseconds} ms after a warm-up; f32;"
+        ),
+        "         backward starts from a given gradient; freed memory is kept for the next call;"
             .into(),
-        "         \"count\": how often the model has the layer, \"part\": it is in another row;".into(),
-        "         \"ms of a step\": all rows with gradients, each as often as the model has it;".into(),
+        "         \"count\": how often the model has the layer, \"part\": it is in another row;"
+            .into(),
+        "         \"ms of a step\": all rows with gradients, each as often as the model has it;"
+            .into(),
         "         `unsteady`: the rounds of a line differ by more than a quarter".into(),
     ];
     if let Some(peer) = peer {

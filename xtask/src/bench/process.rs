@@ -240,7 +240,8 @@ impl Running {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Sends a signal to all of the child's group.
+    pub(super) fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
             // An error means that none is left, which is what is wanted.
             let _ = kill_process_group(group, signal);

@@ -13,6 +13,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::process::{Children, Failure, LOOK, Running, last_lines, text_of};
@@ -68,6 +69,23 @@ impl<'a> Team<'a> {
             team.members.push(member);
         }
         Ok(team)
+    }
+
+    /// Stands all processes still until [`Team::resume`]: threads that spin for their next work, as
+    /// PyTorch's do for up to a quarter of a second, would take cores from whoever is measured then.
+    pub(super) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets all processes go on.
+    pub(super) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        for member in &self.members {
+            member.running.signal(signal);
+        }
     }
 
     /// Gives `order` to all and returns the answer of each.
@@ -264,6 +282,23 @@ mod tests {
                 assert_eq!(answers, Ok(vec![order.clone(), order]));
             }
             assert_eq!(team.finish(LONG), Ok(vec![json!({ "last": 1 })]));
+        });
+    }
+
+    #[test]
+    fn a_paused_team_does_nothing_until_it_is_resumed() {
+        let echo = r#"while read line; do echo "$line"; done"#;
+        with_team(&[echo], |mut team| {
+            let order = json!({ "number": 1 });
+            team.pause();
+            let failure = team.ask(&order, Duration::from_millis(200)).unwrap_err();
+            assert!(
+                failure.to_string().contains("has not answered"),
+                "{failure}"
+            );
+            team.resume();
+            assert_eq!(team.answers(LONG), Ok(vec![order]));
+            assert_eq!(team.finish(LONG), Ok(vec![]));
         });
     }
 

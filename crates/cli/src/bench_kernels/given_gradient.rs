@@ -79,6 +79,9 @@ mod tests {
         let given = Tensor::<2>::from_floats([[0.5, -1.0], [2.0, 0.0]], &device);
         let gradients = backward_from(x.clone() * x.clone(), given);
         let gradient = x.grad(&gradients).unwrap().into_data();
-        assert_eq!(gradient.try_to_vec::<f32>().unwrap(), [1.0, -4.0, 12.0, 0.0]);
+        assert_eq!(
+            gradient.try_to_vec::<f32>().unwrap(),
+            [1.0, -4.0, 12.0, 0.0]
+        );
     }
 }

@@ -39,7 +39,7 @@ fn with_threads(mut command: Command, threads: usize) -> Command {
     command
 }
 
-/// A process that measures with a fixed number of threads.
+/// A process that measures with a fixed number of threads, and stands still else.
 pub(super) struct Side<'a> {
     pub(super) name: String,
     threads: usize,
@@ -66,6 +66,7 @@ impl<'a> Side<'a> {
         let plural = if threads == 1 { "" } else { "s" };
         let name = format!("{name} with {threads} thread{plural}");
         let team = Team::start(children, name.clone(), vec![command], folder)?;
+        team.pause();
         Ok(Self {
             name,
             threads,
@@ -79,13 +80,13 @@ impl<'a> Side<'a> {
         order: &Value,
         patience: Duration,
     ) -> Result<Answer, Failure> {
-        let answers = self
-            .team
-            .ask(order, patience)
-            .map_err(|failure| match failure {
-                Failure::Failed(what) => Failure::Failed(format!("{}: {what}", row.full_name())),
-                other => other,
-            })?;
+        self.team.resume();
+        let answers = self.team.ask(order, patience);
+        self.team.pause();
+        let answers = answers.map_err(|failure| match failure {
+            Failure::Failed(what) => Failure::Failed(format!("{}: {what}", row.full_name())),
+            other => other,
+        })?;
         let answer = answers.first().unwrap_or(&Value::Null);
         Answer::parse(answer, self.threads).map_err(|what| {
             Failure::new(format!(
@@ -97,6 +98,7 @@ impl<'a> Side<'a> {
     }
 
     pub(super) fn finish(self, patience: Duration) -> Result<(), Failure> {
+        self.team.resume();
         self.team.finish(patience).map(drop)
     }
 }
