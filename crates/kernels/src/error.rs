@@ -55,6 +55,16 @@ pub enum KernelError {
         /// The operation.
         operation: &'static str,
     },
+    /// A class that is none.
+    #[error("{operation}: class {target} is none of the {classes}, which are counted from 0")]
+    Class {
+        /// The operation.
+        operation: &'static str,
+        /// The class.
+        target: i64,
+        /// How many there are.
+        classes: usize,
+    },
     /// An index of a maximum that lies outside its plane.
     #[error("{operation}: index {index} lies outside a plane of {plane} values")]
     Index {

@@ -14,6 +14,7 @@
 //! - [`rotary`] positions.
 //! - [`relu`] and [`gelu`], each with its `_backward`.
 //! - [`softmax`], [`causal_softmax`] and [`log_softmax`], each with its `_backward`.
+//! - [`cross_entropy`] and its gradient, [`cross_entropy_backward`].
 //! - [`mod@reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
 //!   `f64` tensors.
 //!
@@ -21,6 +22,7 @@
 //! how many there are.
 
 mod conv;
+mod cross_entropy;
 mod dropout;
 mod elementary;
 mod error;
@@ -41,6 +43,7 @@ mod scratch;
 mod softmax;
 
 pub use conv::{Conv2dShape, conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad};
+pub use cross_entropy::{Normalizer, cross_entropy, cross_entropy_backward};
 pub use dropout::{Dropout, dropout};
 pub use error::KernelError;
 pub use gelu::{gelu, gelu_backward};

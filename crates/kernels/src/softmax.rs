@@ -260,7 +260,7 @@ impl Rows {
 /// The largest value of `row` times `scale`. What becomes of not-a-number does not matter: it makes
 /// the sum one, too.
 #[inline(always)]
-fn maximum<S: Simd>(simd: S, row: &[f32], scale: S::f32s) -> f32 {
+pub(crate) fn maximum<S: Simd>(simd: S, row: &[f32], scale: S::f32s) -> f32 {
     let lowest = simd.splat_f32s(f32::NEG_INFINITY);
     let (vectors, rest) = S::as_simd_f32s(row);
     let mut highest = lowest;

@@ -88,7 +88,7 @@ pub use group::{LossReduction, StatisticsGroup, SyncError};
 pub use layers::{
     AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig, Conv2d, Conv2dConfig,
     Dropout, DropoutConfig, LayerNorm, LayerNormConfig, MaxPool2d, MaxPool2dConfig, causal_softmax,
-    conv2d, gelu, matmul, relu, rotary,
+    conv2d, cross_entropy, gelu, matmul, relu, rotary,
 };
 pub use linear::{Linear, LinearConfig, linear};
 pub use placement::{

@@ -6,9 +6,9 @@ use everburn::burn::tensor::TensorData;
 
 use super::call::{self, Measured};
 use super::modules::{
-    Conv2dConfig, CrossEntropyLossConfig, DropoutConfig, Embedding, EmbeddingConfig,
-    LayerNormConfig, LinearConfig, MaxPool2dConfig, PaddingConfig2d, SyncBatchNormConfig,
-    causal_softmax, gelu, linear, matmul, mean_over_pixels, relu, rotary, softmax,
+    Conv2dConfig, DropoutConfig, Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig,
+    MaxPool2dConfig, PaddingConfig2d, SyncBatchNormConfig, causal_softmax, cross_entropy, gelu,
+    linear, matmul, mean_over_pixels, relu, rotary, softmax,
 };
 use super::noise::{counted, filled};
 use super::order::{Layer, Order};
@@ -172,9 +172,7 @@ pub(super) fn measure(order: &Order) -> Result<Measured, CliError> {
             let shape = [batch * tokens, classes];
             let targets = counted([batch * tokens], classes, device);
             call::measure(order, device, [shape], &NOTHING, |_, [logits]| {
-                CrossEntropyLossConfig::new()
-                    .init(&logits.device())
-                    .forward(logits, targets.clone())
+                cross_entropy(logits, targets.clone())
             })
         }
     }

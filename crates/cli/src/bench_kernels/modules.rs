@@ -1,12 +1,11 @@
 //! The layers and functions that are measured, imported as models import them. A model that changes an
 //! import changes it here too.
 
-pub(super) use everburn::burn::nn::loss::CrossEntropyLossConfig;
 pub(super) use everburn::burn::nn::{Embedding, EmbeddingConfig, PaddingConfig2d};
 pub(super) use everburn::burn::tensor::activation::softmax;
 pub(super) use everburn::nn::{
     Conv2dConfig, DropoutConfig, LayerNormConfig, LinearConfig, MaxPool2dConfig,
-    SyncBatchNormConfig, causal_softmax, gelu, linear, matmul, relu, rotary,
+    SyncBatchNormConfig, causal_softmax, cross_entropy, gelu, linear, matmul, relu, rotary,
 };
 
 use everburn::burn::prelude::*;

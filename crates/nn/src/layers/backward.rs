@@ -106,6 +106,26 @@ impl<B: LayerOps> Backward<B, 1> for Maximum {
 }
 
 #[derive(Debug)]
+pub(super) struct CrossEntropy;
+
+impl<B: LayerOps> Backward<B, 1> for CrossEntropy {
+    type State = (NodeId, IntTensor<B>, FloatTensor<B>);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let (logits, targets, saved) = ops.state;
+        let logits = checkpointer.retrieve_node_output::<FloatTensor<B>>(logits);
+        unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
+            B::cross_entropy_gradient(logits, targets, saved, gradient)
+        });
+    }
+}
+
+#[derive(Debug)]
 pub(super) struct Mean;
 
 impl<B: LayerOps> Backward<B, 1> for Mean {

@@ -3,12 +3,12 @@
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::ops::{Backward, OpsKind};
-use burn::backend::tensor::FloatTensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::ops::ConvOptions;
 
 use super::backward::{
-    Convolution, Convolved, DroppedOut, EvenMeans, GaussianUnit, LookBack, Maximum, Mean,
-    Normalization, Normalized, Product, Rectification, RowNormalization, Turned,
+    Convolution, Convolved, CrossEntropy, DroppedOut, EvenMeans, GaussianUnit, LookBack, Maximum,
+    Mean, Normalization, Normalized, Product, Rectification, RowNormalization, Turned,
 };
 use super::operations::{LayerOps, turned};
 use super::window::Window;
@@ -106,6 +106,25 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
             }
             OpsKind::UnTracked(operation) => {
                 operation.finish(B::pool_to(input.into_primitive(), output))
+            }
+        }
+    }
+
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let prepared = Backward::<B, 1>::prepare::<C>(CrossEntropy, [logits.node()]);
+        match prepared.compute_bound().stateful() {
+            OpsKind::Tracked(mut operation) => {
+                let node = operation.checkpoint(&logits);
+                let (loss, saved) = B::cross_entropy(logits.into_primitive(), targets.clone());
+                let loss = operation.finish((node, targets, saved.clone()), loss);
+                (loss, FloatTensor::<Self>::new(saved))
+            }
+            OpsKind::UnTracked(operation) => {
+                let (loss, saved) = B::cross_entropy(logits.into_primitive(), targets);
+                (operation.finish(loss), FloatTensor::<Self>::new(saved))
             }
         }
     }

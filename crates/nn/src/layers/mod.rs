@@ -9,6 +9,7 @@ mod differentiable;
 mod drop_in;
 mod dropout;
 mod layer_norm;
+mod loss;
 mod norm;
 #[cfg(feature = "flex")]
 mod on_flex;
@@ -23,6 +24,7 @@ pub use activation::{causal_softmax, gelu, relu, rotary};
 pub use conv2d::{Conv2d, Conv2dConfig, conv2d};
 pub use dropout::{Dropout, DropoutConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
+pub use loss::cross_entropy;
 pub(crate) use norm::{normalize, normalize_by};
 pub(crate) use operations::LayerOps;
 pub use pool::{

@@ -1,6 +1,7 @@
 //! The layers' operations on flex: the kernels of `everburn-kernels` for `f32`, Burn's own
 //! operations for everything else.
 
+mod classes;
 mod images;
 mod norms;
 mod products;
@@ -17,6 +18,7 @@ use everburn_kernels::{
     conv2d_input_grad, conv2d_weight_grad, dropout, gelu, gelu_backward, relu, relu_backward,
 };
 
+use self::classes::{cross_entropy, cross_entropy_gradient};
 use self::images::{
     convolution, convolve, divisor, pool_by_maximum, pool_by_maximum_gradient, pooled, pooling,
 };
@@ -26,7 +28,9 @@ use self::norms::{
 use self::products::{multiply, turn};
 use self::tensors::{Tensor, attempt, contiguous, float, values};
 use super::buffers::take;
-use super::operations::{LayerOps, factors, looked_back, looked_back_gradient, turned};
+use super::operations::{
+    LayerOps, class_loss, class_loss_gradient, factors, looked_back, looked_back_gradient, turned,
+};
 use super::rows;
 use super::window::Window;
 
@@ -287,6 +291,20 @@ impl LayerOps for Flex {
             })
         };
         fast().unwrap_or_else(|| looked_back_gradient::<Self>(shares, gradient, scale))
+    }
+
+    fn cross_entropy(logits: Tensor, targets: IntTensor<Self>) -> (Tensor, Tensor) {
+        cross_entropy(&logits, &targets).unwrap_or_else(|| class_loss::<Self>(logits, targets))
+    }
+
+    fn cross_entropy_gradient(
+        logits: Tensor,
+        targets: IntTensor<Self>,
+        saved: Tensor,
+        gradient: Tensor,
+    ) -> Tensor {
+        cross_entropy_gradient(&logits, &targets, &saved, &gradient)
+            .unwrap_or_else(|| class_loss_gradient::<Self>(saved, targets, gradient))
     }
 
     fn turn(input: Tensor, cosines: Tensor, sines: Tensor, back: bool) -> Tensor {

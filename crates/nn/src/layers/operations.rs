@@ -3,7 +3,7 @@
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::ops::ConvOptions;
-use burn::tensor::{Distribution, Scalar, Shape, Slice, TensorData};
+use burn::tensor::{Distribution, IndexingUpdateOp, Scalar, Shape, Slice, TensorData};
 
 use super::rows;
 use super::window::Window;
@@ -171,6 +171,26 @@ pub(crate) trait LayerOps: Backend {
         looked_back_gradient::<Self>(shares, gradient, scale)
     }
 
+    /// The mean over the rows of `[rows, classes]` of how unlikely each one's target is, `[1]`; then what
+    /// the backward pass needs: logarithms of probabilities, or less from which they follow.
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        class_loss::<Self>(logits, targets)
+    }
+
+    /// The gradient of [`LayerOps::cross_entropy`] with respect to the logits; `gradient` is `[1]`.
+    fn cross_entropy_gradient(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+        saved: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        drop(logits);
+        class_loss_gradient::<Self>(saved, targets, gradient)
+    }
+
     /// Pairs of numbers turned by angles, whose cosines and sines are `[1, 1, T, half]`, or `back`.
     fn turn(
         input: FloatTensor<Self>,
@@ -277,6 +297,33 @@ pub(super) fn looked_back_gradient<B: Backend>(
     let sum = B::float_sum_dim(weighted.clone(), 3);
     let gradient = B::float_sub(weighted, B::float_mul(shares, sum));
     B::float_mul_scalar(gradient, Scalar::Float(scale))
+}
+
+pub(super) fn class_loss<B: Backend>(
+    logits: FloatTensor<B>,
+    targets: IntTensor<B>,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let [rows, _] = logits.shape().dims();
+    let logarithms = B::log_softmax(logits, 1);
+    let targets = B::int_reshape(targets, Shape::new([rows, 1]));
+    let of_targets = B::float_gather(1, logarithms.clone(), targets);
+    let loss = B::float_neg(B::float_mean(of_targets));
+    (B::float_reshape(loss, Shape::new([1])), logarithms)
+}
+
+pub(super) fn class_loss_gradient<B: Backend>(
+    logarithms: FloatTensor<B>,
+    targets: IntTensor<B>,
+    gradient: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let [rows, _] = logarithms.shape().dims();
+    let targets = B::int_reshape(targets, Shape::new([rows, 1]));
+    let (device, dtype) = (logarithms.device(), logarithms.dtype());
+    let less = B::float_neg(B::float_ones(Shape::new([rows, 1]), &device, dtype.into()));
+    let shares = B::float_exp(logarithms);
+    let distances = B::float_scatter(1, shares, targets, less, IndexingUpdateOp::Add);
+    let share = B::float_div_scalar(gradient, Scalar::Float(rows as f64));
+    B::float_mul(distances, B::float_reshape(share, Shape::new([1, 1])))
 }
 
 pub(super) fn turned<B: Backend>(
