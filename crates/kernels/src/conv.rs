@@ -3,6 +3,7 @@
 mod apply;
 mod columns;
 mod plan;
+mod pointwise;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -85,6 +86,16 @@ fn conv2d_on(
     if let Some(bias) = bias {
         check_length(CONV, "bias", shape.channels[1], bias.len())?;
     }
+    if pointwise::fits(shape) {
+        pointwise::apply(
+            shape,
+            pointwise::weights(shape, weight),
+            input,
+            bias,
+            output,
+        );
+        return Ok(());
+    }
     let [height, width] = shape.padded();
     let values = shape.channels[0] * height * width;
     match Lanes::of(shape, values, shape.group_channels()[1], set) {
@@ -120,6 +131,11 @@ fn input_grad_on(
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight", shape.weight_len()?, weight.len())?;
     check_length(CONV, "input_grad", shape.input_len()?, input_grad.len())?;
+    if pointwise::fits(shape) {
+        let weight = pointwise::weights(shape, weight).transposed();
+        pointwise::apply(shape, weight, gradient, None, input_grad);
+        return Ok(());
+    }
     let values = gradient.len() / shape.batch.max(1);
     match Lanes::of(shape, values, shape.group_channels()[0], set) {
         Lanes::Images => {
@@ -158,6 +174,10 @@ fn weight_grad_on(
     check_length(CONV, "input", shape.input_len()?, input.len())?;
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight_grad", shape.weight_len()?, weight_grad.len())?;
+    if pointwise::fits(shape) {
+        pointwise::weight_grad(shape, input, gradient, weight_grad);
+        return Ok(());
+    }
     let values = (input.len() + gradient.len()) / shape.batch.max(1);
     match Lanes::of(shape, values, shape.group_channels()[1], set) {
         Lanes::Images => weight::weight_grad(shape, set, input, gradient, weight_grad),

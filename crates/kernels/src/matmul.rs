@@ -60,7 +60,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// Some rows, from `first` on.
-    fn rows(self, first: usize, count: usize) -> Self {
+    pub(crate) fn rows(self, first: usize, count: usize) -> Self {
         let start = (first * self.strides[0]).min(self.values.len());
         Self {
             values: &self.values[start..],
@@ -137,7 +137,7 @@ pub fn matmul(
     let work = multiply_adds(output.len().saturating_mul(inner));
     each_piece(output, per_task * columns, work, |index, output| {
         let count = output.len() / columns;
-        multiply(left.rows(index * per_task, count), right, output);
+        multiply(left.rows(index * per_task, count), right, Sum::New, output);
         if let Some(bias) = bias {
             for row in output.chunks_mut(columns) {
                 for (value, bias) in row.iter_mut().zip(bias) {
@@ -265,18 +265,33 @@ pub fn matmul_each(
     each_piece(output, per_task * rows * columns, work, |index, output| {
         for (matrix, output) in output.chunks_mut(rows * columns).enumerate() {
             let matrix = index * per_task + matrix;
-            multiply(left.at(matrix), right.at(matrix), output);
+            multiply(left.at(matrix), right.at(matrix), Sum::New, output);
         }
     });
     Ok(())
 }
 
+/// What becomes of the values that an output has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sum {
+    /// They are overwritten.
+    New,
+    /// The product is added to them.
+    Added,
+}
+
 /// On this thread.
-fn multiply(left: Matrix<'_>, right: Matrix<'_>, output: &mut [f32]) {
+///
+/// # Panics
+/// Factors that do not fit together, and an output of another length.
+pub(crate) fn multiply(left: Matrix<'_>, right: Matrix<'_>, sum: Sum, output: &mut [f32]) {
     let [rows, inner] = left.extent;
     let columns = right.extent[1];
+    let added = sum == Sum::Added;
     if inner == 0 {
-        output.fill(0.0);
+        if !added {
+            output.fill(0.0);
+        }
         return;
     }
     // Three pointers are all that keeps this from being a safe function.
@@ -295,14 +310,14 @@ fn multiply(left: Matrix<'_>, right: Matrix<'_>, output: &mut [f32]) {
             output.as_mut_ptr(),
             1,
             columns.cast_signed(),
-            false,
+            added,
             left.values.as_ptr(),
             left_column,
             left_row,
             right.values.as_ptr(),
             right_column,
             right_row,
-            0.0_f32,
+            if added { 1.0 } else { 0.0_f32 },
             1.0_f32,
             false,
             false,

@@ -64,7 +64,9 @@ fn few_images_with_many_channels() {
         groups: 2,
         ..Conv2dShape::new(3, [36, 28], [9, 11], [3, 2])
     });
-    check(&Conv2dShape::new(3, [20, 33], [7, 7], [1, 1]));
+    for batch in [0, 1, 3, 20] {
+        check(&Conv2dShape::new(batch, [20, 70], [7, 7], [1, 1]));
+    }
     check(&Conv2dShape {
         stride: [2, 2],
         ..Conv2dShape::new(3, [20, 33], [7, 8], [1, 1])
@@ -165,7 +167,8 @@ fn the_same_bits_for_any_number_of_threads() {
         stride: [2, 1],
         ..Conv2dShape::new(5, [36, 140], [20, 21], [3, 3])
     };
-    for shape in full.chain([few]) {
+    let pointwise = Conv2dShape::new(3, [40, 140], [20, 21], [1, 1]);
+    for shape in full.chain([few, pointwise]) {
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads)
