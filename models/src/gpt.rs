@@ -16,7 +16,7 @@ use burn::tensor::Int;
 use burn::tensor::module::embedding;
 use everburn_nn::{
     Blocks, Dropout, DropoutConfig, InBlocks, LayerNorm, LayerNormConfig, TensorParallel,
-    TensorRule, deferral,
+    TensorRule, deferral, lowered,
 };
 use serde::{Deserialize, Serialize};
 
@@ -275,7 +275,7 @@ impl Gpt {
                 vectors + positions.unsqueeze()
             }
         };
-        self.dropout.forward(vectors)
+        self.dropout.forward(lowered(vectors))
     }
 
     /// Scores of all tokens: how alike a vector is to each token's.

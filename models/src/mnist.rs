@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use everburn_nn::{
     Blocks, Conv2d, Conv2dConfig, InBlocks, Linear, LinearConfig, MaxPool2d, MaxPool2dConfig,
-    TensorParallel, TensorRule, relu,
+    TensorParallel, TensorRule, lowered, relu,
 };
 
 /// Configuration of [`Mnist`].
@@ -68,6 +68,7 @@ impl InBlocks for Mnist {
 
     fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
         Blocks::first("conv1", ["conv1"], |mnist: &Self, images: Tensor<4>| {
+            let images = lowered(images);
             relu(mnist.pool.forward(mnist.conv1.forward(images))) // [B, 10, 12, 12]
         })
         .then("conv2", ["conv2"], |mnist, x| {

@@ -5,7 +5,7 @@ use burn::nn::{BatchNormConfig, PaddingConfig2d};
 use burn::prelude::*;
 use everburn_nn::{
     Blocks, Conv2d, Conv2dConfig, Dropout, DropoutConfig, InBlocks, Linear, LinearConfig,
-    SyncBatchNorm, TensorParallel, TensorRule, relu,
+    SyncBatchNorm, TensorParallel, TensorRule, in_f32, lowered, relu,
 };
 
 /// Configuration of [`MnistBn`].
@@ -117,7 +117,7 @@ impl InBlocks for MnistBn {
             "conv1",
             ["conv1", "norm1"],
             |net: &Self, images: Tensor<4>| {
-                let x = images.mul_scalar(net.rescale);
+                let x = lowered(images.mul_scalar(net.rescale));
                 relu(net.norm1.forward(net.conv1.forward(x))) // [B, 12, 28, 28]
             },
         )
@@ -128,7 +128,8 @@ impl InBlocks for MnistBn {
             relu(net.norm3.forward(net.conv3.forward(x))) // [B, 32, 7, 7]
         })
         .then("fc1", ["fc1"], |net, x| {
-            let x: Tensor<2> = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2); // [B, 32]
+            let x = in_f32(x.flatten::<3>(2, 3), |pixels| pixels.mean_dim(2));
+            let x: Tensor<2> = x.squeeze_dim(2); // [B, 32]
             net.dropout.forward(relu(net.fc1.forward(x))) // [B, 256]
         })
         .then("fc2", ["fc2"], |net, x| net.fc2.forward(x))

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use everburn_nn::{
     Blocks, Conv2d, InBlocks, Linear, LinearConfig, MaxPool2d, SyncBatchNorm, TensorParallel,
-    TensorRule, relu,
+    TensorRule, in_f32, lowered, relu,
 };
 
 pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};
@@ -123,7 +123,7 @@ impl ResNet50 {
     }
 
     fn stem(&self, images: Tensor<4>) -> Tensor<4> {
-        let x = relu(self.bn1.forward(self.conv1.forward(images)));
+        let x = relu(self.bn1.forward(self.conv1.forward(lowered(images))));
         match &self.maxpool {
             None => x,
             Some(pool) => pool.forward(x),
@@ -157,7 +157,7 @@ impl InBlocks for ResNet50 {
 
 /// Global average pooling: `[B, C, H, W]` to `[B, C]`.
 pub(crate) fn mean_over_pixels(x: Tensor<4>) -> Tensor<2> {
-    x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2)
+    in_f32(x.flatten::<3>(2, 3), |pixels| pixels.mean_dim(2)).squeeze_dim(2)
 }
 
 /// Nothing is cut: all but its last layer are convolutions.

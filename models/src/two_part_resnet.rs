@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use everburn_nn::{
     Blocks, Conv2d, InBlocks, Linear, LinearConfig, MaxPool2d, SyncBatchNorm, TensorParallel,
-    TensorRule, relu,
+    TensorRule, lowered, relu,
 };
 
 use crate::resnet50::{
@@ -84,7 +84,7 @@ impl InBlocks for TwoPartResNet {
 
     fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
         Blocks::first("stem", ["conv1", "bn1"], |model: &Self, images| {
-            let x = relu(model.bn1.forward(model.conv1.forward(images)));
+            let x = relu(model.bn1.forward(model.conv1.forward(lowered(images))));
             model.maxpool.forward(x)
         })
         .then("layer1", ["layer1", "fc"], |model, x: Tensor<4>| {

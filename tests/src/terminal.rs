@@ -19,6 +19,14 @@ impl Terminal {
     /// # Panics
     /// When tmux does not start.
     pub fn open(folder: &Path) -> Option<Self> {
+        Self::open_sized(folder, (120, 35))
+    }
+
+    /// The same with another size, in columns and lines.
+    ///
+    /// # Panics
+    /// When tmux does not start.
+    pub fn open_sized(folder: &Path, (columns, lines): (u16, u16)) -> Option<Self> {
         let version = Command::new("tmux")
             .arg("-V")
             .stdout(Stdio::null())
@@ -32,9 +40,9 @@ impl Terminal {
             "new-session",
             "-d",
             "-x",
-            "120",
+            &columns.to_string(),
             "-y",
-            "35",
+            &lines.to_string(),
             "-s",
             "shell",
             "/bin/sh",
@@ -61,6 +69,26 @@ impl Terminal {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "tmux {arguments:?}: {error}");
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Changes its size.
+    pub fn resize(&self, (columns, lines): (u16, u16)) {
+        let (columns, lines) = (columns.to_string(), lines.to_string());
+        self.tmux(&["resize-window", "-t", "shell", "-x", &columns, "-y", &lines]);
+    }
+
+    /// Kills the programs that were started from this terminal with the argument `argument`.
+    pub fn kill_programs(&self, argument: &str) {
+        for process in processes_marked(&self.mark) {
+            let path = format!("/proc/{}/cmdline", process.pid.as_raw_nonzero());
+            let line = std::fs::read(path).unwrap_or_default();
+            if line
+                .split(|byte| *byte == 0)
+                .any(|word| word == argument.as_bytes())
+            {
+                process.signal(rustix::process::Signal::KILL);
+            }
+        }
     }
 
     /// Types `text` and presses return.

@@ -102,7 +102,7 @@ fn devices_that_are_not_there_are_refused() {
     }
     let messages = [
         "cuda:0 cannot be used",
-        "no NVIDIA driver",
+        "no driver: ",
         "--devices flex,flex",
     ];
     refused(&["--gpus", "2"], &messages);

@@ -30,12 +30,22 @@ fn no_ranks_at_all() {
 }
 
 #[test]
+fn nccl_without_gpus_is_refused_before_a_rank_is_started() {
+    let messages = [
+        "--backend nccl cannot be used",
+        "--devices names flex",
+        "--gpus N",
+    ];
+    refused("mlp", &["--ranks", "2", "--backend", "nccl"], 2, &messages);
+}
+
+#[test]
 fn gpus_that_are_not_there_offer_ranks_on_the_processor() {
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
         everburn_tests::skip("--gpus 2 without a GPU", "there is one");
         return;
     }
-    let messages = ["cuda:0 cannot be used", "no NVIDIA driver", "--ranks 2"];
+    let messages = ["cuda:0 cannot be used", "no driver: ", "--ranks 2"];
     refused("mlp", &["--gpus", "2"], 2, &messages);
 }
 

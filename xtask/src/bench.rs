@@ -18,6 +18,7 @@ mod recompute;
 mod resilience;
 mod statistics;
 mod store;
+mod sync;
 mod table;
 pub(crate) mod team;
 mod train;
@@ -47,7 +48,7 @@ struct Bench {
 }
 
 /// The first is run where none is named.
-const BENCHES: [Bench; 8] = [
+const BENCHES: [Bench; 9] = [
     Bench {
         name: "train",
         about: "samples/s of `everburn train` by model, ranks and batch size; --against pytorch",
@@ -87,6 +88,11 @@ const BENCHES: [Bench; 8] = [
         name: "store",
         about: "gets, adds and sets a second, and 1,000 clients at once; --against pytorch",
         run: store::run,
+    },
+    Bench {
+        name: "sync",
+        about: "bytes, time and loss of ranks that become equal every so many steps; --link 10mbit",
+        run: sync::run,
     },
 ];
 

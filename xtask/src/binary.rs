@@ -62,7 +62,8 @@ pub fn become_report(command: &str, arguments: &[OsString]) -> miette::Result<Ex
     become_program(report)
 }
 
-fn become_program(mut command: Command) -> miette::Result<ExitCode> {
+/// Replaces this process by `command`.
+pub fn become_program(mut command: Command) -> miette::Result<ExitCode> {
     let error = command.exec();
     Err(error)
         .into_diagnostic()
@@ -109,6 +110,11 @@ pub fn measure() -> miette::Result<Option<PathBuf>> {
     build("everburn-measure", false)
 }
 
+/// `everburn` for machines with GPUs, freshly built; `None` when it does not build.
+pub fn for_gpus() -> miette::Result<Option<PathBuf>> {
+    build("everburn", true)
+}
+
 /// Asking for help needs no GPU.
 fn gpus_to_build_for(arguments: &[OsString]) -> Option<usize> {
     let help = arguments
@@ -117,20 +123,39 @@ fn gpus_to_build_for(arguments: &[OsString]) -> Option<usize> {
     gpu::gpus_asked_for(arguments).filter(|_| !help)
 }
 
-/// The command line that builds the program `name`.
-fn build_arguments(name: &str, cuda: bool) -> Vec<&str> {
+/// By which feature GPUs are built for: `cuda-cpp` sends kernels through CUDA C++ and NVRTC.
+const CUDA_FEATURE: &str = "EVERBURN_CUDA_FEATURE";
+
+/// What [`CUDA_FEATURE`] says, which is `cuda` unless it says otherwise.
+fn cuda_feature(said: Option<&str>) -> miette::Result<&'static str> {
+    match said {
+        None | Some("" | "cuda") => Ok("cuda"),
+        Some("cuda-cpp") => Ok("cuda-cpp"),
+        Some(other) => Err(miette!(
+            "{CUDA_FEATURE} is `{other}`; it may be `cuda` or `cuda-cpp`"
+        )),
+    }
+}
+
+/// The command line that builds the program `name`, for GPUs with the feature `cuda`.
+fn build_arguments<'a>(name: &'a str, cuda: Option<&'a str>) -> Vec<&'a str> {
     let mut arguments = vec!["build", "--release", "--workspace", "--bin", name];
-    if cuda {
-        arguments.extend(["--features", "cuda"]);
+    if let Some(feature) = cuda {
+        arguments.extend(["--features", feature]);
     }
     arguments
 }
 
 /// Builds the program `name` and returns its path; `None` when it does not build.
 fn build(name: &'static str, cuda: bool) -> miette::Result<Option<PathBuf>> {
+    let said = std::env::var(CUDA_FEATURE).ok();
+    let feature = match cuda {
+        true => Some(cuda_feature(said.as_deref())?),
+        false => None,
+    };
     let mut command = cargo();
     command
-        .args(build_arguments(name, cuda))
+        .args(build_arguments(name, feature))
         .arg("--manifest-path")
         .arg(root().join("Cargo.toml"))
         // Artifacts on standard output, errors of the compiler readable on standard error.
@@ -213,11 +238,20 @@ mod tests {
     fn cuda_is_built_only_where_it_is_asked_for() {
         let features = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            build_arguments("everburn", gpus_to_build_for(&words).is_some()).join(" ")
+            let cuda = gpus_to_build_for(&words).map(|_| "cuda");
+            build_arguments("everburn", cuda).join(" ")
         };
         assert!(features("mnist --gpus 1").ends_with("--features cuda"));
         assert!(!features("mnist --ranks 4").contains("--features"));
         assert!(!features("--help --gpus 1").contains("--features"));
+    }
+
+    #[test]
+    fn the_feature_for_gpus_is_one_of_two() {
+        assert_eq!(cuda_feature(None).unwrap(), "cuda");
+        assert_eq!(cuda_feature(Some("cuda-cpp")).unwrap(), "cuda-cpp");
+        let error = cuda_feature(Some("rocm")).unwrap_err().to_string();
+        assert!(error.contains("EVERBURN_CUDA_FEATURE is `rocm`"), "{error}");
     }
 
     #[test]

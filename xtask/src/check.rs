@@ -226,11 +226,19 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
         "clippy",
         "--release",
         "--workspace",
+        "--all-targets",
         "--features",
         "cuda",
         "--",
         "-D",
         "warnings",
+    ];
+    let cuda_cpp = [
+        "check",
+        "--release",
+        "--workspace",
+        "--features",
+        "cuda-cpp",
     ];
     let deny = Program::IfInstalled {
         program: "cargo",
@@ -269,6 +277,7 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
         Step::cargo("lints", &lint),
         // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
         Step::cargo("lints with cuda", &cuda).with_env("DOCS_RS", "1"),
+        Step::cargo("types with cuda-cpp", &cuda_cpp).with_env("DOCS_RS", "1"),
         Step::cargo(
             "documents",
             &["doc", "--release", "--workspace", "--no-deps"],
@@ -386,7 +395,8 @@ mod tests {
             "{check:?}"
         );
         assert!(check.contains(
-            &"DOCS_RS=1 cargo clippy --release --workspace --features cuda -- -D warnings".into()
+            &"DOCS_RS=1 cargo clippy --release --workspace --all-targets --features cuda -- -D warnings"
+                .into()
         ));
         assert!(check.contains(
             &"RUSTDOCFLAGS=\"-D warnings\" cargo doc --release --workspace --no-deps".into()

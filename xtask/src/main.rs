@@ -13,6 +13,7 @@ mod check;
 mod doctor;
 mod fuzz;
 mod gpu;
+mod gpu_check;
 mod soak;
 mod tidy;
 mod torch;
@@ -63,6 +64,12 @@ enum Command {
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
     Bench(HandedOn),
+    /// Train for some steps and say where their time goes, as in `bottleneck mnist --ranks 2 --steps 50`
+    #[command(disable_help_flag = true)]
+    Bottleneck(HandedOn),
+    /// Look on while a run goes on, as in `monitor runs/a` or `monitor gpu-1:7000`
+    #[command(disable_help_flag = true)]
+    Monitor(HandedOn),
     /// Make a run's report, as in `report runs/a`: one HTML file with curves, ranks, events and results
     #[command(disable_help_flag = true)]
     Report(HandedOn),
@@ -91,6 +98,8 @@ enum Command {
     Races,
     /// Throw arbitrary bytes at what comes from the network, as in `fuzz store_requests --seconds 60`
     Fuzz(fuzz::Options),
+    /// Check a GPU: results against the processor, ranks, throughput against PyTorch; or build what does so elsewhere
+    GpuCheck(gpu_check::Options),
     /// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
     /// are worth, and what to do about it
     Doctor(doctor::Options),
@@ -133,6 +142,8 @@ fn run() -> miette::Result<ExitCode> {
         Command::Verify(args) => verify::run(&args.arguments),
         Command::Soak(args) => soak::run(&args.arguments),
         Command::Bench(args) => bench::run(&args.arguments),
+        Command::Bottleneck(args) => binary::become_everburn("bottleneck", &args.arguments),
+        Command::Monitor(args) => binary::become_everburn("monitor", &args.arguments),
         Command::Report(args) => binary::become_report("report", &args.arguments),
         Command::Compare(args) => binary::become_report("compare", &args.arguments),
         Command::Store(args) => binary::become_store(&args.arguments),
@@ -146,6 +157,7 @@ fn run() -> miette::Result<ExitCode> {
         } => check::test_with_torch(&args.arguments),
         Command::Check { keep_going } => check::check(keep_going),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::GpuCheck(options) => gpu_check::run(&options),
         Command::Races => Ok(check::races()),
         Command::Doctor(options) => doctor::run(&options),
         Command::Tidy => tidy::run(),

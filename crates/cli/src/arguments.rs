@@ -1,25 +1,37 @@
 //! The command line.
 
+mod gradients;
+mod input;
+mod outer;
+mod schedules;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use everburn::collectives::group::TransportKind;
-use everburn::distributed::{BufferSync, CommunicationHookConfig};
-use everburn::schedules::ScheduleKind;
+use everburn::distributed::GradientBackend;
 use everburn::train::{
-    ActivationCheckpointing, Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence,
-    OptimizerKind, Schedule, Stages,
+    Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence, OptimizerKind, Stages,
 };
 use everburn_datasets::TokenizerKind;
+use everburn_monitor::MonitorCommand;
+use everburn_report::{CompareCommand, ReportCommand};
 use serde::{Deserialize, Serialize};
 
 use crate::bench_ddp::BenchDdpArguments;
 use crate::bench_kernels::BenchKernelsArguments;
 use crate::bench_pipeline::BenchPipelineArguments;
 use crate::bench_recompute::BenchRecomputeArguments;
+use crate::bottleneck::BottleneckArguments;
 use crate::elastic::ElasticRange;
+use crate::gpu_check::GpuCheckArguments;
 use crate::simulate::SimulateArguments;
 use crate::weights::{ExportArguments, ImportArguments};
+
+pub(crate) use self::gradients::GradientFlags;
+pub(crate) use self::input::InputFlags;
+pub(crate) use self::outer::{EmaFlags, SyncFlags};
+pub(crate) use self::schedules::{RateFlags, ScheduleFlag};
 
 /// Trains models on any number of ranks: GPUs, cores, machines.
 #[derive(Debug, Parser)]
@@ -33,6 +45,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Train a model, alone or on several ranks.
     Train(Box<TrainArguments>),
+    /// Train for some steps and say where their time goes, as in `bottleneck mnist --ranks 2 --steps 50`.
+    Bottleneck(Box<BottleneckArguments>),
     /// Measure a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
     /// Let a trained model of text write.
@@ -41,6 +55,12 @@ pub(crate) enum Command {
     Export(ExportArguments),
     /// Make a run of a state dict of PyTorch.
     Import(ImportArguments),
+    /// Look on while a run goes on, or at one that is over: curves, ranks, events.
+    Monitor(MonitorCommand),
+    /// Make a run's report: one HTML file with curves, ranks, events, configuration and results.
+    Report(ReportCommand),
+    /// Lay runs side by side: what differs in their configurations, how they ended, how fast they were.
+    Compare(CompareCommand),
     /// Draw what the ranks of a pipeline do in a step, or compare the schedules.
     Simulate(SimulateArguments),
     /// One rank of `cargo xtask bench ddp`.
@@ -55,6 +75,9 @@ pub(crate) enum Command {
     /// One side of `cargo xtask bench recompute`.
     #[command(hide = true)]
     BenchRecompute(BenchRecomputeArguments),
+    /// What `cargo xtask gpu-check` runs where there is a GPU.
+    #[command(hide = true)]
+    GpuCheck(GpuCheckArguments),
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
@@ -90,6 +113,16 @@ pub(crate) struct TrainArguments {
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,
 
+    /// Serve the run to monitors on other machines (`monitor HOST:PORT`), which need the --job-token unless this is an
+    /// address of loopback. On this machine they need no server.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) monitor: Option<String>,
+
+    /// Record where each step's time goes on each rank, in the run's folder profile: `bottleneck --of RUN` says what
+    /// is to be learnt from it.
+    #[arg(long)]
+    pub(crate) profile: bool,
+
     /// Begin with these weights: a state dict of PyTorch (.safetensors, .pt, .pth), or a run's folder.
     #[arg(long, value_name = "FILE")]
     pub(crate) init_from: Option<PathBuf>,
@@ -99,6 +132,9 @@ pub(crate) struct TrainArguments {
 
     #[command(flatten)]
     pub(crate) data: DataFlags,
+
+    #[command(flatten)]
+    pub(crate) input: InputFlags,
 
     #[command(flatten)]
     pub(crate) ranks: RankFlags,
@@ -130,8 +166,8 @@ pub(crate) struct TrainingFlags {
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) learning_rate: Option<f64>,
 
-    /// How the learning rate changes: constant or cosine [default: constant]; or the order of a
-    /// pipeline's passes: gpipe, 1f1b, interleaved or zb-h1 [default: 1f1b]. Given twice, it says both.
+    /// How the learning rate changes: constant, cosine, linear or step [default: constant]; or the order of
+    /// a pipeline's passes: gpipe, 1f1b, interleaved or zb-h1 [default: 1f1b]. Given twice, it says both.
     #[arg(long)]
     pub(crate) schedule: Vec<ScheduleFlag>,
 
@@ -192,11 +228,24 @@ pub(crate) struct TrainingFlags {
     #[arg(long, value_name = "STEPS")]
     pub(crate) hash_every: Option<usize>,
 
+    /// Write the metrics for TensorBoard, too: into the folder tensorboard of the run.
+    #[arg(long)]
+    pub(crate) tensorboard: bool,
+
+    #[command(flatten)]
+    pub(crate) rates: RateFlags,
+
+    #[command(flatten)]
+    pub(crate) ema: EmaFlags,
+
     #[command(flatten)]
     pub(crate) text: TextFlags,
 
     #[command(flatten)]
     pub(crate) gradients: GradientFlags,
+
+    #[command(flatten)]
+    pub(crate) sync: SyncFlags,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -209,54 +258,6 @@ pub(crate) struct TextFlags {
     /// Let the model write a sample every so many steps, besides after each epoch [default: never].
     #[arg(long, value_name = "STEPS")]
     pub(crate) sample_every: Option<usize>,
-}
-
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Gradients")]
-pub(crate) struct GradientFlags {
-    /// Run a rank's share of a global batch in so many parts, one after the other: the same step
-    /// in less memory [default: 1].
-    #[arg(long, value_name = "PARTS")]
-    pub(crate) accumulate: Option<usize>,
-
-    /// Cut each global batch into V shares, whatever the number of ranks, and add up what they yield in one
-    /// order: the training then has the same bits on 1 to V ranks [default: a share for each rank].
-    #[arg(long, value_name = "V")]
-    pub(crate) virtual_ranks: Option<usize>,
-
-    /// Compute activations again in the backward pass and do not keep them: none, blocks (each block of the
-    /// model by itself), a number of blocks to a segment, or burn (Burn's own strategy) [default: none].
-    #[arg(long, value_name = "HOW")]
-    pub(crate) activation_checkpointing: Option<ActivationCheckpointing>,
-
-    /// Scale gradients down to this norm, over all parameters together [default: never].
-    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
-    pub(crate) max_gradient_norm: Option<f32>,
-
-    /// How gradients travel: none (as they are), fp16, bf16 or power-sgd:RANK [default: none].
-    #[arg(long, value_name = "HOOK")]
-    pub(crate) communication_hook: Option<CommunicationHookConfig>,
-
-    /// Batch norms compute their statistics over the samples of all ranks.
-    #[arg(long)]
-    pub(crate) sync_batch_norm: bool,
-
-    /// What becomes of running statistics: average (of all ranks) or broadcast (rank 0's)
-    /// [default: average].
-    #[arg(long, value_name = "HOW")]
-    pub(crate) buffers: Option<BufferSync>,
-
-    /// Every step uses the same parameters: saves telling the other ranks which.
-    #[arg(long)]
-    pub(crate) static_graph: bool,
-
-    /// Exchange gradients after the backward pass, not while it runs.
-    #[arg(long)]
-    pub(crate) no_overlap: bool,
-
-    /// The largest size of a bucket of gradients, in MiB [default: 25].
-    #[arg(long)]
-    pub(crate) bucket_mib: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -358,6 +359,12 @@ pub(crate) struct RankFlags {
     #[arg(long, value_name = "N")]
     pub(crate) max_restarts: Option<usize>,
 
+    /// How gradients travel between GPUs: nccl (from GPU to GPU), host (through host memory), burn (Burn's own
+    /// collective, with --strategy data-parallel), or auto, which takes nccl where each rank has a GPU of its
+    /// own and NCCL is there [default: auto].
+    #[arg(long, value_name = "WAY")]
+    pub(crate) backend: Option<GradientBackend>,
+
     /// How ranks reach each other: shm (shared memory, one machine), tcp, or auto, which takes shared
     /// memory within a machine and TCP between machines [default: auto].
     #[arg(long, value_name = "KIND")]
@@ -366,29 +373,6 @@ pub(crate) struct RankFlags {
     /// Plain lines even on a terminal.
     #[arg(long)]
     pub(crate) no_dashboard: bool,
-}
-
-/// What `--schedule` says: there are two kinds of schedules, and no name is of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ScheduleFlag {
-    /// How the learning rate changes.
-    LearningRate(Schedule),
-    /// What the ranks of a pipeline do.
-    Pipeline(ScheduleKind),
-}
-
-impl std::str::FromStr for ScheduleFlag {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let learning_rate = kebab(name).map(Self::LearningRate);
-        let pipeline = || name.parse().map(Self::Pipeline);
-        learning_rate.or_else(|_| pipeline()).map_err(|_| {
-            "use constant or cosine for the learning rate, or gpipe, 1f1b, interleaved or zb-h1 for a \
-             pipeline"
-                .to_string()
-        })
-    }
 }
 
 /// How a model is shared out over ranks.
@@ -427,6 +411,10 @@ pub(crate) struct EvalArguments {
     /// Measure a checkpoint instead of the trained model: `best`, or the number of an epoch.
     #[arg(long, value_name = "EPOCH")]
     pub(crate) checkpoint: Option<String>,
+
+    /// Take the averaged parameters, of a run that was trained with --ema.
+    #[arg(long)]
+    pub(crate) ema: bool,
 
     /// Print the result as JSON.
     #[arg(long)]
@@ -467,6 +455,10 @@ pub(crate) struct GenerateArguments {
     /// Let a checkpoint write instead of the trained model: `best`, or the number of an epoch.
     #[arg(long, value_name = "EPOCH")]
     pub(crate) checkpoint: Option<String>,
+
+    /// Take the averaged parameters, of a run that was trained with --ema.
+    #[arg(long)]
+    pub(crate) ema: bool,
 
     /// Where the model runs: flex, cuda:0, cuda:1, ...
     #[arg(long, default_value = "flex")]

@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::config::RanksConfig;
 use crate::devices;
 use crate::error::CliError;
+use crate::median::median;
 use crate::rank;
 
 /// Steps that are not measured: caches fill, and the buckets are packed anew after the first.
@@ -239,9 +240,4 @@ fn gradients_of(tower: &Tower) -> GradientsParams {
     let mut ones = Ones(GradientsParams::new());
     tower.visit(&mut ones);
     ones.0
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

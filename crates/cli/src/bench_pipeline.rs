@@ -28,6 +28,7 @@ use serde::Serialize;
 use crate::config::RanksConfig;
 use crate::devices;
 use crate::error::CliError;
+use crate::median::median;
 use crate::rank;
 
 /// Steps that are not measured: caches fill, and buckets are packed anew after the first.
@@ -327,12 +328,6 @@ fn stage_costs(steps: &[Timeline], schedule: &Schedule, stage: usize) -> StageCo
         backward_weight: seconds(&[Pass::BackwardWeight]),
         ..StageCosts::of_forward(seconds(&[Pass::Forward]))
     }
-}
-
-/// 0 of nothing.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::devices;
 use crate::error::CliError;
+use crate::median::median;
 
 /// Steps that are not measured: the optimizer makes its state in the first.
 const WARM_UP: usize = 1;
@@ -124,11 +125,6 @@ pub(crate) fn run(arguments: &BenchRecomputeArguments) -> Result<ExitCode, CliEr
     };
     say!("{}", serde_json::json!(measured));
     Ok(ExitCode::SUCCESS)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn forward(model: &Gpt, texts: Tensor<2, Int>, how: ActivationCheckpointing) -> Tensor<3> {

@@ -5,8 +5,9 @@ mod flags;
 use std::path::{Path, PathBuf};
 
 use everburn::collectives::group::TransportKind;
+use everburn::distributed::GradientBackend;
 use everburn::prelude::RunDirectory;
-use everburn::train::{Chaos, ParallelConfig, TrainingConfig};
+use everburn::train::{Chaos, ParallelConfig, SyncInterval, TrainingConfig};
 use everburn_datasets::TokenizerKind;
 use everburn_launch::RankEnvironment;
 use everburn_models::registry::{self, GptOptions, ModelOptions};
@@ -14,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use self::flags::{
-    Layer, add_data_flags, add_gradient_flags, add_parallel_flags, add_rank_flags, add_schedules,
+    Layer, add_data_flags, add_ema_flags, add_gradient_flags, add_input_flags, add_parallel_flags,
+    add_rank_flags, add_rate_flags, add_schedules, add_sync_flags,
 };
 use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
 use crate::elastic::{self, ElasticRange};
@@ -87,6 +89,8 @@ pub(crate) struct RanksConfig {
     pub(crate) elastic: Option<ElasticRange>,
     /// How often a lost rank is started again.
     pub(crate) max_restarts: usize,
+    /// How gradients travel between GPUs.
+    pub(crate) backend: GradientBackend,
     /// How ranks reach each other.
     #[serde(with = "as_text")]
     pub(crate) transport: TransportKind,
@@ -104,6 +108,7 @@ impl Default for RanksConfig {
             heartbeat_timeout: 30,
             elastic: None,
             max_restarts: 3,
+            backend: GradientBackend::Auto,
             transport: TransportKind::Auto,
         }
     }
@@ -207,7 +212,11 @@ impl RunConfig {
         config.validate_ranks()?;
         let parallelism = mesh::settle(&mut config, arguments)?;
         config.training.validate(parallelism.mesh.data)?;
+        refuse_flags_of_rounds(&config, arguments)?;
         config.validate_text()?;
+        for device in &config.ranks.devices {
+            config.training.precision.check_device(device)?;
+        }
         Ok(config)
     }
 
@@ -252,6 +261,17 @@ impl RunConfig {
             return Err(CliError::usage("--timeout must be at least 1 second"));
         }
         Ok(())
+    }
+}
+
+/// Flags that a file may hold for another run, but that nobody gives where ranks become equal in each step.
+fn refuse_flags_of_rounds(config: &RunConfig, arguments: &TrainArguments) -> Result<(), CliError> {
+    match arguments.training.sync.of_rounds() {
+        Some(flag) if config.training.sync == SyncInterval::Step => Err(CliError::usage_with_help(
+            format!("{flag} is for ranks that take steps by themselves"),
+            "add --sync every=50 say, or leave it away",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -316,8 +336,12 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         on_divergence,
         chaos,
         hash_every,
+        rates,
+        ema,
+        tensorboard,
         text,
         gradients,
+        sync,
     } = &arguments.training;
     layer.set(&["training", "epochs"], epochs.as_ref())?;
     layer.set(&["training", "steps"], steps.as_ref())?;
@@ -342,6 +366,8 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     layer.set(&["training", "on_divergence"], on_divergence.as_ref())?;
     layer.set(&["training", "chaos"], chaos.as_ref())?;
     layer.set(&["training", "hash_every"], hash_every.as_ref())?;
+    let tensorboard = tensorboard.then_some(true);
+    layer.set(&["training", "tensorboard"], tensorboard.as_ref())?;
     layer.set(&["training", "optimizer", "kind"], optimizer.as_ref())?;
     layer.set(
         &["training", "optimizer", "learning_rate"],
@@ -354,8 +380,12 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     )?;
     layer.set(&["text", "tokenizer"], text.tokenizer.as_ref())?;
     layer.set(&["text", "sample_every"], text.sample_every.as_ref())?;
+    add_rate_flags(&mut layer, rates)?;
+    add_ema_flags(&mut layer, ema)?;
     add_gradient_flags(&mut layer, gradients)?;
+    add_sync_flags(&mut layer, sync)?;
     add_data_flags(&mut layer, &arguments.data)?;
+    add_input_flags(&mut layer, &arguments.input)?;
     add_rank_flags(&mut layer, &arguments.ranks)?;
     add_parallel_flags(&mut layer, &arguments.parallel)?;
     Ok(layer.table)

@@ -18,6 +18,11 @@ pub(crate) type Images = TrainingData<ImageItem, LabeledBatch<4>>;
 /// Texts `[B, T]` and what follows each of their tokens.
 pub(crate) type Texts = TrainingData<TextItem, TextBatch>;
 
+/// The classes of Fashion-MNIST, as its authors name them.
+const FASHION: [&str; 10] = [
+    "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
+];
+
 /// What a model reads.
 pub(crate) enum Loaded {
     Images(LoadedData),
@@ -35,6 +40,15 @@ impl Loaded {
     /// How many training samples there are.
     pub(crate) fn train_len(&self) -> usize {
         self.description().train
+    }
+
+    /// The names of the classes, where they are more than numbers.
+    pub(crate) fn class_names(&self) -> Vec<String> {
+        let names = match self.description().name.as_str() {
+            "fashion-mnist" => FASHION.as_slice(),
+            _ => &[],
+        };
+        names.iter().map(ToString::to_string).collect()
     }
 
     /// The images as a trainer takes them.

@@ -10,6 +10,8 @@ use everburn::train::TrainError;
 use everburn_datasets::DatasetError;
 use everburn_launch::{LaunchError, RankEnvironmentError};
 use everburn_models::gpt::GptError;
+use everburn_monitor::MonitorError;
+use everburn_report::ReportError;
 use miette::Diagnostic;
 
 /// The exit code for flags, files and devices that cannot be used: nothing was started.
@@ -72,6 +74,12 @@ pub(crate) enum CliError {
     Stalled(Box<CliError>),
 
     #[error(transparent)]
+    Report(#[from] ReportError),
+
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
+
+    #[error(transparent)]
     Ddp(#[from] DdpError),
 
     #[error(transparent)]
@@ -124,6 +132,8 @@ impl CliError {
             | Self::Model(_)
             | Self::Data(_)
             | Self::Launch(_)
+            | Self::Report(_)
+            | Self::Monitor(_)
             | Self::Environment(_) => true,
             Self::Train(error) => matches!(
                 error,

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use everburn::burn::module::Module;
 use everburn::prelude::*;
 use everburn::train::checkpoint::{Checkpoint, CheckpointFolder};
-use everburn::train::{Tally, load_safetensors, with_parameters};
+use everburn::train::{
+    Tally, load_averaged, load_safetensors, with_averaged_parameters, with_parameters,
+};
 use everburn_launch::RankEnvironment;
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
@@ -46,7 +48,11 @@ pub(crate) fn run(
     if let Some(environment) = environment {
         rank::limit_threads(environment, &config.ranks)?;
     } else {
-        devices::check(&config.ranks.devices, config.ranks.ranks)?;
+        if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)?
+            && !arguments.json
+        {
+            say!("{gpus}");
+        }
         let plan = launching::plan(&config.ranks, &arguments.ranks)?;
         if config.world_size() > 1 {
             return launch(arguments, &run, plan);
@@ -73,7 +79,8 @@ fn launch(
     // A result of an earlier evaluation must not be taken for this one's.
     let _ = std::fs::remove_file(&result);
     plan.dashboard = false;
-    let code = launching::run(plan, rank_arguments(arguments, &result), logs)?;
+    let outcome = launching::run(plan, rank_arguments(arguments, &result), logs, |_| {})?;
+    let code = launching::exit_code(&outcome);
     if code == ExitCode::SUCCESS && arguments.ranks.node_rank.unwrap_or(0) == 0 {
         read_result(&result)?.print(arguments.json);
     }
@@ -111,6 +118,7 @@ fn rank_arguments(arguments: &EvalArguments, result: &Path) -> Vec<OsString> {
     flag("--gpus", gpus.map(|n| n.to_string().into()));
     flag("--devices", devices.map(|names| names.join(",").into()));
     flag("--timeout", timeout.map(|n| n.to_string().into()));
+    list.extend(arguments.ema.then(|| "--ema".into()));
     list
 }
 
@@ -144,7 +152,10 @@ fn evaluate(
         )
     };
     let visitor = Evaluate {
-        checkpoint: arguments.checkpoint.as_deref(),
+        which: Which {
+            checkpoint: arguments.checkpoint.as_deref(),
+            ema: arguments.ema,
+        },
         trainer: &trainer,
         run,
         loaded: &loaded,
@@ -208,20 +219,31 @@ fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliErr
     Ok(folder.load(epoch)?)
 }
 
-/// The model with the parameters of a run's end, or of the checkpoint `which`.
+/// Which parameters of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Which<'a> {
+    /// Those of a checkpoint: `best`, or the number of an epoch; else those of the run's end.
+    pub(crate) checkpoint: Option<&'a str>,
+    /// The averaged ones.
+    pub(crate) ema: bool,
+}
+
+/// The model with the parameters of a run's end, or of a checkpoint.
 pub(crate) fn load_parameters<M: Module>(
     model: M,
     run: &RunDirectory,
-    which: Option<&str>,
+    which: Which<'_>,
 ) -> Result<M, CliError> {
-    Ok(match which {
-        None => load_safetensors(model, run)?,
-        Some(which) => with_parameters(model, &load_checkpoint(run, which)?)?,
+    Ok(match (which.checkpoint, which.ema) {
+        (None, false) => load_safetensors(model, run)?,
+        (None, true) => load_averaged(model, run)?,
+        (Some(name), false) => with_parameters(model, &load_checkpoint(run, name)?)?,
+        (Some(name), true) => with_averaged_parameters(model, &load_checkpoint(run, name)?)?,
     })
 }
 
 struct Evaluate<'a> {
-    checkpoint: Option<&'a str>,
+    which: Which<'a>,
     trainer: &'a Trainer,
     run: &'a RunDirectory,
     loaded: &'a Loaded,
@@ -231,14 +253,14 @@ impl ModelVisitor for Evaluate<'_> {
     type Output = Result<Option<Tally>, CliError>;
 
     fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        let model = load_parameters(init(&self.trainer.device), self.run, self.checkpoint)?;
+        let model = load_parameters(init(&self.trainer.device), self.run, self.which)?;
         let (_text, data) = self.loaded.text()?;
         let model = LanguageModel::of_blocks(model);
         Ok(self.trainer.evaluate(&model, &data)?)
     }
 
     fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
-        let model = load_parameters(init(&self.trainer.device), self.run, self.checkpoint)?;
+        let model = load_parameters(init(&self.trainer.device), self.run, self.which)?;
         let data = self.loaded.images(pixels)?;
         let model = Classifier::of_blocks(model);
         Ok(self.trainer.evaluate(&model, &data)?)

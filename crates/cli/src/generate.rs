@@ -13,7 +13,7 @@ use crate::arguments::GenerateArguments;
 use crate::config::{RunConfig, TextConfig};
 use crate::devices;
 use crate::error::CliError;
-use crate::eval::load_parameters;
+use crate::eval::{Which, load_parameters};
 use crate::sampling::Writer;
 
 /// Lets the model of a run write, and prints it after the prompt.
@@ -65,7 +65,10 @@ impl ModelVisitor for Generate<'_> {
 
     fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
         let arguments = self.arguments;
-        let which = arguments.checkpoint.as_deref();
+        let which = Which {
+            checkpoint: arguments.checkpoint.as_deref(),
+            ema: arguments.ema,
+        };
         let model = load_parameters(init(&self.device), self.run, which)?;
         let writer = Writer {
             tokenizer: tokenizer(&self.config.text)?,

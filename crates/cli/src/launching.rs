@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use everburn_launch::{LaunchConfig, Launcher, Outcome};
+use everburn_launch::{LaunchConfig, LaunchEvent, Launcher, Outcome};
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
@@ -44,17 +44,21 @@ pub(crate) fn run(
     plan: LaunchConfig,
     arguments: Vec<OsString>,
     log_dir: PathBuf,
-) -> Result<ExitCode, CliError> {
+    tell: impl Fn(&LaunchEvent) + 'static,
+) -> Result<Outcome, CliError> {
     let launch = LaunchConfig {
         args: arguments,
         log_dir,
         ..plan
     };
-    let outcome = Launcher::new(launch).run()?;
+    let outcome = Launcher::new(launch).tell_with(tell).run()?;
     if !matches!(outcome, Outcome::Succeeded) {
         eprintln!("{outcome}");
     }
-    Ok(ExitCode::from(
-        u8::try_from(outcome.exit_code()).unwrap_or(EXIT_FAILURE),
-    ))
+    Ok(outcome)
+}
+
+/// The exit code of a job that has ended so.
+pub(crate) fn exit_code(outcome: &Outcome) -> ExitCode {
+    ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(EXIT_FAILURE))
 }

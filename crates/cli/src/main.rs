@@ -20,6 +20,7 @@ mod bench_ddp;
 mod bench_kernels;
 mod bench_pipeline;
 mod bench_recompute;
+mod bottleneck;
 mod config;
 mod data;
 mod devices;
@@ -27,20 +28,27 @@ mod elastic;
 mod error;
 mod eval;
 mod generate;
+mod gpu_check;
+mod gradient_exchange;
+mod kernels;
 mod launching;
 mod list;
 mod logging;
+mod median;
 mod mesh;
 mod model_parallel;
+mod monitor;
 mod over_ranks;
 mod plan;
 mod preset;
 mod rank;
+mod recording;
 mod sampling;
 mod simulate;
 mod summary;
 mod table;
 mod train;
+mod vitals;
 mod weights;
 
 use std::process::ExitCode;
@@ -49,6 +57,10 @@ use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
 use crate::logging::LogOutput;
+
+/// Counts nothing unless a training is profiled.
+#[global_allocator]
+static ALLOCATOR: everburn_profile::CountingAllocator = everburn_profile::CountingAllocator;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -63,15 +75,20 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Train(train) if train.list => list::run(),
         Command::Train(train) => train::run(train, rank.as_ref(), &log),
+        Command::Bottleneck(bottleneck) => bottleneck::run(bottleneck, &log),
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
         Command::Generate(generate) => generate::run(generate),
         Command::Export(export) => weights::export(export),
         Command::Import(import) => weights::import(import),
+        Command::Monitor(monitor) => monitor::run(monitor),
+        Command::Report(report) => recording::report(report),
+        Command::Compare(compare) => recording::compare(compare),
         Command::Simulate(simulate) => simulate::run(simulate),
         Command::BenchDdp(bench) => bench_ddp::run(bench, rank.as_ref()),
         Command::BenchKernels(bench) => bench_kernels::run(bench),
         Command::BenchPipeline(bench) => bench_pipeline::run(bench, rank.as_ref()),
         Command::BenchRecompute(bench) => bench_recompute::run(bench),
+        Command::GpuCheck(check) => gpu_check::run(check),
     };
     match result {
         Ok(code) => code,

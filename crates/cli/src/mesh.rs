@@ -4,7 +4,7 @@ use everburn::burn::prelude::Device;
 use everburn::nn::{
     InBlocks, TensorParallel, TensorParallelError, parameter_counts, planned_shards,
 };
-use everburn::train::{Mesh, ParallelError, Parallelism};
+use everburn::train::{Mesh, ParallelError, Parallelism, SyncInterval};
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
 
@@ -47,6 +47,22 @@ pub(crate) fn settle(
         return Err(CliError::usage_with_help(
             format!("--hash-every and the mesh {mesh} do not go together"),
             "no rank has the whole state: leave --hash-every away",
+        ));
+    }
+    if !mesh.is_data_only() && config.training.sync != SyncInterval::Step {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--sync {} and the mesh {mesh} do not go together",
+                config.training.sync
+            ),
+            "ranks that take steps by themselves have a whole model each: leave --mesh and --pipeline away, \
+             or --sync",
+        ));
+    }
+    if !mesh.is_data_only() && config.training.ema.is_some() {
+        return Err(CliError::usage_with_help(
+            format!("--ema and the mesh {mesh} do not go together"),
+            "no rank has the whole model: leave --ema away",
         ));
     }
     if !mesh.is_data_only() && config.ranks.strategy != Strategy::Ddp {
@@ -133,6 +149,13 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError>
         return Err(CliError::usage_with_help(
             "--sync-batch-norm and a model over several ranks do not go together",
             "leave it away: statistics are then those of each micro-batch",
+        ));
+    }
+    let precision = config.training.precision;
+    if precision.compute_type().low().is_some() {
+        return Err(CliError::usage_with_help(
+            format!("--precision {precision} and a model over several ranks do not go together"),
+            "what ranks of one model hand each other is f32: use --precision f32, or replicas without --mesh",
         ));
     }
     let blocks = model_blocks(config)?;

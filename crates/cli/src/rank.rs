@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use everburn::collectives::group::{GroupOptions, ProcessGroup};
 use everburn::collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous};
+use everburn::collectives::store::SharedStore;
 use everburn::collectives::watch::{Watch, WatchOptions};
+use everburn::train::RunDirectory;
 use everburn_launch::{
     EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, FailureKind, RankEnvironment,
     RankEnvironmentError, StartedBy, variables,
@@ -15,6 +17,7 @@ use everburn_launch::{
 use crate::arguments::{Command, RankFlags};
 use crate::config::RanksConfig;
 use crate::error::{CliError, EXIT_FAILURE, EXIT_USAGE};
+use crate::recording;
 
 /// What a launcher has told this process, or `None` if a user started it. From then on the process
 /// ends with its launcher, if that is ours, and its panics are reported to it.
@@ -79,27 +82,27 @@ pub(crate) fn join(
     }
 }
 
-/// Meets the other ranks, and watches over them.
+/// Meets the other ranks, and watches over them; also where they have met.
 pub(crate) fn join_watched(
     environment: &RankEnvironment,
     config: &RanksConfig,
-) -> Result<(ProcessGroup, Option<Watch>), CliError> {
+) -> Result<(ProcessGroup, Option<Watch>, SharedStore), CliError> {
     let meeting = meet(environment, config)?;
     let store = meeting.store.clone();
     let group = ProcessGroup::connect(meeting, group_options(config))?;
     let options = watch_options(config).filter(|_| group.world_size() > 1);
     let Some(options) = options else {
-        return Ok((group, None));
+        return Ok((group, None, store));
     };
-    let watch = Watch::start(store, group.rank(), group.world_size(), options);
+    let watch = Watch::start(store.clone(), group.rank(), group.world_size(), options);
     match watch {
         Ok(watch) => {
             watch.follow(&group);
-            Ok((group, Some(watch)))
+            Ok((group, Some(watch), store))
         }
         Err(error) => {
             tracing::warn!("nobody watches over the ranks: {error}");
-            Ok((group, None))
+            Ok((group, None, store))
         }
     }
 }
@@ -135,6 +138,7 @@ pub(crate) fn report_stall(
     error: CliError,
     watch: Option<&Watch>,
     environment: &RankEnvironment,
+    run: Option<&RunDirectory>,
 ) -> CliError {
     let (Some(watch), CliError::Train(cause)) = (watch, &error) else {
         return error;
@@ -147,6 +151,9 @@ pub(crate) fn report_stall(
         None => error,
         Some(report) => {
             eprintln!("{report}");
+            if let Some(run) = run {
+                recording::note_stall(run, &report);
+            }
             CliError::Stalled(Box::new(error))
         }
     }

@@ -7,6 +7,9 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(stopped) = &report.stopped {
         say!("stopped {stopped}");
     }
+    if report.averaged {
+        say!("tested: the averaged model, in ema.safetensors");
+    }
     if report.test_accuracy.is_none() {
         say!(
             "--resume goes on after epoch {}; later steps are in model.safetensors only",
@@ -29,12 +32,27 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         report.samples_per_second,
         report.seconds
     );
-    if report.gradient_bytes > 0 {
+    let waited = 100.0 * report.exposed_seconds / report.train_seconds;
+    if let Some(outer) = &report.outer {
+        let steps = report.steps.max(1) as u64;
         say!(
-            "gradients: {} bytes a step and rank; {:.1} % of the time spent waiting for them",
-            report.gradient_bytes / report.steps.max(1) as u64,
-            100.0 * report.exposed_seconds / report.train_seconds
+            "{}: {} bytes of differences a step and rank, where gradients would be {}; {waited:.1} % of the \
+             time spent waiting for them",
+            counted(outer.steps, "outer step"),
+            outer.bytes / steps,
+            outer.bytes_of_gradients / steps,
         );
+    } else if report.gradient_bytes > 0 {
+        say!(
+            "gradients: {} bytes a step and rank; {waited:.1} % of the time spent waiting for them",
+            report.gradient_bytes / report.steps.max(1) as u64,
+        );
+    }
+    if let Some(skipped) = report.skipped_steps {
+        say!("steps skipped because gradients overflowed f16: {skipped}");
+    }
+    if let Some(way) = &report.gradients_by {
+        say!("gradients travelled by {way}");
     }
     if let Some(bytes) = report.peak_memory {
         let mebibytes = bytes as f64 / f64::from(1 << 20);

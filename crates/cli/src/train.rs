@@ -1,6 +1,9 @@
 //! `everburn train`
 
+mod joining;
 mod preparation;
+mod ranks;
+mod warm_up;
 
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -10,18 +13,22 @@ use std::sync::Arc;
 
 use everburn::burn::module::Module;
 use everburn::burn::prelude::{Device, Tensor};
-use everburn::collectives::watch::Watch;
+use everburn::distributed::ConnectExchange;
 use everburn::prelude::*;
 use everburn::train::{
-    ActivationCheckpointing, Classification, ElasticGroup, NextToken, Objective, Parallelism,
-    Regroup, Samples, StopSignal, compute_on_this_thread, renderer,
+    ActivationCheckpointing, Classification, KernelCache, LabeledBatch, NextToken, Objective,
+    Parallelism, Regroup, Samples, StopSignal, TextBatch, compute_on_this_thread, renderer,
 };
+use everburn_datasets::LoadedText;
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use everburn_models::registry::{self, ImageModel, PixelRange, TextModel};
+use everburn_profile::Recorder;
 
-pub(crate) use self::preparation::prepare_run_directory;
+use self::joining::{Joined, join};
 use self::preparation::{check_resume, rank_arguments, resolve_data};
+pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
+use self::ranks::{TrainOnThreads, TrainOneRank};
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::data::Loaded;
@@ -31,7 +38,8 @@ use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
-    data, devices, elastic, launching, mesh, model_parallel, over_ranks, plan, rank, weights,
+    bottleneck, data, devices, elastic, gradient_exchange, kernels, launching, mesh,
+    model_parallel, monitor, over_ranks, plan, rank, recording, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -44,30 +52,47 @@ pub(crate) fn run(
     if arguments.plan {
         return plan::run(&config, arguments);
     }
+    bottleneck::check(&config, arguments)?;
+    let kernels = kernels::keep(arguments.input.kernel_cache.as_deref());
     if let Some(environment) = environment {
-        return train_as_rank(config, arguments, environment);
+        return train_as_rank(config, arguments, environment, kernels);
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
-    devices::check(&config.ranks.devices, config.ranks.ranks)?;
+    if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
+        say!("{gpus}");
+    }
+    gradient_exchange::check(&config)?;
     model_parallel::check_model(&config)?;
     elastic::check_mesh(&config, mesh::check(&config)?.as_ref())?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
     let loaded = data::load(&config)?;
     say!("{}", loaded.description());
     resolve_data(&mut config, &loaded);
+    let held_out = config.training.held_out_of(loaded.train_len());
+    let samples = loaded.train_len().saturating_sub(held_out);
+    config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
     } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
         weights::check(&config)?; // the file is on machine 0
     }
+    if arguments.input.warmup {
+        return warm_up::run(&config, &loaded, kernels);
+    }
     let alone = config.world_size() == 1 && config.ranks.elastic.is_none();
     if alone || config.ranks.strategy == Strategy::DataParallel {
-        return train_here(&config, arguments, &loaded, log);
+        return train_here(&config, arguments, &loaded, log, kernels);
     }
     drop(loaded);
     let (run, _lock) = prepare_run_directory(&config, arguments)?;
+    let _served = monitor::serve(arguments, &run)?;
     let (rank_arguments, logs) = (rank_arguments(&run, arguments), run.logs());
-    let code = launching::run(plan, rank_arguments, logs)?;
+    let told = run.clone();
+    let outcome = launching::run(plan, rank_arguments, logs, move |event| {
+        recording::note_launch_event(&told, event);
+    })?;
+    recording::conclude_job(&run, &outcome);
+    let code = launching::exit_code(&outcome);
     // Ranks that the user stopped, with a key of the dashboard say, end well; the job did not.
     let stopped_early = || {
         run.read_report()
@@ -85,6 +110,7 @@ fn train_here(
     arguments: &TrainArguments,
     loaded: &Loaded,
     log: &LogOutput,
+    kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
     if let Some(threads) = config.ranks.threads_per_rank {
         let threads = threads * config.ranks.ranks;
@@ -94,10 +120,14 @@ fn train_here(
             .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
     }
     let (run, _lock) = prepare_run_directory(config, arguments)?;
+    let _served = monitor::serve(arguments, &run)?;
     let model_devices = model_parallel::devices_of_rank(&config.ranks, 0)?;
+    let recorder = bottleneck::recorder(config, arguments, None)?;
     let job = RankJob {
         model_devices,
+        recorder: recorder.clone(),
         parallelism: mesh::check(config)?,
+        kernels,
         ..RankJob::new(config, arguments, loaded, None)?
     };
     if job.display == renderer::Display::Dashboard {
@@ -112,10 +142,13 @@ fn train_here(
     let threads = TrainOnThreads {
         job: &job,
         devices,
-        run,
+        run: run.clone(),
     };
     let reports = registry::visit(&config.model, &config.model_options(), threads)?
-        .ok_or(CliError::NoModel)??;
+        .ok_or(CliError::NoModel)?;
+    recording::conclude(&run, reports.as_ref().err());
+    let reports = reports?;
+    bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
     // Ranks that are threads have no launcher to tell of an interruption.
     let interrupted = reports.iter().any(|report| report.test_accuracy.is_none());
     Ok(if interrupted {
@@ -129,12 +162,21 @@ fn train_as_rank(
     mut config: RunConfig,
     arguments: &TrainArguments,
     environment: &RankEnvironment,
+    kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
     let loaded = data::load(&config)?;
     resolve_data(&mut config, &loaded);
     let ours = environment.launcher_pid.is_some();
+    if !ours {
+        // Our launcher has checked before it started the ranks.
+        let gpus = devices::check(&config.ranks.devices, config.ranks.ranks)?;
+        if let (0, Some(gpus)) = (environment.rank, gpus) {
+            say!("{gpus}");
+        }
+        gradient_exchange::check(&config)?;
+    }
     // Any rank of an elastic job may become the first.
     let records = environment.rank == 0 || config.ranks.elastic.is_some();
     let (run, _lock) = match (&arguments.run_dir, records) {
@@ -146,14 +188,21 @@ fn train_as_rank(
             (Some(run), Some(lock))
         }
     };
+    let _served = match run.as_ref().filter(|_| !ours && environment.rank == 0) {
+        Some(run) => monitor::serve(arguments, run)?,
+        None => None,
+    };
     let model_devices = model_parallel::devices_of_rank(&config.ranks, environment.local_rank)?;
     let device = match model_devices.as_deref() {
         Some([(_, first), ..]) => first.clone(),
         _ => devices::of_rank(&config.ranks.devices, environment.local_rank)?,
     };
+    let recorder = bottleneck::recorder(&config, arguments, Some(environment))?;
     let job = RankJob {
         model_devices,
+        recorder: recorder.clone(),
         parallelism: mesh::check(&config)?,
+        kernels,
         ..RankJob::new(&config, arguments, &loaded, Some(environment))?
     };
     let joined = join(&config, environment);
@@ -161,14 +210,28 @@ fn train_as_rank(
         group,
         elastic,
         watch,
+        store,
     } = match joined {
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(ExitCode::SUCCESS),
         joined => joined?,
     };
     // The report on a stall looks into the group after the training has ended.
     let watched = group.clone();
+    let names = &config.ranks.devices;
+    let name = &names[environment.local_rank % names.len()];
+    let exchange = gradient_exchange::connector(&config, name, store, &[])?;
+    let watch = watch.map(Arc::new);
+    recording::say_of_itself(
+        &config.ranks,
+        environment,
+        watch.as_deref(),
+        elastic.as_deref(),
+    );
+    let recorded = run.clone();
     let rank = TrainOneRank {
         trainer: Trainer {
+            exchange: exchange.map(|exchange| Arc::new(exchange) as Arc<dyn ConnectExchange>),
+            signs: recording::signs(watch.as_ref(), elastic.as_ref()),
             regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
             begun_before: environment.incarnation > 1,
             ..job.trainer(group, device, run)
@@ -177,38 +240,21 @@ fn train_as_rank(
     };
     let trained = registry::visit(&config.model, &config.model_options(), rank)?;
     let trained = trained.ok_or(CliError::NoModel)?;
-    let trained = trained.map_err(|error| rank::report_stall(error, watch.as_ref(), environment));
+    let trained = trained.map_err(|error| {
+        rank::report_stall(error, watch.as_deref(), environment, recorded.as_ref())
+    });
     drop(watched);
+    if trained.is_ok() {
+        bottleneck::write(recorder.as_ref(), recorded.as_ref(), arguments)?;
+    }
+    if let Some(run) = recorded.filter(|_| !ours && environment.rank == 0) {
+        recording::conclude(&run, trained.as_ref().err());
+    }
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     match trained {
         Ok(_) | Err(CliError::Train(TrainError::JobFinished)) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error),
     }
-}
-
-/// The ranks that this one has met.
-struct Joined {
-    group: ProcessGroup,
-    elastic: Option<Arc<ElasticGroup>>,
-    watch: Option<Watch>,
-}
-
-fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<Joined, CliError> {
-    let Some(range) = config.ranks.elastic else {
-        let (group, watch) = rank::join_watched(environment, &config.ranks)?;
-        let elastic = None;
-        return Ok(Joined {
-            group,
-            elastic,
-            watch,
-        });
-    };
-    let elastic = elastic::join(environment, config, range)?;
-    Ok(Joined {
-        group: elastic.group(),
-        elastic: Some(elastic),
-        watch: None,
-    })
 }
 
 /// What every rank of this process does.
@@ -222,6 +268,9 @@ struct RankJob<'a> {
     model_devices: Option<Vec<(String, Device)>>,
     /// How ranks hold the model together, if they do.
     parallelism: Option<Parallelism>,
+    kernels: KernelCache,
+    /// Is told where the time goes.
+    recorder: Option<Recorder>,
 }
 
 impl<'a> RankJob<'a> {
@@ -241,6 +290,8 @@ impl<'a> RankJob<'a> {
             stop: StopSignal::from_flag(stop.flag()),
             model_devices: None,
             parallelism: None,
+            kernels: KernelCache::Nowhere("nobody has said where".to_string()),
+            recorder: None,
         })
     }
 
@@ -265,6 +316,9 @@ impl<'a> RankJob<'a> {
             stop: self.stop.clone(),
             model_name: self.config.model.clone(),
             evaluation_batch: evaluation_batch(self.config),
+            class_names: self.loaded.class_names(),
+            kernels: self.kernels.clone(),
+            recorder: self.recorder.clone(),
             ..Trainer::new(self.config.training.clone(), group)
         }
     }
@@ -276,12 +330,25 @@ impl<'a> RankJob<'a> {
         pixels: PixelRange,
     ) -> Result<TrainingReport, CliError> {
         let data = self.loaded.images(pixels)?;
+        if self.config.training.input.on_device {
+            let data = trainer.on_device(data, self.free_memory(&trainer))?;
+            return self.fit_images_of(trainer, model, &data);
+        }
+        self.fit_images_of(trainer, model, &data)
+    }
+
+    fn fit_images_of<M: ImageModel, I: Send + Sync + Clone + 'static>(
+        &self,
+        trainer: Trainer,
+        model: M,
+        data: &TrainingData<I, LabeledBatch<4>>,
+    ) -> Result<TrainingReport, CliError> {
         let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
         if let Some(parallelism) = &self.parallelism {
             return over_ranks::fit::<_, Classification<4>, _>(
                 trainer,
                 model,
-                &data,
+                data,
                 parallelism,
                 None,
                 || plan::automatic_stages(self.config),
@@ -290,7 +357,7 @@ impl<'a> RankJob<'a> {
         let devices = self.model_devices.as_deref();
         let model: Classifier<M, 4> =
             model_parallel::supervised(model, devices, self.checkpointing(), images)?;
-        Ok(self.fit(&trainer, model, &data, None)?)
+        Ok(self.fit(&trainer, model, data, None)?)
     }
 
     fn fit_text<M: TextModel>(
@@ -300,6 +367,21 @@ impl<'a> RankJob<'a> {
         config: &GptConfig,
     ) -> Result<TrainingReport, CliError> {
         let (text, data) = self.loaded.text()?;
+        if self.config.training.input.on_device {
+            let data = trainer.on_device(data, self.free_memory(&trainer))?;
+            return self.fit_text_of(trainer, model, config, text, &data);
+        }
+        self.fit_text_of(trainer, model, config, text, &data)
+    }
+
+    fn fit_text_of<M: TextModel, I: Send + Sync + Clone + 'static>(
+        &self,
+        trainer: Trainer,
+        model: M,
+        config: &GptConfig,
+        text: &LoadedText,
+        data: &TrainingData<I, TextBatch>,
+    ) -> Result<TrainingReport, CliError> {
         let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
         let writer = Writer {
             tokenizer: text.tokenizer.clone(),
@@ -316,7 +398,7 @@ impl<'a> RankJob<'a> {
             return over_ranks::fit::<_, NextToken, _>(
                 trainer,
                 model,
-                &data,
+                data,
                 parallelism,
                 Some(samples),
                 || plan::automatic_stages(self.config),
@@ -325,7 +407,12 @@ impl<'a> RankJob<'a> {
         let devices = self.model_devices.as_deref();
         let model: LanguageModel<M> =
             model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
-        Ok(self.fit(&trainer, model, &data, Some(samples))?)
+        Ok(self.fit(&trainer, model, data, Some(samples))?)
+    }
+
+    fn free_memory(&self, trainer: &Trainer) -> Option<u64> {
+        let ranks = &self.config.ranks;
+        devices::free_memory(&ranks.devices, trainer.group.local_rank(), ranks.ranks)
     }
 
     fn checkpointing(&self) -> ActivationCheckpointing {
@@ -355,82 +442,6 @@ impl<'a> RankJob<'a> {
             left => left?,
         }
         Ok(report)
-    }
-}
-
-/// This process is one rank.
-struct TrainOneRank<'a> {
-    job: &'a RankJob<'a>,
-    trainer: Trainer,
-}
-
-impl ModelVisitor for TrainOneRank<'_> {
-    type Output = Result<TrainingReport, CliError>;
-
-    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
-        self.trainer.seed();
-        let model = init(&self.trainer.device);
-        let model = self.job.begun(model, self.trainer.group.rank())?;
-        self.job.fit_images(self.trainer, model, pixels)
-    }
-
-    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
-        self.trainer.seed();
-        let model = init(&self.trainer.device);
-        let model = self.job.begun(model, self.trainer.group.rank())?;
-        self.job.fit_text(self.trainer, model, &config)
-    }
-}
-
-/// Each thread of this process is a rank.
-struct TrainOnThreads<'a> {
-    job: &'a RankJob<'a>,
-    devices: Vec<Device>,
-    run: RunDirectory,
-}
-
-impl TrainOnThreads<'_> {
-    fn fit<M: Module + Sync + 'static>(
-        &self,
-        init: &Init<M>,
-        fit: impl Fn(Trainer, M) -> Result<TrainingReport, CliError> + Sync,
-    ) -> Result<Vec<TrainingReport>, CliError> {
-        // Threads may share a generator of random numbers, so the weights are drawn before there
-        // are any: they are lazy, and taking a record draws them.
-        self.job.config.training.seed_for_weights(&self.devices[0]);
-        let model = self.job.begun(init(&self.devices[0]), 0)?;
-        let weights = model.clone().into_record();
-        let model = model.load_record(weights);
-        let reports = data_parallel(
-            &self.devices,
-            rank::group_options(&self.job.config.ranks),
-            |group, device| {
-                let run = (group.rank() == 0).then(|| self.run.clone());
-                let trainer = self.job.trainer(group, device.clone(), run);
-                match fit(trainer, model.clone().fork(&device)) {
-                    Err(CliError::Train(error)) => Err(error),
-                    Err(error) => Err(TrainError::Config(error.to_string())),
-                    Ok(report) => Ok(report),
-                }
-            },
-        );
-        Ok(reports?)
-    }
-}
-
-impl ModelVisitor for TrainOnThreads<'_> {
-    type Output = Result<Vec<TrainingReport>, CliError>;
-
-    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
-        self.fit(&init, |trainer, model| {
-            self.job.fit_images(trainer, model, pixels)
-        })
-    }
-
-    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
-        self.fit(&init, |trainer, model| {
-            self.job.fit_text(trainer, model, &config)
-        })
     }
 }
 

@@ -14,7 +14,7 @@ use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange
 use crate::arguments::{DataFlags, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::eval::load_parameters;
+use crate::eval::{Which, load_parameters};
 use crate::train::prepare_run_directory;
 use crate::{data, devices};
 
@@ -45,6 +45,10 @@ pub(crate) struct ExportArguments {
     /// Export a checkpoint instead of the trained model: `best`, or the number of an epoch.
     #[arg(long, value_name = "EPOCH")]
     pub(crate) checkpoint: Option<String>,
+
+    /// Export the averaged parameters, of a run that was trained with --ema.
+    #[arg(long)]
+    pub(crate) ema: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -88,7 +92,10 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
     let config = run.read_config::<RunConfig>()?;
     let export = Export {
         run: &run,
-        checkpoint: arguments.checkpoint.as_deref(),
+        which: Which {
+            checkpoint: arguments.checkpoint.as_deref(),
+            ema: arguments.ema,
+        },
         output: &output,
         device: devices::of_rank(&["flex".to_string()], 0)?,
     };
@@ -145,14 +152,14 @@ pub(crate) fn initialised<M: Module>(model: M, path: &Path) -> Result<M, TrainEr
 
 struct Export<'a> {
     run: &'a RunDirectory,
-    checkpoint: Option<&'a str>,
+    which: Which<'a>,
     output: &'a Path,
     device: Device,
 }
 
 impl Export<'_> {
     fn write<M: Module>(&self, model: M) -> Result<(), CliError> {
-        let model = load_parameters(model, self.run, self.checkpoint)?;
+        let model = load_parameters(model, self.run, self.which)?;
         // A run that was imported, or has not ended, has no report.
         let batches = self.run.read_report().map_or(0, |report| report.steps);
         Ok(save_state_dict(&model, batches as u64, self.output)?)

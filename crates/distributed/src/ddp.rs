@@ -1,23 +1,26 @@
 //! Distributed data parallelism: one replica of the model a rank.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::DType;
-use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::group::{ProcessGroup, ReduceOp};
 
 use crate::bucket::{BucketEntry, BucketPlan};
 use crate::communication_hook::{CommunicationHook, CommunicationHookConfig};
 use crate::config::DdpConfig;
+use crate::device::{DeviceExchange, HostExchange};
 use crate::divergence::{Divergence, find_divergence};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::initial_state::{broadcast_state, check_equal_structure};
+use crate::placement::{device_of_parameters, gradients_stay_there};
 use crate::reducer::{Reducer, WORKERS, lock};
 use crate::replicas::{self, TensorKind};
-use crate::shared::{Plan, Shared};
+use crate::shared::{Medium, Plan, Shared};
 use crate::synchronization::{Communication, SyncedGradients, Synchronization};
 use crate::virtual_ranks::VirtualRanks;
 
@@ -49,11 +52,46 @@ impl Ddp {
         group: ProcessGroup,
         config: DdpConfig,
     ) -> Result<(Self, M), DdpError> {
-        let hook = match config.communication {
-            CommunicationHookConfig::None => None,
-            other => Some(other.build()),
+        let way = match config.communication {
+            CommunicationHookConfig::None => Way::Automatic,
+            other => Way::Hook(other.build()),
         };
-        Self::build(model, group, config, hook)
+        Self::build(model, group, config, way)
+    }
+
+    /// As [`Ddp::new`], with gradients that stay on the device of the parameters and are added up by
+    /// `exchange`. All ranks must hand in the same kind.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use burn::nn::LinearConfig;
+    /// use burn::prelude::*;
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    /// use everburn_distributed::{Ddp, DdpConfig, HostExchange};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let group = ProcessGroup::alone(GroupOptions::default());
+    /// let exchange = HostExchange::start(ProcessGroup::alone(GroupOptions::default()))?;
+    /// let model = LinearConfig::new(3, 1).init(&device);
+    /// let (ddp, model) =
+    ///     Ddp::with_exchange(model, group, DdpConfig::default(), Arc::new(exchange))?;
+    /// let step = ddp.begin(2)?;
+    /// let rows = Tensor::<2>::ones([2, 3], &device);
+    /// step.watch_last(&model, 2).forward(rows).mean().backward();
+    /// assert_eq!(step.finish(&model)?.gradients.len(), 2);
+    /// # Ok::<(), everburn_distributed::DdpError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Ddp::new`]; [`DdpError::Backend`] if the parameters are on several devices, or a communication
+    /// hook is asked for, which needs gradients in host memory.
+    pub fn with_exchange<M: Module>(
+        model: M,
+        group: ProcessGroup,
+        config: DdpConfig,
+        exchange: Arc<dyn DeviceExchange>,
+    ) -> Result<(Self, M), DdpError> {
+        Self::build(model, group, config, Way::Exchange(exchange))
     }
 
     /// As [`Ddp::new`], with a communication hook of the caller's own in place of the
@@ -67,19 +105,28 @@ impl Ddp {
         config: DdpConfig,
         hook: Box<dyn CommunicationHook>,
     ) -> Result<(Self, M), DdpError> {
-        Self::build(model, group, config, Some(hook))
+        Self::build(model, group, config, Way::Hook(hook))
+    }
+
+    /// One rank whose gradients stay on their device, as on a GPU.
+    #[cfg(test)]
+    pub(crate) fn alone_on_device<M: Module>(
+        model: M,
+        config: DdpConfig,
+    ) -> Result<(Self, M), DdpError> {
+        let group = ProcessGroup::alone(everburn_collectives::group::GroupOptions::default());
+        Self::build(model, group, config, Way::Alone)
     }
 
     fn build<M: Module>(
         model: M,
         group: ProcessGroup,
         config: DdpConfig,
-        hook: Option<Box<dyn CommunicationHook>>,
+        way: Way,
     ) -> Result<(Self, M), DdpError> {
         config.validate()?;
         let tensors = replicas::describe(&model);
-        let hook_name = hook.as_ref().map(|hook| hook.name());
-        check_equal_structure(&group, &tensors, &format!("{config:?} {hook_name:?}"))?;
+        check_equal_structure(&group, &tensors, &format!("{config:?} {way:?}"))?;
         let model = broadcast_state(model, &group, config.bucket_bytes)?;
         // A parameter that a model holds twice (tied weights) has one gradient.
         let mut known = HashSet::new();
@@ -99,14 +146,48 @@ impl Ddp {
                 dtype: tensor.dtype,
             })
             .collect();
-        check_types(&parameters, hook.is_some())?;
+        check_types(&parameters, matches!(way, Way::Hook(_)))?;
         let ranks: Vec<usize> = (0..group.world_size()).collect();
+        let subgroup = || group.subgroup(&ranks);
+        let (medium, hook) = match (way, device_of_parameters(&model)) {
+            (Way::Hook(hook), _) => (Medium::Host, Some(hook)),
+            (Way::Exchange(exchange), device) => {
+                let device =
+                    device.filter(|_| config.communication == CommunicationHookConfig::None);
+                let device = device.ok_or_else(|| elsewhere(exchange.name(), &config))?;
+                let exchange = Some(exchange);
+                (Medium::Device { device, exchange }, None)
+            }
+            #[cfg(test)]
+            (Way::Alone, device) => {
+                let (device, exchange) = (device.expect("one device"), None);
+                (Medium::Device { device, exchange }, None)
+            }
+            (Way::Automatic, device) => {
+                let device = device.filter(gradients_stay_there);
+                // Ranks on the processor and on GPUs can train together: through host memory.
+                let stay = group.all_reduce(vec![u8::from(device.is_some())], ReduceOp::Min);
+                let all_stay = stay.wait()? == [1];
+                match device.filter(|_| all_stay) {
+                    None => (Medium::Host, None),
+                    Some(device) => {
+                        let own = (ranks.len() > 1).then(&subgroup).transpose()?.flatten();
+                        let own = own.map(HostExchange::start).transpose()?;
+                        let exchange = own.map(|own| Arc::new(own) as Arc<dyn DeviceExchange>);
+                        (Medium::Device { device, exchange }, None)
+                    }
+                }
+            }
+        };
         let reducer = match ranks.len() {
             1 => None,
             _ => {
                 // Groups of their own, because their threads' collectives run beside all others.
-                let workers = if hook.is_some() { 1 } else { WORKERS };
-                let groups = (0..workers).map(|_| group.subgroup(&ranks));
+                let workers = match (&hook, &medium) {
+                    (None, Medium::Host) => WORKERS,
+                    _ => 1,
+                };
+                let groups = (0..workers).map(|_| subgroup());
                 let groups = groups.collect::<Result<Vec<_>, _>>()?;
                 Some(Reducer::start(
                     groups.into_iter().flatten().collect(),
@@ -133,6 +214,8 @@ impl Ddp {
             parameters,
             tied,
             reducer,
+            medium,
+            recorder: OnceLock::new(),
         };
         let ddp = Self {
             shared: Arc::new(shared),
@@ -154,6 +237,24 @@ impl Ddp {
     /// Which gradients travel together, at present.
     pub fn plan(&self) -> Arc<BucketPlan> {
         lock(&self.shared.plan).buckets.clone()
+    }
+
+    /// Whether gradients go anywhere: `false` for a rank that is alone, unless it was given a
+    /// [`DeviceExchange`].
+    pub fn exchanges_gradients(&self) -> bool {
+        self.shared.reducer.is_some() || self.shared.exchange().is_some()
+    }
+
+    /// Waits until what was exchanged on devices is over there, so that what was computed with it counts:
+    /// before a checkpoint. Where gradients are in host memory, they have been waited for.
+    ///
+    /// # Errors
+    /// [`DdpError::Collective`] if an exchange has failed.
+    pub fn settle(&self) -> Result<(), DdpError> {
+        match self.shared.exchange() {
+            Some(exchange) => exchange.settle(),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -221,7 +322,7 @@ impl Ddp {
         gradients: GradientsParams,
         samples: usize,
     ) -> Result<SyncedGradients, DdpError> {
-        let nothing_to_do = self.shared.reducer.is_none()
+        let nothing_to_do = !self.exchanges_gradients()
             && samples > 0
             && self.shared.config.max_gradient_norm.is_none();
         if nothing_to_do {
@@ -274,6 +375,48 @@ impl Ddp {
             return Ok(());
         }
         replicas::compare(&replicas::read(model)?, self.group())
+    }
+}
+
+/// How gradients are exchanged. As text, what all ranks must have in common.
+enum Way {
+    /// As they are: in host memory or through it.
+    Automatic,
+    Hook(Box<dyn CommunicationHook>),
+    Exchange(Arc<dyn DeviceExchange>),
+    /// On its device, with nobody.
+    #[cfg(test)]
+    Alone,
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Automatic => f.write_str("host"),
+            Self::Hook(hook) => f.write_str(&hook.name()),
+            Self::Exchange(exchange) => f.write_str(exchange.name()),
+            #[cfg(test)]
+            Self::Alone => f.write_str("alone"),
+        }
+    }
+}
+
+/// Gradients cannot stay on one device.
+fn elsewhere(wanted: &str, config: &DdpConfig) -> DdpError {
+    let reason = match config.communication == CommunicationHookConfig::None {
+        false => format!(
+            "--communication-hook {} changes gradients in host memory; use --backend host with it",
+            config.communication
+        ),
+        true => {
+            "the parameters of the model are on several devices, and a rank has one of them; use \
+                 --backend host"
+                .to_string()
+        }
+    };
+    DdpError::Backend {
+        wanted: wanted.to_string(),
+        reason,
     }
 }
 

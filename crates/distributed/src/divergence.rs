@@ -26,6 +26,29 @@ pub struct Divergence {
     pub trusted: Option<usize>,
 }
 
+/// Something besides the model's parameters that all ranks must have alike.
+pub(crate) struct Extra<'a> {
+    name: &'a str,
+    hash: [u8; FINGERPRINT_BYTES],
+}
+
+impl<'a> Extra<'a> {
+    /// Numbers, by what they are called.
+    pub(crate) fn of(name: &'a str, values: &[f32]) -> Self {
+        let mut hash = Sha256::new();
+        for block in values.chunks(1024) {
+            hash.update(
+                block
+                    .iter()
+                    .flat_map(|v| v.to_le_bytes())
+                    .collect::<Vec<_>>(),
+            );
+        }
+        let hash = hash.finalize().into();
+        Self { name, hash }
+    }
+}
+
 /// Compares the trained parameters of all ranks of `group` by hash, all of which call it, and tells whose are
 /// others than those of most ranks; `None` where all are equal. Then 32 bytes a rank travel.
 ///
@@ -35,9 +58,19 @@ pub fn find_divergence<M: Module>(
     model: &M,
     group: &ProcessGroup,
 ) -> Result<Option<Divergence>, DdpError> {
+    find_divergence_with(model, &[], group)
+}
+
+/// The same, of `extras` too.
+pub(crate) fn find_divergence_with<M: Module>(
+    model: &M,
+    extras: &[Extra<'_>],
+    group: &ProcessGroup,
+) -> Result<Option<Divergence>, DdpError> {
     let tensors = read_trained(model)?;
-    let hashes = tensors.iter().flat_map(|(_, data)| fingerprint(data));
-    let hashes = hashes.collect::<Vec<u8>>();
+    let of_model = tensors.iter().flat_map(|(_, data)| fingerprint(data));
+    let of_extras = extras.iter().flat_map(|extra| extra.hash);
+    let hashes = of_model.chain(of_extras).collect::<Vec<u8>>();
     let all = group.all_gather(Sha256::digest(&hashes).to_vec()).wait()?;
     if all.iter().all(|theirs| *theirs == all[0]) {
         return Ok(None);
@@ -54,8 +87,12 @@ pub fn find_divergence<M: Module>(
     let first = ranks.iter();
     let first = first.filter_map(|rank| pairs(*rank).position(|(a, b)| a != b));
     let first = first.min().unwrap_or(0);
+    let parameter = match tensors.get(first) {
+        Some((tensor, _)) => tensor.path.clone(),
+        None => extras[first - tensors.len()].name.to_string(),
+    };
     Ok(Some(Divergence {
-        parameter: tensors[first].0.path.clone(),
+        parameter,
         ranks,
         trusted,
     }))

@@ -112,6 +112,47 @@ pub enum DdpError {
         /// The path of the first such parameter.
         parameter: String,
     },
+    /// The norm of a step's gradients was found not to be a number after the step had been made.
+    #[error(
+        "the gradients of step {step} have the norm {norm}, on all ranks, and the step was made with \
+         them: lower the learning rate, or look for the first loss that is not finite; go on from a \
+         checkpoint before that step"
+    )]
+    NormNotFinite {
+        /// The norm.
+        norm: f64,
+        /// The training step.
+        step: u64,
+    },
+    /// A bucket on a device could not be lent to the exchange, or not taken back.
+    #[error("bucket {bucket} of the gradients cannot be exchanged on its device: {reason}")]
+    DeviceMemory {
+        /// The bucket's number.
+        bucket: usize,
+        /// The cause.
+        reason: String,
+    },
+    /// A tensor is not on this rank's device.
+    #[error(
+        "{what} is on {found}, and this rank's device is {expected}: nothing of a rank may be anywhere \
+         else, or another rank's GPU would compute for it"
+    )]
+    Elsewhere {
+        /// The parameter, or the batch.
+        what: String,
+        /// Where it is.
+        found: String,
+        /// Where it belongs.
+        expected: String,
+    },
+    /// The ranks cannot exchange gradients in the way that was asked for.
+    #[error("gradients cannot be exchanged by `{wanted}`: {reason}")]
+    Backend {
+        /// What was asked for.
+        wanted: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// A value of the configuration cannot be used.
     #[error("{0}")]
     Config(String),

@@ -24,11 +24,14 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{
+    Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, backend_extension,
+};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
-use burn::tensor::{TensorData, try_read_sync};
+use everburn_profile::{Pass, Recorder};
 
+use crate::gradient::Gradient;
 use crate::reducer::lock;
 
 /// The most rungs that a tap climbs: ranks that are threads count each other's nodes, and a rung
@@ -37,8 +40,8 @@ const MOST_RUNGS: u64 = 2048;
 
 /// Where finished gradients go, called on the thread of the backward pass.
 pub(crate) trait GradientSink: Send + Sync + Debug {
-    /// Takes the gradient of the parameter `index`, or the reason why it could not be read.
-    fn take(&self, index: usize, gradient: Result<TensorData, String>);
+    /// Takes the gradient of the parameter `index`, which is still on its device.
+    fn take(&self, index: usize, gradient: Gradient);
 }
 
 /// For passes whose gradients are thrown away.
@@ -46,7 +49,7 @@ pub(crate) trait GradientSink: Send + Sync + Debug {
 pub(crate) struct Nowhere;
 
 impl GradientSink for Nowhere {
-    fn take(&self, _index: usize, _gradient: Result<TensorData, String>) {}
+    fn take(&self, _index: usize, _gradient: Gradient) {}
 }
 
 /// A parameter's way into a sink.
@@ -54,6 +57,8 @@ impl GradientSink for Nowhere {
 pub(crate) struct GradientTap {
     sink: Arc<dyn GradientSink>,
     index: usize,
+    /// Is told when the passes come by.
+    recorder: Option<Recorder>,
 }
 
 /// Identities that have an effect on the backward pass only.
@@ -86,7 +91,10 @@ impl TapGradient for burn::backend::Cube {}
 #[derive(Debug)]
 struct TapBackward;
 
-impl<B: Backend> Backward<B, 2> for TapBackward {
+impl<B: Backend> Backward<B, 2> for TapBackward
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     type State = GradientTap;
 
     fn backward(
@@ -96,12 +104,12 @@ impl<B: Backend> Backward<B, 2> for TapBackward {
         _checkpointer: &mut Checkpointer,
     ) {
         let gradient = gradients.consume::<B>(&ops.node);
-        let data = match try_read_sync(B::float_into_data(gradient)) {
-            Some(Ok(data)) => Ok(data),
-            Some(Err(error)) => Err(error.to_string()),
-            None => Err("this platform cannot wait for a device".to_string()),
-        };
-        ops.state.sink.take(ops.state.index, data);
+        let gradient = Gradient::of_backend::<B>(gradient);
+        let tap = ops.state;
+        tap.sink.take(tap.index, gradient);
+        if let Some(recorder) = tap.recorder {
+            recorder.mark(tap.index, Pass::Backward);
+        }
     }
 }
 
@@ -115,7 +123,10 @@ impl<B: Backend> Backward<B, 1> for RungBackward {
     fn backward(self, _: Ops<(), 1>, _: &mut Gradients, _: &mut Checkpointer) {}
 }
 
-impl<B: Backend + TapGradient, C: CheckpointStrategy> TapGradient for Autodiff<B, C> {
+impl<B: Backend + TapGradient, C: CheckpointStrategy> TapGradient for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     fn tap_gradient(
         tensor: FloatTensor<Self>,
         rung: FloatTensor<Self>,
@@ -188,15 +199,18 @@ impl Ladder {
 /// trainable parameter its number there. Also how many of them the model has.
 ///
 /// A parameter that the model holds twice (tied weights) goes through one tap, so its gradient is
-/// whole when the sink gets it. One that the forward pass does not ask for gets no tap.
+/// whole when the sink gets it. One that the forward pass does not ask for gets no tap. `recorder` is told
+/// when the passes come to each.
 pub(crate) fn watch<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
     sink: &Arc<dyn GradientSink>,
+    recorder: Option<&Recorder>,
 ) -> (M, usize) {
     let mut watcher = Watcher {
         indices,
         sink,
+        recorder,
         ladder: Arc::new(Mutex::new(Ladder::new())),
         watched: HashMap::new(),
     };
@@ -207,6 +221,7 @@ pub(crate) fn watch<M: Module>(
 struct Watcher<'a> {
     indices: &'a HashMap<ParamId, usize>,
     sink: &'a Arc<dyn GradientSink>,
+    recorder: Option<&'a Recorder>,
     ladder: Arc<Mutex<Ladder>>,
     /// `Param<Tensor<D>>` by its id.
     watched: HashMap<ParamId, Box<dyn Any>>,
@@ -223,8 +238,16 @@ impl ModuleMapper for Watcher<'_> {
         }
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let (sink, ladder) = (self.sink.clone(), self.ladder.clone());
+        let recorder = self.recorder.cloned();
         let tap_at_first_use = move |_: &Device, _: bool| {
-            let tap = GradientTap { sink, index };
+            if let Some(recorder) = &recorder {
+                recorder.mark(index, Pass::Forward);
+            }
+            let tap = GradientTap {
+                sink,
+                index,
+                recorder,
+            };
             lock(&ladder).tap(param.val(), tap)
         };
         let watched = Param::uninitialized(id, tap_at_first_use, device, true, shape);
@@ -246,8 +269,8 @@ mod tests {
     struct Seen(Mutex<Vec<(usize, Vec<f32>)>>);
 
     impl GradientSink for Seen {
-        fn take(&self, index: usize, gradient: Result<TensorData, String>) {
-            let values = gradient.unwrap().try_into_vec::<f32>().unwrap();
+        fn take(&self, index: usize, gradient: Gradient) {
+            let values = gradient.read().unwrap().try_into_vec::<f32>().unwrap();
             self.0.lock().unwrap().push((index, values));
         }
     }
@@ -276,7 +299,7 @@ mod tests {
     struct Moment(Arc<Moments>, &'static str);
 
     impl GradientSink for Moment {
-        fn take(&self, _: usize, _: Result<TensorData, String>) {
+        fn take(&self, _: usize, _: Gradient) {
             self.0.0.lock().unwrap().push(self.1);
         }
     }
@@ -286,7 +309,11 @@ mod tests {
     fn clock(rows: Tensor<2>, moments: &Arc<Moments>, name: &'static str) -> Tensor<2> {
         let sink: Arc<dyn GradientSink> = Arc::new(Moment(moments.clone(), name));
         let rung = Tensor::<1>::zeros([1], &rows.device());
-        let tap = GradientTap { sink, index: 0 };
+        let tap = GradientTap {
+            sink,
+            index: 0,
+            recorder: None,
+        };
         let tapped = <Dispatch as TapGradient>::tap_gradient(
             rows.clone().into_dispatch(),
             rung.into_dispatch(),
@@ -304,7 +331,7 @@ mod tests {
         let ids = layers.iter().flat_map(|layer| [layer.weight.id]);
         let indices = ids.enumerate().map(|(i, id)| (id, i)).collect();
         let sink: Arc<dyn GradientSink> = Arc::new(Moment(moments.clone(), "weight"));
-        let (watched, _) = watch(&layers, &indices, &sink);
+        let (watched, _) = watch(&layers, &indices, &sink, None);
         let mut rows = Tensor::<2>::ones([2, 3], &device).require_grad();
         for (layer, name) in watched.iter().zip(["input 0", "input 1", "input 2"]) {
             rows = layer.forward(clock(rows, &moments, name)).tanh();
@@ -325,7 +352,7 @@ mod tests {
         let indices = HashMap::from([(linear.weight.id, 0)]);
         let seen = Arc::new(Seen::default());
         let sink: Arc<dyn GradientSink> = seen.clone();
-        drop(watch(&linear, &indices, &sink));
+        drop(watch(&linear, &indices, &sink, None));
         drop(sink);
         assert_eq!(Arc::strong_count(&seen), 1);
     }
@@ -349,7 +376,7 @@ mod tests {
         let rows = Tensor::<2>::from_floats([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]], &device);
 
         let plain = GradientsParams::from_grads(model.forward(rows.clone()).backward(), &model);
-        let (watched, found) = watch(&model, &indices, &sink);
+        let (watched, found) = watch(&model, &indices, &sink, None);
         assert_eq!(found, 3);
         let loss = watched.forward(rows.clone());
         loss.clone()

@@ -3,10 +3,14 @@
 //! - [`Ddp`] keeps the replicas of a model equal: it hands out rank 0's parameters and averages
 //!   gradients over the samples of all ranks. It stands beside the model and does not wrap it, so
 //!   parameter paths never change.
+//! - [`OuterLoop`] makes ranks equal that take many steps by themselves: local SGD and DiLoCo.
 //! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
-//! - [`DistributedLoader`] reads them.
+//! - [`DistributedLoader`] reads them, on threads of its own where it is to ([`Prefetch`]); [`Resident`] keeps
+//!   whole data sets on the device.
 //! - [`synchronize_batch_norms`] lets the batch norms of a model see the samples of all ranks.
 //! - [`tensor_parallel`] cuts the linear layers of a model over ranks.
+//! - [`DeviceExchange`] is how gradients that are on GPUs are added up there: by NCCL ([`NcclExchange`]),
+//!   through host memory ([`HostExchange`]), or by Burn's own collective ([`BurnExchange`]).
 //!
 //! A rank's training step, whole:
 //!
@@ -66,14 +70,20 @@ mod buffers;
 mod communication_hook;
 mod config;
 mod ddp;
+mod device;
 mod divergence;
 mod error;
+mod gradient;
 mod gradient_tap;
 mod host;
 mod initial_state;
 mod loader;
+mod outer_loop;
+mod placement;
+mod probe;
 mod reducer;
 mod replicas;
+mod resident;
 mod sampler;
 mod shared;
 mod synchronization;
@@ -89,11 +99,23 @@ pub use communication_hook::{
 };
 pub use config::{BufferSync, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, DdpConfig};
 pub use ddp::Ddp;
+#[cfg(feature = "cuda")]
+pub use device::CudaMemory;
+pub use device::{
+    Abilities, BurnExchange, Choice, ConnectExchange, Connector, DeviceExchange, DeviceMemory,
+    GradientBackend, HostExchange, Lent, NcclExchange, PendingSum, Waits, fake, gpu_number,
+};
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;
-pub use loader::{DistributedLoader, EpochBatches, MicroBatch, ShareOfBatch};
+pub use loader::{
+    BatchNumber, DistributedLoader, EpochBatches, InputError, MicroBatch, Prefetch, ShareOfBatch,
+};
+pub use outer_loop::{OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep};
+pub use placement::{check_placement, name_of};
+pub use probe::Probe;
 pub use replicas::Fingerprint;
+pub use resident::{Resident, ResidentSet, Row, Rows};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
-pub use synchronization::{Communication, SyncedGradients, Synchronization};
+pub use synchronization::{Communication, GradientNorm, SyncedGradients, Synchronization};
 pub use tensor_parallel::{RankTensors, tensor_parallel, verify_whole_parameters};
 pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};

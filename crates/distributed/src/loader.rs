@@ -1,16 +1,24 @@
 //! Reads a rank's share of each global batch.
 
-use std::ops::Range;
+mod ahead;
+mod assembly;
+mod error;
+mod plain;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
-use burn::data::dataset::transform::PartialDataset;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
+use everburn_profile::Recorder;
 
-use crate::sampler::{DistributedSampler, SamplerConfig, SamplerError, share_of};
+use self::ahead::Ahead;
+pub use self::ahead::Prefetch;
+pub(crate) use self::assembly::said_by;
+use self::assembly::{Assembly, Order};
+pub use self::error::{BatchNumber, InputError};
+use crate::sampler::{DistributedSampler, SamplerError};
 
 /// Samples that go through the model together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,11 +73,10 @@ pub struct ShareOfBatch<B> {
 /// assert!(shares[1].is_empty());
 /// ```
 pub struct DistributedLoader<I, B> {
-    dataset: Arc<dyn Dataset<I>>,
-    batcher: Arc<dyn Batcher<I, B>>,
-    sampler: DistributedSampler,
-    device: Device,
-    micro_batches: usize,
+    assembly: Assembly<I, B>,
+    prefetch: Prefetch,
+    /// Is told when a thread assembles a batch.
+    recorder: Option<Recorder>,
     /// Only for [`DataLoader::iter`], which is not told the epoch.
     iterations: Arc<AtomicUsize>,
 }
@@ -77,11 +84,9 @@ pub struct DistributedLoader<I, B> {
 impl<I, B> Clone for DistributedLoader<I, B> {
     fn clone(&self) -> Self {
         Self {
-            dataset: self.dataset.clone(),
-            batcher: self.batcher.clone(),
-            sampler: self.sampler.clone(),
-            device: self.device.clone(),
-            micro_batches: self.micro_batches,
+            assembly: self.assembly.clone(),
+            prefetch: self.prefetch,
+            recorder: self.recorder.clone(),
             iterations: self.iterations.clone(),
         }
     }
@@ -104,12 +109,23 @@ impl<I, B> DistributedLoader<I, B> {
             "the sampler was made for another data set"
         );
         Self {
-            dataset,
-            batcher,
-            sampler,
-            device,
-            micro_batches: 1,
+            assembly: Assembly {
+                dataset,
+                batcher,
+                sampler,
+                device,
+                micro_batches: 1,
+            },
+            prefetch: Prefetch::default(),
+            recorder: None,
             iterations: Arc::new(AtomicUsize::new(0)),
+        }
+    }
+
+    fn map_assembly(self, map: impl FnOnce(Assembly<I, B>) -> Assembly<I, B>) -> Self {
+        Self {
+            assembly: map(self.assembly),
+            ..self
         }
     }
 
@@ -117,10 +133,25 @@ impl<I, B> DistributedLoader<I, B> {
     /// many as the share has samples.
     #[must_use]
     pub fn in_micro_batches(self, count: usize) -> Self {
-        Self {
+        self.map_assembly(|assembly| Assembly {
             micro_batches: count.max(1),
-            ..self
-        }
+            ..assembly
+        })
+    }
+
+    /// The same loader with batches that are assembled ahead, by threads of its own: the same batches, in
+    /// the same order. The threads begin when the first batch is asked for, and end with the iterator.
+    ///
+    /// A batcher that draws random numbers of the device is not repeatable any more.
+    #[must_use]
+    pub fn prefetching(self, prefetch: Prefetch) -> Self {
+        Self { prefetch, ..self }
+    }
+
+    /// The same, whose threads tell `recorder` when they assemble a batch.
+    #[must_use]
+    pub fn recording(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// The loader of another rank, or of a rank in a world of another size: see
@@ -129,15 +160,16 @@ impl<I, B> DistributedLoader<I, B> {
     /// # Errors
     /// As [`DistributedSampler::on_rank`].
     pub fn on_rank(self, rank: usize, world_size: usize) -> Result<Self, SamplerError> {
-        Ok(Self {
-            sampler: self.sampler.clone().on_rank(rank, world_size)?,
-            ..self
-        })
+        let sampler = self.sampler().clone().on_rank(rank, world_size)?;
+        Ok(self.map_assembly(|assembly| Assembly {
+            sampler,
+            ..assembly
+        }))
     }
 
     /// The sampler that deals the samples.
     pub fn sampler(&self) -> &DistributedSampler {
-        &self.sampler
+        &self.assembly.sampler
     }
 
     /// A batch of one sample, for a rank whose samples have run out while others still compute
@@ -146,15 +178,25 @@ impl<I, B> DistributedLoader<I, B> {
     /// # Errors
     /// Those of the data set.
     pub fn stand_in(&self) -> Result<B, DatasetError> {
-        let items = self.dataset.get_many(vec![0])?;
-        Ok(self.batcher.batch(items, &self.device))
+        let items = self.assembly.dataset.get_many(vec![0])?;
+        Ok(self.assembly.batcher.batch(items, &self.assembly.device))
     }
 
     /// This rank's shares of the global batches of an epoch: as many on every rank.
     pub fn epoch(&self, epoch: usize) -> EpochBatches<'_, I, B> {
+        let batches = self.sampler().batches(epoch).enumerate();
+        let orders = batches.map(move |(batch, (indices, global_samples))| Order {
+            number: BatchNumber {
+                epoch,
+                batch: batch + 1,
+            },
+            indices,
+            global_samples,
+        });
         EpochBatches {
             loader: self,
-            batches: Box::new(self.sampler.batches(epoch)),
+            left: self.sampler().num_batches(),
+            source: Source::Orders(Box::new(orders)),
         }
     }
 }
@@ -162,139 +204,88 @@ impl<I, B> DistributedLoader<I, B> {
 /// The iterator of [`DistributedLoader::epoch`].
 pub struct EpochBatches<'a, I, B> {
     loader: &'a DistributedLoader<I, B>,
-    batches: Box<dyn ExactSizeIterator<Item = (Vec<usize>, usize)>>,
+    /// How many batches are left.
+    left: usize,
+    source: Source<B>,
 }
+
+enum Source<B> {
+    /// Nothing is read ahead, or nothing was asked for yet.
+    Orders(Box<dyn Iterator<Item = Order> + Send>),
+    /// The number of the next batch, and the threads that assemble it.
+    Ahead(BatchNumber, Ahead<Order, Made<B>>),
+}
+
+type Made<B> = Result<ShareOfBatch<B>, InputError>;
 
 impl<I, B> EpochBatches<'_, I, B> {
     /// The batches behind the first `batches`, of which nothing is read.
     #[must_use]
     pub fn behind(mut self, batches: usize) -> Self {
-        // Only numbers of samples are passed over.
-        for _ in 0..batches.min(self.batches.len()) {
-            self.batches.next();
+        if let Source::Orders(orders) = &mut self.source {
+            // Only numbers of samples are passed over.
+            let passed = orders.take(batches).count();
+            self.left -= passed;
         }
         self
     }
 }
 
-impl<I, B> Iterator for EpochBatches<'_, I, B> {
-    type Item = Result<ShareOfBatch<B>, DatasetError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (indices, global_samples) = self.batches.next()?;
-        let samples = indices.len();
-        let parts: Vec<_> = match self.loader.sampler.virtual_ranks() {
-            None => {
-                let parts = self.loader.micro_batches.min(samples);
-                let part = |part| share_of(samples, part, parts);
-                (0..parts).map(part).enumerate().collect()
+impl<I: 'static, B: Send + 'static> EpochBatches<'_, I, B> {
+    fn made(&mut self) -> Option<Made<B>> {
+        let prefetch = self.loader.prefetch;
+        let orders = match &mut self.source {
+            Source::Ahead(number, ahead) => {
+                let waited_for = *number;
+                number.batch += 1;
+                return Some(ahead.take().unwrap_or_else(|waited| {
+                    Err(InputError::TooLate {
+                        rank: self.loader.sampler().rank(),
+                        batch: waited_for,
+                        waited,
+                        workers: ahead.workers(),
+                    })
+                }));
             }
-            Some(ranks) => {
-                let of = |virtual_rank| share_of(global_samples, virtual_rank, ranks.count());
-                let first = of(ranks.own().start).start;
-                let own = ranks.own().map(of);
-                let own = own.map(|part| part.start - first..part.end - first);
-                let own = own.enumerate();
-                own.filter(|(_, part)| !part.is_empty()).collect()
+            Source::Orders(orders) if prefetch.workers == 0 => {
+                return Some(self.loader.assembly.share(orders.next()?));
             }
+            Source::Orders(orders) => std::mem::replace(orders, Box::new(std::iter::empty())),
         };
-        let read = |(index, part): (usize, Range<usize>)| {
-            let indices = indices[part].to_vec();
-            let samples = indices.len();
-            let items = self.loader.dataset.get_many(indices)?;
-            let batch = self.loader.batcher.batch(items, &self.loader.device);
-            Ok(MicroBatch {
-                batch,
-                samples,
-                index,
-            })
+        let mut orders = orders.peekable();
+        let first = orders.peek()?.number;
+        let assembly = self.loader.assembly.clone();
+        let recorder = self.loader.recorder.clone();
+        let work = move |order| match &recorder {
+            Some(recorder) => recorder.loading(|| assembly.share(order)),
+            None => assembly.share(order),
         };
-        let micro_batches = parts.into_iter().map(read).collect::<Result<_, _>>();
-        let largest = share_of(global_samples, 0, self.loader.sampler.world_size()).len();
-        let rounds = self.loader.micro_batches.min(largest);
-        Some(micro_batches.map(|micro_batches| ShareOfBatch {
-            micro_batches,
-            rounds,
-            samples,
-            global_samples,
-        }))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.batches.size_hint()
-    }
-}
-
-impl<I, B> ExactSizeIterator for EpochBatches<'_, I, B> {}
-
-/// For strategies that only know Burn's loaders: each call of `iter` is the next epoch.
-impl<I, B> DataLoader<B> for DistributedLoader<I, B>
-where
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
-    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<B> + 'a> {
-        let epoch = self.iterations.fetch_add(1, Ordering::Relaxed) + 1;
-        Box::new(PlainBatches {
-            shares: self.epoch(epoch),
-            rest: Vec::new().into_iter(),
-            processed: 0,
-            total: self.num_items(),
-        })
-    }
-
-    fn num_items(&self) -> usize {
-        self.sampler.batches(1).map(|(share, _)| share.len()).sum()
-    }
-
-    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<B>> {
-        Arc::new(Self {
-            device: device.clone(),
-            ..self.clone()
-        })
-    }
-
-    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<B>> {
-        let dataset: Arc<dyn Dataset<I>> =
-            Arc::new(PartialDataset::new(self.dataset.clone(), start, end));
-        let config = SamplerConfig {
-            num_samples: end - start,
-            ..self.sampler.config().clone()
-        };
-        Arc::new(Self {
-            sampler: self.sampler.clone().with_config(config),
-            dataset,
-            ..self.clone()
-        })
-    }
-}
-
-struct PlainBatches<'a, I, B> {
-    shares: EpochBatches<'a, I, B>,
-    rest: std::vec::IntoIter<MicroBatch<B>>,
-    processed: usize,
-    total: usize,
-}
-
-impl<I, B> Iterator for PlainBatches<'_, I, B> {
-    type Item = Result<B, DatasetError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(MicroBatch { batch, samples, .. }) = self.rest.next() {
-                self.processed += samples;
-                return Some(Ok(batch));
+        match Ahead::begin(prefetch, orders, work) {
+            Ok(ahead) => {
+                self.source = Source::Ahead(first, ahead);
+                self.made()
             }
-            match self.shares.next()? {
-                Err(error) => return Some(Err(error)),
-                Ok(share) => self.rest = share.micro_batches.into_iter(),
-            }
+            Err(error) => Some(Err(InputError::NoThread {
+                reason: error.to_string(),
+            })),
         }
     }
 }
 
-impl<I, B> DataLoaderIterator<B> for PlainBatches<'_, I, B> {
-    fn progress(&self) -> Progress {
-        Progress::new(self.processed, self.total, Some("items".to_string()))
+impl<I: 'static, B: Send + 'static> Iterator for EpochBatches<'_, I, B> {
+    type Item = Result<ShareOfBatch<B>, InputError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        self.made()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
     }
 }
+
+impl<I: 'static, B: Send + 'static> ExactSizeIterator for EpochBatches<'_, I, B> {}

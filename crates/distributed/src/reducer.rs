@@ -16,7 +16,7 @@ use crate::host::HostBuffer;
 use crate::virtual_ranks::VirtualRanks;
 
 /// How much longer than the group a waiter has patience: the group's own error tells more.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many threads take turns with the buckets: while one of them waits for the last bytes of its
 /// bucket, the other's keep the links busy.
@@ -31,6 +31,8 @@ pub(crate) enum Job {
     Samples(usize, Share),
     /// A bucket of this rank's mean gradients.
     Bucket(Load),
+    /// Which parameters this rank used: where buckets are on a device, and do not tell.
+    Used(Vec<bool>),
     /// Rank 0's order of parameters; empty if it has none to offer.
     Order(Vec<i32>),
 }
@@ -40,7 +42,7 @@ impl Job {
     fn label(&self) -> Option<u32> {
         match self {
             Self::Bucket(load) => u32::try_from(load.index).ok(),
-            Self::Samples(..) | Self::Order(_) => None,
+            Self::Samples(..) | Self::Used(_) | Self::Order(_) => None,
         }
     }
 }
@@ -71,6 +73,8 @@ pub(crate) enum Outcome {
         /// The sum of squares of each parameter, if it was asked for.
         squares: Vec<f64>,
     },
+    /// Which parameters some rank used.
+    Used(Vec<bool>),
     /// Rank 0's order.
     Order(Vec<i32>),
 }
@@ -78,6 +82,9 @@ pub(crate) enum Outcome {
 /// An outcome and what it cost.
 pub(crate) struct Report {
     pub(crate) outcome: Result<Outcome, DdpError>,
+    /// The number of the thread that worked it off, and when it began.
+    pub(crate) worker: u32,
+    pub(crate) began: Instant,
     /// How long the exchange took on this thread.
     pub(crate) busy: Duration,
     /// How many bytes this rank handed to collectives.
@@ -120,6 +127,7 @@ impl Reducer {
         let hands = groups.into_iter().enumerate().map(|(number, group)| {
             let (jobs, inbox) = mpsc::channel();
             let worker = Worker {
+                number: number as u32,
                 // The backward pass computes on the same cores.
                 group: group.in_background(),
                 hook: hook.take(),
@@ -150,7 +158,7 @@ impl Reducer {
                 return self.hands.len();
             }
             Job::Bucket(load) => load.index % self.hands.len(),
-            Job::Order(_) => 0,
+            Job::Used(_) | Job::Order(_) => 0,
         };
         self.hands[hand].submit(job, report_to);
         1
@@ -204,6 +212,7 @@ impl Drop for Reducer {
 }
 
 struct Worker {
+    number: u32,
     group: ProcessGroup,
     /// `None` sends gradients as they are.
     hook: Option<Box<dyn CommunicationHook>>,
@@ -233,6 +242,8 @@ impl Worker {
             // The step may have been given up; the other ranks count on the exchange all the same.
             drop(report_to.send(Report {
                 outcome,
+                worker: self.number,
+                began: start,
                 busy,
                 bytes,
             }));
@@ -253,6 +264,12 @@ impl Worker {
                 Ok((Outcome::Samples(total), 8))
             }
             Job::Bucket(load) => self.reduce(load),
+            Job::Used(used) => {
+                let mut flags: Vec<u8> = used.into_iter().map(u8::from).collect();
+                self.group.all_reduce_in_place(&mut flags, ReduceOp::Max)?;
+                let used = flags.into_iter().map(|flag| flag > 0).collect();
+                Ok((Outcome::Used(used), 0))
+            }
             Job::Order(order) => {
                 // Rank 0 alone may have had samples, so the lengths may differ.
                 let mut orders = self.group.all_gather_varied(order).wait()?;

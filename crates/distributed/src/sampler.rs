@@ -166,6 +166,11 @@ impl DistributedSampler {
         Self { config, ..self }
     }
 
+    /// The rank whose samples these are.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
     /// How many ranks share each global batch.
     pub fn world_size(&self) -> usize {
         self.world_size

@@ -1,16 +1,19 @@
 //! What a [`crate::Ddp`] and its steps know together.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use burn::module::{Module, ParamId};
+use burn::prelude::Device;
 use everburn_collectives::group::ProcessGroup;
+use everburn_profile::{Recorder, Track};
 
 use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
 use crate::config::DdpConfig;
+use crate::device::DeviceExchange;
 use crate::error::DdpError;
 use crate::host::HostBuffer;
-use crate::reducer::{Reducer, lock};
+use crate::reducer::{Outcome, Reducer, Report, lock};
 use crate::replicas::{self, TensorKind};
 
 /// What a [`crate::Ddp`] shares with its steps.
@@ -27,7 +30,23 @@ pub(crate) struct Shared {
     pub(crate) tied: bool,
     /// `None` for a rank that is alone.
     pub(crate) reducer: Option<Reducer>,
+    pub(crate) medium: Medium,
     pub(crate) plan: Mutex<Plan>,
+    /// What is told when passes come to parameters and buckets travel.
+    pub(crate) recorder: OnceLock<Recorder>,
+}
+
+/// Where gradients lie while they are added up.
+#[derive(Debug)]
+pub(crate) enum Medium {
+    /// In host memory, in which the reducer adds them up.
+    Host,
+    /// On the device of all parameters.
+    Device {
+        device: Device,
+        /// `None` for a rank that is alone.
+        exchange: Option<Arc<dyn DeviceExchange>>,
+    },
 }
 
 #[derive(Debug)]
@@ -63,18 +82,64 @@ impl Shared {
         self.reducer.as_ref()
     }
 
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.get()
+    }
+
+    /// Tells the recorder, if there is one, what a thread of the reducer did.
+    pub(crate) fn record_exchange(&self, report: &Report) {
+        let (Some(recorder), Ok(outcome)) = (self.recorder(), &report.outcome) else {
+            return;
+        };
+        let bucket;
+        let name = match outcome {
+            Outcome::Samples(_) => "samples",
+            Outcome::Bucket { index, .. } => {
+                bucket = format!("bucket {index}");
+                &bucket
+            }
+            Outcome::Used(_) => "parameters in use",
+            Outcome::Order(_) => "order of parameters",
+        };
+        recorder.background(
+            Track::Reducer(report.worker),
+            name,
+            report.began,
+            report.busy,
+        );
+    }
+
+    /// How buckets that are on a device are added up, if they are.
+    pub(crate) fn exchange(&self) -> Option<&Arc<dyn DeviceExchange>> {
+        match &self.medium {
+            Medium::Device { exchange, .. } => exchange.as_ref(),
+            Medium::Host => None,
+        }
+    }
+
+    /// The label of the training step.
+    pub(crate) fn step(&self) -> u64 {
+        self.group.step()
+    }
+
     pub(crate) fn is_first(&self) -> bool {
         self.group.rank() == 0
     }
 
-    /// Opens a step: the plan, and a buffer for each of its buckets; what they hold means nothing.
-    pub(crate) fn take_plan(&self) -> Result<(Arc<BucketPlan>, Vec<HostBuffer>), DdpError> {
+    /// Opens a step: its plan.
+    pub(crate) fn take_plan(&self) -> Result<Arc<BucketPlan>, DdpError> {
         let mut plan = lock(&self.plan);
-        if std::mem::replace(&mut plan.open, true) {
-            return Err(DdpError::StepOpen);
+        match std::mem::replace(&mut plan.open, true) {
+            true => Err(DdpError::StepOpen),
+            false => Ok(plan.buckets.clone()),
         }
+    }
+
+    /// A buffer in host memory for each bucket of the plan; what they hold means nothing.
+    pub(crate) fn take_buffers(&self) -> Result<Vec<HostBuffer>, DdpError> {
+        let mut plan = lock(&self.plan);
         if let Some(buffers) = plan.buffers.take() {
-            return Ok((plan.buckets.clone(), buffers));
+            return Ok(buffers);
         }
         let buffers = plan.buckets.buckets().iter().map(|bucket| {
             let unsupported = || DdpError::UnsupportedType {
@@ -83,8 +148,7 @@ impl Shared {
             };
             HostBuffer::zeroed(bucket.dtype(), bucket.length_with_flags()).ok_or_else(unsupported)
         });
-        let buffers = buffers.collect::<Result<_, _>>()?;
-        Ok((plan.buckets.clone(), buffers))
+        buffers.collect()
     }
 
     /// Ends the step that [`Shared::take_plan`] has opened.

@@ -1,6 +1,11 @@
 //! One training step's exchange of gradients.
 
+mod device_buckets;
+mod device_sum;
 mod gradients;
+mod host_buckets;
+mod norm;
+mod on_device;
 mod step;
 mod virtual_step;
 
@@ -11,12 +16,16 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
-use self::gradients::{Summed, read_gradients};
-use self::step::{BackwardPass, KEEP_ORDER, Step};
+use self::device_buckets::DeviceBuckets;
+use self::gradients::{Summed, gradients_of};
+use self::host_buckets::HostBuckets;
+pub use self::norm::GradientNorm;
+use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_tap::{GradientSink, Nowhere, watch};
 use crate::reducer::{Job, Report, Share, lock};
+use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
 
 /// What [`Synchronization::finish`] yields.
@@ -29,7 +38,7 @@ pub struct SyncedGradients {
     pub samples: u64,
     /// The norm of all gradients together before they were clipped; `None` unless
     /// [`crate::DdpConfig::max_gradient_norm`] is set.
-    pub norm: Option<f64>,
+    pub norm: Option<GradientNorm>,
     /// What the exchange cost this rank.
     pub communication: Communication,
 }
@@ -48,7 +57,7 @@ pub struct Communication {
     /// hide.
     pub exposed: Duration,
     /// How long exchanges ran, hidden or not, waiting for slower ranks included; those that ran at the
-    /// same time are added up.
+    /// same time are added up. What a device exchanges by itself is not known to the host, and not in it.
     pub busy: Duration,
     /// How many bytes of gradients this rank handed to collectives, after compression.
     pub bytes: u64,
@@ -95,14 +104,40 @@ pub struct Synchronization {
 
 impl Synchronization {
     pub(crate) fn begin(ddp: &Ddp, samples: usize) -> Result<Self, DdpError> {
+        Self::open(ddp, samples, &ddp.shared().medium)
+    }
+
+    fn open(ddp: &Ddp, samples: usize, medium: &Medium) -> Result<Self, DdpError> {
         let shared = ddp.shared();
-        let (plan, buffers) = shared.take_plan()?;
+        let plan = shared.take_plan()?;
+        let parameters = shared.parameters().len();
+        let contents = match medium {
+            Medium::Host => match shared.take_buffers() {
+                Ok(buffers) => Contents::Host(HostBuckets::new(buffers, parameters)),
+                Err(error) => {
+                    shared.end_step();
+                    return Err(error);
+                }
+            },
+            Medium::Device { device, exchange } => {
+                let buckets = plan.buckets().len();
+                let (device, exchange) = (device.clone(), exchange.clone());
+                let clips = shared.config().max_gradient_norm.is_some();
+                let new = DeviceBuckets::new(device, exchange, clips, buckets, parameters);
+                Contents::Device(new)
+            }
+        };
         let (sender, reports) = mpsc::channel();
         let share = Share::default();
-        let expected = shared.reducer().map_or(0, |reducer| {
-            reducer.submit(Job::Samples(samples, share.clone()), &sender)
-        });
-        let mut step = Step::new(shared.clone(), plan, buffers, samples, sender);
+        let expected = match shared.reducer() {
+            Some(reducer) => reducer.submit(Job::Samples(samples, share.clone()), &sender),
+            None => {
+                // A rank that is alone has all the samples.
+                let _ = share.set(1.0);
+                0
+            }
+        };
+        let mut step = Step::new(shared.clone(), plan, contents, samples, sender);
         step.expect(expected, share);
         Ok(Self {
             ddp: ddp.clone(),
@@ -119,7 +154,8 @@ impl Synchronization {
         samples: &[usize],
         all: usize,
     ) -> Result<Self, DdpError> {
-        let step = Self::begin(ddp, samples.iter().sum())?;
+        // In host memory wherever the model is: sums are made in an order of their own.
+        let step = Self::open(ddp, samples.iter().sum(), &Medium::Host)?;
         lock(&step.step).over_virtual(ranks, samples, all)?;
         Ok(step)
     }
@@ -156,13 +192,13 @@ impl Synchronization {
     pub fn watch_stand_in<M: Module>(&self, model: &M) -> M {
         let model = everburn_nn::without_samples(model.clone());
         let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
-        watch(&model, self.ddp.shared().numbers(), &sink).0
+        watch(&model, self.ddp.shared().numbers(), &sink, None).0
     }
 
     fn watch_pass<M: Module>(&self, model: &M, pass: BackwardPass) -> M {
         let shared = self.ddp.shared();
         let sink: Arc<dyn GradientSink> = Arc::new(pass);
-        let (watched, found) = watch(model, shared.numbers(), &sink);
+        let (watched, found) = watch(model, shared.numbers(), &sink, shared.recorder());
         if found != shared.parameters().len() {
             lock(&self.step).refuse(shared.other_model(model));
         }
@@ -179,8 +215,8 @@ impl Synchronization {
     ) {
         self.waiting_since = Some(Instant::now());
         let shared = self.ddp.shared();
-        match read_gradients(model, gradients, shared) {
-            Ok(data) => lock(&self.step).hand_in(samples, data),
+        match gradients_of(model, gradients, shared) {
+            Ok(gradients) => lock(&self.step).hand_in(samples, gradients),
             Err(error) => lock(&self.step).refuse(error),
         }
     }
@@ -202,7 +238,11 @@ impl Synchronization {
     ///
     /// [`DdpError::Collective`] and [`DdpError::Reducer`] if the exchange fails.
     pub fn finish<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
-        let result = self.complete().and_then(|summed| summed.give(model));
+        let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
+        let result = match on_device {
+            true => self.complete_on_device().and_then(|sum| sum.give(model)),
+            false => self.complete().and_then(|summed| summed.give(model)),
+        };
         if let Err(error) = &result
             && !error.is_verdict_of_all()
         {
@@ -228,36 +268,38 @@ impl Synchronization {
         step.close()?;
         let mut expected = step.expected();
         if asks_for_order {
-            let order = step.order_to_offer();
-            if let (Some(reducer), Some(reports)) = (shared.reducer(), &step.reports) {
-                expected += reducer.submit(Job::Order(order), reports);
-            }
+            expected += step.submit_order();
         }
         // From now on the channel closes with the reducer.
         step.reports = None;
-        let buckets = step.plan.buckets().len();
+        let (used, buckets) = (step.used().to_vec(), step.plan.buckets().len());
+        let (plan, samples) = (step.plan.clone(), step.samples as u64);
+        let Contents::Host(host) = &mut step.contents else {
+            return Err(DdpError::StepOpen);
+        };
         let mut summed = Summed {
             shared: shared.clone(),
             buffers: (0..buckets).map(|_| None).collect(),
             squares: vec![Vec::new(); buckets],
-            used: step.used().to_vec(),
-            spent: step.take_spent(),
+            ready: vec![None; used.len()],
+            used,
+            spent: host.take_spent(),
             with_flags: exchanges_used && shared.reducer().is_some(),
-            ready: vec![None; step.used().len()],
-            samples: step.samples as u64,
-            plan: step.plan.clone(),
+            samples,
+            plan,
             communication: Communication::default(),
         };
         let mut order = Vec::new();
         match shared.reducer() {
             None => {
-                let buffers = step.buckets.iter_mut().map(|bucket| bucket.buffer.take());
+                let buffers = host.filling.iter_mut().map(|bucket| bucket.buffer.take());
                 summed.buffers = buffers.collect();
             }
             Some(reducer) => {
                 drop(step);
                 for _ in 0..expected {
                     let report = reducer.next_report(&self.reports)?;
+                    shared.record_exchange(&report);
                     summed.take(report, &mut order)?;
                 }
                 summed.communication.exposed = start.elapsed();
@@ -276,20 +318,29 @@ impl Synchronization {
         let own = (own_samples > 0).then_some(own.as_slice());
         summed.used = shared.remember_used(summed.used, own)?;
         shared.count_samples(own_samples);
-        match order.as_slice() {
-            [] => {}
-            [KEEP_ORDER] => shared.keep_order(),
-            order => {
-                let order: Vec<usize> = order.iter().map(|number| *number as usize).collect();
-                shared.rebuild(&order);
-            }
-        }
+        follow_order(shared, &order);
         Ok(summed)
     }
 
     fn abort(&self, reason: &str) {
-        if let Some(reducer) = self.ddp.shared().reducer() {
+        let shared = self.ddp.shared();
+        if let Some(reducer) = shared.reducer() {
             reducer.abort(reason);
+        }
+        if let Some(exchange) = shared.exchange() {
+            exchange.abort(reason);
+        }
+    }
+}
+
+/// Packs the buckets as rank 0 has said, if it has.
+fn follow_order(shared: &Shared, order: &[i32]) {
+    match order {
+        [] => {}
+        [KEEP_ORDER] => shared.keep_order(),
+        order => {
+            let order: Vec<usize> = order.iter().map(|number| *number as usize).collect();
+            shared.rebuild(&order);
         }
     }
 }

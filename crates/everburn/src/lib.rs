@@ -10,6 +10,7 @@
 //! | [`pipeline`] | one model over several ranks, in stages |
 //! | [`schedules`] | what the ranks of a pipeline do, and how long it takes |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
+//! | [`nccl`] | what GPUs there are, and groups of ranks on them |
 //! | [`launch`] | one process a rank, started, watched and ended together |
 //!
 //! The [`prelude`] has what a training program needs. A rank may be a process or a thread; this
@@ -37,6 +38,7 @@ pub use burn;
 pub use everburn_collectives as collectives;
 pub use everburn_distributed as distributed;
 pub use everburn_launch as launch;
+pub use everburn_nccl as nccl;
 pub use everburn_nn as nn;
 pub use everburn_pipeline as pipeline;
 pub use everburn_schedules as schedules;

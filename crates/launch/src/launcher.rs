@@ -14,6 +14,7 @@ use signal_hook::iterator::{Handle, Signals};
 use crate::config::LaunchConfig;
 use crate::environment::variables;
 use crate::error::LaunchError;
+use crate::event::{LaunchEvent, Tell};
 use crate::outcome::Outcome;
 use crate::ranks::{Job, open_log};
 use crate::supervisor::{Event, Supervisor, memory_kills};
@@ -46,6 +47,7 @@ type HostStore = Box<dyn FnOnce(TcpListener, Option<&str>) -> Result<HostedStore
 pub struct Launcher {
     config: LaunchConfig,
     host_store: HostStore,
+    tell: Tell,
 }
 
 impl Launcher {
@@ -55,6 +57,7 @@ impl Launcher {
         Self {
             config,
             host_store: Box::new(host_our_store),
+            tell: Box::new(|_| {}),
         }
     }
 
@@ -83,6 +86,14 @@ impl Launcher {
         self
     }
 
+    /// Has `tell` called as soon as something happens to a rank. It must not wait for anything: it is called where
+    /// ranks are watched.
+    #[must_use]
+    pub fn tell_with(mut self, tell: impl Fn(&LaunchEvent) + 'static) -> Self {
+        self.tell = Box::new(tell);
+        self
+    }
+
     /// Starts the ranks, waits until all have ended, and says how. It has no deadline while ranks
     /// run and nothing fails; after that, every wait has one.
     ///
@@ -97,6 +108,7 @@ impl Launcher {
         let Self {
             mut config,
             host_store,
+            tell,
         } = self;
         config.validate()?;
         // Ranks would inherit this one, so the store has to know the same.
@@ -133,7 +145,7 @@ impl Launcher {
         })?;
         let (alive, output_ended) = mpsc::channel();
         let server = hosted.as_ref().and_then(our_store);
-        let mut supervisor = Supervisor::new(&config, server, inbox);
+        let mut supervisor = Supervisor::new(&config, server, inbox, tell);
         let supervised = supervisor
             .start(&job, logs, alive, events)
             .and_then(|()| supervisor.wait_for_all());

@@ -67,6 +67,21 @@ pub enum LibraryError {
         /// What was tried, each with the loader's answer.
         tried: Vec<String>,
     },
+    /// NCCL may be there, but not under a name by which CubeCL asks for it.
+    #[error(
+        "CubeCL opens NCCL as libnccl.so, which the system's loader does not find; install libnccl-dev, or put \
+         a link of that name to libnccl.so.2 into a folder of LD_LIBRARY_PATH"
+    )]
+    NotForCubecl,
+    /// NVRTC or its headers are nowhere.
+    #[error(
+        "no NVRTC: {reason}; install the CUDA toolkit, and name its folder in CUDA_PATH if it is not \
+         /usr/local/cuda; a build with `cuda` in place of `cuda-cpp` does without"
+    )]
+    NoNvrtc {
+        /// What was tried.
+        reason: String,
+    },
     /// The file that the user has named cannot be opened.
     #[error(
         "EVERBURN_NCCL_LIBRARY names {path}, which cannot be opened: {reason}; name the file \

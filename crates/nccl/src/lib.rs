@@ -4,6 +4,7 @@
 //! The main types, in the order in which a program meets them:
 //!
 //! 1. [`gpus`]: driver, CUDA, NCCL and every GPU, or why there is none ("no driver: ...").
+//!    [`GpuSensor`]: how busy and how warm one is at this moment.
 //! 2. [`Library`]: NCCL itself. `EVERBURN_NCCL_LIBRARY` names a file; else the system's loader, the
 //!    usual folders and those of Python's packages are searched.
 #![cfg_attr(
@@ -59,19 +60,21 @@ mod gpus;
 #[cfg(feature = "group")]
 mod group;
 mod places;
+mod sensor;
 mod version;
 
 #[cfg(feature = "group")]
 pub mod fake;
 
 pub use self::error::LibraryError;
-pub use self::foreign::Library;
 #[cfg(feature = "group")]
 pub use self::foreign::{DeviceBuffer, GpuMemory, StreamHandle};
+pub use self::foreign::{Library, nvrtc};
 pub use self::gpus::{Gpu, Inventory, gpus};
 #[cfg(feature = "group")]
 pub use self::group::{
     After, Batch, Control, Ended, NcclConfig, NcclError, NcclGroup, Status, Work,
 };
 pub use self::places::{NCCL_VARIABLE, Places, find_library, nvidia_driver};
+pub use self::sensor::{GpuReading, GpuSensor};
 pub use self::version::{CudaVersion, NcclVersion};

@@ -48,7 +48,11 @@ impl Places {
         let named = env::var_os(NCCL_VARIABLE).filter(|path| !path.is_empty());
         let roots = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(env::var_os);
         let roots = roots.into_iter().flatten().map(PathBuf::from);
-        let roots: Vec<PathBuf> = roots.chain(["/usr/local".into(), "/usr".into()]).collect();
+        let path = env::var_os("PATH").unwrap_or_default();
+        let roots = roots.chain(pythons_of(&path));
+        let mut roots: Vec<PathBuf> = roots.chain(["/usr/local".into(), "/usr".into()]).collect();
+        let mut seen = std::collections::HashSet::new();
+        roots.retain(|root| seen.insert(root.clone()));
         let packages = roots.iter().flat_map(|root| python_packages(root));
         Self {
             named: named.map(PathBuf::from),
@@ -59,6 +63,14 @@ impl Places {
                 .collect(),
         }
     }
+}
+
+/// Where the Pythons of a search path are installed: a `python3` that is called by its name alone need not have
+/// been activated.
+fn pythons_of(path: &std::ffi::OsStr) -> Vec<PathBuf> {
+    let bins = env::split_paths(path).filter(|bin| bin.join("python3").exists());
+    bins.filter_map(|bin| bin.parent().map(Path::to_path_buf))
+        .collect()
 }
 
 /// The folders below `root` where packages for Python have NCCL.
@@ -135,6 +147,11 @@ mod tests {
             let folder = root.path().join("lib").join(packages).join(IN_PACKAGES);
             std::fs::create_dir_all(folder).unwrap();
         }
+        let bin = root.path().join("bin");
+        assert!(pythons_of(bin.as_os_str()).is_empty());
+        std::fs::create_dir(&bin).unwrap();
+        std::fs::write(bin.join("python3"), "").unwrap();
+        assert_eq!(pythons_of(bin.as_os_str()), [root.path()]);
         let found = python_packages(root.path());
         let expected = ["python3.10/dist-packages", "python3.12/site-packages"]
             .map(|packages| root.path().join("lib").join(packages).join(IN_PACKAGES));

@@ -8,7 +8,8 @@ use everburn_collectives::group::{DType, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_nccl::fake::Number;
 use everburn_nccl::{
-    After, DeviceBuffer, GpuMemory, Library, NcclConfig, NcclError, NcclGroup, Work, gpus,
+    After, DeviceBuffer, GpuMemory, GpuSensor, Library, NcclConfig, NcclError, NcclGroup, Work,
+    gpus,
 };
 use half::{bf16, f16};
 
@@ -197,36 +198,9 @@ fn a_batch_of_buckets_is_summed() {
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
-#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
-fn messages_go_round_the_ring() {
-    let size = ranks();
-    if size < 2 {
-        eprintln!("SKIPPED: this machine has one GPU");
-        return;
-    }
-    on_ranks(
-        size,
-        |rank| config(rank, size),
-        |group, rank| {
-            let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
-            let (mine, theirs) = (
-                memory(rank, &[rank as i64; 100]),
-                memory(rank, &[-1i64; 100]),
-            );
-            let mut batch = group.batch();
-            batch
-                .send(&mine.buffer(), next)
-                .recv(&theirs.buffer(), last);
-            batch.issue(after(&group)).unwrap().wait().unwrap();
-            assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
-        },
-    );
-}
-
-#[test]
-#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn an_aborted_group_says_so_and_the_next_generation_works() {
     let size = ranks();
+    let summed = Barrier::new(size);
     on_ranks(
         size,
         |rank| config(rank, size),
@@ -237,6 +211,8 @@ fn an_aborted_group_says_so_and_the_next_generation_works() {
                 .unwrap()
                 .wait()
                 .unwrap();
+            // Another that still waits would hear of the abort.
+            summed.wait();
             group.abort("enough");
             let told = group
                 .all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing)
@@ -247,45 +223,6 @@ fn an_aborted_group_says_so_and_the_next_generation_works() {
             );
         },
     );
-    let next = |rank| NcclConfig {
-        generation: 1,
-        ..config(rank, size)
-    };
-    on_ranks(size, next, |group, rank| {
-        every_operation::<f32>(&group, rank, size);
-    });
-}
-
-#[test]
-#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
-#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
-fn a_rank_that_does_not_come_is_named_and_the_gpus_are_free_again() {
-    let size = ranks();
-    if size < 2 {
-        eprintln!("SKIPPED: this machine has one GPU");
-        return;
-    }
-    let last = size - 1;
-    let there = Barrier::new(size);
-    let hurried = |rank| NcclConfig {
-        timeout: Duration::from_secs(5),
-        ..config(rank, size)
-    };
-    let told = on_ranks(size, hurried, |group, rank| {
-        let numbers = memory(rank, &[1f32; 8]);
-        let sum = || group.all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing);
-        sum().unwrap().wait().unwrap();
-        let told = (rank != last).then(|| sum().and_then(Work::wait).unwrap_err());
-        there.wait();
-        told
-    });
-    for told in told.into_iter().flatten() {
-        assert!(
-            told.to_string().contains(&format!("for rank {last}")),
-            "{told}"
-        );
-    }
-    // What the abort has left: a GPU that computes.
     let next = |rank| NcclConfig {
         generation: 1,
         ..config(rank, size)
@@ -308,4 +245,74 @@ fn what_is_there_is_said_in_one_line() {
     let memory = GpuMemory::allocate(0, 3, DType::U8).unwrap();
     memory.write(&[1, 2, 3]).unwrap();
     assert_eq!(memory.read().unwrap(), [1, 2, 3]);
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn a_gpu_tells_of_its_memory() {
+    let reading = GpuSensor::of(0).expect("NVML comes with the driver").read();
+    assert!(reading.memory_bytes > Some(0), "{reading:?}");
+    assert!(reading.used_bytes <= reading.memory_bytes, "{reading:?}");
+}
+
+/// `cargo xtask test` lists these as skipped where there is one GPU.
+mod two_gpus {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
+    fn messages_go_round_the_ring() {
+        let size = ranks();
+        on_ranks(
+            size,
+            |rank| config(rank, size),
+            |group, rank| {
+                let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
+                let (mine, theirs) = (
+                    memory(rank, &[rank as i64; 100]),
+                    memory(rank, &[-1i64; 100]),
+                );
+                let mut batch = group.batch();
+                batch
+                    .send(&mine.buffer(), next)
+                    .recv(&theirs.buffer(), last);
+                batch.issue(after(&group)).unwrap().wait().unwrap();
+                assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
+            },
+        );
+    }
+
+    #[test]
+    #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
+    fn a_rank_that_does_not_come_is_named_and_the_gpus_are_free_again() {
+        let size = ranks();
+        let last = size - 1;
+        let there = Barrier::new(size);
+        let hurried = |rank| NcclConfig {
+            timeout: Duration::from_secs(5),
+            ..config(rank, size)
+        };
+        let told = on_ranks(size, hurried, |group, rank| {
+            let numbers = memory(rank, &[1f32; 8]);
+            let sum = || group.all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing);
+            sum().unwrap().wait().unwrap();
+            let told = (rank != last).then(|| sum().and_then(Work::wait).unwrap_err());
+            there.wait();
+            told
+        });
+        for told in told.into_iter().flatten() {
+            assert!(
+                told.to_string().contains(&format!("for rank {last}")),
+                "{told}"
+            );
+        }
+        // What the abort has left: a GPU that computes.
+        let next = |rank| NcclConfig {
+            generation: 1,
+            ..config(rank, size)
+        };
+        on_ranks(size, next, |group, rank| {
+            every_operation::<f32>(&group, rank, size);
+        });
+    }
 }

@@ -10,12 +10,15 @@
 //!   the ranks of a [`TensorGroup`].
 //! - [`Conv2d`], [`MaxPool2d`], [`AvgPool2d`], [`AdaptiveAvgPool2d`], [`LayerNorm`], [`Dropout`], [`relu`] and [`gelu`] are Burn's, with
 //!   faster kernels on CPUs.
+//! - [`compute_in`] lets these layers multiply in half precision, and everything else as it is; a model that
+//!   wants its activations low, too, calls [`lowered`].
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
 //!   parameters and activations there.
 //! - [`checkpoint`] runs a segment of a model without keeping its activations, and once more in the
 //!   backward pass; [`checkpointed_forward`] does it for a model [`InBlocks`].
+//! - [`Recording`] is work that a GPU has recorded, and replays as one launch.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -72,8 +75,10 @@ mod layers;
 mod linear;
 mod normalize;
 mod placement;
+mod precision;
 mod rank_ops;
 mod recompute;
+mod recording;
 mod statistics;
 mod sync_batch_norm;
 mod tensor_parallel;
@@ -95,10 +100,12 @@ pub use placement::{
     DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
     split_by_time,
 };
+pub use precision::{ComputeType, compute_in, compute_type, in_f32, low_products, lowered};
 pub use recompute::{
     Randomness, SegmentValue, checkpoint, checkpoint_with, checkpointed_forward, checkpointed_run,
     recomputing,
 };
+pub use recording::{Recording, RecordingError};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};
 pub use tensor_parallel::{
     ParameterShard, ShardError, TensorGroup, TensorParallel, TensorParallelError, TensorRule,

@@ -10,9 +10,10 @@ use burn::module::{
 };
 use burn::nn::{self, Initializer, LinearLayout};
 use burn::prelude::*;
-use burn::tensor::assert_shape;
+use burn::tensor::{DType, assert_shape};
 
 use crate::deferral;
+use crate::precision::LowProduct;
 use crate::tensor_parallel::{self, Membership, TensorShard};
 
 /// Configuration of [`Linear`]: the same as [`burn::nn::LinearConfig`].
@@ -174,7 +175,13 @@ pub fn linear<const D: usize>(
 ) -> Tensor<D> {
     let [d_input, _] = weight.dims();
     assert_shape!(input, [.., d_input]);
-    deferral::linear(input, weight, bias)
+    if matches!(weight.dtype(), DType::QFloat(_)) {
+        return deferral::linear(input, weight, bias);
+    }
+    let low = LowProduct::of(&input);
+    let (input, weight) = (low.factor(input), low.factor(weight));
+    let bias = bias.map(|bias| low.factor(bias));
+    low.result(deferral::linear(input, weight, bias))
 }
 
 impl From<nn::Linear> for Linear {

@@ -20,6 +20,7 @@ use crate::exchange::Place;
 use crate::group::StatisticsGroup;
 use crate::layers::{normalize, normalize_by};
 use crate::normalize::GlobalBatch;
+use crate::precision::{in_f32, is_half};
 use crate::rank_ops::RankOps;
 use crate::recompute::recomputing;
 use crate::statistics::Statistics;
@@ -138,6 +139,13 @@ impl SyncBatchNorm {
     /// # Panics
     /// Panics if the input has another number of channels than the configuration.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        if is_half(input.dtype()) && !is_half(self.norm.gamma.dtype()) {
+            return in_f32(input, |input| self.forward_in_own_type(input));
+        }
+        self.forward_in_own_type(input)
+    }
+
+    fn forward_in_own_type<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match &self.membership {
             // The group makes no difference otherwise.
             Some(membership) if self.trains(&input) && membership.group.world_size() > 1 => {

@@ -9,7 +9,7 @@
 //!
 //! A training writes some files for its report only: [`RankLine`]s (`ranks.jsonl`), [`Event`]s (`events.jsonl`), a
 //! [`ConfusionMatrix`] (`confusion.json`) and its [`Environment`] (`environment.json`). All of them may be missing; events
-//! are then found in logs and checkpoints.
+//! are then found in logs and checkpoints. [`Live`] (`live.json`) is for who looks on while it goes on.
 //!
 //! ```
 //! let folder = tempfile::tempdir().unwrap();
@@ -44,7 +44,10 @@ pub use command::{CompareCommand, ReportCommand};
 pub use comparison::{Comparison, compare};
 pub use decimation::{Point, Series};
 pub use error::ReportError;
-pub use record::{ConfusionMatrix, Environment, Event, EventKind, RankLine, RankStep};
+pub use record::{
+    ConfusionMatrix, Environment, Event, EventKind, Live, LiveRank, Phase, RankLine, RankStep,
+    Vitals,
+};
 pub use run::{
     BestEpoch, Curve, EpochMetrics, Events, Grid, Metrics, Note, Quantity, RankTimes, RankTotal,
     Results, Run, Settings, Versions,

@@ -4,9 +4,11 @@
 mod confusion;
 mod environment;
 mod event;
+mod live;
 mod rank_line;
 
 pub use confusion::ConfusionMatrix;
 pub use environment::Environment;
 pub use event::{Event, EventKind};
+pub use live::{Live, LiveRank, Phase, Vitals};
 pub use rank_line::{RankLine, RankStep};

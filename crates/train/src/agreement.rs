@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
+use crate::input::InputConfig;
 
 /// What must be the same on every rank, one line each.
 #[derive(Debug, Clone, Default)]
@@ -25,8 +26,10 @@ impl Agreement {
         let computed = TrainingConfig {
             log_every: 1,
             hash_every: None,
+            tensorboard: false,
             keep_checkpoints: 1,
             on_checkpoint_failure: OnCheckpointFailure::default(),
+            input: InputConfig::default(),
             ..config.clone()
         };
         let text = toml_text(&computed)?;

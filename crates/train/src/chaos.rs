@@ -19,15 +19,19 @@ pub enum Fault {
     Drop(usize, usize),
     /// A number among its parameters changes.
     Corrupt(usize),
+    /// Its gradients are too large for `f16`.
+    Overflow(usize),
 }
 
 impl Fault {
     /// Whether it befalls `rank`.
     fn befalls(self, rank: usize) -> bool {
         match self {
-            Self::Kill(own) | Self::Stall(own) | Self::Slow(own, _) | Self::Corrupt(own) => {
-                own == rank
-            }
+            Self::Kill(own)
+            | Self::Stall(own)
+            | Self::Slow(own, _)
+            | Self::Corrupt(own)
+            | Self::Overflow(own) => own == rank,
             Self::Drop(one, other) => one == rank || other == rank,
         }
     }
@@ -53,7 +57,7 @@ pub struct Chaos {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no fault: use kill=RANK@step:N, stall=RANK@step:N, slow=RANK@step:N:200ms, \
-     drop=RANK-RANK@step:N or corrupt=RANK@step:N, several with commas between"
+     drop=RANK-RANK@step:N, corrupt=RANK@step:N or overflow=RANK@step:N, several with commas between"
 )]
 pub struct InvalidChaos {
     text: String,
@@ -78,6 +82,13 @@ impl Chaos {
             .map(|(fault, _)| fault)
     }
 
+    /// Whether gradients are to overflow.
+    #[must_use]
+    pub fn overflows(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(fault, _)| matches!(fault, Fault::Overflow(_)))
+    }
+
     /// The highest rank that is named.
     #[must_use]
     pub fn highest_rank(&self) -> Option<usize> {
@@ -85,7 +96,8 @@ impl Chaos {
             Fault::Kill(rank)
             | Fault::Stall(rank)
             | Fault::Slow(rank, _)
-            | Fault::Corrupt(rank) => rank,
+            | Fault::Corrupt(rank)
+            | Fault::Overflow(rank) => rank,
             Fault::Drop(one, other) => one.max(other),
         });
         ranks.max()
@@ -106,6 +118,7 @@ impl fmt::Display for Chaos {
                 }
                 Fault::Drop(one, other) => write!(f, "drop={one}-{other}@step:{step}")?,
                 Fault::Corrupt(rank) => write!(f, "corrupt={rank}@step:{step}")?,
+                Fault::Overflow(rank) => write!(f, "overflow={rank}@step:{step}")?,
             }
         }
         Ok(())
@@ -141,6 +154,7 @@ fn fault(text: &str) -> Option<(Fault, usize)> {
         ("kill", None) => Fault::Kill(rank()?),
         ("stall", None) => Fault::Stall(rank()?),
         ("corrupt", None) => Fault::Corrupt(rank()?),
+        ("overflow", None) => Fault::Overflow(rank()?),
         ("slow", Some(by)) => Fault::Slow(rank()?, duration(by)?),
         ("drop", None) => {
             let (one, other) = ranks.split_once('-')?;
@@ -191,6 +205,7 @@ mod tests {
             "slow=1@step:2:3",
             "drop=1@step:2",
             "drop=1-1@step:2",
+            "overflow=1@step:2:3ms",
             "melt=1@step:2",
         ] {
             assert!(text.parse::<Chaos>().is_err(), "{text}");

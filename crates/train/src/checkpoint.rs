@@ -24,9 +24,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{OptimizerKind, Schedule, TrainingConfig};
+use crate::config::TrainingConfig;
 use crate::error::TrainError;
+use crate::loss_scaling::LossScaling;
+use crate::optimizer_config::OptimizerKind;
 use crate::report::BestEpoch;
+use crate::schedule::{Schedule, ScheduleNumbers};
 use crate::tally::Tally;
 
 pub use folder::CheckpointFolder;
@@ -51,6 +54,9 @@ pub struct Progress {
     pub optimizer: OptimizerKind,
     /// The schedule of the learning rate.
     pub schedule: Schedule,
+    /// The numbers of that.
+    #[serde(default)]
+    pub schedule_numbers: ScheduleNumbers,
     /// How many steps the run was planned to make: the length of its schedule.
     pub total_steps: usize,
     /// The best epoch so far.
@@ -62,6 +68,9 @@ pub struct Progress {
     /// What those had shown.
     #[serde(default, with = "exact::tally")]
     pub so_far: Tally,
+    /// What losses were multiplied by, where they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scaling: Option<LossScaling>,
 }
 
 /// Where in a training a checkpoint stands; later ones are greater.
@@ -138,6 +147,7 @@ impl Progress {
             samples_per_epoch,
             optimizer: config.optimizer.kind,
             schedule: config.schedule,
+            schedule_numbers: config.schedule_numbers,
             total_steps: config.total_steps(samples_per_epoch),
             ..Self::default()
         }
@@ -149,18 +159,19 @@ impl Progress {
     /// What differs, in words.
     pub fn fits(&self, checkpoint: &Self) -> Result<(), String> {
         let facts = |progress: &Self| {
-            // The length of a constant schedule is of no consequence.
-            let steps = match progress.schedule {
-                Schedule::Constant => "any".to_string(),
-                Schedule::Cosine => progress.total_steps.to_string(),
+            // The length of a schedule without an end is of no consequence.
+            let steps = match progress.schedule.has_an_end() {
+                false => "any".to_string(),
+                true => progress.total_steps.to_string(),
             };
+            let schedule = progress.schedule_numbers.describe(progress.schedule);
             [
                 ("model", progress.model.clone()),
                 ("seed", progress.seed.to_string()),
                 ("batch size", progress.batch_size.to_string()),
                 ("training samples", progress.samples_per_epoch.to_string()),
                 ("optimizer", format!("{:?}", progress.optimizer)),
-                ("schedule", format!("{:?}", progress.schedule)),
+                ("schedule", schedule),
                 ("steps of the schedule", steps),
             ]
         };

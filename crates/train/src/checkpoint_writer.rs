@@ -1,5 +1,6 @@
 //! Writes checkpoints while the training goes on.
 
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -25,13 +26,15 @@ impl CheckpointWriter {
         }
     }
 
-    /// Begins to write what `checkpoint` gives on the writer's thread.
+    /// Begins to write what `checkpoint` gives on the writer's thread, and calls `written` there when its folder
+    /// is complete.
     ///
     /// # Errors
     /// That of the checkpoint before, by the policy.
     pub(crate) fn write(
         &mut self,
         checkpoint: impl FnOnce() -> Result<Checkpoint, TrainError> + Send + 'static,
+        written: impl FnOnce(&Path) + Send + 'static,
     ) -> Result<(), TrainError> {
         self.finish()?;
         let folder = self.folder.clone();
@@ -42,11 +45,9 @@ impl CheckpointWriter {
                 let checkpoint = checkpoint()?;
                 let read = start.elapsed();
                 let path = folder.save(&checkpoint)?;
-                let written = start.elapsed() - read;
-                tracing::debug!(
-                    "{}: read in {read:?}, written in {written:?}",
-                    path.display()
-                );
+                let took = start.elapsed() - read;
+                tracing::debug!("{}: read in {read:?}, written in {took:?}", path.display());
+                written(&path);
                 Ok(())
             });
         let thread =

@@ -1,13 +1,10 @@
 //! What a training run can be told, all of it written to `config.toml`.
 
-use burn::lr_scheduler::constant::ConstantLr;
-use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+mod combinations;
+
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::prelude::Device;
-use everburn_distributed::{CommunicationHookConfig, DdpConfig, VirtualRanks};
+use everburn_distributed::{DdpConfig, OuterConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::activation_checkpointing::ActivationCheckpointing;
@@ -15,135 +12,15 @@ use crate::chaos::Chaos;
 use crate::checkpoint_every::CheckpointEvery;
 use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::divergence::OnDivergence;
+use crate::ema::EmaConfig;
 use crate::error::TrainError;
+use crate::input::InputConfig;
+use crate::optimizer_config::OptimizerConfig;
+use crate::precision::Precision;
+use crate::read_metrics::ReadMetrics;
+use crate::schedule::{Schedule, ScheduleNumbers};
 use crate::seeds::mix;
-
-/// The rule by which gradients change parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerKind {
-    /// Kingma and Ba 2015.
-    #[default]
-    Adam,
-    /// Loshchilov and Hutter 2019: weight decay apart from the gradient.
-    AdamW,
-    /// Stochastic gradient descent, with momentum if it is not zero.
-    Sgd,
-}
-
-/// An optimizer and its numbers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OptimizerConfig {
-    /// The rule.
-    pub kind: OptimizerKind,
-    /// The learning rate at the start.
-    pub learning_rate: f64,
-    /// The share of the last update that SGD keeps; 0 for none.
-    pub momentum: f64,
-    /// How strongly parameters are pulled to zero.
-    pub weight_decay: f64,
-    /// The share of the last second moment of gradients that Adam and AdamW keep: less of it follows
-    /// gradients that change quickly, as those of a short run do.
-    pub beta_2: f64,
-    /// What Adam and AdamW add to the root of the second moment.
-    pub epsilon: f64,
-}
-
-impl Default for OptimizerConfig {
-    fn default() -> Self {
-        Self {
-            kind: OptimizerKind::Adam,
-            learning_rate: 1e-3,
-            momentum: 0.0,
-            weight_decay: 0.0,
-            beta_2: 0.999,
-            epsilon: 1e-8,
-        }
-    }
-}
-
-impl OptimizerConfig {
-    /// Burn's optimizer of this configuration.
-    ///
-    /// # Errors
-    /// [`TrainError::Config`] if a number is out of its range.
-    pub fn init(&self) -> Result<ModuleOptimizer, TrainError> {
-        let refuse = |what: &str| {
-            Err(TrainError::Config(format!(
-                "{what}, in [training.optimizer]"
-            )))
-        };
-        if !(self.learning_rate.is_finite() && self.learning_rate > 0.0) {
-            return refuse("the learning rate must be a positive number");
-        }
-        if !(0.0..1.0).contains(&self.momentum) {
-            return refuse("the momentum must be at least 0 and below 1");
-        }
-        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
-            return refuse("the weight decay must not be negative");
-        }
-        if self.momentum != 0.0 && self.kind != OptimizerKind::Sgd {
-            return refuse("momentum goes with --optimizer sgd only");
-        }
-        if !(0.0..1.0).contains(&self.beta_2) {
-            return refuse("beta_2 must be at least 0 and below 1");
-        }
-        if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
-            return refuse("epsilon must be a positive number");
-        }
-        let decay =
-            (self.weight_decay > 0.0).then(|| WeightDecayConfig::new(self.weight_decay as f32));
-        Ok(match self.kind {
-            OptimizerKind::Adam => AdamConfig::new()
-                .with_weight_decay(decay)
-                .with_beta_2(self.beta_2 as f32)
-                .with_epsilon(self.epsilon as f32)
-                .init(),
-            OptimizerKind::AdamW => AdamWConfig::new()
-                .with_weight_decay(self.weight_decay as f32)
-                .with_beta_2(self.beta_2 as f32)
-                .with_epsilon(self.epsilon as f32)
-                .init(),
-            OptimizerKind::Sgd => SgdConfig::new()
-                .with_weight_decay(decay)
-                .with_momentum((self.momentum > 0.0).then(|| {
-                    MomentumConfig::new()
-                        .with_momentum(self.momentum)
-                        .with_dampening(0.0)
-                }))
-                .init(),
-        })
-    }
-}
-
-/// How the learning rate changes over the steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Schedule {
-    /// It stays as it is.
-    #[default]
-    Constant,
-    /// It falls to zero along a half cosine (Loshchilov and Hutter 2017).
-    Cosine,
-}
-
-impl Schedule {
-    pub(crate) fn init(
-        self,
-        learning_rate: f64,
-        total_steps: usize,
-    ) -> Result<ModuleLrScheduler, TrainError> {
-        match self {
-            Self::Constant => Ok(ModuleLrScheduler::new(ConstantLr::new(learning_rate))),
-            Self::Cosine => {
-                CosineAnnealingLrSchedulerConfig::new(learning_rate, total_steps.max(1))
-                    .init()
-                    .map_err(TrainError::Config)
-            }
-        }
-    }
-}
+use crate::sync_interval::SyncInterval;
 
 /// When to stop before the last epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,10 +59,14 @@ pub struct TrainingConfig {
     /// Fingerprints of all that is learnt are written every so many steps; never if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_every: Option<usize>,
+    /// Metrics are written for TensorBoard, too.
+    pub tensorboard: bool,
     /// Which activations are computed again in the backward pass, and not kept for it.
     pub activation_checkpointing: ActivationCheckpointing,
     /// Gradients travel while the backward pass still runs.
     pub overlap: bool,
+    /// In which type of number is computed.
+    pub precision: Precision,
     /// Batch norms that can, compute their statistics over all ranks' samples.
     pub sync_batch_norm: bool,
     /// The seed of initial weights, shuffling and dropout.
@@ -202,6 +83,8 @@ pub struct TrainingConfig {
     pub on_checkpoint_failure: OnCheckpointFailure,
     /// A line of `metrics.jsonl` is written every so many steps.
     pub log_every: usize,
+    /// When losses are read from the device.
+    pub read_metrics: ReadMetrics,
     /// The ranks compare their parameters every so many steps; never if 0.
     pub compare_every: usize,
     /// What becomes of a rank whose parameters have changed.
@@ -211,6 +94,21 @@ pub struct TrainingConfig {
     pub chaos: Chaos,
     /// How the learning rate changes.
     pub schedule: Schedule,
+    /// The numbers of that.
+    #[serde(skip_serializing_if = "is_default")]
+    pub schedule_numbers: ScheduleNumbers,
+    /// When ranks become equal.
+    pub sync: SyncInterval,
+    /// How they do where that is not after each step.
+    #[serde(skip_serializing_if = "is_default")]
+    pub outer: OuterConfig,
+    /// A rank that has made fewer steps joins the others' exchange with those, when it has had so many times
+    /// the time that most needed; if absent, all wait for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outer_patience: Option<f64>,
+    /// A moving average of the parameters; none if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema: Option<EmaConfig>,
     /// When to stop early; never if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
@@ -218,6 +116,8 @@ pub struct TrainingConfig {
     pub optimizer: OptimizerConfig,
     /// How gradients are synchronised.
     pub ddp: DdpConfig,
+    /// How samples come to the device.
+    pub input: InputConfig,
 }
 
 impl Default for TrainingConfig {
@@ -229,8 +129,10 @@ impl Default for TrainingConfig {
             accumulate: 1,
             virtual_ranks: None,
             hash_every: None,
+            tensorboard: false,
             activation_checkpointing: ActivationCheckpointing::None,
             overlap: true,
+            precision: Precision::F32,
             sync_batch_norm: false,
             seed: 42,
             validation_samples: None,
@@ -238,13 +140,20 @@ impl Default for TrainingConfig {
             checkpoint_every: CheckpointEvery::default(),
             on_checkpoint_failure: OnCheckpointFailure::default(),
             log_every: 10,
+            read_metrics: ReadMetrics::default(),
             compare_every: 100,
             on_divergence: OnDivergence::default(),
             chaos: Chaos::default(),
             schedule: Schedule::Constant,
+            schedule_numbers: ScheduleNumbers::default(),
+            sync: SyncInterval::Step,
+            outer: OuterConfig::default(),
+            outer_patience: None,
+            ema: None,
             early_stopping: None,
             optimizer: OptimizerConfig::default(),
             ddp: DdpConfig::default(),
+            input: InputConfig::default(),
         }
     }
 }
@@ -297,6 +206,7 @@ impl TrainingConfig {
             return refuse("--hash-every must be at least 1".to_string());
         }
         self.validate_virtual_ranks(world_size)?;
+        self.input.validate()?;
         if self.ddp.bucket_bytes == 0 {
             return refuse("--bucket-mib must be at least 1".to_string());
         }
@@ -323,49 +233,43 @@ impl TrainingConfig {
             }
         }
         self.optimizer.init()?;
-        let schedule = self.schedule.init(self.optimizer.learning_rate, 1);
-        schedule.map(drop).map_err(|error| {
-            TrainError::Config(format!("--schedule with this --learning-rate: {error}"))
-        })
+        self.validate_sync()?;
+        self.validate_precision()?;
+        if let Some(ema) = &self.ema {
+            ema.validate()?;
+        }
+        // How many steps there will be is not known yet.
+        let steps = self.schedule_numbers.warmup_steps.saturating_add(1);
+        self.scheduler(steps).map(drop)
     }
 
-    fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
-        let Some(count) = self.virtual_ranks else {
-            return Ok(());
-        };
-        let refuse = |message: String| Err(TrainError::Config(message));
-        VirtualRanks::new(count, 0, world_size)
-            .map_err(|error| TrainError::Config(error.to_string()))?;
-        if self.batch_size < count {
-            let batch_size = self.batch_size;
-            return refuse(format!(
-                "a global batch of {batch_size} samples cannot be shared by {count} virtual ranks: use \
-                 --batch-size {count} or more"
-            ));
-        }
-        if self.accumulate > 1 {
-            return refuse(
-                "--accumulate and --virtual-ranks do not go together: the share of a virtual rank is \
-                 computed at once, and more of them make it smaller"
-                    .to_string(),
-            );
-        }
-        if self.sync_batch_norm {
-            return refuse(
-                "--sync-batch-norm and --virtual-ranks do not go together: a rank computes its virtual \
-                 ranks one after the other, each with statistics of its own"
-                    .to_string(),
-            );
-        }
-        if self.ddp.communication != CommunicationHookConfig::default() {
-            return refuse(
-                "--communication-hook and --virtual-ranks do not go together: gradients that are \
-                 rounded on the way depend on the number of ranks"
-                    .to_string(),
-            );
-        }
-        Ok(())
+    /// Burn's scheduler of the learning rate, in a run of `total_steps` steps.
+    pub(crate) fn scheduler(&self, total_steps: usize) -> Result<ModuleLrScheduler, TrainError> {
+        let rate = self.optimizer.learning_rate;
+        self.schedule_numbers.init(self.schedule, rate, total_steps)
     }
+
+    /// The learning rate of each step of a run of `total_steps` steps.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if the schedule cannot be had, because the run ends before its warm-up say.
+    pub fn learning_rates(&self, total_steps: usize) -> Result<Vec<f64>, TrainError> {
+        let mut scheduler = self.scheduler(total_steps)?;
+        let steps = 0..total_steps;
+        Ok(steps.map(|_| scheduler.step().base()).collect())
+    }
+
+    /// Checks that the schedule fits a run on `samples` training samples, before any work is done.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if the run ends before its warm-up.
+    pub fn check_schedule(&self, samples: usize) -> Result<(), TrainError> {
+        self.scheduler(self.total_steps(samples)).map(drop)
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[cfg(test)]

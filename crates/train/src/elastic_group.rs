@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use everburn_collectives::elastic::{ElasticError, Membership, Round};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::rendezvous::Rendezvous;
+use everburn_collectives::store::SharedStore;
 use everburn_collectives::transport::TcpMesh;
-use everburn_collectives::watch::{Watch, WatchOptions};
+use everburn_collectives::watch::{Sign, Watch, WatchOptions};
 
 use crate::error::TrainError;
 use crate::regroup::Regroup;
@@ -80,6 +81,23 @@ impl ElasticGroup {
         };
         this.follow();
         Ok(this)
+    }
+
+    /// What the job's ranks meet at.
+    pub fn store(&self) -> SharedStore {
+        lock(&self.membership).store().clone()
+    }
+
+    /// What each rank that has ever been seen said of itself last; nothing where nobody watches.
+    pub fn signs(&self) -> Vec<Sign> {
+        self.watch.as_ref().map_or_else(Vec::new, Watch::signs)
+    }
+
+    /// Has this rank say more of itself: [`Watch::say_of_itself`].
+    pub fn say_of_itself(&self, note: impl Fn() -> String + Send + Sync + 'static) {
+        if let Some(watch) = &self.watch {
+            watch.say_of_itself(note);
+        }
     }
 
     fn follow(&self) {

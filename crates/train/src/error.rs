@@ -45,6 +45,20 @@ pub enum TrainError {
         /// The epoch, counted from 1.
         epoch: usize,
     },
+    /// Gradients are too large for `f16`, whatever the loss is multiplied by.
+    #[error(
+        "step {step} overflows f16 with a loss scale of only {scale}, and {skipped_steps} steps were skipped \
+         before: the training has diverged, or its activations need more range; try --precision bf16, a lower \
+         --learning-rate or --max-gradient-norm 1"
+    )]
+    LossScaleTooLow {
+        /// What the loss was multiplied by.
+        scale: f64,
+        /// The step, counted from 1 over all epochs.
+        step: usize,
+        /// How many steps were skipped since the training began.
+        skipped_steps: u64,
+    },
     /// A file of the run directory could not be written or read.
     #[error("{action} {path} failed: {reason}")]
     File {
@@ -145,6 +159,7 @@ impl TrainError {
             Self::Elastic(_)
             | Self::Diverged { .. }
             | Self::LossNotFinite { .. }
+            | Self::LossScaleTooLow { .. }
             | Self::DifferentRuns { .. }
             | Self::Ddp(DdpError::Diverged { .. } | DdpError::DifferentModels { .. }) => true,
             _ => self.collective().is_some_and(|error| {

@@ -1,38 +1,52 @@
 //! Exact evaluation over ranks: every sample counts once.
 
+use std::cell::RefCell;
+
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::DistributedLoader;
 
 use crate::error::TrainError;
 use crate::model_over_ranks::ModelOverRanks;
+use crate::predictions::Counts;
 use crate::tally::{Report, Tally};
 use crate::virtual_sums::VirtualSums;
 
-/// This rank's sums over a batch.
+/// This rank's sums over a batch; its classes are counted where that is wanted.
 pub(crate) fn infer<M, B>(
     model: &M,
     over: Option<&dyn ModelOverRanks<M, B>>,
     batch: B,
+    counts: Option<&RefCell<Counts>>,
 ) -> Result<Tally, TrainError>
 where
     M: InferenceStep<Input = B>,
     M::Output: Report,
 {
     match over {
-        Some(over) => over.infer(model, batch),
-        None => {
-            let sums = InferenceStep::step(model, batch).local();
-            sums.map_err(|error| TrainError::Device(error.to_string()))
-        }
+        Some(over) => match over.infer(model, batch)? {
+            Some(report) => sums(&report, counts),
+            None => Ok(Tally::default()),
+        },
+        None => sums(&InferenceStep::step(model, batch), counts),
     }
+}
+
+fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<Tally, TrainError> {
+    let failed = |error: burn::tensor::TensorReadError| TrainError::Device(error.to_string());
+    if let Some(counts) = counts
+        && let Some(predictions) = report.predictions().map_err(failed)?
+    {
+        counts.borrow_mut().add(&predictions);
+    }
+    report.local().map_err(failed)
 }
 
 /// Adds up what `infer` finds in every sample of the loader, over all ranks; `None` if a rank
 /// wanted to stop first. `each` is told the sums of each global batch, on every rank the same.
 ///
 /// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
-pub(crate) fn evaluate<I, B>(
+pub(crate) fn evaluate<I: 'static, B: Send + 'static>(
     infer: impl Fn(B) -> Result<Tally, TrainError>,
     loader: &DistributedLoader<I, B>,
     group: &ProcessGroup,

@@ -10,8 +10,10 @@
 //! | [`Supervised`] | a Burn module, its forward function and an [`Objective`], as burn-train wants it |
 //! | [`Classifier`], [`LanguageModel`] | the two objectives that there are |
 //! | [`TrainingConfig`] | how to train, as written to `config.toml` |
+//! | [`InputConfig`], [`ReadMetrics`] | how samples come to the device, and losses from there |
 //! | [`ActivationCheckpointing`], [`PeakMemory`] | less memory for more time, and how much memory |
 //! | [`ParallelConfig`], [`Parallelism`], [`Mesh`] | how a model is shared out over ranks |
+//! | [`keep_kernels`], [`Trainer::warm_up`] | what a GPU is given, compiled once |
 //! | [`data_parallel()`] | several devices in one process |
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
@@ -27,29 +29,43 @@ pub mod checkpoint;
 mod checkpoint_every;
 mod checkpoint_failure;
 mod checkpoint_writer;
+mod common_clock;
 mod compute_threads;
 mod config;
 mod data_parallel;
 mod divergence;
 mod elastic_group;
+mod ema;
 mod error;
 mod evaluation;
 mod finite;
 mod generation;
+mod input;
+mod kernels;
+mod live_file;
+mod loss_scaling;
 mod memory;
 mod mesh;
 mod mesh_parallel;
 mod metrics;
 mod model_over_ranks;
 mod objective;
+mod optimizer_config;
 mod optimizer_states;
 mod outcome;
 mod parallel_config;
+mod placement;
+mod precision;
+mod predictions;
+mod rank_times;
+mod read_metrics;
+mod record_files;
 mod regroup;
 pub mod renderer;
 mod report;
 mod run_directory;
 mod samples;
+mod schedule;
 mod seeds;
 mod snapshot;
 mod state_dict;
@@ -57,7 +73,9 @@ mod state_hashes;
 mod stop;
 mod strategy;
 mod supervised;
+mod sync_interval;
 mod tally;
+mod tensor_board;
 mod tensor_file;
 mod trainer;
 mod training_state;
@@ -65,32 +83,47 @@ mod virtual_sums;
 mod weights;
 
 pub use activation_checkpointing::{ActivationCheckpointing, InvalidActivationCheckpointing};
+pub use burn_train::Interrupter;
 pub use chaos::{Chaos, Fault, InvalidChaos};
 pub use checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
 pub use checkpoint_failure::{InvalidOnCheckpointFailure, OnCheckpointFailure};
 pub use compute_threads::compute_on_this_thread;
-pub use config::{EarlyStopping, OptimizerConfig, OptimizerKind, Schedule, TrainingConfig};
+pub use config::{EarlyStopping, TrainingConfig};
 pub use data_parallel::data_parallel;
 pub use divergence::OnDivergence;
 pub use elastic_group::ElasticGroup;
+pub use ema::EmaConfig;
 pub use error::TrainError;
 pub use generation::Generation;
+pub use input::InputConfig;
+pub use kernels::{KernelCache, keep_kernels};
+pub use live_file::Signs;
+pub use loss_scaling::{
+    GROWTH_INTERVAL, INITIAL_LOSS_SCALE, LEAST_LOSS_SCALE, LossScaling, scaled_loss,
+};
 pub use memory::PeakMemory;
 pub use mesh::{Axis, Coordinates, InvalidMesh, Mesh};
 pub use mesh_parallel::{MeshParallel, MeshParallelConfig};
 pub use metrics::RankMetric;
 pub use model_over_ranks::ModelOverRanks;
 pub use objective::{Classification, Loss, NextToken, Objective};
+pub use optimizer_config::{OptimizerConfig, OptimizerKind};
 pub use parallel_config::{InvalidStages, ParallelConfig, ParallelError, Parallelism, Stages};
+pub use precision::{InvalidPrecision, Precision};
+pub use predictions::{Classes, Predictions};
+pub use rank_times::PassTimes;
+pub use read_metrics::ReadMetrics;
 pub use regroup::Regroup;
-pub use report::{BestEpoch, TrainingReport, Versions};
+pub use report::{BestEpoch, OuterReport, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
 pub use samples::Samples;
+pub use schedule::{Schedule, ScheduleNumbers};
 pub use state_dict::{StateDictFile, load_state_dict, save_state_dict};
 pub use state_hashes::StateHashes;
 pub use stop::StopSignal;
 pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
+pub use sync_interval::{InvalidSyncInterval, SyncInterval};
 pub use tally::{Report, StepCost, StepReport, Tally};
-pub use trainer::{Trainer, TrainingData};
-pub use training_state::with_parameters;
-pub use weights::{load_safetensors, save_safetensors};
+pub use trainer::{Trainer, TrainingData, WarmUp};
+pub use training_state::{with_averaged_parameters, with_parameters};
+pub use weights::{load_averaged, load_safetensors, save_safetensors};

@@ -20,7 +20,7 @@ use everburn_pipeline::{Pipeline, PipelineError, SharedParameters, Stages, distr
 use everburn_schedules::ScheduleKind;
 
 use self::groups::Groups;
-use self::pass::{TrainingPass, output_of};
+use self::pass::{TrainingPass, output_of, pass_times};
 use self::shards::Shards;
 use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::agreement::Agreement;
@@ -29,8 +29,9 @@ use crate::mesh::{Axis, Coordinates, Mesh};
 use crate::model_over_ranks::ModelOverRanks;
 use crate::objective::Objective;
 use crate::optimizer_states;
+use crate::rank_times::PassTimes;
 use crate::supervised::Supervised;
-use crate::tally::{Report, Tally};
+use crate::tally::{StepReport, Tally};
 
 /// How a model is laid over the ranks of a mesh.
 ///
@@ -298,7 +299,7 @@ where
         model: &Supervised<M, O>,
         share: ShareOfBatch<(O::Input, O::Targets)>,
         ddp: &Ddp,
-    ) -> Result<(SyncedGradients, Tally), TrainError> {
+    ) -> Result<(SyncedGradients, Tally, PassTimes), TrainError> {
         let step = ddp.begin(share.samples)?;
         let samples = share.micro_batches.iter().map(|part| part.samples);
         let mut pass = TrainingPass::<M, O> {
@@ -316,18 +317,20 @@ where
             pass.targets.push(Some(targets));
         }
         let micro_batches = pass.samples.len();
-        let mut result = Ok(());
+        let mut result = Ok(PassTimes::default());
         if micro_batches > 0 {
             let blocks = model.model().blocks();
             let device = self.checkpointing.autodiff(self.device.clone());
             let ran = self
                 .pipeline
                 .run(&blocks, &device, micro_batches, &mut pass);
-            result = ran.map(drop).map_err(TrainError::from);
+            result = ran
+                .map(|spans| pass_times(&spans))
+                .map_err(TrainError::from);
         }
-        let tally = result.and(pass.tally);
-        let tally = match tally {
-            Ok(tally) => tally,
+        let passed = result.and_then(|times| Ok((times, pass.tally?)));
+        let (times, tally) = match passed {
+            Ok(passed) => passed,
             Err(error) => {
                 step.give_up(&error.to_string());
                 return Err(error);
@@ -337,31 +340,25 @@ where
         synced.gradients = self.shared.sum(model, synced.gradients)?;
         if let Some(max) = self.max_gradient_norm {
             let (gradients, norm) = self.shared.clip(model, synced.gradients, max)?;
-            (synced.gradients, synced.norm) = (gradients, Some(norm));
+            (synced.gradients, synced.norm) = (gradients, Some(norm.into()));
         }
-        Ok((synced, self.counted_once(tally)))
+        Ok((synced, self.counted_once(tally), times))
     }
 
     fn infer(
         &self,
         model: &Supervised<M, O>,
         batch: (O::Input, O::Targets),
-    ) -> Result<Tally, TrainError> {
+    ) -> Result<Option<StepReport>, TrainError> {
         let (input, targets) = batch;
         let blocks = model.model().blocks();
         let output = self
             .pipeline
             .infer(&blocks, model.model(), &self.device, || Box::new(input))?;
-        match output {
-            None => Ok(Tally::default()),
-            Some(output) => {
-                let report = O::loss(output_of::<O>(output), targets).report();
-                let tally = report
-                    .local()
-                    .map_err(|error| TrainError::Device(error.to_string()))?;
-                Ok(self.counted_once(tally))
-            }
-        }
+        // What all ranks of a tensor group have computed alike counts on one.
+        let counts = self.groups.job.rank().is_multiple_of(self.mesh.tensor);
+        let output = output.filter(|_| counts);
+        Ok(output.map(|output| O::loss(output_of::<O>(output), targets).report()))
     }
 
     fn gather(&self, model: Supervised<M, O>) -> Result<Supervised<M, O>, TrainError> {

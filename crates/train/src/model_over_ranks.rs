@@ -2,10 +2,13 @@
 
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
+use everburn_nn::ComputeType;
 
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
-use crate::tally::Tally;
+use crate::rank_times::PassTimes;
+use crate::sync_interval::SyncInterval;
+use crate::tally::{StepReport, Tally};
 
 /// How the ranks of a job hold one model, or several replicas of it, each over several ranks; what
 /// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks) trains with. See
@@ -37,7 +40,8 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
     fn verify(&self, model: &M) -> Result<(), TrainError>;
 
     /// Runs a step forward and backward: the gradients of this rank's part, averaged over all samples,
-    /// and sums over the samples, on one rank of each replica; the others have none.
+    /// sums over the samples, on one rank of each replica (the others have none), and how long this rank's
+    /// passes took.
     ///
     /// # Errors
     /// If the exchange fails.
@@ -46,13 +50,13 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
         model: &M,
         share: ShareOfBatch<B>,
         ddp: &Ddp,
-    ) -> Result<(SyncedGradients, Tally), TrainError>;
+    ) -> Result<(SyncedGradients, Tally, PassTimes), TrainError>;
 
-    /// Runs a batch forward: sums over its samples, on one rank of each replica.
+    /// Runs a batch forward: the report of its samples, on one rank of each replica.
     ///
     /// # Errors
     /// If the exchange fails.
-    fn infer(&self, model: &M, batch: B) -> Result<Tally, TrainError>;
+    fn infer(&self, model: &M, batch: B) -> Result<Option<StepReport>, TrainError>;
 
     /// The whole model on rank 0, in the memory of the host's device; this rank's part on the others.
     ///
@@ -87,11 +91,20 @@ impl TrainingConfig {
         if self.virtual_ranks.is_some() {
             return refuse("--virtual-ranks");
         }
+        if self.precision.compute_type() != ComputeType::F32 {
+            return refuse("--precision bf16 or f16");
+        }
         if self.hash_every.is_some() {
             return refuse("--hash-every");
         }
         if self.sync_batch_norm {
             return refuse("--sync-batch-norm");
+        }
+        if self.sync != SyncInterval::Step {
+            return refuse("--sync every=H");
+        }
+        if self.ema.is_some() {
+            return refuse("--ema");
         }
         let wrong = |what: String| Err(TrainError::Config(what));
         let norm = self.ddp.max_gradient_norm.map(f64::from);

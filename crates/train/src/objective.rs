@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use burn::prelude::*;
 use burn::tensor::Int;
 
+use crate::predictions::Classes;
 use crate::tally::StepReport;
 
 /// What is trained for: how far a model's output is from what it should be.
@@ -50,6 +51,8 @@ pub struct Loss {
     pub predictions: usize,
     /// How many samples there were; by these the ranks' gradients are weighted.
     pub samples: usize,
+    /// Which class each sample is of, and which it was taken for, where there are classes.
+    pub classes: Option<Classes>,
 }
 
 impl Loss {
@@ -60,6 +63,8 @@ impl Loss {
             correct: self.correct.clone(),
             predictions: self.predictions,
             samples: self.samples,
+            forward: None,
+            classes: self.classes.clone(),
         }
     }
 }
@@ -90,7 +95,16 @@ impl<const D: usize> Objective for Classification<D> {
 
     fn loss(logits: Tensor<2>, classes: Tensor<1, Int>) -> Loss {
         let samples = classes.dims()[0];
-        cross_entropy(logits, classes, samples)
+        let count = logits.dims()[1];
+        let (loss, predicted) = cross_entropy(logits, classes.clone(), samples);
+        Loss {
+            classes: Some(Classes {
+                count,
+                predicted,
+                actual: classes,
+            }),
+            ..loss
+        }
     }
 }
 
@@ -119,21 +133,27 @@ impl Objective for NextToken {
 
     fn loss(logits: Tensor<3>, next: Tensor<2, Int>) -> Loss {
         let samples = next.dims()[0];
-        cross_entropy(logits.flatten(0, 1), next.flatten(0, 1), samples)
+        cross_entropy(logits.flatten(0, 1), next.flatten(0, 1), samples).0
     }
 }
 
-/// The mean over the rows of `logits`.
-fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>, samples: usize) -> Loss {
+/// The mean over the rows of `logits`, and which class each row was taken for.
+fn cross_entropy(
+    logits: Tensor<2>,
+    targets: Tensor<1, Int>,
+    samples: usize,
+) -> (Loss, Tensor<1, Int>) {
     let predictions = targets.dims()[0];
     // A model that lies on several devices yields its output on the last of them.
     let targets = targets.to_device(&logits.device());
     let mean = everburn_nn::cross_entropy(logits.clone(), targets.clone());
     let predicted = logits.detach().argmax(1).squeeze_dim::<1>(1);
-    Loss {
+    let loss = Loss {
         mean,
-        correct: predicted.equal(targets).int().sum(),
+        correct: predicted.clone().equal(targets).int().sum(),
         predictions,
         samples,
-    }
+        classes: None,
+    };
+    (loss, predicted)
 }

@@ -3,6 +3,7 @@
 //! Burn's record has, for each parameter, tensors, numbers and a path whose names begin with the
 //! parameter's identity and a dot, or are it.
 
+mod mean;
 mod paths;
 mod shards;
 
@@ -14,6 +15,7 @@ use burn_pack::{Reader, Scalar, Tensor, Writer};
 
 use crate::error::TrainError;
 
+pub(crate) use mean::mean;
 pub(crate) use paths::{by_path, of_paths};
 pub(crate) use shards::{CutParameter, cut, join};
 

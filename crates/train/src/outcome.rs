@@ -1,7 +1,13 @@
 //! Where a training loop has come to.
 
+use std::sync::Arc;
+
+use everburn_report::ConfusionMatrix;
+
 use crate::error::TrainError;
-use crate::report::BestEpoch;
+use crate::loss_scaling::LossScaling;
+use crate::rank_times::PastStep;
+use crate::report::{BestEpoch, OuterReport};
 use crate::tally::{StepCost, Tally};
 
 /// Where a loop has come to.
@@ -20,9 +26,19 @@ pub(crate) struct LoopOutcome {
     /// Of all training steps.
     pub(crate) cost: StepCost,
     pub(crate) best: Option<BestEpoch>,
+    /// Where losses are scaled.
+    pub(crate) loss_scaling: Option<LossScaling>,
     pub(crate) stopped: Option<String>,
     /// What the test found, where it belongs to the loop, and how long it took, in seconds.
     pub(crate) test: Option<(Tally, f64)>,
+    /// Of a training whose ranks take steps by themselves.
+    pub(crate) outer: Option<OuterReport>,
+    /// The averaged model as a safetensors file, where this rank has it.
+    pub(crate) averaged: Option<Arc<Vec<u8>>>,
+    /// What the newest step was for this rank, which nobody has been told yet.
+    pub(crate) past: Option<PastStep>,
+    /// Of the test, where it belongs to the loop.
+    pub(crate) confusion: Option<ConfusionMatrix>,
     pub(crate) error: Option<TrainError>,
 }
 

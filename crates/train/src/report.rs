@@ -67,15 +67,54 @@ pub struct TrainingReport {
     /// How many bytes of gradients rank 0 handed to the exchange, after compression.
     #[serde(default)]
     pub gradient_bytes: u64,
+    /// By which way gradients travelled between GPUs, and why; absent on the processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradients_by: Option<String>,
+    /// What ranks exchanged that took steps by themselves, since the run was begun or resumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer: Option<OuterReport>,
+    /// The test was of the averaged model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub averaged: bool,
     /// The most memory that a rank has used in a training step, in bytes; absent where none can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
+    /// How many steps were skipped because gradients were too large for `f16`; absent in other precisions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
     /// Why the run ended before its last epoch, if it did.
     pub stopped: Option<String>,
     /// The epoch after which the run was resumed, if it was.
     pub resumed_after_epoch: Option<usize>,
     /// The versions with which the run was made.
     pub versions: Versions,
+}
+
+/// What ranks exchanged that took steps by themselves, and became equal in outer steps.
+///
+/// ```
+/// use everburn_train::OuterReport;
+///
+/// // Gradients of 1,000 steps, and parameters of 20.
+/// let report = OuterReport { steps: 20, bytes: 80_000, bytes_of_gradients: 4_000_000 };
+/// assert_eq!(report.saved(), 3_920_000);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct OuterReport {
+    /// How many outer steps there were.
+    pub steps: usize,
+    /// How many bytes of differences a rank handed to the exchange.
+    pub bytes: u64,
+    /// How many bytes of gradients it would have handed over, had it done so in each step.
+    pub bytes_of_gradients: u64,
+}
+
+impl OuterReport {
+    /// How many bytes were not exchanged.
+    #[must_use]
+    pub const fn saved(&self) -> u64 {
+        self.bytes_of_gradients.saturating_sub(self.bytes)
+    }
 }
 
 /// The epoch with the lowest validation loss so far.

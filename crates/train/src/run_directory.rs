@@ -10,11 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::atomic_file;
 use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::error::TrainError;
+use crate::record_files::unix_time_ms;
 use crate::report::TrainingReport;
 use crate::tally::{StepCost, Tally};
-
-/// More lines than two steps have.
-const RECENT_LINES: usize = 16;
 
 /// How long a process waits for another one that writes the same.
 const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -25,9 +23,12 @@ const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 /// |---|---|
 /// | `config.toml` | the resolved configuration: `train --config` repeats the run |
 /// | `metrics.jsonl` | one [`MetricLine`] a line |
+/// | `ranks.jsonl`, `events.jsonl`, `live.json` | what the ranks did, what happened, and what is so just now |
+/// | `confusion.json`, `environment.json`, `report.html` | see `docs/reports.md` |
 /// | `logs/rank-N.log` | what each rank printed |
 /// | `checkpoints/epoch-NNNN/` | see [`crate::checkpoint`] |
 /// | `model.safetensors` | the trained parameters by path |
+/// | `ema.safetensors` | the same, averaged over the training: [`EmaConfig`](crate::EmaConfig) |
 /// | `report.json` | a [`TrainingReport`] |
 ///
 /// ```
@@ -193,6 +194,11 @@ impl RunDirectory {
         self.path.join("model.safetensors")
     }
 
+    /// The averaged parameters, of a run with `--ema`.
+    pub fn ema_path(&self) -> PathBuf {
+        self.path.join("ema.safetensors")
+    }
+
     /// The report.
     pub fn report_path(&self) -> PathBuf {
         self.path.join("report.json")
@@ -286,12 +292,12 @@ impl RunDirectory {
         self.metrics()
     }
 
-    /// Kind and step of the lines of `step` and of the one before that are recorded.
+    /// Kind and step of the newest lines that are recorded, from those of `step` on.
     pub(crate) fn recorded_lines(&self, step: usize) -> Vec<(MetricKind, usize)> {
         let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).unwrap_or_default();
-        let lines = text.lines().rev().take(RECENT_LINES);
+        let lines = text.lines().rev();
         let lines = lines.filter_map(|line| serde_json::from_str::<MetricLine>(line).ok());
-        let lines = lines.filter(|line| line.step + 1 >= step);
+        let lines = lines.take_while(|line| line.step >= step);
         lines.map(|line| (line.kind, line.step)).collect()
     }
 
@@ -374,6 +380,9 @@ pub struct MetricLine {
     /// How many predictions: as many for images, one for each token of a text.
     #[serde(default)]
     pub predictions: u64,
+    /// When it was written, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_time_ms: Option<u64>,
     /// What it cost rank 0.
     #[serde(flatten)]
     pub cost: StepCost,
@@ -383,6 +392,12 @@ pub struct MetricLine {
     /// The norm of all gradients together, before they were clipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norm: Option<f64>,
+    /// What the loss of the next step is multiplied by, where losses are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// How many steps were skipped so far because gradients were too large, where losses are scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
 }
 
 impl MetricLine {
@@ -395,9 +410,12 @@ impl MetricLine {
             accuracy: tally.accuracy(),
             samples: tally.samples,
             predictions: tally.predictions,
+            unix_time_ms: Some(unix_time_ms()),
             cost: StepCost::default(),
             learning_rate: None,
             gradient_norm: None,
+            loss_scale: None,
+            skipped_steps: None,
         }
     }
 }

@@ -15,8 +15,8 @@ use burn::tensor::{Bool, Int, TensorData};
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::error::TrainError;
 use crate::optimizer_states;
-use crate::tensor_file;
-use crate::training_state::{MODEL, OPTIMIZER, SCHEDULER, refuse};
+use crate::tensor_file::{self, NamedTensor};
+use crate::training_state::{EMA, MODEL, OPTIMIZER, OUTER, SCHEDULER, refuse};
 
 /// The state of an optimizer.
 pub(crate) enum OptimizerState {
@@ -26,12 +26,24 @@ pub(crate) enum OptimizerState {
     Gathered(Vec<u8>),
 }
 
+/// A model with averaged parameters.
+pub(crate) enum Averaged {
+    /// On its device.
+    Held(Vec<HeldTensor>),
+    /// As an earlier checkpoint had it.
+    Read(Vec<u8>),
+}
+
 /// What a checkpoint will hold.
 pub(crate) struct Snapshot {
     pub(crate) progress: Progress,
     pub(crate) parameters: Vec<HeldTensor>,
     pub(crate) optimizer: OptimizerState,
     pub(crate) scheduler: Vec<u8>,
+    /// The model with averaged parameters, where there is such a thing.
+    pub(crate) averaged: Option<Averaged>,
+    /// What an outer loop remembers, if it remembers anything.
+    pub(crate) outer: Vec<NamedTensor>,
 }
 
 /// A tensor of a model, on its device.
@@ -53,16 +65,16 @@ impl Snapshot {
             parameters,
             optimizer,
             scheduler,
+            averaged,
+            outer,
         } = self;
         let wrong = |error: String| refuse(&progress, &error);
         // A parameter that stands at several places has the path of the first.
         let mut paths = HashMap::new();
-        let mut model = Vec::new();
-        for HeldTensor { path, id, read } in parameters {
+        for HeldTensor { path, id, .. } in &parameters {
             paths.entry(id.val()).or_insert_with(|| path.clone());
-            let data = read().map_err(|error| TrainError::Device(format!("`{path}`: {error}")))?;
-            model.push((path, data));
         }
+        let model = read_all(parameters)?;
         let optimizer = match optimizer {
             OptimizerState::Gathered(record) => record,
             OptimizerState::Here(optimizer) => {
@@ -72,17 +84,34 @@ impl Snapshot {
         };
         let optimizer = optimizer_states::by_path(optimizer, &paths).map_err(wrong)?;
         let none = BTreeMap::new();
+        let write = |tensors: &[NamedTensor]| tensor_file::write(tensors, &none).map_err(wrong);
         let files = [
-            (MODEL, tensor_file::write(&model, &none).map_err(wrong)?),
-            (
-                OPTIMIZER,
-                tensor_file::write(&optimizer, &none).map_err(wrong)?,
-            ),
+            (MODEL, write(&model)?),
+            (OPTIMIZER, write(&optimizer)?),
             (SCHEDULER, scheduler),
         ];
-        let files = files.map(|(name, bytes)| (name.to_string(), bytes)).into();
+        let files = files.map(|(name, bytes)| (name.to_string(), bytes));
+        let mut files = BTreeMap::from(files);
+        if let Some(averaged) = averaged {
+            let averaged = match averaged {
+                Averaged::Held(tensors) => write(&read_all(tensors)?)?,
+                Averaged::Read(bytes) => bytes,
+            };
+            files.insert(EMA.to_string(), averaged);
+        }
+        if !outer.is_empty() {
+            files.insert(OUTER.to_string(), write(&outer)?);
+        }
         Ok(Checkpoint { progress, files })
     }
+}
+
+fn read_all(tensors: Vec<HeldTensor>) -> Result<Vec<NamedTensor>, TrainError> {
+    let read = |HeldTensor { path, read, .. }| match read() {
+        Ok(data) => Ok((path, data)),
+        Err(error) => Err(TrainError::Device(format!("`{path}`: {error}"))),
+    };
+    tensors.into_iter().map(read).collect()
 }
 
 /// All parameters and buffers of a model, in the order of its fields.

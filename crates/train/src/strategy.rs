@@ -1,15 +1,22 @@
 //! The training loop of one rank, as a burn-train strategy.
 
+mod account;
+mod averaged;
 mod checkpoints;
 mod elastic;
 mod epoch;
 mod faults;
 mod gradients;
 mod guard;
+mod half_precision;
+mod profiling;
 mod records;
+mod rounds;
+mod unread;
 mod validation;
 mod virtual_step;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -21,16 +28,24 @@ use burn_train::{
     TrainingComponents, ValidLoader,
 };
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Buffers, Ddp, DistributedLoader, synchronize_batch_norms};
+use everburn_distributed::{
+    Buffers, ConnectExchange, Ddp, DistributedLoader, synchronize_batch_norms,
+};
+use everburn_profile::Recorder;
 
 use self::records::Recent;
+use self::rounds::Leftover;
 use crate::agreement::Agreement;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
+use crate::live_file::{LiveSlot, Signs};
+use crate::loss_scaling::LossScaling;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::outcome::LoopOutcome;
+use crate::rank_times::PastStep;
+use crate::record_files::RankLines;
 use crate::regroup::Regroup;
 use crate::renderer::Display;
 use crate::run_directory::{MetricsFile, RunDirectory};
@@ -39,6 +54,7 @@ use crate::seeds::mix;
 use crate::state_hashes::HashesFile;
 use crate::stop::StopSignal;
 use crate::tally::{Report, Tally};
+use crate::tensor_board::TensorBoard;
 use crate::training_state::{self, TrainingState};
 
 /// What a rank's loop needs besides the model.
@@ -57,10 +73,16 @@ pub(crate) struct RankSetup<M, I, B> {
     pub(crate) checkpoints: Option<CheckpointWriter>,
     /// Opened on rank 0 only.
     pub(crate) metrics: Option<MetricsFile>,
+    /// Opened on rank 0 only, where it is asked for.
+    pub(crate) tensor_board: Option<TensorBoard>,
+    /// Opened on rank 0 only.
+    pub(crate) ranks: Option<RankLines>,
     /// Opened on rank 0 only, where fingerprints are to be written.
     pub(crate) hashes: Option<HashesFile>,
     /// What ranks that meet must have in common.
     pub(crate) agreement: Agreement,
+    /// By which way gradients travel that are on GPUs.
+    pub(crate) exchange: Option<Arc<dyn ConnectExchange>>,
     /// How the training goes on when ranks are lost or come.
     pub(crate) regroup: Option<Arc<dyn Regroup>>,
     /// Goes on from the newest good checkpoint where no rank remembers more.
@@ -69,9 +91,17 @@ pub(crate) struct RankSetup<M, I, B> {
     pub(crate) begun_before: bool,
     /// The test at the end, where it belongs to what a lost rank must not spoil.
     pub(crate) test: Option<DistributedLoader<I, B>>,
+    /// The names of the classes, where there are any.
+    pub(crate) class_names: Vec<String>,
+    /// What rank 0 shows of the run while it goes on.
+    pub(crate) live: LiveSlot,
+    /// The ranks' signs of life.
+    pub(crate) signs: Option<Signs>,
     pub(crate) stop: StopSignal,
     pub(crate) samples: Option<Samples<M>>,
     pub(crate) display: Display,
+    /// Is told what the training thread does.
+    pub(crate) recorder: Option<Recorder>,
     /// Where several ranks hold one model together.
     pub(crate) over: Option<Arc<dyn ModelOverRanks<M, B>>>,
 }
@@ -113,11 +143,16 @@ where
         _starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let setup = lock(&self.setup).take().expect("a strategy is used once");
+        let scales = setup.config.precision.scales_losses();
+        let outcome = LoopOutcome {
+            loss_scaling: scales.then(LossScaling::default),
+            ..LoopOutcome::default()
+        };
         let mut rank_loop = RankLoop {
             setup,
             interrupter: components.interrupter,
             events: components.event_processor,
-            outcome: LoopOutcome::default(),
+            outcome,
             kept: None,
             entered: false,
             resumed_at: None,
@@ -126,9 +161,16 @@ where
             futile: 0,
             finished_at: Instant::now(),
             interrupted: false,
+            leftover: None,
+            pace: None,
+            late: BTreeSet::new(),
+            past: None,
+            reads_late: false,
+            low_before: everburn_nn::low_products(),
         };
         let model = learner.model();
-        let model = match rank_loop.run(model.clone()) {
+        let compute = rank_loop.setup.config.precision.compute_type();
+        let model = match everburn_nn::compute_in(compute, || rank_loop.run(model.clone())) {
             Ok(trained) => trained,
             Err(error) => {
                 error.abort(&rank_loop.setup.group);
@@ -136,6 +178,7 @@ where
                 model
             }
         };
+        rank_loop.outcome.past = rank_loop.past;
         *lock(&self.outcome) = rank_loop.outcome;
         (model, rank_loop.events)
     }
@@ -169,6 +212,18 @@ struct RankLoop<M: LearnerModel, I, B> {
     finished_at: Instant,
     /// Ranks were lost or came since then.
     interrupted: bool,
+    /// A round of steps of this rank that is yet to be joined with the others'.
+    leftover: Option<Leftover>,
+    /// How long a step of most ranks takes, in seconds, where each takes steps by itself.
+    pace: Option<f64>,
+    /// Who has been told of for being late.
+    late: BTreeSet<usize>,
+    /// What the newest step was for this rank.
+    past: Option<PastStep>,
+    /// The numbers of steps are left on the device for a while.
+    reads_late: bool,
+    /// How many products this thread had computed in half precision before.
+    low_before: u64,
 }
 
 impl<M, I, B> RankLoop<M, I, B>
@@ -227,6 +282,10 @@ where
             // The norm is that of all stages together.
             config.max_gradient_norm = None;
         }
+        if self.outcome.loss_scaling.is_some() {
+            // They are clipped when the scaling of the loss is undone.
+            config.max_gradient_norm = None;
+        }
         if self.setup.config.sync_batch_norm {
             model = synchronize_batch_norms(model, &replicas)?;
             if !everburn_nn::spans_ranks(&model) && self.setup.group.world_size() > 1 {
@@ -236,14 +295,27 @@ where
                 ));
             }
         }
-        let (ddp, model) = Ddp::new(model, replicas, config)?;
+        let exchange = match &self.setup.exchange {
+            Some(exchange) => exchange.connect(&replicas)?,
+            None => None,
+        };
+        let (ddp, model) = match exchange {
+            Some(exchange) => Ddp::with_exchange(model, replicas, config, exchange)?,
+            None => Ddp::new(model, replicas, config)?,
+        };
+        if let Some(recorder) = &self.setup.recorder {
+            ddp.record_into(recorder);
+        }
+        self.reads_late = self.agree_on_reading()?;
         // All have rank 0's parameters from here on.
         self.keep(&model)?;
+        self.meet(&model)?;
         self.make_up_for_checkpoint(&model)?;
         let model = self.train_epochs(model, &ddp).and_then(|model| {
             if let Some(checkpoints) = &mut self.setup.checkpoints {
                 checkpoints.finish()?;
             }
+            self.leave_averaged(&model)?;
             if self.setup.regroup.is_some() {
                 self.test(&model)?;
             }
@@ -270,6 +342,11 @@ where
         self.outcome.best = progress.best;
         self.outcome.batches = progress.batches;
         self.outcome.so_far = progress.so_far;
+        // A run that goes on in another precision begins with it.
+        if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
+            *own = before;
+        }
+        self.leftover = None;
         Ok(model)
     }
 
@@ -287,11 +364,16 @@ where
                 Some(finished) => finished,
                 None => {
                     let finished;
-                    (model, finished) = self.train_epoch(model, ddp, epoch)?;
+                    (model, finished) = match self.setup.config.sync.steps() {
+                        None => self.train_epoch(model, ddp, epoch)?,
+                        Some(every) => self.train_epoch_in_rounds(model, ddp, epoch, every)?,
+                    };
                     self.outcome.trained = Some(finished);
                     finished
                 }
             };
+            // What is written from here on must not come from a sum that has failed meanwhile.
+            ddp.settle()?;
             model = ddp.synchronize_buffers(model)?;
             self.keep(&model)?;
             if !finished && self.outcome.stopped.is_some() {

@@ -2,6 +2,7 @@
 
 use std::fmt::{Debug, Display};
 use std::sync::Arc;
+use std::time::Instant;
 
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::prelude::*;
@@ -10,6 +11,7 @@ use burn_train::{InferenceStep, TrainOutput, TrainStep};
 use everburn_nn::{Activation, DeviceSplit, InBlocks, Randomness};
 
 use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::loss_scaling::scaled_loss;
 use crate::objective::{Classification, Loss, NextToken, Objective};
 use crate::tally::StepReport;
 
@@ -202,9 +204,10 @@ impl<M: Module, O: Objective> TrainStep for Supervised<M, O> {
     type Output = StepReport;
 
     fn step(&self, batch: Self::Input) -> TrainOutput<StepReport> {
+        let start = Instant::now();
         let loss = self.loss(batch);
-        let report = loss.report();
-        TrainOutput::new(self, loss.mean.backward(), report)
+        let report = loss.report().after_forward(start.elapsed().as_secs_f64());
+        TrainOutput::new(self, scaled_loss(loss.mean).backward(), report)
     }
 }
 

@@ -1,10 +1,14 @@
 //! What a step reports: sums over samples, so that ranks can be added up.
 
 use burn::prelude::*;
-use burn::tensor::{Int, TensorReadError};
+use burn::tensor::{Element, Int, TensorReadError, Transaction};
 use burn_train::metric::{Adaptor, ItemLazy};
 use everburn_collectives::group::{ProcessGroup, ReduceOp, Work};
+use everburn_report::RankStep;
 use serde::{Deserialize, Serialize};
+
+use crate::predictions::{Classes, Predictions};
+use crate::rank_times::{self, NUMBERS, PastStep};
 
 /// Sums over predictions: a prediction is the class of a sample, or the next token of a text, of
 /// which a sample has many. A mean is formed last and once, over all ranks: never a mean of means.
@@ -46,14 +50,16 @@ impl Tally {
             stop,
             ..Votes::default()
         };
-        self.all_reduce_with(votes, None, group)
+        self.all_reduce_with(votes, None, None, group)
     }
 
-    /// The same, and lets all ranks know what memory this one has used, in bytes.
+    /// The same, and lets all ranks know what memory this one has used, in bytes, and where `past` is given, on
+    /// all ranks or on none, what the step before was for this rank, if it has made one.
     pub(crate) fn all_reduce_with(
         self,
         votes: Votes,
         memory: Option<u64>,
+        past: Option<Option<PastStep>>,
         group: &ProcessGroup,
     ) -> PendingTally {
         let mut numbers = vec![
@@ -71,7 +77,17 @@ impl Tally {
             _ => 0.0,
         });
         numbers.extend(of_ranks);
-        PendingTally(group.all_reduce(numbers, ReduceOp::Sum))
+        if let Some(past) = past {
+            let begin = numbers.len() + NUMBERS * group.rank();
+            numbers.resize(numbers.len() + NUMBERS * group.world_size(), 0.0);
+            if let Some(past) = past {
+                numbers[begin..begin + NUMBERS].copy_from_slice(&past.numbers());
+            }
+        }
+        PendingTally {
+            sums: group.all_reduce(numbers, ReduceOp::Sum),
+            ranks: group.world_size(),
+        }
     }
 }
 
@@ -95,22 +111,23 @@ impl std::ops::AddAssign for Tally {
 }
 
 /// Tallies on their way between the ranks.
-pub(crate) struct PendingTally(Work<Vec<f64>>);
+pub(crate) struct PendingTally {
+    sums: Work<Vec<f64>>,
+    ranks: usize,
+}
 
 impl PendingTally {
     /// The sum over all ranks, and whether any of them wants to stop: the same on every rank.
     pub(crate) fn wait(
         self,
     ) -> Result<(Tally, bool), everburn_collectives::group::CollectiveError> {
-        let (tally, votes, _) = self.wait_with_memory()?;
-        Ok((tally, votes.stop))
+        let all = self.wait_for_all()?;
+        Ok((all.tally, all.votes.stop))
     }
 
-    /// The same with all votes, and the most memory that a rank has told of, in bytes.
-    pub(crate) fn wait_with_memory(
-        self,
-    ) -> Result<(Tally, Votes, Option<u64>), everburn_collectives::group::CollectiveError> {
-        let sums = self.0.wait()?;
+    /// All that the ranks have told.
+    pub(crate) fn wait_for_all(self) -> Result<Told, everburn_collectives::group::CollectiveError> {
+        let sums = self.sums.wait()?;
         let tally = Tally {
             loss_sum: sums[0],
             correct: sums[1] as u64,
@@ -122,9 +139,25 @@ impl PendingTally {
             save: sums[5] > 0.0,
             regroup: sums[6] > 0.0,
         };
-        let memory = sums[7..].iter().map(|bytes| *bytes as u64).max();
-        Ok((tally, votes, memory.filter(|bytes| *bytes > 0)))
+        let (memory, past) = sums[7..].split_at(self.ranks);
+        let peak_memory = memory.iter().map(|bytes| *bytes as u64).max();
+        Ok(Told {
+            tally,
+            votes,
+            peak_memory: peak_memory.filter(|bytes| *bytes > 0),
+            past: rank_times::of_ranks(past, |rank| rank),
+        })
     }
+}
+
+/// What all ranks together found in a step.
+pub(crate) struct Told {
+    pub(crate) tally: Tally,
+    pub(crate) votes: Votes,
+    /// The most memory that a rank has told of, in bytes.
+    pub(crate) peak_memory: Option<u64>,
+    /// What the step before was for each rank of the group, where they have told.
+    pub(crate) past: Vec<RankStep>,
 }
 
 /// What a rank wants after a step, and then what any of them wants.
@@ -140,23 +173,20 @@ pub(crate) struct Votes {
 /// What all ranks together found in a step, once it is there.
 pub(crate) enum Verdict {
     Pending(PendingTally),
-    Known(Tally, Votes, Option<u64>),
+    Known(Told),
 }
 
 impl Verdict {
     /// Waits for it.
     pub(crate) fn known(self) -> Result<Self, everburn_collectives::group::CollectiveError> {
-        let (tally, votes, memory) = self.wait()?;
-        Ok(Self::Known(tally, votes, memory))
+        Ok(Self::Known(self.wait()?))
     }
 
-    /// Waits for it, if need be: the sums, all votes, and the most memory that a rank has told of.
-    pub(crate) fn wait(
-        self,
-    ) -> Result<(Tally, Votes, Option<u64>), everburn_collectives::group::CollectiveError> {
+    /// Waits for it, if need be.
+    pub(crate) fn wait(self) -> Result<Told, everburn_collectives::group::CollectiveError> {
         match self {
-            Self::Pending(pending) => pending.wait_with_memory(),
-            Self::Known(tally, votes, memory) => Ok((tally, votes, memory)),
+            Self::Pending(pending) => pending.wait_for_all(),
+            Self::Known(told) => Ok(told),
         }
     }
 }
@@ -178,6 +208,10 @@ pub enum StepReport {
         predictions: usize,
         /// How many samples there were.
         samples: usize,
+        /// How long the forward pass took, in seconds; `None` if nobody has measured it.
+        forward: Option<f64>,
+        /// Which class each sample is of, and which it was taken for, where there are classes.
+        classes: Option<Classes>,
     },
     /// The samples of all ranks.
     OfAllRanks {
@@ -244,21 +278,56 @@ impl StepReport {
     /// # Errors
     /// The device's error if they cannot be read.
     pub fn tally(&self) -> Result<Tally, TensorReadError> {
-        match self {
+        let mut tallies = StepReport::tallies(std::slice::from_ref(self))?;
+        Ok(tallies.pop().unwrap_or_default())
+    }
+
+    /// The sums of several, of which those that are still on the device are read together, with one wait.
+    ///
+    /// # Errors
+    /// As [`tally`](Self::tally).
+    pub fn tallies(reports: &[Self]) -> Result<Vec<Tally>, TensorReadError> {
+        let mut transaction = Transaction::default();
+        for report in reports {
+            if let Self::Local { loss, correct, .. } = report {
+                transaction = transaction.register(loss.clone()).register(correct.clone());
+            }
+        }
+        let read = transaction.try_execute().map_err(TensorReadError::from)?;
+        let mut read = read.into_iter();
+        let mut next = || read.next().expect("what was registered is read");
+        let tally = |report: &Self| match report {
             Self::Local {
-                loss,
-                correct,
                 predictions,
                 samples,
-            } => Ok(Tally {
-                loss_sum: loss.clone().try_into_scalar::<f64>()? * *predictions as f64,
-                correct: correct.clone().try_into_scalar::<i64>()? as u64,
-                predictions: *predictions as u64,
-                samples: *samples as u64,
-            }),
-            Self::OfAllRanks { tally, .. } => Ok(*tally),
-        }
+                ..
+            } => {
+                let (loss, correct) = (next(), next());
+                Tally {
+                    loss_sum: first::<f64>(&loss) * *predictions as f64,
+                    correct: first::<i64>(&correct) as u64,
+                    predictions: *predictions as u64,
+                    samples: *samples as u64,
+                }
+            }
+            Self::OfAllRanks { tally, .. } => *tally,
+        };
+        Ok(reports.iter().map(tally).collect())
     }
+
+    /// The same, with how long the forward pass took.
+    #[must_use]
+    pub(crate) fn after_forward(mut self, seconds: f64) -> Self {
+        if let Self::Local { forward, .. } = &mut self {
+            *forward = Some(seconds);
+        }
+        self
+    }
+}
+
+/// The number of a tensor that has one.
+fn first<T: Element>(data: &TensorData) -> T {
+    data.iter::<T>().next().expect("a sum is one number")
 }
 
 /// The output of a training step that a strategy over ranks can add up.
@@ -269,6 +338,23 @@ pub trait Report: ItemLazy + 'static {
     /// The device's error if they cannot be read.
     fn local(&self) -> Result<Tally, TensorReadError>;
 
+    /// Which class each of this process' samples is of, and which it was taken for; `None` where there are no
+    /// classes.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    fn predictions(&self) -> Result<Option<Predictions>, TensorReadError>;
+
+    /// How long this process' forward pass took, in seconds, where it was measured.
+    fn forward_seconds(&self) -> Option<f64>;
+    /// The sums of several outputs of this process, read together.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    fn local_sums(outputs: &[Self]) -> Result<Vec<Tally>, TensorReadError>
+    where
+        Self: Sized;
+
     /// The output that stands for the samples of all ranks.
     fn of_all_ranks(tally: Tally, cost: StepCost) -> Self;
 }
@@ -276,6 +362,27 @@ pub trait Report: ItemLazy + 'static {
 impl Report for StepReport {
     fn local(&self) -> Result<Tally, TensorReadError> {
         self.tally()
+    }
+
+    fn predictions(&self) -> Result<Option<Predictions>, TensorReadError> {
+        match self {
+            Self::Local {
+                classes: Some(classes),
+                ..
+            } => classes.read().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn forward_seconds(&self) -> Option<f64> {
+        match self {
+            Self::Local { forward, .. } => *forward,
+            Self::OfAllRanks { .. } => None,
+        }
+    }
+
+    fn local_sums(outputs: &[Self]) -> Result<Vec<Tally>, TensorReadError> {
+        Self::tallies(outputs)
     }
 
     fn of_all_ranks(tally: Tally, cost: StepCost) -> Self {
@@ -291,6 +398,8 @@ impl ItemLazy for StepReport {
                 correct,
                 predictions,
                 samples,
+                forward,
+                classes,
             } => {
                 loss.device().flush()?;
                 Self::Local {
@@ -298,6 +407,8 @@ impl ItemLazy for StepReport {
                     correct: correct.without_autodiff(),
                     predictions,
                     samples,
+                    forward,
+                    classes,
                 }
             }
             other => other,

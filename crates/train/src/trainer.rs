@@ -2,6 +2,9 @@
 
 mod evaluating;
 mod loaders;
+mod profiling;
+mod recording;
+mod warm_up;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,9 +19,16 @@ use burn_train::{
     TrainingStrategy,
 };
 use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::{ConnectExchange, name_of};
+use everburn_profile::Recorder;
+use everburn_report::Phase;
 
+pub use self::warm_up::WarmUp;
+use crate::atomic_file;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
+use crate::kernels::KernelCache;
+use crate::live_file::{LiveSlot, Signs};
 use crate::memory::PeakMemory;
 use crate::metrics::RankMetric;
 use crate::model_over_ranks::ModelOverRanks;
@@ -76,12 +86,28 @@ pub struct Trainer {
     pub model_name: String,
     /// How many samples all ranks together read at once in validation and test.
     pub evaluation_batch: usize,
+    /// By which way gradients travel that are on GPUs; `None` for [`Ddp::new`](everburn_distributed::Ddp::new)'s
+    /// own choice.
+    pub exchange: Option<Arc<dyn ConnectExchange>>,
     /// How the training goes on when ranks are lost or come; `None` to end then. The first group is
     /// [`Regroup::group`]; every rank needs the run directory, because any may become rank 0.
     pub regroup: Option<Arc<dyn Regroup>>,
     /// This process takes the place of one that was lost: where no rank remembers anything, the training
     /// goes on from the newest checkpoint.
     pub begun_before: bool,
+    /// The names of the classes, in the order of their numbers; for the report of a classifier.
+    pub class_names: Vec<String>,
+    /// The ranks' signs of life, for people who look on; asked on rank 0.
+    pub signs: Option<Signs>,
+    /// Whether each shape of batch is run once before the training, so that kernels are ready
+    /// ([`Trainer::warm_up`]); if `None`, on devices whose kernels are compiled as they are met. Ranks that hold a
+    /// model together, or that may be lost, do without.
+    pub warm_up: Option<bool>,
+    /// Where compiled kernels are kept, for the message.
+    pub kernels: KernelCache,
+    /// Is told where each step's time goes; on all ranks or on none. On a device that computes by itself, each phase
+    /// of a step is then waited for.
+    pub recorder: Option<Recorder>,
 }
 
 impl Trainer {
@@ -97,8 +123,14 @@ impl Trainer {
             stop: StopSignal::default(),
             model_name: "model".to_string(),
             evaluation_batch: EVALUATION_BATCH,
+            exchange: None,
             regroup: None,
             begun_before: false,
+            class_names: Vec::new(),
+            signs: None,
+            warm_up: None,
+            kernels: KernelCache::Nowhere("nobody has said where".to_string()),
+            recorder: None,
         }
     }
 
@@ -233,9 +265,12 @@ impl Trainer {
         let readers = over.map_or(&self.group, |over| over.replicas());
         let micro_batches = over.map(|over| over.micro_batches());
         self.config.validate(readers.world_size())?;
+        let device = name_of(&self.device);
+        self.config.precision.check_device(&device)?;
         if let Some(over) = over {
             self.config.validate_over(&**over)?;
         }
+        self.check_profile()?;
         if over.is_some() && self.regroup.is_some() {
             return Err(TrainError::Config(
                 "a model over several ranks does not outlive the loss of one: train it without --elastic"
@@ -250,7 +285,9 @@ impl Trainer {
             .config
             .activation_checkpointing
             .autodiff(self.device.clone());
+        self.begin_profile()?;
         let (train, validation) = self.split(data, readers)?;
+        let train = train.recording(self.recorder.clone());
         let train = match micro_batches {
             Some(count) => train.in_micro_batches(count),
             None => train,
@@ -264,18 +301,23 @@ impl Trainer {
             Some(_) => Some(self.ordered_loader(data.test.clone(), data, readers)?),
             None => None,
         };
-        let resumed_after_epoch = resume.as_ref().map(|checkpoint| checkpoint.progress.epoch);
-        let rate = self.config.optimizer.learning_rate;
-        let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
-        let state = TrainingState {
-            optimizer: self.config.optimizer.init()?,
-            scheduler: self.config.schedule.init(rate, total_steps)?,
+        let model = match (over, &self.regroup) {
+            (None, None) => self.warm_up_in_turn(model, &train, validation.as_ref(), data)?,
+            _ => {
+                self.announce_kernels();
+                model
+            }
         };
+        let resumed_after_epoch = resume.as_ref().map(|checkpoint| checkpoint.progress.epoch);
+        let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
+        let scheduler = self.config.scheduler(total_steps)?;
+        let state = TrainingState::new(self.config.optimizer.init()?, scheduler);
         let learner = Learner::new(
             model.train(),
             state.optimizer.clone(),
             state.scheduler.clone(),
         );
+        let live = LiveSlot::default();
         let setup = RankSetup {
             config: self.config.clone(),
             model_name: self.model_name.clone(),
@@ -288,19 +330,25 @@ impl Trainer {
             run: self.run.clone(),
             checkpoints: None,
             metrics: None,
+            tensor_board: None,
+            ranks: None,
             hashes: None,
             agreement,
+            exchange: self.exchange.clone(),
             regroup: self.regroup.clone(),
             resume_wanted: self.resume,
             begun_before: self.begun_before,
             test,
+            class_names: self.class_names.clone(),
+            live: live.clone(),
+            signs: self.signs.clone(),
             stop: self.stop.clone(),
             samples,
             display: self.display(),
+            recorder: self.recorder.clone(),
             over: over.cloned(),
         };
         let (strategy, outcome) = RankStrategy::new(setup);
-
         let interrupter = Interrupter::new();
         let folder = self
             .run
@@ -313,7 +361,7 @@ impl Trainer {
                 .with_interrupter(interrupter.clone())
                 .with_metric_logger(InMemoryMetricLogger::new())
                 .with_application_logger(None)
-                .renderer(self.display().renderer(&interrupter))
+                .renderer(self.display().renderer(&interrupter, self.run.as_ref()))
                 .num_epochs(self.config.epochs)
                 .label(&format!("{} on {}", self.model_name, data.name))
                 .metrics((RankMetric::loss(), RankMetric::accuracy()))
@@ -350,15 +398,22 @@ impl Trainer {
             .as_deref()
             .is_some_and(|why| why.starts_with("by "));
         let test_start = Instant::now();
-        let test = match self.regroup {
-            _ if interrupted => None,
-            Some(_) => outcome.test,
-            None => self
-                .test(&model, data, over.map(|over| &**over))?
-                .map(|tally| (tally, test_start.elapsed().as_secs_f64())),
+        let (test, confusion) = match self.regroup {
+            _ if interrupted => (None, None),
+            Some(_) => (outcome.test, outcome.confusion.clone()),
+            None => {
+                live.enter(Phase::Testing);
+                let measured = self.measured(&model, &outcome)?;
+                match self.test(&measured, data, over.map(|over| &**over))? {
+                    None => (None, None),
+                    Some((tally, confusion)) => {
+                        (Some((tally, test_start.elapsed().as_secs_f64())), confusion)
+                    }
+                }
+            }
         };
         if let Some((tally, seconds)) = &test {
-            self.record_test(tally, *seconds, &outcome)?;
+            self.record_test(tally, *seconds, confusion, &outcome)?;
         }
         let test = test.map(|(tally, _)| tally);
         let model = match over {
@@ -386,6 +441,10 @@ impl Trainer {
             train_seconds: outcome.cost.seconds,
             exposed_seconds: outcome.cost.exposed,
             gradient_bytes: outcome.cost.gradient_bytes,
+            gradients_by: self.gradients_by(),
+            outer: outcome.outer,
+            skipped_steps: outcome.loss_scaling.map(|scaling| scaling.skipped_steps),
+            averaged: test.is_some() && self.config.ema.is_some_and(|ema| ema.validate),
             peak_memory: outcome.cost.peak_memory,
             stopped: outcome.stopped.or(stopped_in_test),
             resumed_after_epoch,
@@ -393,18 +452,33 @@ impl Trainer {
         };
         let write = || match &self.run {
             None => Ok(()),
-            Some(run) => save_safetensors(&model, run).and_then(|()| run.write_report(&report)),
+            Some(run) => {
+                save_safetensors(&model, run)?;
+                if let Some(averaged) = &outcome.averaged {
+                    atomic_file::write(&run.ema_path(), averaged)?;
+                }
+                run.write_report(&report)
+            }
         };
         if self.is_first() {
             write()?;
         }
-        // Nobody leaves before rank 0 has written everything.
-        match self.present_group().barrier().wait() {
+        if self.is_first() {
+            self.record_end(&report);
+        }
+        // Nobody leaves before rank 0 has written everything. On the way, what the last step was.
+        match self.tell_last_step(outcome.step, outcome.past) {
             // Whoever is left has all that is to be written.
             Err(_) if self.regroup.is_some() => write()?,
-            waited => waited?,
+            told => told?,
         }
         Ok((model, report))
+    }
+
+    /// By which way gradients have travelled, where there was a choice.
+    fn gradients_by(&self) -> Option<String> {
+        let choice = self.exchange.as_ref()?.choice()?;
+        Some(choice.to_string())
     }
 
     /// A rank that may become rank 0 has lines ready, which nobody sees before.

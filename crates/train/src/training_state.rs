@@ -11,31 +11,64 @@ use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::{Bool, Bytes, Int};
 use burn_pack::Writer;
 use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::OuterLoop;
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::config::TrainingConfig;
+use crate::ema::{Keepers, MovingAverage};
 use crate::error::TrainError;
 use crate::optimizer_states;
-use crate::snapshot::{OptimizerState, Snapshot, parameters_of};
-use crate::tensor_file::{self, TensorView};
+use crate::snapshot::{Averaged, OptimizerState, Snapshot, parameters_of};
+use crate::tensor_file::{self, NamedTensor, TensorView};
 
 pub(crate) const MODEL: &str = "model.safetensors";
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(crate) const SCHEDULER: &str = "scheduler.bpk";
+pub(crate) const EMA: &str = "ema.safetensors";
+pub(crate) const OUTER: &str = "outer.safetensors";
 
 /// What changes with every step, besides the model.
 pub(crate) struct TrainingState {
     pub(crate) optimizer: ModuleOptimizer,
     pub(crate) scheduler: ModuleLrScheduler,
+    /// What ranks have in common that take many steps by themselves, once they have met.
+    pub(crate) outer: Option<OuterLoop>,
+    /// The moving average of the parameters, once the ranks have met.
+    pub(crate) ema: Option<MovingAverage>,
+    /// What a checkpoint knew of these two, until then.
+    pub(crate) waiting: Waiting,
+}
+
+/// What a checkpoint says of things that are made when the ranks have met.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// Of the outer loop.
+    pub(crate) outer: Vec<NamedTensor>,
+    /// What differences that were rounded have lost is owed by another rank.
+    pub(crate) another_owes: bool,
+    /// A model with averaged parameters, as the checkpoint has it.
+    pub(crate) ema: Option<Vec<u8>>,
 }
 
 impl TrainingState {
+    pub(crate) fn new(optimizer: ModuleOptimizer, scheduler: ModuleLrScheduler) -> Self {
+        Self {
+            optimizer,
+            scheduler,
+            outer: None,
+            ema: None,
+            waiting: Waiting::default(),
+        }
+    }
+
     /// The state at this moment, of which nothing is copied yet; `optimizer` stands for this rank's own where
-    /// several ranks have parts of its state.
+    /// several ranks have parts of its state, `averaged` for the average that this rank keeps.
     pub(crate) fn snapshot<M: Module>(
         &self,
         model: &M,
         optimizer: Option<Vec<u8>>,
+        averaged: Option<&M>,
         progress: Progress,
     ) -> Result<Snapshot, TrainError> {
         let scheduler = self.scheduler.to_record().into_bytes();
@@ -44,10 +77,24 @@ impl TrainingState {
             Some(record) => OptimizerState::Gathered(record),
             None => OptimizerState::Here(Box::new(self.optimizer.clone())),
         };
+        let averaged = match (averaged, &self.ema) {
+            (Some(averaged), _) => Some(Averaged::Held(parameters_of(averaged))),
+            (None, Some(ema)) => {
+                let here = ema.here(model);
+                here.map(|averaged| Averaged::Held(parameters_of(&averaged)))
+            }
+            (None, None) => self.waiting.ema.clone().map(Averaged::Read),
+        };
+        let outer = match &self.outer {
+            Some(outer) => outer.state(),
+            None => self.waiting.outer.clone(),
+        };
         Ok(Snapshot {
             parameters: parameters_of(model),
             optimizer,
             scheduler: scheduler.to_vec(),
+            averaged,
+            outer,
             progress,
         })
     }
@@ -56,10 +103,10 @@ impl TrainingState {
     pub(crate) fn checkpoint<M: Module>(
         &self,
         model: &M,
-        optimizer: Option<Vec<u8>>,
         progress: Progress,
     ) -> Result<Checkpoint, TrainError> {
-        self.snapshot(model, optimizer, progress)?.into_checkpoint()
+        let snapshot = self.snapshot(model, None, None, progress)?;
+        snapshot.into_checkpoint()
     }
 
     /// This rank's state of the optimizer, as Burn records it.
@@ -104,7 +151,85 @@ impl TrainingState {
         let scheduler =
             LrSchedulerRecord::from_bytes(Bytes::from_bytes_vec(scheduler)).map_err(failed)?;
         self.scheduler = self.scheduler.clone().load_record(scheduler);
+        (self.outer, self.ema) = (None, None);
+        self.waiting = Waiting {
+            outer: match checkpoint.files.contains_key(OUTER) {
+                true => named_tensors(checkpoint, OUTER)?,
+                false => Vec::new(),
+            },
+            another_owes: false,
+            ema: checkpoint.files.get(EMA).cloned(),
+        };
         Ok(model)
+    }
+
+    /// Makes what needs the ranks of `group`, that have `model` now: the outer loop and the moving average, with
+    /// what a checkpoint knew of them. What has been made before goes on.
+    pub(crate) fn meet<M: Module>(
+        &mut self,
+        model: &M,
+        group: &ProcessGroup,
+        config: &TrainingConfig,
+        keepers: Keepers,
+        progress: &Progress,
+    ) -> Result<(), TrainError> {
+        let waiting = std::mem::take(&mut self.waiting);
+        if config.sync.steps().is_some() {
+            let outer = match &mut self.outer {
+                Some(outer) => {
+                    outer.restart(model, group.clone())?;
+                    outer
+                }
+                None => {
+                    let outer = OuterLoop::new(model, group.clone(), config.outer)?;
+                    self.outer.insert(outer.with_buffers(config.ddp.buffers))
+                }
+            };
+            if !waiting.outer.is_empty() {
+                let loaded = outer.load_state(&waiting.outer);
+                loaded.map_err(|reason| refuse(progress, &reason))?;
+                if waiting.another_owes || group.rank() > 0 {
+                    outer.forget_residual();
+                }
+            }
+        }
+        if let (Some(ema), None) = (&config.ema, &self.ema) {
+            let begun = match waiting.ema {
+                None => model.clone(),
+                Some(bytes) => {
+                    let checkpoint = Checkpoint {
+                        progress: progress.clone(),
+                        files: [(EMA.to_string(), bytes)].into(),
+                    };
+                    with_averaged_parameters(model.clone(), &checkpoint)?
+                }
+            };
+            self.ema = Some(MovingAverage::of(&begun, ema.decay, keepers, group));
+        }
+        Ok(())
+    }
+
+    /// Takes over the mean of all ranks' states of the optimizer, which differ where each takes steps by
+    /// itself: a checkpoint has room for one, and no rank's is better than another's. All ranks call it.
+    pub(crate) fn average_optimizer<M: Module>(
+        &mut self,
+        model: &M,
+        group: &ProcessGroup,
+    ) -> Result<(), TrainError> {
+        let ids = identities(model);
+        let mut paths = HashMap::new();
+        for (path, id) in &ids {
+            paths.entry(id.val()).or_insert_with(|| path.clone());
+        }
+        let wrong =
+            |reason: String| TrainError::BurnTrain(format!("the optimizer's state: {reason}"));
+        let own = optimizer_states::by_path(self.optimizer_bytes()?, &paths).map_err(wrong)?;
+        let mean = optimizer_states::mean(own, group)?;
+        let file = tensor_file::write(&mean, &BTreeMap::new()).map_err(wrong)?;
+        let views = tensor_file::read(&file).map_err(wrong)?;
+        let ids = paths.into_iter().map(|(id, path)| (path, id)).collect();
+        let record = optimizer_states::of_paths(&views, &ids).map_err(wrong)?;
+        self.load_optimizer(record)
     }
 }
 
@@ -113,6 +238,27 @@ impl TrainingState {
 /// # Errors
 /// [`TrainError::Checkpoint`] if the checkpoint is another model's.
 pub fn with_parameters<M: Module>(model: M, checkpoint: &Checkpoint) -> Result<M, TrainError> {
+    with_tensors(model, checkpoint, MODEL)
+}
+
+/// The model with the averaged parameters of a checkpoint.
+///
+/// # Errors
+/// [`TrainError::Checkpoint`] if the checkpoint has none, or is another model's.
+pub fn with_averaged_parameters<M: Module>(
+    model: M,
+    checkpoint: &Checkpoint,
+) -> Result<M, TrainError> {
+    if !checkpoint.files.contains_key(EMA) {
+        return Err(refuse(
+            &checkpoint.progress,
+            "it has no averaged parameters; the run was not trained with --ema",
+        ));
+    }
+    with_tensors(model, checkpoint, EMA)
+}
+
+fn with_tensors<M: Module>(model: M, checkpoint: &Checkpoint, file: &str) -> Result<M, TrainError> {
     let failed = |error: RecordError| refuse(&checkpoint.progress, &error.to_string());
     let mut ids = BTreeMap::new();
     let mut firsts = HashMap::new();
@@ -120,7 +266,7 @@ pub fn with_parameters<M: Module>(model: M, checkpoint: &Checkpoint) -> Result<M
         let first: &mut ParamId = firsts.entry(id).or_insert_with(|| identity(&path));
         ids.insert(path, *first);
     }
-    let tensors = tensors_of(checkpoint, MODEL)?.into_iter().map(|view| {
+    let tensors = tensors_of(checkpoint, file)?.into_iter().map(|view| {
         let id = ids.get(&view.name).copied();
         let id = id.unwrap_or_else(|| identity(&view.name)).val();
         let data = view.to_data();
@@ -184,6 +330,12 @@ fn tensors_of<'a>(
 ) -> Result<Vec<TensorView<'a>>, TrainError> {
     let tensors = tensor_file::read(bytes_of(checkpoint, name)?);
     tensors.map_err(|error| refuse(&checkpoint.progress, &format!("{name}: {error}")))
+}
+
+fn named_tensors(checkpoint: &Checkpoint, name: &str) -> Result<Vec<NamedTensor>, TrainError> {
+    let views = tensors_of(checkpoint, name)?.into_iter();
+    let named = views.map(|view| (view.name.clone(), view.to_data()));
+    Ok(named.collect())
 }
 
 /// The error that names the checkpoint of `progress`.

@@ -1,4 +1,6 @@
-//! `model.safetensors`: a model's parameters by path.
+//! `model.safetensors` and `ema.safetensors`: a model's parameters by path.
+
+use std::path::Path;
 
 use burn::module::Module;
 use burn::store::{ModuleStore, SafetensorsStore};
@@ -12,37 +14,61 @@ use crate::run_directory::RunDirectory;
 /// [`TrainError::File`] if it cannot be written.
 pub fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), TrainError> {
     let path = run.model_path();
-    let failed = |reason: String| TrainError::File {
+    let bytes = to_safetensors(model).map_err(|reason| TrainError::File {
         action: "writing",
         path: path.clone(),
         reason,
-    };
+    })?;
+    crate::atomic_file::write(&path, &bytes)
+}
+
+/// The parameters by path, as a safetensors file has them.
+pub(crate) fn to_safetensors<M: Module>(model: &M) -> Result<Vec<u8>, String> {
     // Without metadata: it is a hash map, and equal models would give different files.
     let mut store = SafetensorsStore::from_bytes(None).clear_metadata();
-    store
-        .collect_from(model)
-        .map_err(|error| failed(error.to_string()))?;
-    let bytes = store
-        .get_bytes()
-        .map_err(|error| failed(error.to_string()))?;
-    crate::atomic_file::write(&path, &bytes)
+    let collected = store.collect_from(model);
+    collected.map_err(|error| error.to_string())?;
+    store.get_bytes().map_err(|error| error.to_string())
+}
+
+/// The model with the parameters of a safetensors file.
+pub(crate) fn with_safetensors<M: Module>(mut model: M, bytes: Vec<u8>) -> Result<M, String> {
+    let mut store = SafetensorsStore::from_bytes(Some(bytes));
+    let applied = store.apply_to(&mut model);
+    applied.map_err(|error| error.to_string())?;
+    Ok(model)
 }
 
 /// The model with the parameters of a run's `model.safetensors`.
 ///
 /// # Errors
 /// [`TrainError::File`] if the file is missing, damaged or of another model.
-pub fn load_safetensors<M: Module>(mut model: M, run: &RunDirectory) -> Result<M, TrainError> {
-    let path = run.model_path();
+pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
+    load(model, &run.model_path(), "has the training ended?")
+}
+
+/// The model with the averaged parameters of a run's `ema.safetensors`.
+///
+/// # Errors
+/// [`TrainError::File`] if the file is missing, damaged or of another model.
+pub fn load_averaged<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
+    load(
+        model,
+        &run.ema_path(),
+        "has the training ended, and was it one with --ema?",
+    )
+}
+
+fn load<M: Module>(mut model: M, path: &Path, question: &str) -> Result<M, TrainError> {
     let failed = |reason: String| TrainError::File {
         action: "reading",
-        path: path.clone(),
+        path: path.to_path_buf(),
         reason,
     };
     if !path.is_file() {
-        return Err(failed("there is none; has the training ended?".to_string()));
+        return Err(failed(format!("there is none; {question}")));
     }
-    let mut store = SafetensorsStore::from_file(&path);
+    let mut store = SafetensorsStore::from_file(path);
     store
         .apply_to(&mut model)
         .map_err(|error| failed(error.to_string()))?;

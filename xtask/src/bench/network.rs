@@ -197,6 +197,15 @@ impl Network {
         }
     }
 
+    /// How many bytes all ranks have sent, with headers and all that is sent again.
+    pub(super) fn sent_bytes(&self) -> Result<u64, Failure> {
+        let sent = self
+            .ranks
+            .iter()
+            .map(|rank| commands::sent_bytes(rank, INTERFACE));
+        sent.sum()
+    }
+
     /// What one has to know to judge what was measured over it.
     pub(super) fn describe(&self) -> String {
         let link = format!(

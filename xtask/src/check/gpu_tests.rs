@@ -23,25 +23,84 @@ pub(super) fn steps(found: &Found) -> Vec<Step> {
     let lacking = |error: &LibraryError| Some(error.to_string());
     let without_nccl = found.nccl.as_ref().err().and_then(lacking);
     let without_gpu = found.gpus.as_ref().err().and_then(lacking);
+    let without_either = without_gpu.clone().or(without_nccl.clone());
+    let gpus = found.gpus.as_ref().map_or(0, |found| found.gpus.len());
+    let one_gpu = (gpus < 2).then(|| "this machine has one GPU".to_string());
+    let without_two = without_either.clone().or(one_gpu);
+    let has_gpu = without_nccl
+        .clone()
+        .or_else(|| (gpus > 0).then(|| "this machine has a GPU".to_string()));
+    // In a folder of their own: another set of features would build all of Burn anew each time.
+    let cuda = ["--features", "cuda", "--target-dir", "target/cuda"];
+    let (but_two, two) = (["--skip", "two_gpus::"], ["two_gpus::"]);
     vec![
-        step("tests with NCCL", "nccl", without_nccl.clone()),
-        step("tests with GPUs", "gpu", without_gpu.or(without_nccl)),
+        step(
+            "tests with NCCL",
+            "nccl",
+            &[],
+            &["--skip", "no_gpu::"],
+            without_nccl,
+        ),
+        step(
+            "tests with NCCL and no GPU",
+            "nccl",
+            &[],
+            &["no_gpu::"],
+            has_gpu,
+        ),
+        step(
+            "tests with a GPU",
+            "gpu",
+            &[],
+            &but_two,
+            without_either.clone(),
+        ),
+        step("tests with two GPUs", "gpu", &[], &two, without_two.clone()),
+        step(
+            "tests of tensors on a GPU",
+            "cuda",
+            &cuda,
+            &but_two,
+            without_either,
+        ),
+        step(
+            "tests of tensors on two GPUs",
+            "cuda",
+            &cuda,
+            &two,
+            without_two,
+        ),
+        gpu_check(without_gpu),
     ]
 }
 
-/// The ignored tests of the targets of that name.
-fn step(name: &'static str, target: &str, missing: Option<String>) -> Step {
-    let line = [
-        "test",
-        "--release",
-        "--workspace",
-        "--test",
-        target,
-        "--",
-        "--ignored",
-        // One GPU is not shared by tests that count on its memory and its time.
-        "--test-threads=1",
-    ];
+/// The check of a whole GPU, which is not for every run of the tests even where there is one.
+fn gpu_check(missing: Option<String>) -> Step {
+    Step {
+        program: match missing {
+            Some(missing) => Program::Lacking(missing),
+            None => Program::NotAsked(
+                "it builds for half an hour and takes the GPU for ten minutes: `cargo xtask gpu-check`",
+            ),
+        },
+        ..Step::cargo("check of the GPU", &["xtask", "gpu-check"])
+    }
+}
+
+/// The ignored tests of the targets of that name, built with `options`, of which `filter` leaves those that this
+/// machine is for.
+fn step(
+    name: &'static str,
+    target: &str,
+    options: &[&str],
+    filter: &[&str],
+    missing: Option<String>,
+) -> Step {
+    let mut line = vec!["test", "--release", "--workspace"];
+    line.extend(options);
+    // One GPU is not shared by tests that count on its memory and its time.
+    line.extend(["--test", target, "--", "--ignored", "--test-threads=1"]);
+    line.extend(filter);
     let step = Step::cargo(name, &line);
     match missing {
         Some(missing) => Step {
@@ -54,6 +113,8 @@ fn step(name: &'static str, target: &str, missing: Option<String>) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use everburn_nccl::{CudaVersion, Gpu, NcclVersion};
+
     use super::super::Done;
     use super::*;
 
@@ -66,14 +127,72 @@ mod tests {
             nccl: Ok(()),
             gpus: Err(no_driver),
         };
-        let [nccl, gpu] = steps(&found).try_into().ok().unwrap();
+        let [nccl, no_gpu, gpu, two, cuda, cuda_on_two, check] =
+            steps(&found).try_into().ok().unwrap();
+        assert_eq!(check.command_line(), "cargo xtask gpu-check");
+        let lines = [
+            (
+                &nccl,
+                "cargo test --release --workspace --test nccl -- --ignored --test-threads=1 --skip no_gpu::",
+            ),
+            (
+                &no_gpu,
+                "cargo test --release --workspace --test nccl -- --ignored --test-threads=1 no_gpu::",
+            ),
+        ];
+        for (step, line) in lines {
+            assert_eq!(step.command_line(), line);
+            assert!(matches!(step.program, Program::Cargo));
+        }
         assert_eq!(
-            nccl.command_line(),
-            "cargo test --release --workspace --test nccl -- --ignored --test-threads=1"
+            cuda.command_line(),
+            "cargo test --release --workspace --features cuda --target-dir target/cuda --test cuda -- \
+             --ignored --test-threads=1 --skip two_gpus::"
         );
-        assert!(matches!(nccl.program, Program::Cargo));
-        assert!(
-            matches!(gpu.run(), Ok(Done::Skipped(why)) if why.starts_with("no driver: libcuda.so.1"))
+        for step in [gpu, two, cuda, cuda_on_two, check] {
+            assert!(
+                matches!(step.run(), Ok(Done::Skipped(why)) if why.starts_with("no driver: libcuda.so.1"))
+            );
+        }
+    }
+
+    #[test]
+    fn what_needs_two_gpus_is_skipped_where_there_is_one() {
+        let gpu = |index| Gpu {
+            index,
+            name: "a GPU".to_string(),
+            memory_bytes: 1 << 30,
+            free_bytes: None,
+            compute_capability: (9, 0),
+            uuid: format!("GPU-{index}"),
+        };
+        let inventory = |count: usize| Inventory {
+            driver: None,
+            cuda: CudaVersion::from_code(13000),
+            nccl: Ok(NcclVersion::from_code(22800)),
+            gpus: (0..count).map(gpu).collect(),
+        };
+        let skipped = |count| {
+            let found = Found {
+                nccl: Ok(()),
+                gpus: Ok(inventory(count)),
+            };
+            let lacking = steps(&found)
+                .into_iter()
+                .filter_map(|step| match step.program {
+                    Program::Lacking(why) => Some((step.name, why)),
+                    _ => None,
+                });
+            lacking.collect::<Vec<_>>()
+        };
+        let no_gpu = (
+            "tests with NCCL and no GPU",
+            "this machine has a GPU".to_string(),
         );
+        let two = ["tests with two GPUs", "tests of tensors on two GPUs"]
+            .map(|name| (name, "this machine has one GPU".to_string()));
+        let expected = [no_gpu.clone(), two[0].clone(), two[1].clone()];
+        assert_eq!(skipped(1), expected);
+        assert_eq!(skipped(2), [no_gpu]);
     }
 }

@@ -43,6 +43,16 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if (is_burn || ours) && file.path.starts_with("crates/report/") {
             complain("`report` stands on nothing of ours, nor on Burn");
         }
+        let of_monitor = ours && name != "everburn-report";
+        if (is_burn || of_monitor) && file.path.starts_with("crates/monitor/") {
+            complain("`monitor` stands on `everburn-report` alone, and not on Burn");
+        }
+        if (is_burn || ours) && file.path.starts_with("crates/profile/") {
+            complain("`profile` stands on nothing of ours, nor on Burn");
+        }
+        if (is_burn || ours) && file.path.starts_with("crates/tensorboard/") {
+            complain("`tensorboard` stands on nothing of ours, nor on Burn");
+        }
         let may_train = ["crates/train/", "crates/everburn/"];
         if name == "burn-train" && !file.is_under(&may_train) {
             complain("only `crates/train` and the façade know burn-train");
@@ -113,10 +123,22 @@ mod tests {
         assert!(complaints("models/Cargo.toml", ddp).contains("one device"));
         assert!(complaints("crates/nn/Cargo.toml", ddp).contains("on Burn and"));
         for dependency in [burn, ddp] {
-            for path in ["crates/schedules/Cargo.toml", "crates/report/Cargo.toml"] {
+            for path in [
+                "crates/schedules/Cargo.toml",
+                "crates/report/Cargo.toml",
+                "crates/profile/Cargo.toml",
+            ] {
                 assert!(complaints(path, dependency).contains("nothing of ours"));
             }
         }
+        for dependency in [burn, ddp] {
+            let refused = |path| !complaints(path, dependency).is_empty();
+            assert!(
+                refused("crates/monitor/Cargo.toml") && refused("crates/tensorboard/Cargo.toml")
+            );
+        }
+        let report = "[dependencies]\neverburn-report.workspace = true";
+        assert_eq!(complaints("crates/monitor/Cargo.toml", report), "");
         let nn = "[dependencies]\neverburn-nn.workspace = true";
         assert_eq!(complaints("models/Cargo.toml", nn), "");
         assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");

@@ -4,7 +4,8 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::arguments::{
-    DataFlags, GradientFlags, ParallelFlags, RankFlags, ScheduleFlag, Strategy,
+    DataFlags, EmaFlags, GradientFlags, InputFlags, ParallelFlags, RankFlags, RateFlags,
+    ScheduleFlag, Strategy, SyncFlags,
 };
 use crate::error::CliError;
 
@@ -56,6 +57,47 @@ pub(super) fn add_schedules(layer: &mut Layer, flags: &[ScheduleFlag]) -> Result
     layer.set(&["parallel", "schedule"], pipeline)
 }
 
+pub(super) fn add_rate_flags(layer: &mut Layer, flags: &RateFlags) -> Result<(), CliError> {
+    let RateFlags {
+        warmup_steps,
+        final_learning_rate,
+        decay_every,
+        decay_factor,
+    } = flags;
+    let path = |key| ["training", "schedule_numbers", key];
+    layer.set(&path("warmup_steps"), warmup_steps.as_ref())?;
+    layer.set(&path("final_learning_rate"), final_learning_rate.as_ref())?;
+    layer.set(&path("decay_every"), decay_every.as_ref())?;
+    layer.set(&path("decay_factor"), decay_factor.as_ref())
+}
+
+pub(super) fn add_ema_flags(layer: &mut Layer, flags: &EmaFlags) -> Result<(), CliError> {
+    let given = |flag: bool| flag.then_some(true);
+    layer.set(&["training", "ema", "decay"], flags.ema.as_ref())?;
+    let sharded = given(flags.ema_sharded);
+    layer.set(&["training", "ema", "sharded"], sharded.as_ref())?;
+    let validate = given(flags.ema_validate);
+    layer.set(&["training", "ema", "validate"], validate.as_ref())
+}
+
+pub(super) fn add_sync_flags(layer: &mut Layer, flags: &SyncFlags) -> Result<(), CliError> {
+    let SyncFlags {
+        sync,
+        outer_optimizer,
+        outer_learning_rate,
+        outer_momentum,
+        compress_outer,
+        outer_patience,
+    } = flags;
+    layer.set(&["training", "sync"], sync.as_ref())?;
+    let path = |key| ["training", "outer", key];
+    layer.set(&path("optimizer"), outer_optimizer.as_ref())?;
+    layer.set(&path("learning_rate"), outer_learning_rate.as_ref())?;
+    layer.set(&path("momentum"), outer_momentum.as_ref())?;
+    layer.set(&path("compression"), compress_outer.as_ref())?;
+    layer.set(&["training", "outer_patience"], outer_patience.as_ref())
+}
+
 pub(super) fn add_parallel_flags(layer: &mut Layer, flags: &ParallelFlags) -> Result<(), CliError> {
     layer.set(&["parallel", "mesh"], flags.mesh.as_ref())?;
     layer.set(&["parallel", "micro_batches"], flags.micro_batches.as_ref())?;
@@ -67,6 +109,7 @@ pub(super) fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Re
     let given = |flag: bool| flag.then_some(true);
     let bucket_bytes = flags.bucket_mib.map(|mib| mib.saturating_mul(1 << 20));
     layer.set(&["training", "accumulate"], flags.accumulate.as_ref())?;
+    layer.set(&["training", "precision"], flags.precision.as_ref())?;
     let virtual_ranks = flags.virtual_ranks.as_ref();
     layer.set(&["training", "virtual_ranks"], virtual_ranks)?;
     let checkpointing = flags.activation_checkpointing;
@@ -106,6 +149,15 @@ pub(super) fn add_data_flags(layer: &mut Layer, flags: &DataFlags) -> Result<(),
     layer.set(&["data", "test_samples"], flags.test_samples.as_ref())
 }
 
+pub(super) fn add_input_flags(layer: &mut Layer, flags: &InputFlags) -> Result<(), CliError> {
+    layer.set(&["training", "input", "workers"], flags.workers.as_ref())?;
+    layer.set(&["training", "input", "prefetch"], flags.prefetch.as_ref())?;
+    let on_device = flags.data_on_device.then_some(true);
+    layer.set(&["training", "input", "on_device"], on_device.as_ref())?;
+    let read_metrics = flags.read_metrics.as_ref();
+    layer.set(&["training", "read_metrics"], read_metrics)
+}
+
 pub(super) fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> {
     let gpus = flags
         .gpus
@@ -125,6 +177,7 @@ pub(super) fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(),
         flags.threads_per_rank.as_ref(),
     )?;
     layer.set(&["ranks", "nodes"], flags.nodes.as_ref())?;
+    layer.set(&["ranks", "backend"], flags.backend.as_ref())?;
     let transport = flags.transport.map(|kind| kind.to_string());
     layer.set(&["ranks", "transport"], transport.as_ref())?;
     let heartbeat_timeout = flags.heartbeat_timeout.as_ref();

@@ -11,6 +11,7 @@ use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::data::{self, Loaded};
 use crate::error::CliError;
+use crate::recording;
 
 /// Checks that there is a checkpoint and that it belongs to this configuration.
 pub(super) fn check_resume(
@@ -58,6 +59,10 @@ pub(super) fn rank_arguments(
         run.path().into(),
     ];
     list.extend(arguments.resume.then(|| "--resume".into()));
+    list.extend(arguments.profile.then(|| "--profile".into()));
+    if let Some(folder) = &arguments.input.kernel_cache {
+        list.extend(["--kernel-cache".into(), folder.into()]);
+    }
     list.extend(
         arguments
             .ranks
@@ -94,11 +99,12 @@ pub(crate) fn prepare_run_directory(
     let run = RunDirectory::create(path)?;
     let lock = run.lock()?;
     run.write_config(config)?;
+    recording::write_environment(&run);
     Ok((run, lock))
 }
 
 /// Makes the first `runs/<model>-<number>` that nobody else has made.
-fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
+pub(crate) fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
     let failed = |path: &Path, error: &std::io::Error| {
         CliError::usage(format!("{} cannot be made: {error}", path.display()))
     };

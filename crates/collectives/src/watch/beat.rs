@@ -17,6 +17,9 @@ const ENTRIES: usize = 16;
 /// The longest text of another rank that is shown.
 const MAX_TEXT: usize = 200;
 
+/// The longest note: a few numbers.
+pub(super) const MAX_NOTE: usize = 512;
+
 /// The most ranks that another rank can claim to wait for.
 const MAX_RANKS: usize = 4096;
 
@@ -37,6 +40,9 @@ pub(super) struct Beat {
     /// In the report of a failure: the job ranks that this one waited for.
     pub(super) waiting_for: Vec<usize>,
     pub(super) records: Vec<FlightEntry>,
+    /// What the program adds, for those who look on.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) note: String,
 }
 
 /// What stands under a key.
@@ -91,6 +97,7 @@ impl Beat {
         }
         let mut beat: Self = serde_json::from_slice(bytes).ok()?;
         beat.waiting_for.truncate(MAX_RANKS);
+        beat.note = printable(&beat.note, MAX_NOTE);
         for record in &mut beat.records {
             record.operation = printable(&record.operation, MAX_TEXT);
             record.waiting_for.truncate(MAX_RANKS);
@@ -155,6 +162,7 @@ mod tests {
         }
         assert_eq!(Beat::decode(&vec![b' '; MAX_BYTES + 1]), None);
         let beat = Beat::decode(b"{\"number\": 5, \"later\": true}").unwrap();
+        assert_eq!(beat.note, "");
         assert_eq!((beat.number, beat.records.len()), (5, 0));
         assert_eq!(Beat::decode(&beat.encode()), Some(beat));
     }

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::WatchOptions;
-use super::beat::{Beat, Found, beat_key, newest, read, read_all};
+use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, printable, read, read_all};
 use crate::group::Core;
 use crate::store::{SharedStore, StoreError, random_u64};
 use crate::sync::{lock, wait_until};
@@ -52,6 +52,9 @@ pub(super) struct State {
     next_newcomer: usize,
 }
 
+/// What the program says of itself.
+pub(super) type Note = Box<dyn Fn() -> String + Send + Sync>;
+
 /// What the thread shares with the watch.
 pub(super) struct Heart {
     pub(super) store: SharedStore,
@@ -59,6 +62,8 @@ pub(super) struct Heart {
     pub(super) members: usize,
     pub(super) options: WatchOptions,
     life: u64,
+    /// What each beat adds.
+    pub(super) note: Mutex<Option<Note>>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
 }
@@ -90,6 +95,7 @@ impl Heart {
             members,
             options,
             life: random_u64(),
+            note: Mutex::new(None),
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -198,9 +204,11 @@ impl Heart {
     /// What this rank is doing now.
     pub(super) fn beat_of(&self, followed: Option<&Followed>) -> Beat {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let note = lock(&self.note).as_ref().map(|note| note());
         let mut beat = Beat {
             life: self.life,
             unix_seconds: now.unwrap_or_default().as_secs(),
+            note: printable(&note.unwrap_or_default(), MAX_NOTE),
             ..Beat::default()
         };
         let Some(followed) = followed else {

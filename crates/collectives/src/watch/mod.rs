@@ -15,6 +15,7 @@ mod beat;
 mod heart;
 mod log;
 mod report;
+mod signs;
 mod text;
 mod verdict;
 
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use self::heart::{Followed, Heart};
 pub use self::report::{Evidence, HangReport, RankActivity};
+pub use self::signs::Sign;
 use crate::group::{CollectiveError, ProcessGroup};
 use crate::store::SharedStore;
 use crate::sync::{lock, wait_until};

@@ -8,56 +8,51 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
+use super::norm::{GradientNorm, NORM_EPSILON};
 use super::{Communication, SyncedGradients};
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
+use crate::gradient::Gradient;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, Report};
 use crate::shared::Shared;
 
-/// What a clipped norm is compared with is raised by this, as in PyTorch.
-const NORM_EPSILON: f64 = 1e-6;
-
-type Numbered = Vec<(usize, Result<TensorData, String>)>;
-
 /// The gradients of `model`'s parameters by their numbers, last layer first, as a backward pass
 /// would have finished them.
-pub(super) fn read_gradients<M: Module>(
+pub(super) fn gradients_of<M: Module>(
     model: &M,
     gradients: GradientsParams,
     shared: &Shared,
-) -> Result<Numbered, DdpError> {
-    struct Read<'a> {
+) -> Result<Vec<(usize, Gradient)>, DdpError> {
+    struct Take<'a> {
         numbers: &'a HashMap<ParamId, usize>,
         gradients: GradientsParams,
-        data: Numbered,
+        taken: Vec<(usize, Gradient)>,
     }
-    impl ModuleVisitor for Read<'_> {
+    impl ModuleVisitor for Take<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let Some(number) = self.numbers.get(&param.id).copied() else {
                 return;
             };
             // Tied weights are visited twice and have one gradient.
             if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                let data = gradient.without_autodiff().try_into_data();
-                self.data
-                    .push((number, data.map_err(|error| error.to_string())));
+                self.taken.push((number, Gradient::of_tensor(gradient)));
             }
         }
     }
-    let mut visitor = Read {
+    let mut visitor = Take {
         numbers: shared.numbers(),
         gradients,
-        data: Vec::new(),
+        taken: Vec::new(),
     };
     model.visit(&mut visitor);
     if !visitor.gradients.is_empty() {
         return Err(shared.other_model(model));
     }
     visitor
-        .data
+        .taken
         .sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    Ok(visitor.data)
+    Ok(visitor.taken)
 }
 
 /// What all ranks agree on, still in buckets.
@@ -97,6 +92,8 @@ impl Summed {
                 self.squares[index] = squares;
             }
             Outcome::Order(offered) => *order = offered,
+            // Buckets in host memory tell it themselves.
+            Outcome::Used(_) => {}
         }
         Ok(())
     }
@@ -137,7 +134,7 @@ impl Summed {
         if let Some(max) = self.shared.config().max_gradient_norm {
             let found = self.norm()?;
             factor = (f64::from(max) / (found + NORM_EPSILON)).min(1.0);
-            norm = Some(found);
+            norm = Some(GradientNorm::known(found));
         }
         let mut data = HashMap::new();
         for (bucket, buffer) in self.plan.buckets().iter().zip(&self.buffers) {

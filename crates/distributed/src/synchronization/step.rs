@@ -3,17 +3,16 @@
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, Weak};
 
-use burn::tensor::TensorData;
-
+use super::device_buckets::DeviceBuckets;
+use super::host_buckets::{Arrival, HostBuckets};
+use super::virtual_step::VirtualStep;
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
+use crate::gradient::Gradient;
 use crate::gradient_tap::GradientSink;
-use crate::host::{HostBuffer, Put};
-use crate::reducer::{Job, Load, Report, Share, lock};
+use crate::reducer::{Job, Report, Share, lock};
 use crate::shared::Shared;
 use crate::virtual_ranks::VirtualRanks;
-
-use super::virtual_step::{Place, VirtualStep};
 
 /// In place of an order: the present one is to be kept.
 pub(super) const KEEP_ORDER: i32 = -1;
@@ -23,7 +22,9 @@ pub(super) const KEEP_ORDER: i32 = -1;
 pub(super) struct Step {
     pub(super) shared: Arc<Shared>,
     pub(super) plan: Arc<BucketPlan>,
-    pub(super) buckets: Vec<Filling>,
+    pub(super) contents: Contents,
+    /// By bucket: how many gradients are not complete.
+    missing: Vec<usize>,
     /// By parameter: whether this rank has a gradient of it.
     used: Vec<bool>,
     /// By parameter: whether its gradient is complete.
@@ -41,33 +42,18 @@ pub(super) struct Step {
     closed: bool,
     /// `None` once the last job is submitted.
     pub(super) reports: Option<Sender<Report>>,
-    /// By parameter: the memory in which its gradient came, for the one that goes out.
-    spent: Vec<Option<TensorData>>,
     /// How many reports will come of the jobs so far.
     expected: usize,
     /// This rank's share of all samples, once it is known.
     share: Share,
-    /// For a step over virtual ranks.
-    over_virtual: Option<VirtualStep>,
     error: Option<DdpError>,
 }
 
-/// A bucket that is being filled.
+/// Where the gradients of a step are.
 #[derive(Debug)]
-pub(super) struct Filling {
-    /// `None` once it has left.
-    pub(super) buffer: Option<HostBuffer>,
-    missing: usize,
-    scaling: Scaling,
-}
-
-/// Whether gradients are multiplied by this rank's share as they are put into a bucket, which saves
-/// a way through memory, or by the reducer. Both ways lead to the same bits.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Scaling {
-    Undecided,
-    Here(f64),
-    ByReducer,
+pub(super) enum Contents {
+    Host(HostBuckets),
+    Device(DeviceBuckets),
 }
 
 /// The sink of one backward pass.
@@ -100,7 +86,10 @@ impl BackwardPass {
 
     /// The sink of the pass of this rank's virtual rank `own`.
     pub(super) fn of_virtual(step: &Arc<Mutex<Step>>, own: usize) -> Self {
-        let pass = lock(step).over_virtual.as_ref().map(|over| over.pass(own));
+        let pass = match &lock(step).contents {
+            Contents::Host(host) => host.over_virtual.as_ref().map(|over| over.pass(own)),
+            Contents::Device(_) => None,
+        };
         let (samples, last) = pass.unwrap_or((0, false));
         Self {
             own: Some(own),
@@ -110,7 +99,7 @@ impl BackwardPass {
 }
 
 impl GradientSink for BackwardPass {
-    fn take(&self, index: usize, gradient: Result<TensorData, String>) {
+    fn take(&self, index: usize, gradient: Gradient) {
         // A step that has been given up takes no more gradients.
         if let Some(step) = self.step.upgrade() {
             let mut step = lock(&step);
@@ -124,19 +113,16 @@ impl Step {
     pub(super) fn new(
         shared: Arc<Shared>,
         plan: Arc<BucketPlan>,
-        buffers: Vec<HostBuffer>,
+        contents: Contents,
         samples: usize,
         reports: Sender<Report>,
     ) -> Self {
-        let buckets = plan.buckets().iter().zip(buffers);
-        let filling = buckets.map(|(bucket, buffer)| Filling {
-            buffer: Some(buffer),
-            missing: bucket.parameters().len(),
-            scaling: Scaling::Undecided,
-        });
         let parameters = shared.parameters().len();
+        let buckets = plan.buckets().iter();
+        let missing = buckets.map(|bucket| bucket.parameters().len()).collect();
         Self {
-            buckets: filling.collect(),
+            contents,
+            missing,
             shared,
             plan,
             used: vec![false; parameters],
@@ -148,10 +134,8 @@ impl Step {
             passes: Vec::new(),
             closed: false,
             reports: Some(reports),
-            spent: (0..parameters).map(|_| None).collect(),
             expected: 0,
             share: Share::default(),
-            over_virtual: None,
             error: None,
         }
     }
@@ -164,7 +148,9 @@ impl Step {
         all: usize,
     ) -> Result<(), DdpError> {
         let over = VirtualStep::new(ranks, samples, all, &self.shared, &self.plan)?;
-        self.over_virtual = Some(over);
+        if let Contents::Host(host) = &mut self.contents {
+            host.over_virtual = Some(over);
+        }
         Ok(())
     }
 
@@ -188,11 +174,7 @@ impl Step {
     }
 
     /// Takes the gradients of a pass that was not watched, of the mean loss over `samples`.
-    pub(super) fn hand_in(
-        &mut self,
-        samples: usize,
-        gradients: Vec<(usize, Result<TensorData, String>)>,
-    ) {
+    pub(super) fn hand_in(&mut self, samples: usize, gradients: Vec<(usize, Gradient)>) {
         let (pass, factor) = self.announce(samples);
         self.passes[pass] = true;
         for (number, gradient) in gradients {
@@ -212,7 +194,7 @@ impl Step {
     pub(super) fn take(
         &mut self,
         number: usize,
-        gradient: Result<TensorData, String>,
+        gradient: Gradient,
         factor: f64,
         last: bool,
         own: Option<usize>,
@@ -220,29 +202,31 @@ impl Step {
         if self.error.is_some() {
             return;
         }
-        if let Err(error) = self.put(number, gradient, factor, last, own) {
+        let arrival = Arrival {
+            number,
+            factor,
+            last,
+            own,
+            used: self.used[number],
+        };
+        if let Err(error) = self.put(arrival, gradient) {
             self.refuse(error);
             return;
         }
         if last {
             self.complete[number] = true;
             self.order.push(number);
-            self.buckets[self.plan.place(number).0].missing -= 1;
-            while self.launched < self.buckets.len() && self.buckets[self.launched].missing == 0 {
-                self.launch();
+            self.missing[self.plan.place(number).0] -= 1;
+        }
+        while self.launched < self.missing.len() && self.missing[self.launched] == 0 {
+            if !self.launch() {
+                break;
             }
         }
     }
 
-    fn put(
-        &mut self,
-        number: usize,
-        gradient: Result<TensorData, String>,
-        factor: f64,
-        last: bool,
-        own: Option<usize>,
-    ) -> Result<(), DdpError> {
-        let (bucket, slot) = self.plan.place(number);
+    fn put(&mut self, arrival: Arrival, gradient: Gradient) -> Result<(), DdpError> {
+        let number = arrival.number;
         let path = || self.shared.parameters()[number].path.clone();
         if self.closed {
             return Err(DdpError::LateGradient { parameter: path() });
@@ -250,106 +234,62 @@ impl Step {
         if self.complete[number] {
             return Err(DdpError::GradientTwice { parameter: path() });
         }
-        let read = |reason| DdpError::Read {
+        let put = match &mut self.contents {
+            Contents::Host(host) => host.put(arrival, gradient, &self.plan, &self.share),
+            Contents::Device(device) => {
+                let expected = &self.shared.parameters()[number];
+                device.put(arrival, gradient, expected)
+            }
+        };
+        put.map_err(|reason| DdpError::Read {
             parameter: path(),
             reason,
-        };
-        let data = gradient.map_err(read)?;
-        let range = self.plan.buckets()[bucket].range(slot);
-        let how = if self.used[number] {
-            Put::Add
-        } else {
-            Put::Replace
-        };
-        if let (Some(own), Some(over)) = (own, &mut self.over_virtual) {
-            if let Some(lowest) = &mut self.buckets[bucket].buffer {
-                let place = Place {
-                    bucket,
-                    number,
-                    range,
-                    lowest,
-                };
-                let path = self.shared.parameters()[number].path.clone();
-                let read = |reason| DdpError::Read {
-                    parameter: path,
-                    reason,
-                };
-                over.add(place, own, &data).map_err(read)?;
-            }
-            self.used[number] = true;
-            self.spent[number] = Some(data);
-            return Ok(());
-        }
-        let whole = last && factor == 1.0 && how == Put::Replace;
-        let filling = &mut self.buckets[bucket];
-        if filling.scaling == Scaling::Undecided {
-            // Only what is put down once, so that nothing is rounded in another order.
-            let share = self.share.get().filter(|_| whole);
-            filling.scaling = share.map_or(Scaling::ByReducer, |share| Scaling::Here(*share));
-        }
-        let factor = match filling.scaling {
-            Scaling::Here(share) if whole => share,
-            _ => factor,
-        };
-        // A bucket that has left has no incomplete parameter.
-        if let Some(buffer) = &mut filling.buffer {
-            buffer.put(range, &data, factor, how).map_err(read)?;
-        }
+        })?;
         self.used[number] = true;
-        self.spent[number] = Some(data);
         Ok(())
     }
 
-    /// Sends off the next bucket; what this rank has no gradient of is zero.
-    fn launch(&mut self) {
+    /// Sends off the next bucket; what this rank has no gradient of is zero. `false` if it cannot leave
+    /// yet: on a device it is weighted first, and the ranks may not have told how many samples they have.
+    fn launch(&mut self) -> bool {
         let index = self.launched;
-        self.launched += 1;
-        let bucket = &self.plan.buckets()[index];
-        let Some(mut buffer) = self.buckets[index].buffer.take() else {
-            return;
-        };
-        for (slot, number) in bucket.parameters().iter().enumerate() {
-            if let Some(over) = &mut self.over_virtual {
-                let place = Place {
-                    bucket: index,
-                    number: *number,
-                    range: bucket.range(slot),
-                    lowest: &mut buffer,
-                };
-                if let Err(reason) = over.complete(place) {
-                    let parameter = self.shared.parameters()[*number].path.clone();
-                    self.error
-                        .get_or_insert(DdpError::Read { parameter, reason });
+        match &mut self.contents {
+            Contents::Host(host) => {
+                self.launched += 1;
+                let load = host.load(index, &self.plan, &self.used, &self.shared);
+                match (load, self.shared.reducer(), &self.reports) {
+                    (Ok(Some(load)), Some(reducer), Some(reports)) => {
+                        self.expected += reducer.submit(Job::Bucket(load), reports);
+                    }
+                    (Ok(Some(load)), ..) => host.filling[index].buffer = Some(load.buffer),
+                    (Ok(None), ..) => {}
+                    (Err((number, reason)), ..) => {
+                        let parameter = self.shared.parameters()[number].path.clone();
+                        self.refuse(DdpError::Read { parameter, reason });
+                    }
                 }
-            } else if !self.used[*number] {
-                // The buffer still holds an earlier step's.
-                buffer.clear(bucket.range(slot));
             }
-            buffer.set_flag(bucket.len() + slot, self.used[*number]);
-        }
-        let of_virtual = self.over_virtual.as_mut().map(|over| {
-            let flags = bucket.len()..bucket.length_with_flags();
-            (over.ranks(), over.take_upper(index, flags))
-        });
-        match (self.shared.reducer(), &self.reports) {
-            (Some(reducer), Some(reports)) => {
-                let load = Load {
-                    index,
-                    bucket: bucket.clone(),
-                    buffer,
-                    with_flags: !self.shared.knows_used(),
-                    with_squares: self.shared.config().max_gradient_norm.is_some(),
-                    is_scaled: of_virtual.is_some()
-                        || matches!(self.buckets[index].scaling, Scaling::Here(_)),
-                    of_virtual,
+            Contents::Device(device) => {
+                let Some(share) = self.share.get() else {
+                    return false;
                 };
-                self.expected += reducer.submit(Job::Bucket(load), reports);
+                self.launched += 1;
+                let (bucket, step) = (&self.plan.buckets()[index], self.shared.step());
+                if let Err(error) = device.launch(index, bucket, *share, step) {
+                    self.refuse(error);
+                }
             }
-            _ => self.buckets[index].buffer = Some(buffer),
         }
+        true
     }
 
-    /// Checks what has come and sends off the rest.
+    /// Sends off what has not left, once the ranks have told how many samples they have.
+    pub(super) fn launch_rest(&mut self) -> Result<(), DdpError> {
+        while self.launched < self.missing.len() && self.error.is_none() && self.launch() {}
+        self.late()
+    }
+
+    /// Checks what has come and sends off the rest; on a device, [`Step::launch_rest`] does.
     pub(super) fn close(&mut self) -> Result<(), DdpError> {
         self.closed = true;
         if let Some(error) = self.error.take() {
@@ -367,20 +307,32 @@ impl Step {
         if self.samples > 0 {
             self.shared.check_static(&self.used)?;
         }
-        while self.launched < self.buckets.len() {
-            self.launch();
+        // On a device nothing is sent in a step without samples, of which this rank may not know yet.
+        if matches!(self.contents, Contents::Host(_)) {
+            while self.launched < self.missing.len() && self.launch() {}
         }
-        Ok(())
+        self.late()
+    }
+
+    /// Tells the other ranks which parameters this one used.
+    pub(super) fn submit_used(&mut self) {
+        if let (Some(reducer), Some(reports)) = (self.shared.reducer(), &self.reports) {
+            reducer.submit(Job::Used(self.used.clone()), reports);
+        }
+    }
+
+    /// Tells the other ranks in which order gradients came, if this is rank 0; how many reports will come.
+    pub(super) fn submit_order(&mut self) -> usize {
+        let order = self.order_to_offer();
+        match (self.shared.reducer(), &self.reports) {
+            (Some(reducer), Some(reports)) => reducer.submit(Job::Order(order), reports),
+            _ => 0,
+        }
     }
 
     /// What has come after the step was closed, if anything has.
     pub(super) fn late(&mut self) -> Result<(), DdpError> {
         self.error.take().map_or(Ok(()), Err)
-    }
-
-    /// By parameter: memory for its gradient, where there is some.
-    pub(super) fn take_spent(&mut self) -> Vec<Option<TensorData>> {
-        std::mem::take(&mut self.spent)
     }
 
     /// Which parameters this rank used.
@@ -390,7 +342,7 @@ impl Step {
 
     /// What rank 0 has to say about the order of parameters: nothing if it had no pass, that the
     /// present one be kept if it was not watched, else the order in which gradients came.
-    pub(super) fn order_to_offer(&self) -> Vec<i32> {
+    fn order_to_offer(&self) -> Vec<i32> {
         if !self.shared.is_first() || self.samples == 0 {
             return Vec::new();
         }

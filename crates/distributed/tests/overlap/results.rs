@@ -154,7 +154,7 @@ fn gradients_are_clipped_by_the_norm_of_all_of_them_together() {
             let expected: Vec<_> = plain.into_iter().map(|values| values.map(scale)).collect();
 
             let synced = overlapped(&ddp, &model, 8, 1, true).unwrap();
-            let found = synced.norm.unwrap();
+            let found = synced.norm.unwrap().read().unwrap();
             assert!((found - norm).abs() < 1e-5 * norm, "{found} and {norm}");
             assert_equal_within_rounding(&all_values(&model, &synced.gradients), &expected);
         });

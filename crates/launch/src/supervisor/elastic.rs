@@ -10,6 +10,7 @@ use super::{Plan, Supervisor};
 use crate::cause::root_cause;
 use crate::config::{ElasticLaunch, LaunchConfig};
 use crate::error::LaunchError;
+use crate::event::LaunchEvent;
 use crate::exit::{EXIT_FAILS_AGAIN, RankExit};
 use crate::outcome::{EndedRank, Restart, loss};
 use crate::ranks::continue_log;
@@ -235,6 +236,10 @@ impl Supervisor<'_> {
                 let (number, of) = (restart.number, restart.of);
                 let log = log.display();
                 tracing::warn!("{loss}; its log: {log}; restart {number} of {of} in {pause:.1} s");
+                (self.tell)(&LaunchEvent::Restart {
+                    rank: restart.ended.rank,
+                    text: restart.to_string(),
+                });
             }
             Err(ended) => {
                 let why = match ended.exit {
@@ -244,6 +249,10 @@ impl Supervisor<'_> {
                 };
                 let loss = loss(&ended, incarnation, expelled_by);
                 tracing::warn!("{loss}; its log: {}; it stays away: {why}", log.display());
+                (self.tell)(&LaunchEvent::Lost {
+                    rank: ended.rank,
+                    text: format!("{loss}; it stays away: {why}"),
+                });
                 elastic.away.push(ended);
                 self.give_up_if_hopeless();
             }
@@ -358,6 +367,9 @@ impl Supervisor<'_> {
             return;
         }
         tracing::warn!("the job is given up: {reason}");
+        (self.tell)(&LaunchEvent::GivenUp {
+            text: format!("the job is given up: {reason}"),
+        });
         elastic.clerk.give_up(&reason);
         elastic.given_up = Some(reason);
         elastic.cancel();

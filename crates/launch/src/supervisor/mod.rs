@@ -17,6 +17,7 @@ use self::elastic::Elastic;
 use crate::cause::{Blame, blame, root_cause};
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;
+use crate::event::{LaunchEvent, Tell};
 use crate::exit::RankExit;
 use crate::outcome::{EndedRank, JobFailure, Outcome};
 use crate::output::last_lines;
@@ -79,6 +80,7 @@ pub(crate) struct Supervisor<'a> {
     inbox: Receiver<Event>,
     plan: Plan,
     interrupted_by: Option<i32>,
+    tell: Tell,
 }
 
 impl<'a> Supervisor<'a> {
@@ -86,6 +88,7 @@ impl<'a> Supervisor<'a> {
         config: &'a LaunchConfig,
         hosted: Option<&'a TcpStoreServer>,
         inbox: Receiver<Event>,
+        tell: Tell,
     ) -> Self {
         let (running, ended) = (Vec::new(), Vec::new());
         Self {
@@ -99,6 +102,7 @@ impl<'a> Supervisor<'a> {
             inbox,
             plan: Plan::Train,
             interrupted_by: None,
+            tell,
         }
     }
 
@@ -224,6 +228,12 @@ impl<'a> Supervisor<'a> {
         if self.elastic.is_some() {
             self.settle(local_rank, ended);
             return Ok(());
+        }
+        if failed && blame(&ended) == Blame::Own {
+            (self.tell)(&LaunchEvent::Lost {
+                rank: ended.rank,
+                text: ended.to_string(),
+            });
         }
         self.ended.push(ended);
         if failed && matches!(self.plan, Plan::Train | Plan::Stopping(_)) {

@@ -16,6 +16,7 @@ mod dynamic;
 mod memory;
 mod nccl;
 mod nvml;
+mod nvrtc;
 
 #[cfg(feature = "group")]
 pub use self::buffer::{DeviceBuffer, StreamHandle};
@@ -28,3 +29,4 @@ pub(crate) use self::driver::Driver;
 pub use self::memory::GpuMemory;
 pub use self::nccl::Library;
 pub(crate) use self::nvml::Nvml;
+pub use self::nvrtc::nvrtc;

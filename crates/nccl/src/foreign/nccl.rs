@@ -23,6 +23,18 @@ pub(crate) const OLDEST: NcclVersion = NcclVersion {
 /// it is installed for development.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
+/// The names that cudarc 0.19 has for it, whose number is that of CUDA: the number of NCCL is not among them.
+const NAMES_OF_CUBECL: [&str; 8] = [
+    "libnccl.so",
+    "libnccl.so.13",
+    "libnccl.so.12",
+    "libnccl.so.11",
+    "libnccl.so.10",
+    "libnccl.so.9",
+    "libnccl.so.1",
+    "libnccl64.so",
+];
+
 functions! {
     VersionFunction {
         get_version: fn(*mut c_int) -> c_int = "ncclGetVersion";
@@ -77,6 +89,16 @@ impl Library {
             }
         };
         Self::of(&opened)
+    }
+
+    /// Whether CubeCL finds NCCL, too, for Burn's own collective and for copies between the GPUs of a process: it
+    /// asks the system's loader for other names than this crate, and looks nowhere else.
+    ///
+    /// # Errors
+    /// [`LibraryError::NotForCubecl`].
+    pub fn is_found_by_cubecl() -> Result<(), LibraryError> {
+        let opened = Opened::first(NAMES_OF_CUBECL.map(PathBuf::from));
+        opened.map(|_| ()).map_err(|_| LibraryError::NotForCubecl)
     }
 
     fn of(opened: &Opened) -> Result<Self, LibraryError> {

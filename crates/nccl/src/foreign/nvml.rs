@@ -22,6 +22,17 @@ pub(super) struct Memory {
     used: u64,
 }
 
+/// `nvmlUtilization_t`.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+/// `NVML_TEMPERATURE_GPU`.
+const OF_THE_CHIP: c_uint = 0;
+
 functions! {
     Functions {
         init: fn() -> c_int = "nvmlInit_v2";
@@ -29,6 +40,8 @@ functions! {
         driver_version: fn(*mut c_char, c_uint) -> c_int = "nvmlSystemGetDriverVersion";
         by_uuid: fn(*const c_char, *mut *mut c_void) -> c_int = "nvmlDeviceGetHandleByUUID";
         memory: fn(*mut c_void, *mut Memory) -> c_int = "nvmlDeviceGetMemoryInfo";
+        utilization: fn(*mut c_void, *mut Utilization) -> c_int = "nvmlDeviceGetUtilizationRates";
+        temperature: fn(*mut c_void, c_uint, *mut c_uint) -> c_int = "nvmlDeviceGetTemperature";
     }
 }
 
@@ -58,19 +71,46 @@ impl Nvml {
         (result == SUCCESS && !version.is_empty()).then(|| version.into_owned())
     }
 
-    /// How many bytes of this GPU's memory nobody has.
-    pub(crate) fn free_memory(&self, uuid: &str) -> Option<u64> {
+    /// NVML's handle of a GPU, which is good for as long as NVML is.
+    fn device(&self, uuid: &str) -> Option<*mut c_void> {
         let uuid = CString::new(uuid).ok()?;
         let mut device = ptr::null_mut();
         // SAFETY: a text that ends with zero, and a pointer to a handle of this frame.
         let result = unsafe { (self.functions.by_uuid)(uuid.as_ptr(), &mut device) };
-        if result != SUCCESS {
-            return None;
-        }
+        (result == SUCCESS).then_some(device)
+    }
+
+    /// How many bytes of this GPU's memory nobody has.
+    pub(crate) fn free_memory(&self, uuid: &str) -> Option<u64> {
+        self.all_and_free_memory(uuid).map(|(_, free)| free)
+    }
+
+    /// How many bytes of memory this GPU has, and how many nobody has.
+    pub(crate) fn all_and_free_memory(&self, uuid: &str) -> Option<(u64, u64)> {
+        let device = self.device(uuid)?;
         let mut memory = Memory::default();
         // SAFETY: NVML has just given the handle; the pointer is to an `nvmlMemory_t` of this frame.
         let result = unsafe { (self.functions.memory)(device, &mut memory) };
-        (result == SUCCESS && memory.free <= memory.total).then_some(memory.free)
+        let known = result == SUCCESS && memory.free <= memory.total;
+        known.then_some((memory.total, memory.free))
+    }
+
+    /// For which share of the time a kernel ran on this GPU lately, in per cent.
+    pub(crate) fn utilization(&self, uuid: &str) -> Option<u32> {
+        let device = self.device(uuid)?;
+        let mut rates = Utilization::default();
+        // SAFETY: NVML has just given the handle; the pointer is to an `nvmlUtilization_t` of this frame.
+        let result = unsafe { (self.functions.utilization)(device, &mut rates) };
+        (result == SUCCESS && rates.gpu <= 100).then_some(rates.gpu)
+    }
+
+    /// How warm this GPU is, in degrees Celsius.
+    pub(crate) fn temperature(&self, uuid: &str) -> Option<u32> {
+        let device = self.device(uuid)?;
+        let mut celsius = 0;
+        // SAFETY: NVML has just given the handle; the pointer is to a number of this frame.
+        let result = unsafe { (self.functions.temperature)(device, OF_THE_CHIP, &mut celsius) };
+        (result == SUCCESS).then_some(celsius)
     }
 }
 

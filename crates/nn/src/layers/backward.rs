@@ -9,6 +9,7 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::Shape;
 use burn::tensor::ops::ConvOptions;
 
+use super::half::in_f32;
 use super::operations::LayerOps;
 use super::window::Window;
 
@@ -184,7 +185,7 @@ impl Product {
         }
         if let Some(node) = parents.next().flatten() {
             let columns = gradient.shape()[1];
-            let sum = B::float_sum_dim(gradient, 0);
+            let sum = in_f32::<B, 1>([gradient], |[gradient]| B::float_sum_dim(gradient, 0));
             grads.register::<B>(node.id, B::float_reshape(sum, Shape::new([columns])));
         }
     }

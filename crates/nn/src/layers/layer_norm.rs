@@ -9,6 +9,7 @@ use burn::tensor::module::layer_norm;
 use burn::tensor::{DType, FloatDType, assert_shape};
 
 use super::operations::LayerOps;
+use crate::precision::{in_f32, is_half};
 
 /// Configuration of [`LayerNorm`]: the same as [`burn::nn::LayerNormConfig`].
 #[derive(Config, Debug)]
@@ -87,14 +88,24 @@ impl LayerNorm {
         let [d_model] = self.gamma.shape().dims();
         assert_shape!(input, [.., d_model]);
         let (gamma, beta) = (self.gamma.val(), self.beta.as_ref().map(Param::val));
+        if !is_half(input.dtype()) {
+            return self.normalize(input, gamma, beta);
+        }
+        // The sum of squares of half-precision numbers is none of those.
+        let gamma = gamma.cast(FloatDType::F32);
+        let beta = beta.map(|beta| beta.cast(FloatDType::F32));
+        in_f32(input, |input| self.normalize(input, gamma, beta))
+    }
+
+    fn normalize<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        gamma: Tensor<1>,
+        beta: Option<Tensor<1>>,
+    ) -> Tensor<D> {
+        let [d_model] = gamma.dims();
         let beta = match (input.dtype(), beta) {
             (DType::F32, Some(beta)) => beta,
-            // The sum of squares of half-precision numbers is none of those.
-            (dtype @ (DType::F16 | DType::BF16), beta) => {
-                let beta = beta.map(|beta| beta.cast(FloatDType::F32));
-                let (input, gamma) = (input.cast(FloatDType::F32), gamma.cast(FloatDType::F32));
-                return layer_norm(input, gamma, beta, self.epsilon).cast(dtype);
-            }
             (_, beta) => return layer_norm(input, gamma, beta, self.epsilon),
         };
         let shape = input.dims();

@@ -2,9 +2,10 @@
 
 use burn::backend::Dispatch;
 use burn::prelude::*;
-use burn::tensor::assert_shape;
+use burn::tensor::{FloatDType, assert_shape};
 
 use super::operations::LayerOps;
+use crate::precision::is_half;
 
 /// The mean over all rows of how unlikely the target is by the softmax of the logits:
 /// [`burn::nn::loss::CrossEntropyLoss`] of its default configuration but for rounding, with the
@@ -30,6 +31,11 @@ use super::operations::LayerOps;
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [rows] = targets.dims();
     assert_shape!(logits, [rows, _]);
+    // A loss in half precision would be rounded to steps of a hundredth.
+    let logits = match is_half(logits.dtype()) {
+        true => logits.cast(FloatDType::F32),
+        false => logits,
+    };
     let (loss, _) =
         <Dispatch as LayerOps>::cross_entropy(logits.into_dispatch(), targets.into_dispatch());
     Tensor::from_dispatch(loss)

@@ -8,6 +8,7 @@ mod conv2d;
 mod differentiable;
 mod drop_in;
 mod dropout;
+mod half;
 mod layer_norm;
 mod loss;
 mod norm;

@@ -1,5 +1,5 @@
-//! The layers' operations on flex: the kernels of `everburn-kernels` for `f32`, Burn's own
-//! operations for everything else.
+//! The layers' operations on flex: the kernels of `everburn-kernels` for `f32`, which half-precision
+//! tensors pass through between two roundings; Burn's own operations for everything else.
 
 mod classes;
 mod images;
@@ -28,6 +28,7 @@ use self::norms::{
 use self::products::{multiply, turn};
 use self::tensors::{Tensor, attempt, contiguous, float, values};
 use super::buffers::take;
+use super::half::{raised, through_f32};
 use super::operations::{
     LayerOps, class_loss, class_loss_gradient, factors, looked_back, looked_back_gradient, turned,
 };
@@ -50,6 +51,7 @@ fn drawn_from(seed: &Tensor, probability: f64) -> Dropout {
 
 impl LayerOps for Flex {
     fn convolve(input: Tensor, weight: Tensor, options: ConvOptions<2>) -> Tensor {
+        through_f32!(convolve(input, weight; options));
         convolve(&input, &weight, None, &options)
             .unwrap_or_else(|| Self::conv2d(input, weight, None, options))
     }
@@ -60,6 +62,7 @@ impl LayerOps for Flex {
         bias: Tensor,
         options: ConvOptions<2>,
     ) -> Tensor {
+        through_f32!(convolve_with_bias(input, weight, bias; options));
         convolve(&input, &weight, Some(&bias), &options)
             .unwrap_or_else(|| Self::conv2d(input, weight, Some(bias), options))
     }
@@ -70,6 +73,7 @@ impl LayerOps for Flex {
         gradient: Tensor,
         options: ConvOptions<2>,
     ) -> Tensor {
+        through_f32!(convolve_input_gradient(input, weight, gradient; options));
         let fast = || {
             let shape = convolution(&input.shape(), &weight.shape(), &options)?;
             let [weight, gradient] = contiguous([&weight, &gradient])?;
@@ -88,6 +92,7 @@ impl LayerOps for Flex {
         gradient: Tensor,
         options: ConvOptions<2>,
     ) -> Tensor {
+        through_f32!(convolve_weight_gradient(input, weight, gradient; options));
         let fast = || {
             let shape = convolution(&input.shape(), &weight.shape(), &options)?;
             let [input, gradient] = contiguous([&input, &gradient])?;
@@ -101,6 +106,7 @@ impl LayerOps for Flex {
     }
 
     fn convolve_bias_gradient(input: Tensor, bias: Tensor, gradient: Tensor) -> Tensor {
+        through_f32!(convolve_bias_gradient(input, bias, gradient));
         let fast = || {
             let [gradient] = contiguous([&gradient])?;
             let [batch, channels, rows, columns] = gradient.shape().dims();
@@ -120,6 +126,10 @@ impl LayerOps for Flex {
     }
 
     fn pool_by_maximum_with_indices(input: Tensor, window: Window) -> (Tensor, IntTensor<Self>) {
+        if let Some((low, [input])) = raised::<Self, 1>([&input]) {
+            let (output, indices) = Self::pool_by_maximum_with_indices(input, window);
+            return (Self::float_cast(output, low), indices);
+        }
         pool_by_maximum(&input, window).unwrap_or_else(|| window.maximum::<Self>(input))
     }
 
@@ -129,11 +139,16 @@ impl LayerOps for Flex {
         gradient: Tensor,
         window: Window,
     ) -> Tensor {
+        if let Some((low, [input, gradient])) = raised::<Self, 2>([&input, &gradient]) {
+            let gradient = Self::pool_by_maximum_gradient(input, indices, gradient, window);
+            return Self::float_cast(gradient, low);
+        }
         pool_by_maximum_gradient(&input, &indices, &gradient, window)
             .unwrap_or_else(|| window.maximum_gradient::<Self>(input, indices, gradient))
     }
 
     fn pool_by_mean(input: Tensor, window: Window, padded: bool) -> Tensor {
+        through_f32!(pool_by_mean(input; window, padded));
         let fast = || {
             let [input] = contiguous([&input])?;
             let shape = pooling(&input.shape(), window);
@@ -152,6 +167,7 @@ impl LayerOps for Flex {
         window: Window,
         padded: bool,
     ) -> Tensor {
+        through_f32!(pool_by_mean_gradient(input, gradient; window, padded));
         let fast = || {
             let [gradient] = contiguous([&gradient])?;
             let shape = pooling(&input.shape(), window);
@@ -166,6 +182,7 @@ impl LayerOps for Flex {
     }
 
     fn pool_to(input: Tensor, output: [usize; 2]) -> Tensor {
+        through_f32!(pool_to(input; output));
         let fast = || {
             let [input] = contiguous([&input])?;
             let [batch, channels, rows, columns] = input.shape().dims();
@@ -185,6 +202,7 @@ impl LayerOps for Flex {
     }
 
     fn pool_to_gradient(input: Tensor, gradient: Tensor) -> Tensor {
+        through_f32!(pool_to_gradient(input, gradient));
         let fast = || {
             let [gradient] = contiguous([&gradient])?;
             let [batch, channels, rows, columns] = input.shape().dims();
@@ -204,10 +222,12 @@ impl LayerOps for Flex {
     }
 
     fn multiply(left: Tensor, right: Tensor) -> Tensor {
+        through_f32!(multiply(left, right));
         multiply(&left, &right, None).unwrap_or_else(|| Self::float_matmul(left, right))
     }
 
     fn multiply_with_bias(left: Tensor, right: Tensor, bias: Tensor) -> Tensor {
+        through_f32!(multiply_with_bias(left, right, bias));
         multiply(&left, &right, Some(&bias)).unwrap_or_else(|| {
             let columns = bias.shape()[0];
             let bias = Self::float_reshape(bias, Shape::new([1, columns]));
@@ -216,6 +236,7 @@ impl LayerOps for Flex {
     }
 
     fn rectify(input: Tensor) -> Tensor {
+        through_f32!(rectify(input));
         let fast = || {
             let [input] = contiguous([&input])?;
             attempt(|| {
@@ -228,6 +249,7 @@ impl LayerOps for Flex {
     }
 
     fn rectify_gradient(output: Tensor, gradient: Tensor) -> Tensor {
+        through_f32!(rectify_gradient(output, gradient));
         let fast = || {
             let [output, gradient] = contiguous([&output, &gradient])?;
             attempt(|| {
@@ -240,6 +262,7 @@ impl LayerOps for Flex {
     }
 
     fn gaussian_unit(input: Tensor) -> Tensor {
+        through_f32!(gaussian_unit(input));
         let fast = || {
             let [input] = contiguous([&input])?;
             attempt(|| {
@@ -252,6 +275,7 @@ impl LayerOps for Flex {
     }
 
     fn gaussian_unit_gradient(input: Tensor, gradient: Tensor) -> Tensor {
+        through_f32!(gaussian_unit_gradient(input, gradient));
         let fast = || {
             let [input, gradient] = contiguous([&input, &gradient])?;
             attempt(|| {
@@ -264,6 +288,7 @@ impl LayerOps for Flex {
     }
 
     fn look_back(scores: Tensor, scale: f64) -> Tensor {
+        through_f32!(look_back(scores; scale));
         let fast = || {
             let [scores] = contiguous([&scores])?;
             let [batch, heads, length, _] = scores.shape().dims();
@@ -278,6 +303,7 @@ impl LayerOps for Flex {
     }
 
     fn look_back_gradient(shares: Tensor, gradient: Tensor, scale: f64) -> Tensor {
+        through_f32!(look_back_gradient(shares, gradient; scale));
         let fast = || {
             let [shares, gradient] = contiguous([&shares, &gradient])?;
             let [batch, heads, length, _] = shares.shape().dims();
@@ -308,11 +334,16 @@ impl LayerOps for Flex {
     }
 
     fn turn(input: Tensor, cosines: Tensor, sines: Tensor, back: bool) -> Tensor {
+        through_f32!(turn(input, cosines, sines; back));
         turn(&input, [&cosines, &sines], back)
             .unwrap_or_else(|| turned::<Self>(&input, &cosines, sines, back))
     }
 
     fn drop_out(input: Tensor, probability: f64) -> (Tensor, Tensor) {
+        if let Some((low, [input])) = raised::<Self, 1>([&input]) {
+            let (output, seed) = Self::drop_out(input, probability);
+            return (Self::float_cast(output, low), seed);
+        }
         let fast = || {
             let [input] = contiguous([&input])?;
             let seed = seed(&input);
@@ -329,6 +360,11 @@ impl LayerOps for Flex {
     }
 
     fn drop_out_gradient(gradient: Tensor, factors: Tensor, probability: f64) -> Tensor {
+        // The seed, or the factors, are f32.
+        if let Some((low, [gradient])) = raised::<Self, 1>([&gradient]) {
+            let gradient = Self::drop_out_gradient(gradient, factors, probability);
+            return Self::float_cast(gradient, low);
+        }
         let fast = || {
             // Else they are factors.
             let is_seed = factors.shape().num_dims() > gradient.shape().num_dims();

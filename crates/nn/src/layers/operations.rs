@@ -5,6 +5,7 @@ use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, IndexingUpdateOp, Scalar, Shape, Slice, TensorData};
 
+use super::half::in_f32;
 use super::rows;
 use super::window::Window;
 
@@ -146,7 +147,7 @@ pub(crate) trait LayerOps: Backend {
 
     /// The Gaussian error linear unit, the exact one.
     fn gaussian_unit(input: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::gelu(input)
+        in_f32::<Self, 1>([input], |[input]| Self::gelu(input))
     }
 
     /// The gradient of [`LayerOps::gaussian_unit`].
@@ -154,12 +155,14 @@ pub(crate) trait LayerOps: Backend {
         input: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        Self::gelu_backward(input, gradient)
+        in_f32::<Self, 2>([input, gradient], |[input, gradient]| {
+            Self::gelu_backward(input, gradient)
+        })
     }
 
     /// The softmax of `scale * scores`, `[B, heads, T, T]`, of which row `r` has the columns `0..=r`.
     fn look_back(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
-        looked_back::<Self>(scores, scale)
+        in_f32::<Self, 1>([scores], |[scores]| looked_back::<Self>(scores, scale))
     }
 
     /// The gradient of [`LayerOps::look_back`], from its output.
@@ -168,7 +171,9 @@ pub(crate) trait LayerOps: Backend {
         gradient: FloatTensor<Self>,
         scale: f64,
     ) -> FloatTensor<Self> {
-        looked_back_gradient::<Self>(shares, gradient, scale)
+        in_f32::<Self, 2>([shares, gradient], |[shares, gradient]| {
+            looked_back_gradient::<Self>(shares, gradient, scale)
+        })
     }
 
     /// The mean over the rows of `[rows, classes]` of how unlikely each one's target is, `[1]`; then what
@@ -198,7 +203,9 @@ pub(crate) trait LayerOps: Backend {
         sines: FloatTensor<Self>,
         back: bool,
     ) -> FloatTensor<Self> {
-        turned::<Self>(&input, &cosines, sines, back)
+        in_f32::<Self, 3>([input, cosines, sines], |[input, cosines, sines]| {
+            turned::<Self>(&input, &cosines, sines, back)
+        })
     }
 
     /// Zeros in the place of a share of all values, and the others multiplied so that the mean stays;

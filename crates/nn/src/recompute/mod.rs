@@ -27,6 +27,8 @@ use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
 
+use crate::precision::{compute_in, compute_type};
+
 use self::graph::{device_of, leaf, marker, untracked};
 use self::operations::{GradientSlot, Recomputation, RecomputeOps};
 use self::parameters::{Observed, Used, with_leaves};
@@ -153,6 +155,8 @@ where
         return output;
     };
 
+    // The backward pass may come when this thread multiplies in another type again.
+    let compute = compute_type();
     let mut slots = Vec::new();
     let mut emit = |tensor: DispatchTensor, marker: DispatchTensor| {
         let slot = GradientSlot::default();
@@ -170,7 +174,7 @@ where
         draws,
         run: segment,
     };
-    let recomputation = Recomputation::new(move || segment.differentiate());
+    let recomputation = Recomputation::new(move || compute_in(compute, || segment.differentiate()));
     let marker = <Dispatch as RecomputeOps>::segment(marker, recomputation);
     let output = output.map_floats(&mut |tensor| emit(tensor, marker.clone()));
     outputs.set(slots);

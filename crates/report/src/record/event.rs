@@ -24,6 +24,8 @@ pub enum EventKind {
     Divergence,
     /// A fault on purpose.
     Fault,
+    /// A step was not made, because gradients were too large for half precision.
+    Skip,
     /// A rank ended with an error.
     Failure,
     /// The training stopped before its end.
@@ -35,7 +37,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds, in the order in which tables name them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Start,
         Self::Resume,
         Self::Checkpoint,
@@ -45,6 +47,7 @@ impl EventKind {
         Self::Stall,
         Self::Divergence,
         Self::Fault,
+        Self::Skip,
         Self::Failure,
         Self::Stop,
         Self::Warning,
@@ -69,6 +72,7 @@ impl EventKind {
             Self::Stall => "stall",
             Self::Divergence => "divergence",
             Self::Fault => "fault",
+            Self::Skip => "skip",
             Self::Failure => "failure",
             Self::Stop => "stop",
             Self::Warning => "warning",
@@ -87,6 +91,7 @@ impl EventKind {
             Self::Stall => '■',
             Self::Divergence => '≠',
             Self::Fault => '⚡',
+            Self::Skip => '~',
             Self::Failure => '✖',
             Self::Stop => '▪',
             Self::Warning => '!',

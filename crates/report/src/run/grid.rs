@@ -37,15 +37,19 @@ impl RankTimes {
         let (places, apart) = self.places_of_columns();
         let count = places.last().map_or(0, |last| last + 1);
         let row = |band: &[(usize, usize)]| {
-            let mut row = vec![None; count];
+            let mut row = vec![(0.0, 0_u32); count];
             for (column, place) in self.columns.iter().zip(&places) {
                 let cells = band
                     .iter()
                     .filter_map(|(_, place)| column.cells.get(*place));
                 let means = cells.filter_map(|cell| cell.mean(quantity));
-                row[*place] = means.reduce(f64::max);
+                if let Some(slowest) = means.reduce(f64::max) {
+                    row[*place].0 += slowest;
+                    row[*place].1 += 1;
+                }
             }
-            row
+            let mean = |(sum, count): (f64, u32)| (count > 0).then(|| sum / f64::from(count));
+            row.into_iter().map(mean).collect::<Vec<Option<f64>>>()
         };
         let name = |band: &[(usize, usize)]| match band {
             [(rank, _)] => rank.to_string(),
@@ -62,29 +66,22 @@ impl RankTimes {
     }
 
     /// Where each column stands in a table, and how many of the columns one of the table stands for. Steps are recorded every
-    /// so often: what lies between is no gap. Where nobody recorded for longer than that, there is one.
+    /// so often, and some between: one of the table is as wide as nine of ten pauses are at most, so that what lies
+    /// between is no gap. Where nobody recorded for longer than that, there is one.
     fn places_of_columns(&self) -> (Vec<usize>, u64) {
-        let gaps = self
-            .columns
-            .windows(2)
-            .map(|pair| pair[1].index - pair[0].index);
-        let apart = gaps.min().unwrap_or(1);
+        let gaps = self.columns.windows(2);
+        let mut gaps: Vec<u64> = gaps.map(|pair| pair[1].index - pair[0].index).collect();
+        gaps.sort_unstable();
+        let most = gaps.len().saturating_sub(1) * 9 / 10;
+        let usual = gaps.get(most).copied().unwrap_or(1);
         let first = self.columns.first().map_or(0, |column| column.index);
-        let places = self
-            .columns
-            .iter()
-            .map(|column| (column.index - first) / apart);
-        let places: Vec<u64> = places.collect();
-        if places
-            .last()
-            .is_some_and(|last| *last >= 2 * MOST_COLUMNS as u64)
-        {
-            // Gaps would be all there is.
-            return ((0..self.columns.len()).collect(), apart);
-        }
-        (
-            places.into_iter().map(|place| place as usize).collect(),
-            apart,
-        )
+        let last = self.columns.last().map_or(0, |column| column.index);
+        // So many that there is room for them, whatever was recorded.
+        let apart = usual
+            .max((last - first).div_ceil(2 * MOST_COLUMNS as u64))
+            .max(1);
+        let places = self.columns.iter();
+        let places = places.map(|column| ((column.index - first) / apart) as usize);
+        (places.collect(), apart)
     }
 }

@@ -351,6 +351,25 @@ mod tests {
     }
 
     #[test]
+    fn steps_that_were_recorded_between_keep_their_place() {
+        let mut times = RankTimes::default();
+        // Each tenth step, and whatever step half a second after it was.
+        for step in (10..=500).step_by(10) {
+            times.push(&line(step, &[(0, 1.0, 0.0)]));
+            times.push(&line(step + 7 + step % 3, &[(0, 3.0, 0.0)]));
+        }
+        let grid = times.grid(Quantity::Step, 64);
+        let end = grid.from + grid.width * grid.values[0].len() as u64;
+        assert_eq!(grid.from, 10);
+        assert!((509..530).contains(&end), "{end}");
+        assert!(grid.values[0].iter().all(Option::is_some), "{grid:?}");
+        // What shares a piece is its mean.
+        let all: f64 = grid.values[0].iter().flatten().sum();
+        let mean = all / grid.values[0].len() as f64;
+        assert!((1.8..2.2).contains(&mean), "{mean}");
+    }
+
+    #[test]
     fn many_ranks_share_a_row_that_shows_the_slowest() {
         let mut times = RankTimes::default();
         let ranks: Vec<_> = (0..10)

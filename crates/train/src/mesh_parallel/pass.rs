@@ -5,9 +5,11 @@ use burn::prelude::*;
 use everburn_distributed::Synchronization;
 use everburn_nn::{Activation, AnyActivation};
 use everburn_pipeline::PipelinePass;
+use everburn_schedules::{Action, Span};
 
 use crate::error::TrainError;
 use crate::objective::Objective;
+use crate::rank_times::PassTimes;
 use crate::tally::{Report, Tally};
 
 /// What happens in a step outside of the stages.
@@ -63,4 +65,43 @@ pub(super) fn output_of<O: Objective<Output: Activation>>(
 ) -> O::Output {
     let output = output.into_any().downcast::<O::Output>();
     *output.expect("the blocks of the model end with the objective's output")
+}
+
+/// What a rank's passes took; between two of them it waits for other stages.
+pub(super) fn pass_times(spans: &[Span]) -> PassTimes {
+    let (mut times, mut ended) = (PassTimes::default(), 0.0);
+    for span in spans {
+        times.waited += (span.start - ended).max(0.0);
+        ended = span.end;
+        match span.action {
+            Action::Forward { .. } => times.forward += span.seconds(),
+            _ => times.backward += span.seconds(),
+        }
+    }
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_between_two_passes_is_waiting() {
+        let (micro_batch, stage) = (0, 0);
+        let spans = [
+            (Action::Forward { micro_batch, stage }, 0.5, 1.0),
+            (Action::Backward { micro_batch, stage }, 3.0, 4.5),
+        ];
+        let times = pass_times(&spans.map(|(action, start, end)| Span { action, start, end }));
+        let (forward, backward, waited) = (0.5, 1.5, 2.5);
+        assert_eq!(
+            times,
+            PassTimes {
+                forward,
+                backward,
+                waited
+            }
+        );
+        assert_eq!(pass_times(&[]), PassTimes::default());
+    }
 }

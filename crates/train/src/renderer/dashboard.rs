@@ -8,8 +8,11 @@ use burn_train::renderer::{
     MetricsRendererTraining,
 };
 use burn_train::{Interrupter, LearnerSummary};
+use everburn_monitor::{Purpose, Screen};
 
-/// burn-train's terminal dashboard.
+use crate::run_directory::RunDirectory;
+
+/// burn-train's terminal dashboard, and by the key `r` the ranks ([`everburn_monitor::Screen`]).
 ///
 /// The dashboard puts the terminal into raw mode, in which Ctrl-C is a key like any other, and it
 /// ignores that key. This renderer switches the signal keys on again, so that Ctrl-C reaches the
@@ -23,8 +26,10 @@ use burn_train::{Interrupter, LearnerSummary};
 /// dashboard.manual_close();
 /// ```
 pub struct Dashboard {
+    // Ends before the screen that it draws on.
     tui: TuiMetricsRendererWrapper,
     signals_restored: bool,
+    _screen: Option<Screen>,
 }
 
 impl Dashboard {
@@ -33,6 +38,24 @@ impl Dashboard {
         Self {
             tui: TuiMetricsRendererWrapper::new(interrupter, None),
             signals_restored: false,
+            _screen: None,
+        }
+    }
+
+    /// The same, which shares the terminal with the view of the ranks of `run`.
+    pub fn of_run(interrupter: Interrupter, run: Option<&RunDirectory>) -> Self {
+        let run = run.map(|run| run.path().to_path_buf());
+        match Screen::take_over(Purpose::Train { run }) {
+            // Its raw mode leaves the signal keys as they are.
+            Ok(screen) => Self {
+                signals_restored: true,
+                _screen: Some(screen),
+                ..Self::new(interrupter)
+            },
+            Err(error) => {
+                tracing::warn!("the ranks cannot be shown beside the dashboard: {error}");
+                Self::new(interrupter)
+            }
         }
     }
 

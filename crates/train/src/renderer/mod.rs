@@ -2,10 +2,12 @@
 
 mod dashboard;
 mod lines;
+mod replay;
 mod silent;
 
 pub use dashboard::Dashboard;
 pub use lines::Lines;
+pub use replay::Replay;
 pub use silent::Silent;
 
 use std::io::Write;
@@ -13,6 +15,8 @@ use std::io::Write;
 use burn_train::Interrupter;
 use burn_train::renderer::MetricsRenderer;
 use serde::{Deserialize, Serialize};
+
+use crate::run_directory::RunDirectory;
 
 /// How a rank shows its training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,11 +32,24 @@ pub enum Display {
 }
 
 impl Display {
-    pub(crate) fn renderer(self, interrupter: &Interrupter) -> Box<dyn MetricsRenderer> {
+    pub(crate) fn renderer(
+        self,
+        interrupter: &Interrupter,
+        run: Option<&RunDirectory>,
+    ) -> Box<dyn MetricsRenderer> {
         match self {
-            Self::Dashboard => Box::new(Dashboard::new(interrupter.clone())),
+            Self::Dashboard => Box::new(Dashboard::of_run(interrupter.clone(), run)),
             Self::Lines => Box::new(Lines::stdout()),
             Self::Silent => Box::new(Silent),
+        }
+    }
+
+    /// Shows a line before the training begins: the dashboard has not taken the terminal yet.
+    pub(crate) fn announce(self, text: &str) {
+        match self {
+            // Nobody is left to tell when standard output is closed; the training goes on.
+            Self::Lines | Self::Dashboard => drop(writeln!(std::io::stdout(), "{text}")),
+            Self::Silent => {}
         }
     }
 

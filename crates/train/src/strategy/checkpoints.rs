@@ -1,9 +1,12 @@
 //! When and what a training saves.
 
+use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Instant;
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::Ddp;
+use everburn_report::{Event, EventKind, Phase};
 
 use super::RankLoop;
 use crate::checkpoint::{CheckpointFolder, Progress};
@@ -19,9 +22,10 @@ where
     I: Send + Sync + Clone + 'static,
     B: Send + 'static,
 {
-    /// Whether a checkpoint is due within an epoch, after step `step`.
-    pub(super) fn saves_after(&self, step: usize) -> bool {
-        self.setup.config.checkpoint_every.is_due_after_step(step)
+    /// Whether a checkpoint is due within an epoch, after one of the steps `steps`.
+    pub(super) fn saves_after(&self, mut steps: RangeInclusive<usize>) -> bool {
+        let every = self.setup.config.checkpoint_every;
+        steps.any(|step| every.is_due_after_step(step))
     }
 
     /// Whether a checkpoint is due at the end of `epoch`.
@@ -43,7 +47,9 @@ where
         epoch: usize,
     ) -> Result<M, TrainError> {
         let model = ddp.synchronize_buffers(model)?;
+        ddp.settle()?;
         require_finite(&model, epoch, self.outcome.step)?;
+        self.make_states_equal(&model)?;
         self.save_checkpoint(&model)?;
         Ok(model)
     }
@@ -62,16 +68,35 @@ where
                 Some((over.gather(model.clone())?, optimizer))
             }
         };
+        let averaged = match &state.ema {
+            Some(ema) if ema.is_shared() => Some(ema.everywhere(model, &self.setup.group)?),
+            _ => None,
+        };
         if self.setup.checkpoints.is_none() {
             return Ok(());
         }
+        let progress = self.progress();
+        self.setup.live.enter(Phase::Saving);
         let snapshot = match whole {
-            None => state.snapshot(model, None, self.progress())?,
-            Some((model, optimizer)) => state.snapshot(&model, Some(optimizer), self.progress())?,
+            None => state.snapshot(model, None, averaged.as_ref(), progress)?,
+            Some((model, optimizer)) => {
+                state.snapshot(&model, Some(optimizer), averaged.as_ref(), progress)?
+            }
         };
         let held = start.elapsed();
+        let (run, step) = (self.setup.run.clone(), self.outcome.step as u64);
+        let written = move |path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let event = Event::new(EventKind::Checkpoint, format!("checkpoint {name}"));
+            if let Some(run) = run {
+                run.note(Event {
+                    step: Some(step),
+                    ..event
+                });
+            }
+        };
         let begun = match &mut self.setup.checkpoints {
-            Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint()),
+            Some(checkpoints) => checkpoints.write(|| snapshot.into_checkpoint(), written),
             None => Ok(()),
         };
         tracing::debug!(
@@ -120,6 +145,7 @@ where
             best: self.outcome.best,
             batches: self.outcome.batches,
             so_far: self.outcome.so_far,
+            loss_scaling: self.outcome.loss_scaling,
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }
     }

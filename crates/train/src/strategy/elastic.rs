@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::find_divergence;
+use everburn_report::{Event, EventKind, Phase};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
@@ -11,7 +12,7 @@ use super::records::Recent;
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 use crate::error::TrainError;
 use crate::regroup::Regroup;
-use crate::report::BestEpoch;
+use crate::report::{BestEpoch, OuterReport};
 use crate::tally::{Report, StepCost, Tally};
 use crate::training_state::{agree_on_newest, share};
 
@@ -56,6 +57,7 @@ struct Standing {
     samples: u64,
     cost: StepCost,
     test: Option<(Tally, f64)>,
+    outer: Option<OuterReport>,
     recent: Recent,
 }
 
@@ -85,10 +87,9 @@ where
         error.abort(&self.setup.group);
         // Errors count ranks as the group does, and the user as the job did at its start.
         let step = self.outcome.step;
-        tracing::warn!(
-            "after step {step}: {error}; its ranks were {:?}",
-            regroup.members()
-        );
+        let before = regroup.members();
+        tracing::warn!("after step {step}: {error}; its ranks were {before:?}");
+        self.setup.live.enter(Phase::Regrouping);
         self.interrupted = true;
         self.futile += 1;
         if self.futile > FUTILE {
@@ -113,6 +114,21 @@ where
         };
         let (rank, world_size) = (group.rank(), group.world_size());
         self.setup.group = group;
+        if rank == 0 {
+            let members = regroup.members();
+            let lost = before.iter().find(|member| !members.contains(member));
+            let kind = match error {
+                TrainError::SomebodyWaits => None,
+                _ if error.is_timeout() => Some(EventKind::Stall),
+                _ => Some(EventKind::Loss),
+            };
+            if let Some(kind) = kind {
+                self.note(Event {
+                    rank: lost.copied(),
+                    ..Event::new(kind, error.to_string())
+                });
+            }
+        }
         self.setup.train = self.setup.train.clone().on_rank(rank, world_size)?;
         let evaluated = [&mut self.setup.validation, &mut self.setup.test];
         for loader in evaluated.into_iter().flatten() {
@@ -126,9 +142,15 @@ where
         if std::mem::take(&mut self.interrupted) && self.is_first() {
             let ranks = self.members();
             let seconds = self.finished_at.elapsed().as_secs_f64();
-            tracing::warn!(
+            let text = format!(
                 "ranks {ranks:?} have made step {step}, {seconds:.2} s after the step before"
             );
+            tracing::warn!("{text}");
+            self.note(Event {
+                step: Some(step as u64),
+                ranks: Some(ranks),
+                ..Event::new(EventKind::Regroup, text)
+            });
         }
         self.finished_at = Instant::now();
     }
@@ -205,7 +227,7 @@ where
         let group = self.setup.group.clone();
         let found = match group.rank() == source {
             true => {
-                let checkpoint = self.setup.state.checkpoint(&model, None, self.progress());
+                let checkpoint = self.setup.state.checkpoint(&model, self.progress());
                 checkpoint.map_err(|error| error.to_string())
             }
             false => Ok(Checkpoint::default()),
@@ -218,6 +240,7 @@ where
             samples: self.outcome.samples,
             cost: self.outcome.cost,
             test: self.outcome.test,
+            outer: self.outcome.outer,
             recent: self.recent.clone(),
         };
         let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
@@ -227,6 +250,8 @@ where
             return Ok(model);
         }
         let model = self.restore(model, &checkpoint)?;
+        // Who gave its state still owes what its differences have lost.
+        self.setup.state.waiting.another_owes = true;
         let standing = serde_json::from_slice::<Standing>(&standing[source]).map_err(wrong)?;
         self.outcome.trained = standing.trained;
         self.outcome.best = standing.best;
@@ -234,6 +259,7 @@ where
         self.outcome.samples = standing.samples;
         self.outcome.cost = standing.cost;
         self.outcome.test = standing.test;
+        self.outcome.outer = standing.outer;
         self.recent = standing.recent;
         Ok(model)
     }
@@ -252,7 +278,7 @@ where
             if folder.places()?.contains(&place) {
                 return Ok(());
             }
-            let checkpoint = self.setup.state.checkpoint(model, None, progress)?;
+            let checkpoint = self.setup.state.checkpoint(model, progress)?;
             folder.save(&checkpoint).map(drop)
         });
         let step = self.outcome.step;

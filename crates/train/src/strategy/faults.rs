@@ -3,6 +3,7 @@
 use burn::module::{ModuleMapper, Param};
 use burn::prelude::*;
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use everburn_report::{Event, EventKind};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::RankLoop;
@@ -27,11 +28,15 @@ where
             }
             match fault {
                 Fault::Kill(rank) => {
-                    tracing::warn!("chaos: rank {rank} is killed at step {step}");
+                    self.announce(step, rank, &format!("rank {rank} is killed at step {step}"));
                     signal(Signal::KILL);
                 }
                 Fault::Stall(rank) => {
-                    tracing::warn!("chaos: rank {rank} is stopped at step {step}");
+                    self.announce(
+                        step,
+                        rank,
+                        &format!("rank {rank} is stopped at step {step}"),
+                    );
                     signal(Signal::STOP);
                 }
                 Fault::Slow(_, by) => std::thread::sleep(by),
@@ -40,13 +45,28 @@ where
                     let own = members[self.setup.group.rank()];
                     let peer = if own == one { other } else { one };
                     if let Some(peer) = members.iter().position(|member| *member == peer) {
-                        tracing::warn!("chaos: rank {one} loses rank {other} at step {step}");
+                        let text = format!("rank {one} loses rank {other} at step {step}");
+                        self.announce(step, own, &text);
                         self.setup.group.break_connection(peer);
                     }
+                }
+                Fault::Overflow(rank) => {
+                    let text = format!("gradients of rank {rank} overflow at step {step}");
+                    self.announce(step, rank, &text);
                 }
                 Fault::Corrupt(_) => {}
             }
         }
+    }
+
+    /// Says what is about to befall this rank; in `events.jsonl`, too, if it has the run directory.
+    fn announce(&self, step: usize, rank: usize, text: &str) {
+        tracing::warn!("chaos: {text}");
+        self.note(Event {
+            step: Some(step as u64),
+            rank: Some(rank),
+            ..Event::new(EventKind::Fault, format!("chaos: {text}"))
+        });
     }
 
     /// The model with a number changed, where that is asked for after step `step`.
@@ -55,11 +75,13 @@ where
         if !self.faults_at(step).iter().any(corrupts) {
             return model;
         }
-        tracing::warn!("chaos: a parameter changes after step {step}");
+        let own = self.members()[self.setup.group.rank()];
+        let text = format!("a parameter changes after step {step}");
+        self.announce(step, own, &text);
         model.map(&mut FirstNumber { done: false })
     }
 
-    fn faults_at(&self, step: usize) -> Vec<Fault> {
+    pub(super) fn faults_at(&self, step: usize) -> Vec<Fault> {
         let chaos = &self.setup.config.chaos;
         if chaos.is_none() || self.setup.begun_before {
             return Vec::new();

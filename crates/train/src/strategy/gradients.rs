@@ -1,11 +1,16 @@
 //! The gradients of a step, over all ranks.
 
+use std::time::Instant;
+
 use burn::optim::GradientsParams;
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use burn_train::{InferenceStep, LearnerModel, TrainOutput, TrainStep};
 use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
+use everburn_profile::Phase;
 
 use super::RankLoop;
+use super::unread::Found;
 use crate::error::TrainError;
+use crate::rank_times::PassTimes;
 use crate::tally::{Report, Tally};
 
 impl<M, I, B> RankLoop<M, I, B>
@@ -16,25 +21,38 @@ where
     I: Send + Sync + Clone + 'static,
     B: Send + 'static,
 {
-    /// The mean gradients over all ranks, and this rank's sums.
+    /// The mean gradients over all ranks, what this rank has found, and how long its passes took.
     pub(super) fn forward_and_backward(
         &self,
         model: &M,
         share: ShareOfBatch<B>,
         ddp: &Ddp,
-    ) -> Result<(SyncedGradients, Tally), TrainError> {
+    ) -> Result<(SyncedGradients, Found<<M as TrainStep>::Output>, PassTimes), TrainError> {
         if let Some(over) = &self.setup.over {
-            return over.step(model, share, ddp);
+            self.profile(Phase::Forward);
+            let began = Instant::now();
+            let (synced, sums, times) = over.step(model, share, ddp)?;
+            self.profile_parts(began, &times);
+            return Ok((synced, Found::Sums(sums), times));
         }
-        let mut local = Tally::default();
-        let mut tally = |item: &<M as TrainStep>::Output| -> Result<(), TrainError> {
-            let part = item.local();
-            local += part.map_err(|error| TrainError::Device(error.to_string()))?;
-            Ok(())
+        let mut local = match self.reads_late {
+            true => Found::Unread(Vec::new()),
+            false => Found::Sums(Tally::default()),
+        };
+        let mut times = PassTimes::default();
+        let mut pass = |model: &M, batch: B| -> Result<GradientsParams, TrainError> {
+            self.profile_pass(&mut times, |times| match &mut local {
+                Found::Sums(sums) => Ok(timed_pass(model, batch, times, sums)?.grads),
+                Found::Unread(outputs) => {
+                    let output = unread_pass(model, batch, times);
+                    outputs.push(output.item);
+                    Ok(output.grads)
+                }
+            })
         };
         let parts = share.micro_batches.len();
         let missing = share.rounds - parts;
-        let overlap = self.setup.config.overlap && self.setup.group.world_size() > 1;
+        let overlap = self.setup.config.overlap && ddp.exchanges_gradients();
         // All ranks go the same way, whose passes then exchange statistics in the same order.
         if share.rounds > 1 || overlap {
             let step = ddp.begin(share.samples)?;
@@ -44,7 +62,7 @@ where
                 } else {
                     step.watch(model, part.samples)
                 };
-                if let Err(error) = tally(&TrainStep::step(&watched, part.batch).item) {
+                if let Err(error) = pass(&watched, part.batch) {
                     step.give_up(&error.to_string());
                     return Err(error);
                 }
@@ -54,18 +72,24 @@ where
                 step.give_up(&error.to_string());
                 return Err(error);
             }
-            return Ok((step.finish(model)?, local));
+            self.profile(Phase::Exchange);
+            return Ok((step.finish(model)?, local, times));
         }
         let mut gradients = GradientsParams::new();
         for part in share.micro_batches {
-            let output = TrainStep::step(model, part.batch);
-            tally(&output.item)?;
-            gradients = output.grads;
+            gradients = match ddp.probe() {
+                None => pass(model, part.batch)?,
+                Some(probe) => {
+                    pass(&probe.watch(model), part.batch)?;
+                    probe.gradients(model)
+                }
+            };
         }
         let stand_in = || everburn_nn::without_samples(model.clone());
         self.take_part_without_samples(model, missing, stand_in)?;
+        self.profile(Phase::Exchange);
         let synced = ddp.sync_gradients(model, gradients, share.samples)?;
-        Ok((synced, local))
+        Ok((synced, local, times))
     }
 
     /// Answers the other ranks' layers that compute over all ranks, for as many micro-batches as
@@ -86,4 +110,52 @@ where
         }
         Ok(())
     }
+}
+
+/// A pass forward and backward whose sums stay on the device: how long the host took to ask for it.
+fn unread_pass<M, B>(
+    model: &M,
+    batch: B,
+    times: &mut PassTimes,
+) -> TrainOutput<<M as TrainStep>::Output>
+where
+    M: TrainStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+{
+    let start = Instant::now();
+    let output = TrainStep::step(model, batch);
+    let passed = start.elapsed().as_secs_f64();
+    let forward = output.item.forward_seconds().unwrap_or(0.0);
+    *times += PassTimes {
+        forward,
+        backward: (passed - forward).max(0.0),
+        waited: 0.0,
+    };
+    output
+}
+
+/// A pass forward and backward, whose sums and times are added to those before it.
+pub(super) fn timed_pass<M, B>(
+    model: &M,
+    batch: B,
+    times: &mut PassTimes,
+    sums: &mut Tally,
+) -> Result<TrainOutput<<M as TrainStep>::Output>, TrainError>
+where
+    M: TrainStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+{
+    let start = Instant::now();
+    let output = TrainStep::step(model, batch);
+    let part = output.item.local();
+    // What the device has yet to compute is waited for where the sums are read.
+    let passed = start.elapsed().as_secs_f64();
+    let forward = output.item.forward_seconds().unwrap_or(0.0);
+    *times += PassTimes {
+        forward,
+        backward: (passed - forward).max(0.0),
+        waited: 0.0,
+    };
+    *sums += part.map_err(|error| TrainError::Device(error.to_string()))?;
+    Ok(output)
 }

@@ -2,6 +2,7 @@
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::{Buffers, Ddp, Divergence};
+use everburn_report::{Event, EventKind};
 
 use super::RankLoop;
 use crate::divergence::OnDivergence;
@@ -25,12 +26,17 @@ where
         ddp: &Ddp,
         tally: Option<&Tally>,
     ) -> Result<M, TrainError> {
-        let Some(found) = ddp.find_divergence(&model)? else {
+        let found = match &self.setup.state.outer {
+            Some(outer) => outer.find_divergence(&model)?,
+            None => ddp.find_divergence(&model)?,
+        };
+        let Some(found) = found else {
             return Ok(model);
         };
         let model = self.mend(model, found)?;
         if let Some(tally) = tally {
-            self.hash(&model, self.outcome.step, tally)?;
+            let step = self.outcome.step;
+            self.hash(&model, step..=step, tally)?;
         }
         // A restored model has parameters of its own, which another `Ddp` has to know.
         self.kept = Some((model.clone(), Buffers::read(&model)?));
@@ -60,11 +66,18 @@ where
         if !has_it || self.is_first() {
             let members = self.members();
             let ranks = ranks.iter().map(|rank| members[*rank]).collect::<Vec<_>>();
-            tracing::warn!(
+            let text = format!(
                 "after step {step}, `{parameter}` of rank {ranks:?} differed from the other ranks'; it is \
                  given the state of rank {}",
                 members[source]
             );
+            tracing::warn!("{text}");
+            if self.is_first() {
+                self.note(Event {
+                    rank: ranks.first().copied(),
+                    ..Event::new(EventKind::Divergence, text)
+                });
+            }
         }
         self.share_from(model, source, has_it)
     }

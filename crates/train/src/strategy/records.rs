@@ -1,15 +1,21 @@
 //! What rank 0 records, and what another needs to record in its place.
 
+use std::ops::RangeInclusive;
+
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use everburn_report::{Event, EventKind, Live, Phase, RankStep};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
 use crate::checkpoint::{CheckpointFolder, Place};
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::error::TrainError;
-use crate::run_directory::{EpochsOver, MetricKind, MetricLine};
+use crate::live_file::LiveFile;
+use crate::record_files::RankLines;
+use crate::run_directory::{EpochsOver, MetricKind, MetricLine, RunDirectory};
 use crate::state_hashes::{HashesFile, StateHashes};
 use crate::tally::{Report, Tally};
+use crate::tensor_board::TensorBoard;
 
 /// What the newest step had to record, on every rank of a training that may lose its rank 0: that may be
 /// before it has written.
@@ -50,8 +56,13 @@ where
         let run = setup.run.as_ref().filter(|_| setup.group.rank() == 0);
         let Some(run) = run else {
             (setup.checkpoints, setup.metrics, setup.hashes) = (None, None, None);
+            (setup.ranks, setup.tensor_board) = (None, None);
+            setup.live.open(None);
             return Ok(());
         };
+        let run = run.clone();
+        self.open_for_onlookers(&run);
+        let setup = &mut self.setup;
         let step = self.outcome.step;
         let on_failure = setup.config.on_checkpoint_failure;
         let folder = CheckpointFolder::new(run.checkpoints(), setup.config.keep_checkpoints);
@@ -74,7 +85,9 @@ where
             Some(_) => Some(HashesFile::from(run.path(), step)?),
             None => None,
         };
-        let recorded = run.recorded_lines(step);
+        // Of a round of steps that ranks take by themselves, all come at once.
+        let earliest = self.recent.lines.iter().map(|line| line.step).min();
+        let recorded = run.recorded_lines(earliest.unwrap_or(step));
         let is_missing = |line: &&MetricLine| {
             let same = |other: &(MetricKind, usize)| *other == (line.kind, line.step);
             let is_over = over.is_none_or(|over| over.includes(line));
@@ -95,10 +108,84 @@ where
         Ok(())
     }
 
+    /// Opens what is recorded for people who look on, and for the report.
+    fn open_for_onlookers(&mut self, run: &RunDirectory) {
+        let (step, members) = (self.outcome.step, self.members());
+        let setup = &mut self.setup;
+        setup.ranks = Some(RankLines::open(run, step, setup.config.log_every));
+        let wanted = setup.config.tensorboard;
+        setup.tensor_board = wanted.then(|| TensorBoard::open(run, step)).flatten();
+        let samples = setup.train.sampler().samples_per_epoch();
+        if !setup.live.is_open() {
+            let live = Live {
+                phase: Phase::Starting,
+                epochs: setup.config.epochs as u64,
+                epoch: self.outcome.epoch as u64,
+                step: step as u64,
+                steps: Some(setup.config.total_steps(samples) as u64),
+                ..Live::default()
+            };
+            let file = LiveFile::start(run, live, setup.signs.clone());
+            setup.live.open(Some(file));
+        }
+        let ranks = members.len();
+        setup.live.members(members.clone());
+        let model = &setup.model_name;
+        let begun = match self.resumed_at {
+            Some(resumed) if resumed == step => {
+                let text = format!("{model} goes on after step {step}, on {ranks} ranks");
+                Event::new(EventKind::Resume, text)
+            }
+            _ if step == 0 && self.past.is_none() => {
+                let text = format!("{model} begins, on {ranks} ranks");
+                Event::new(EventKind::Start, text)
+            }
+            _ => return,
+        };
+        run.note(Event {
+            step: Some(step as u64),
+            ranks: Some(members),
+            ..begun
+        });
+    }
+
+    /// Notes an event, on a rank that has the run directory.
+    pub(super) fn note(&self, event: Event) {
+        if let Some(run) = &self.setup.run {
+            run.note(Event {
+                step: event.step.or(Some(self.outcome.step as u64)),
+                ..event
+            });
+        }
+    }
+
+    /// Writes what `step` was for each rank of the group, on rank 0.
+    pub(super) fn record_ranks(&mut self, step: usize, mut past: Vec<RankStep>) {
+        if self.setup.ranks.is_none() || past.is_empty() {
+            return;
+        }
+        let members = self.members();
+        for told in &mut past {
+            told.rank = members.get(told.rank).copied().unwrap_or(told.rank);
+        }
+        if let Some(lines) = &mut self.setup.ranks {
+            lines.write(step, past);
+        }
+    }
+
+    /// Whether the next step is one of those for which kernels are compiled and tuned: the first of a process on
+    /// a GPU.
+    pub(super) fn compiles(&self) -> bool {
+        self.outcome.cost.seconds == 0.0 && self.setup.device.memory_pool_usage().is_some()
+    }
+
     /// Writes a line on rank 0.
     pub(super) fn log(&mut self, line: &MetricLine) -> Result<(), TrainError> {
         if self.setup.regroup.is_some() {
             self.recent.lines.push(line.clone());
+        }
+        if let Some(tensor_board) = &mut self.setup.tensor_board {
+            tensor_board.write(line);
         }
         match &mut self.setup.metrics {
             Some(metrics) => metrics.write(line),
@@ -106,13 +193,24 @@ where
         }
     }
 
-    /// Writes the fingerprints of all that has been learnt, where that is asked for and due.
-    pub(super) fn hash(&mut self, model: &M, step: usize, tally: &Tally) -> Result<(), TrainError> {
-        let due = |every| step.is_multiple_of(every);
+    /// Writes the fingerprints of all that has been learnt by the last of `steps`, where that is asked for and
+    /// due in one of them.
+    pub(super) fn hash(
+        &mut self,
+        model: &M,
+        steps: RangeInclusive<usize>,
+        tally: &Tally,
+    ) -> Result<(), TrainError> {
+        let last = *steps.end();
+        let due = |every| {
+            steps
+                .into_iter()
+                .any(|step: usize| step.is_multiple_of(every))
+        };
         let wanted = self.setup.hashes.is_some() || self.setup.regroup.is_some();
         if wanted && self.setup.config.hash_every.is_some_and(due) {
             let optimizer = self.setup.state.optimizer_bytes()?;
-            let hashes = StateHashes::of(step, tally, model, optimizer)?;
+            let hashes = StateHashes::of(last, tally, model, optimizer)?;
             if let Some(file) = &mut self.setup.hashes {
                 file.write(&hashes)?;
             }

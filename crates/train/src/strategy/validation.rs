@@ -1,14 +1,17 @@
 //! What comes after the steps of an epoch, and after the last.
 
+use std::cell::RefCell;
 use std::time::Instant;
 
 use burn_train::{InferenceStep, LearnerEvent, LearnerModel, TrainStep, TrainingItem};
+use everburn_report::Phase;
 
 use super::{RankLoop, items};
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
 use crate::finite::{require_finite, require_finite_loss};
 use crate::outcome::stopped_by_user;
+use crate::predictions::Counts;
 use crate::report::BestEpoch;
 use crate::run_directory::{MetricKind, MetricLine};
 use crate::tally::{Report, StepCost};
@@ -25,6 +28,7 @@ where
         let Some(loader) = self.setup.validation.clone() else {
             return Ok(None);
         };
+        self.setup.live.enter(Phase::Validating);
         let total_items = loader.sampler().samples_per_epoch();
         self.event_valid(LearnerEvent::StartSplit {
             epoch_number: epoch,
@@ -35,9 +39,9 @@ where
         let (group, step) = (self.setup.group.clone(), self.outcome.step);
         let stop = (self.setup.stop.clone(), self.interrupter.clone());
         let stop_wanted = || stop.0.is_set() || stop.1.should_stop();
-        let model = model.valid();
+        let model = self.measured(model)?;
         let over = self.setup.over.clone();
-        let infer = |batch| infer(&model, over.as_deref(), batch);
+        let infer = |batch| infer(&model, over.as_deref(), batch, None);
         let evaluated = evaluate(infer, &loader, &group, stop_wanted, |batch| {
             if !is_first {
                 return Ok(());
@@ -117,6 +121,7 @@ where
                 require_finite(model, epoch, self.outcome.step)?;
             }
             if self.saves_at_the_end_of(epoch) {
+                self.make_states_equal(model)?;
                 self.save_checkpoint(model)?;
             }
         }
@@ -134,10 +139,18 @@ where
         }
         let start = Instant::now();
         let stop_wanted = || self.setup.stop.is_set();
-        let model = model.valid();
-        let infer = |batch| infer(&model, self.setup.over.as_deref(), batch);
+        let model = self.measured(model)?;
+        self.setup.live.enter(Phase::Testing);
+        let counts = RefCell::new(Counts::default());
+        let infer = |batch| infer(&model, self.setup.over.as_deref(), batch, Some(&counts));
         let group = &self.setup.group;
         let tally = evaluate(infer, &loader, group, stop_wanted, |_| Ok(()))?;
+        if tally.is_some() {
+            let confusion = counts
+                .into_inner()
+                .all_reduce(group, &self.setup.class_names)?;
+            self.outcome.confusion = confusion;
+        }
         self.outcome.test = tally.map(|tally| (tally, start.elapsed().as_secs_f64()));
         Ok(())
     }

@@ -2,9 +2,12 @@
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::{Buffers, Ddp, ShareOfBatch, SyncedGradients, VirtualRanks};
+use everburn_profile::Phase;
 
 use super::RankLoop;
+use super::gradients::timed_pass;
 use crate::error::TrainError;
+use crate::rank_times::PassTimes;
 use crate::seeds::mix;
 use crate::tally::{Report, Tally};
 use crate::virtual_sums::VirtualSums;
@@ -17,8 +20,8 @@ where
     I: Send + Sync + Clone + 'static,
     B: Send + 'static,
 {
-    /// The mean gradients over all virtual ranks, their sums on rank 0 (zeros on the others), and the
-    /// model with the mean of their running statistics.
+    /// The mean gradients over all virtual ranks, their sums on rank 0 (zeros on the others), how long this
+    /// rank's passes took, and the model with the mean of their running statistics.
     ///
     /// Each virtual rank starts from the same statistics and draws random numbers of its own.
     pub(super) fn step_of_virtual_ranks(
@@ -28,7 +31,7 @@ where
         ddp: &Ddp,
         ranks: VirtualRanks,
         number: usize,
-    ) -> Result<(SyncedGradients, Tally, M), TrainError> {
+    ) -> Result<(SyncedGradients, Tally, PassTimes, M), TrainError> {
         let before = Buffers::read(&model)?;
         let mut samples = vec![0; ranks.own().len()];
         for part in &share.micro_batches {
@@ -36,15 +39,17 @@ where
         }
         let step = ddp.begin_virtual(ranks, &samples, share.global_samples)?;
         let mut sums = VirtualSums::new(ranks, before.len());
-        let mut model = model;
+        let (mut model, mut times) = (model, PassTimes::default());
         for part in share.micro_batches {
             self.seed_virtual(number, ranks.own().start + part.index);
             let watched = step.watch_virtual(&model, part.index);
-            let item = TrainStep::step(&watched, part.batch).item;
-            let found = item.local().map_err(|e| TrainError::Device(e.to_string()));
-            let found = found.and_then(|tally| Ok((tally, Buffers::read(&model)?)));
-            let (tally, after) = match found {
-                Ok(found) => found,
+            let mut tally = Tally::default();
+            let found = self.profile_pass(&mut times, |times| {
+                timed_pass(&watched, part.batch, times, &mut tally)
+            });
+            let found = found.and_then(|_| Ok(Buffers::read(&model)?));
+            let after = match found {
+                Ok(after) => after,
                 Err(error) => {
                     step.give_up(&error.to_string());
                     return Err(error);
@@ -55,6 +60,7 @@ where
             sums.set(part.index, tally, weighted);
             model = before.write(model);
         }
+        self.profile(Phase::Exchange);
         let told = sums.tell(false, &self.setup.group);
         let synced = step.finish(&model)?;
         let (tally, statistics, _) = told.wait()?;
@@ -64,7 +70,7 @@ where
         } else {
             Tally::default()
         };
-        Ok((synced, tally, model))
+        Ok((synced, tally, times, model))
     }
 
     /// Random numbers (dropout) depend on seed, step and virtual rank.

@@ -1,7 +1,10 @@
 //! What ranks must agree on, and the test.
 
+use std::cell::RefCell;
+
 use burn::module::Module;
 use burn_train::InferenceStep;
+use everburn_report::ConfusionMatrix;
 
 use super::{Trainer, TrainingData};
 use crate::agreement::Agreement;
@@ -11,9 +14,12 @@ use crate::evaluation::{evaluate, infer};
 use crate::finite::require_finite_loss;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::outcome::LoopOutcome;
+use crate::predictions::Counts;
 use crate::run_directory::{MetricKind, MetricLine};
 use crate::tally::{Report, Tally};
+use crate::tensor_board::TensorBoard;
 use crate::training_state::agree_on_newest;
+use crate::weights::with_safetensors;
 
 impl Trainer {
     /// Evaluates `model` on the test samples, each counted once, over all ranks; `None` if a rank
@@ -32,7 +38,7 @@ impl Trainer {
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        self.evaluate_over(model, data, None)
+        self.evaluate_over(model, data, None, None)
     }
 
     pub(super) fn evaluate_over<M, I, B>(
@@ -40,6 +46,7 @@ impl Trainer {
         model: &M,
         data: &TrainingData<I, B>,
         over: Option<&dyn ModelOverRanks<M, B>>,
+        counts: Option<&RefCell<Counts>>,
     ) -> Result<Option<Tally>, TrainError>
     where
         M: Module + InferenceStep<Input = B>,
@@ -52,8 +59,10 @@ impl Trainer {
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
         let stop_wanted = || self.stop.is_set();
         let model = model.valid();
-        let infer = |batch| infer(&model, over, batch);
-        evaluate(infer, &loader, &self.group, stop_wanted, |_| Ok(()))
+        let infer = |batch| infer(&model, over, batch, counts);
+        everburn_nn::compute_in(self.config.precision.compute_type(), || {
+            evaluate(infer, &loader, &self.group, stop_wanted, |_| Ok(()))
+        })
     }
 
     pub(super) fn about_data<I, B>(&self, data: &TrainingData<I, B>) -> Agreement {
@@ -77,6 +86,7 @@ impl Trainer {
             Some(_) => about,
             None => about.and("resume", self.resume),
         };
+        let about = about.and("profile", self.recorder.is_some());
         about.and_config(&self.config)
     }
 
@@ -91,25 +101,48 @@ impl Trainer {
         agree_on_newest(&self.group, folder.as_ref())
     }
 
+    /// The model that is tested: the averaged one, where that is what was validated.
+    pub(super) fn measured<M: Module>(
+        &self,
+        model: &M,
+        outcome: &LoopOutcome,
+    ) -> Result<M, TrainError> {
+        match (self.config.ema, &outcome.averaged) {
+            (Some(ema), Some(averaged)) if ema.validate => {
+                let file = averaged.as_ref().clone();
+                with_safetensors(model.clone(), file).map_err(TrainError::BurnTrain)
+            }
+            _ => Ok(model.clone()),
+        }
+    }
+
+    /// What the test finds, and what was taken for what.
     pub(super) fn test<M, I, B>(
         &self,
         model: &M,
         data: &TrainingData<I, B>,
         over: Option<&dyn ModelOverRanks<M, B>>,
-    ) -> Result<Option<Tally>, TrainError>
+    ) -> Result<Option<(Tally, Option<ConfusionMatrix>)>, TrainError>
     where
         M: Module + InferenceStep<Input = B>,
         <M as InferenceStep>::Output: Report,
         I: Send + Sync + Clone + 'static,
         B: Send + 'static,
     {
-        self.evaluate_over(model, data, over)
+        let counts = RefCell::new(Counts::default());
+        let Some(tally) = self.evaluate_over(model, data, over, Some(&counts))? else {
+            return Ok(None);
+        };
+        let counts = counts.into_inner();
+        let confusion = counts.all_reduce(&self.group, &self.class_names)?;
+        Ok(Some((tally, confusion)))
     }
 
     pub(super) fn record_test(
         &self,
         tally: &Tally,
         seconds: f64,
+        confusion: Option<ConfusionMatrix>,
         outcome: &LoopOutcome,
     ) -> Result<(), TrainError> {
         require_finite_loss("test loss", tally.mean_loss(), outcome.epoch, outcome.step)?;
@@ -118,6 +151,17 @@ impl Trainer {
             line.cost.seconds = seconds;
             let mut metrics = run.metrics()?.on_failure(self.config.on_checkpoint_failure);
             metrics.write(&line)?;
+            if self.config.tensorboard
+                && let Some(mut tensor_board) = TensorBoard::open(run, outcome.step)
+            {
+                tensor_board.write(&line);
+            }
+            if let Some(confusion) = confusion {
+                run.write_confusion(&ConfusionMatrix {
+                    step: Some(outcome.step as u64),
+                    ..confusion
+                })?;
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use burn::data::dataset::Dataset;
 use burn::data::dataset::transform::PartialDataset;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    DistributedLoader, DistributedSampler, SamplerConfig, Tail, VirtualRanks,
+    DistributedLoader, DistributedSampler, Prefetch, SamplerConfig, Tail, VirtualRanks,
 };
 
 use super::{Trainer, TrainingData};
@@ -49,7 +49,8 @@ impl Trainer {
                 .activation_checkpointing
                 .autodiff(self.device.clone()),
         )
-        .in_micro_batches(self.config.accumulate);
+        .in_micro_batches(self.config.accumulate)
+        .prefetching(self.prefetch());
         let validation = (held_out > 0)
             .then(|| self.ordered_loader(part(all - held_out, all), data, readers))
             .transpose()?;
@@ -72,12 +73,13 @@ impl Trainer {
         };
         let sampler = self.sampler(config, readers)?;
         let device = self.device.clone();
-        Ok(DistributedLoader::new(
-            dataset,
-            data.batcher.clone(),
-            sampler,
-            device,
-        ))
+        let loader = DistributedLoader::new(dataset, data.batcher.clone(), sampler, device);
+        Ok(loader.prefetching(self.prefetch()))
+    }
+
+    pub(super) fn prefetch(&self) -> Prefetch {
+        let patience = self.group.timeout();
+        self.config.input.prefetch(&self.device, patience)
     }
 
     /// The sampler of this rank, or of its virtual ranks.

@@ -78,6 +78,7 @@ fn who_was_just_given_the_state_has_it_though_its_giver_is_lost_at_once() {
         folder: folder.path(),
         range: (1, 2),
         config: config(),
+        exchange: None,
     };
     let store = job.store.clone();
     // Rank 0 is alone in the second step, in which it waits for the newcomer.
@@ -145,6 +146,7 @@ fn lose_a_checkpoint(
         folder,
         range: (2, 2),
         config,
+        exchange: None,
     };
     let checkpoints = folder.join("checkpoints");
     std::thread::scope(|scope| {

@@ -2,7 +2,9 @@
 //!
 //! Ranks are threads here; with processes, which are killed and stopped, see `tests/tests/elastic.rs`.
 
+mod devices;
 mod lost;
+mod rounds;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -20,6 +22,7 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::watch::WatchOptions;
 use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
+use everburn_distributed::ConnectExchange;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_train::{
     Classifier, ElasticGroup, Regroup, RunDirectory, TrainError, Trainer, TrainingConfig,
@@ -141,6 +144,8 @@ struct Job<'a> {
     /// How many ranks must be there, and how many can.
     range: (usize, usize),
     config: TrainingConfig,
+    /// How the rank of a slot is connected for its gradients, if not by its group.
+    exchange: Option<&'a (dyn Fn(usize) -> Arc<dyn ConnectExchange> + Sync)>,
 }
 
 /// What a rank's groups are put into.
@@ -196,6 +201,7 @@ impl Job<'_> {
         let trainer = Trainer {
             run: Some(RunDirectory::create(self.folder)?),
             begun_before: incarnation > 1,
+            exchange: self.exchange.map(|exchange| exchange(slot)),
             ..Trainer::new(self.config.clone(), group.group())
         };
         let trainer = Trainer {
@@ -230,6 +236,7 @@ fn the_others_go_on_without_a_rank_that_fails_whichever_it_is() {
             folder: folder.path(),
             range: (2, 3),
             config: config(),
+            exchange: None,
         };
         let results = std::thread::scope(|scope| {
             let ranks = [0, 1, 2].map(|slot| {
@@ -265,6 +272,7 @@ fn a_rank_that_comes_back_learns_what_the_others_know() {
         folder: folder.path(),
         range: (2, 3),
         config: config(),
+        exchange: None,
     };
     // Rank 0 does not read on in the second epoch before the newcomer stands at the door.
     let wait = move |read: usize| {
@@ -311,6 +319,7 @@ fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
         folder: folder.path(),
         range: (3, 3),
         config: config(),
+        exchange: None,
     };
     let results = std::thread::scope(|scope| {
         let ranks = [0, 1, 2].map(|slot| {

@@ -111,6 +111,22 @@ pub(super) fn tc(arguments: &[&str]) -> Result<(), Failure> {
     output("tc", arguments).map(drop)
 }
 
+/// How many bytes `device` of a namespace has sent.
+pub(super) fn sent_bytes(namespace: &Netns, device: &str) -> Result<u64, Failure> {
+    let name = namespace.name();
+    let text = output(
+        "ip",
+        &["-n", name, "-s", "-json", "link", "show", "dev", device],
+    )?;
+    let sent = serde_json::from_str::<serde_json::Value>(&text).ok();
+    let sent = sent.and_then(|links| links[0]["stats64"]["tx"]["bytes"].as_u64());
+    sent.ok_or_else(|| {
+        Failure::new(format!(
+            "`ip` does not say what {device} of {name} has sent"
+        ))
+    })
+}
+
 fn output(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let mut command = Command::new(program);
     command

@@ -1,0 +1,223 @@
+//! `everburn bottleneck`, and what `train --profile` records.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use everburn::train::RunDirectory;
+use everburn_launch::RankEnvironment;
+use everburn_profile::{
+    Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
+    write_results,
+};
+use everburn_report::Environment;
+
+use crate::arguments::{Strategy, TrainArguments};
+use crate::config::RunConfig;
+use crate::error::CliError;
+use crate::logging::LogOutput;
+use crate::train;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BottleneckArguments {
+    /// Train nothing, and look at what `train --profile` has recorded in this run; given again, at what its ranks on
+    /// other machines have.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["model", "config", "run_dir"])]
+    pub(crate) of: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) train: TrainArguments,
+}
+
+/// Trains with a profile and says where the time went.
+pub(crate) fn run(arguments: &BottleneckArguments, log: &LogOutput) -> Result<ExitCode, CliError> {
+    if let [run, elsewhere @ ..] = arguments.of.as_slice() {
+        print(run, &results(run, elsewhere)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut training = arguments.train.clone();
+    training.profile = true;
+    // What is said at the end would be lost below a dashboard's last picture.
+    training.ranks.no_dashboard = true;
+    if training.list || training.plan || training.input.warmup {
+        return Err(CliError::usage_with_help(
+            "`bottleneck` looks at a training, and --list, --plan and --warmup train nothing",
+            "leave them out, or use `train`",
+        ));
+    }
+    let config = RunConfig::resolve(&training, None)?;
+    let claimed = match &training.run_dir {
+        Some(_) => None,
+        None => Some(train::claim_first_free(&config.model)?),
+    };
+    if claimed.is_some() {
+        training.run_dir.clone_from(&claimed);
+    }
+    let trained = train::run(&training, None, log);
+    if let (Some(claimed), Err(_)) = (&claimed, &trained) {
+        // Removes it only where nothing has been written into it.
+        let _ = std::fs::remove_dir(claimed);
+    }
+    let code = trained?;
+    let run = training.run_dir.unwrap_or_default();
+    if code != ExitCode::SUCCESS && !run.join(FOLDER).exists() {
+        return Ok(code);
+    }
+    print(&run, &results(&run, &[])?);
+    Ok(code)
+}
+
+fn results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, CliError> {
+    Ok(write_results(run, elsewhere)?)
+}
+
+fn print(run: &Path, results: &Results) {
+    let analysis = &results.analysis;
+    say!("\nbottleneck of {}\n", run.display());
+    for line in environment(run, analysis) {
+        say!("  {line}");
+    }
+    say!("\n{}", Summary(analysis));
+    say!("findings, what wins most first");
+    for (number, finding) in results.findings.iter().enumerate() {
+        say!("{:>3}. {finding}", number + 1);
+    }
+    say!(
+        "\n  {}: all ranks on one clock, for https://ui.perfetto.dev",
+        results.trace.display()
+    );
+    if let Some(flame) = &results.flame_graph {
+        say!("  {}: what the CPU did, for any browser", flame.display());
+    }
+    say!("  {}: all numbers", results.numbers.display());
+}
+
+/// Where the run was made, and how.
+fn environment(run: &Path, analysis: &Analysis) -> Vec<String> {
+    let mut lines = Vec::new();
+    let text = std::fs::read_to_string(run.join("environment.json")).ok();
+    let known = text.and_then(|text| serde_json::from_str::<Environment>(&text).ok());
+    if let Some(known) = known {
+        let memory = known
+            .memory_bytes
+            .map(|bytes| format!("{} GiB of memory", bytes >> 30));
+        let cores = known.cores.map(|cores| format!("{cores} cores"));
+        let machine = [
+            known.host,
+            known.processor,
+            cores,
+            memory,
+            known.system,
+            known.kernel,
+        ];
+        lines.push(machine.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        lines.extend((!known.accelerators.is_empty()).then(|| known.accelerators.join(", ")));
+        let versions = known
+            .versions
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"));
+        lines.push(versions.collect::<Vec<_>>().join(", "));
+        let variables = known
+            .variables
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let variables = variables.collect::<Vec<_>>().join(" ");
+        lines.extend((!variables.is_empty()).then_some(variables));
+        lines.extend(known.command);
+    }
+    let facts = &analysis.ranks[0].facts;
+    let threads = match facts.threads {
+        1 => "1 thread".to_owned(),
+        threads => format!("{threads} threads"),
+    };
+    lines.push(format!(
+        "{} on {} ranks, each on {} with {threads}; a batch of {} over all ranks, {} threads of --workers",
+        facts.model, facts.world_size, facts.device, facts.batch_size, facts.workers
+    ));
+    lines
+}
+
+/// Refuses what no profile can be made of, before anything is started.
+pub(crate) fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<(), CliError> {
+    if arguments.profile
+        && config.ranks.strategy == Strategy::DataParallel
+        && config.ranks.ranks > 1
+    {
+        return Err(CliError::usage_with_help(
+            "--profile and --strategy data-parallel do not go together: the threads of one process cannot be told apart \
+             where allocations and CPU time are counted",
+            "profile with --strategy ddp, where each rank is a process",
+        ));
+    }
+    if arguments.profile && config.ranks.elastic.is_some() {
+        return Err(CliError::usage_with_help(
+            "--profile and --elastic do not go together: a rank that is lost takes its recording with it",
+            "profile without --elastic",
+        ));
+    }
+    Ok(())
+}
+
+/// The recorder of this process's rank, if it is to have one.
+pub(crate) fn recorder(
+    config: &RunConfig,
+    arguments: &TrainArguments,
+    environment: Option<&RankEnvironment>,
+) -> Result<Option<Recorder>, CliError> {
+    if !arguments.profile {
+        return Ok(None);
+    }
+    if let Some(environment) = environment
+        && environment.rank > 0
+        && arguments.run_dir.is_none()
+    {
+        return Err(CliError::usage_with_help(
+            format!(
+                "rank {} does not know where to put its recording",
+                environment.rank
+            ),
+            "give all ranks the same --run-dir",
+        ));
+    }
+    let names = &config.ranks.devices;
+    let local_rank = environment.map_or(0, |environment| environment.local_rank);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let recorder = Recorder::new(Facts {
+        host: host.map(|host| host.trim().to_owned()),
+        device: names[local_rank % names.len()].clone(),
+        threads: rayon::current_num_threads(),
+        cores: std::thread::available_parallelism().map_or(0, usize::from),
+        ..Facts::default()
+    });
+    CountingAllocator::count(true);
+    Ok(Some(match Sampler::start() {
+        Ok(sampler) => recorder.sampling(sampler),
+        Err(error) => {
+            tracing::warn!("the profile is without samples of the CPU: {error}");
+            recorder
+        }
+    }))
+}
+
+/// Writes what a rank has recorded into the folder of its run.
+pub(crate) fn write(
+    recorder: Option<&Recorder>,
+    run: Option<&RunDirectory>,
+    arguments: &TrainArguments,
+) -> Result<(), CliError> {
+    let Some(recorder) = recorder else {
+        return Ok(());
+    };
+    CountingAllocator::count(false);
+    let folder = run.map(RunDirectory::path).or(arguments.run_dir.as_deref());
+    if let Some(folder) = folder {
+        recorder.finish().write(&folder.join(FOLDER))?;
+    }
+    Ok(())
+}
+
+impl From<ProfileError> for CliError {
+    fn from(error: ProfileError) -> Self {
+        Self::usage(error.to_string())
+    }
+}

@@ -1,0 +1,99 @@
+//! What a check has run on, and with what.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use everburn::nccl::{Library, Places};
+use serde::{Deserialize, Serialize};
+
+use super::child;
+
+/// How long a Python may take to say where its packages are.
+const ASKED_FOR: Duration = Duration::from_secs(20);
+
+/// Versions and hardware, as far as they can be had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Machine {
+    pub(super) everburn: String,
+    pub(super) burn: String,
+    /// How kernels are compiled.
+    pub(super) features: String,
+    /// GPUs, their memory, driver, CUDA and NCCL; or why there are none.
+    pub(super) gpus: String,
+    pub(super) processor: String,
+    /// PyTorch's versions, as it tells them; absent where it was not asked.
+    pub(super) pytorch: Option<String>,
+    /// Seconds since 1970.
+    pub(super) time: u64,
+}
+
+impl Machine {
+    pub(super) fn here() -> Self {
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let versions = everburn::train::Versions::default();
+        Self {
+            everburn: versions.everburn,
+            burn: versions.burn,
+            features: features().to_string(),
+            gpus: match everburn::nccl::gpus() {
+                Ok(inventory) => inventory.to_string(),
+                Err(error) => error.to_string(),
+            },
+            processor: processor(),
+            pytorch: None,
+            time: time.map_or(0, |since| since.as_secs()),
+        }
+    }
+}
+
+/// Where NCCL is, if it is not found by itself but in the packages of `python`; or why there is none.
+pub(super) fn find_nccl(python: Option<&str>) -> Result<Option<PathBuf>, String> {
+    let missing = match Library::load() {
+        Ok(_) => return Ok(None),
+        Err(error) => error.to_string(),
+    };
+    let file = python.and_then(nccl_of).ok_or(missing)?;
+    let places = Places {
+        named: Some(file.clone()),
+        ..Places::default()
+    };
+    match Library::load_from(&places) {
+        Ok(_) => Ok(Some(file)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// NCCL's file among the packages of `python`.
+fn nccl_of(python: &str) -> Option<PathBuf> {
+    let mut command = Command::new(python);
+    let program = "import nvidia.nccl as nccl; print(list(nccl.__path__)[0])";
+    command.args(["-c", program]);
+    let nowhere = Path::new("/dev/null");
+    let ended = child::run(command, ASKED_FOR, nowhere, |_| {}).ok()?;
+    let folder = ended.lines.last().filter(|_| ended.failure().is_none())?;
+    let file = Path::new(folder).join("lib/libnccl.so.2");
+    file.is_file().then_some(file)
+}
+
+fn features() -> &'static str {
+    if cfg!(feature = "cuda-cpp") {
+        "cuda-cpp"
+    } else if cfg!(feature = "cuda") {
+        "cuda"
+    } else {
+        "no cuda"
+    }
+}
+
+/// `Intel(R) Xeon(R) ... (16 threads)`
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| value.trim().to_string())
+    });
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let name = name.unwrap_or_else(|| "unknown processor".to_string());
+    format!("{name} ({threads} threads)")
+}

@@ -1,0 +1,387 @@
+//! What a check does, in order: what tells most comes first, since time may be up at any moment.
+
+use std::time::Duration;
+
+use super::models::CheckedModel;
+use super::record::{Benchmark, Check, Goal, Measured, Side, State};
+use super::throughput::Benchmarked;
+use super::{GpuCheckArguments, Section};
+
+/// What part of a step NCCL may take where there is nobody to speak to.
+const NCCL_LIMIT: f64 = 0.03;
+
+/// The same kernels on the same numbers: sums by atomic additions may come in another order.
+const REPLAY_LIMIT: f64 = 1e-5;
+
+/// How many steps two trainings are compared over.
+pub(super) const STEPS: usize = 50;
+
+/// The same where it is to be quick.
+const QUICK_STEPS: usize = 4;
+
+/// Losses that are relatively further apart are wrong.
+const LOSS_LIMIT: f64 = 1e-3;
+
+/// So are outputs and gradients, as a part of a tensor's largest number: single precision sums thousands of
+/// products in another order, and tensor cores may round their factors to ten bits.
+const NUMBER_LIMIT: f64 = 5e-3;
+
+/// Something to do, and the rows that it fills.
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    pub(super) section: Section,
+    pub(super) work: Work,
+    /// How long it may take.
+    pub(super) limit: Duration,
+    /// What it leaves of the whole check's time for what comes later and is worth more.
+    pub(super) leaves: Duration,
+    /// Why it is not done here.
+    pub(super) skipped: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Work {
+    /// A forward and a backward pass: two rows.
+    Numbers(CheckedModel),
+    /// Some steps on the device and on the processor.
+    Losses(CheckedModel),
+    /// `everburn train` with these flags, against the same on one rank.
+    Ranks { name: String, flags: Vec<String> },
+    /// What NCCL takes of a step on one rank.
+    NcclCost,
+    /// A pass that the GPU records and replays.
+    Replay,
+    /// A benchmark of ours.
+    Throughput {
+        name: String,
+        what: Benchmarked,
+        batch: usize,
+    },
+    /// All benchmarks by PyTorch.
+    Peers,
+}
+
+impl Work {
+    /// The names of its rows among the checks.
+    pub(super) fn checks(&self) -> Vec<(String, f64)> {
+        match self {
+            Self::Numbers(model) => ["forward", "backward"]
+                .map(|pass| (format!("{pass} pass of {}", model.name()), NUMBER_LIMIT))
+                .to_vec(),
+            Self::Losses(model) => vec![(format!("steps of {}", model.name()), LOSS_LIMIT)],
+            Self::Ranks { name, .. } => vec![(name.clone(), LOSS_LIMIT)],
+            Self::NcclCost => vec![("NCCL's part of a step on 1 rank".to_string(), NCCL_LIMIT)],
+            Self::Replay => vec![(
+                "a recorded pass of mnist, replayed".to_string(),
+                REPLAY_LIMIT,
+            )],
+            Self::Throughput { .. } | Self::Peers => Vec::new(),
+        }
+    }
+}
+
+/// What a machine has.
+#[derive(Debug, Clone)]
+pub(super) struct Equipment {
+    pub(super) gpus: usize,
+    /// Why there is no NCCL, if there is none.
+    pub(super) without_nccl: Option<String>,
+    /// A Python whose PyTorch may be measured.
+    pub(super) python: bool,
+}
+
+/// What is kept for PyTorch's side, where it is measured: without it there is nothing to compare with.
+const FOR_PEERS: Duration = Duration::from_secs(150);
+
+/// What there is to do on a machine with this equipment.
+pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Equipment) -> Vec<Task> {
+    let wanted =
+        |section: &Section| arguments.sections.is_empty() || arguments.sections.contains(section);
+    let mut tasks = Vec::new();
+    let peers_wanted = wanted(&Section::Peers) && has.python && arguments.task_limit.is_none();
+    let mut add = |section: Section, seconds: u64, work: Work, skipped: Option<String>| {
+        if wanted(&section) {
+            let limit = arguments.task_limit.unwrap_or(seconds);
+            tasks.push(Task {
+                section,
+                work,
+                limit: Duration::from_secs(limit),
+                leaves: Duration::ZERO,
+                skipped,
+            });
+        }
+    };
+    for model in CheckedModel::ALL {
+        add(Section::Numbers, 90, Work::Numbers(model), None);
+    }
+    for model in CheckedModel::ALL {
+        add(Section::Training, 90, Work::Losses(model), None);
+    }
+    for (name, flags, skipped) in ranks(arguments, has) {
+        let flags = flags.iter().map(ToString::to_string).collect();
+        add(Section::Ranks, 60, Work::Ranks { name, flags }, skipped);
+    }
+    let throughput = |(what, batch, name)| Work::Throughput { name, what, batch };
+    let (with_goals, others) = benchmarks();
+    for benchmark in with_goals {
+        add(Section::Throughput, 120, throughput(benchmark), None);
+    }
+    let no_nccl = no_nccl(arguments, has);
+    add(Section::Throughput, 90, Work::NcclCost, no_nccl);
+    add(Section::Peers, 200, Work::Peers, None);
+    for benchmark in others {
+        add(Section::Throughput, 90, throughput(benchmark), None);
+    }
+    let no_graphs = (!arguments.device.starts_with("cuda"))
+        .then(|| format!("GPUs record what they do, and this is {}", arguments.device));
+    add(Section::Throughput, 30, Work::Replay, no_graphs);
+    let peers = tasks.iter().position(|task| task.work == Work::Peers);
+    if let (Some(peers), true) = (peers, peers_wanted) {
+        for task in &mut tasks[..peers] {
+            task.leaves = FOR_PEERS;
+        }
+    }
+    tasks
+}
+
+/// Trainings on several ranks, each with its name, its flags, and why it cannot be had here.
+fn ranks(
+    arguments: &GpuCheckArguments,
+    has: &Equipment,
+) -> Vec<(String, Vec<String>, Option<String>)> {
+    let device = &arguments.device;
+    let on = |count: usize| vec![device.as_str(); count].join(",");
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_string)
+            .collect::<Vec<_>>()
+    };
+    let no_nccl = no_nccl(arguments, has);
+    let gpus = has.gpus;
+    let one_gpu = (gpus < 2).then(|| "there is one GPU".to_string());
+    let several = gpus.max(2);
+    let mut all = vec![
+        (
+            "NCCL, 1 rank".to_string(),
+            words(&format!("--ranks 1 --devices {device} --backend nccl")),
+            no_nccl.clone(),
+        ),
+        (
+            format!("NCCL, {several} ranks on {several} GPUs"),
+            words(&format!("--gpus {several} --backend nccl")),
+            no_nccl.or(one_gpu),
+        ),
+    ];
+    for count in [2, 4] {
+        all.push((
+            format!("host backend, {count} ranks on one device"),
+            words(&format!(
+                "--ranks {count} --devices {} --backend host",
+                on(count)
+            )),
+            None,
+        ));
+    }
+    all.push((
+        "model-parallel, 2 parts on one device".to_string(),
+        words(&format!("--strategy model-parallel --devices {}", on(2))),
+        None,
+    ));
+    all.push((
+        "pipeline, 2 ranks on one device".to_string(),
+        words(&format!("--ranks 2 --pipeline 2 --devices {}", on(2))),
+        None,
+    ));
+    all
+}
+
+/// Why NCCL cannot be tried.
+fn no_nccl(arguments: &GpuCheckArguments, has: &Equipment) -> Option<String> {
+    let device = &arguments.device;
+    let is_gpu = device.starts_with("cuda");
+    let no_gpu = (!is_gpu).then(|| format!("NCCL is for GPUs, and this is {device}"));
+    no_gpu.or_else(|| has.without_nccl.clone())
+}
+
+/// The row of half precision.
+pub(super) const HALF: &str = "gpt2-124m, 8 x 1024, bf16";
+
+/// What is measured, with how many samples a step and under which name: what there are goals for, or what explains
+/// them; then the rest.
+#[allow(clippy::type_complexity, reason = "two lists of the same")]
+fn benchmarks() -> (
+    Vec<(Benchmarked, usize, String)>,
+    Vec<(Benchmarked, usize, String)>,
+) {
+    let mnist = [64, 512, 4096].map(|batch| {
+        let name = format!("mnist, batch {batch}");
+        (Benchmarked::Mnist, batch, name)
+    });
+    let gpt = "gpt2-124m, 8 x 1024, f32".to_string();
+    let resnet = "resnet50, batch 64, 224 x 224".to_string();
+    let mut with_goals = mnist.to_vec();
+    with_goals.push((Benchmarked::Gpt2Bf16, 8, HALF.to_string()));
+    with_goals.push((Benchmarked::Gpt2, 8, gpt));
+    (with_goals, vec![(Benchmarked::Resnet50, 64, resnet)])
+}
+
+/// The rows of `tasks`, none of them reached.
+pub(super) fn rows(tasks: &[Task], python: Option<&str>) -> (Vec<Check>, Vec<Benchmark>) {
+    let mut checks = Vec::new();
+    let mut benchmarks = Vec::new();
+    let peers_asked = tasks.iter().any(|task| task.work == Work::Peers);
+    let peer = match (python, peers_asked) {
+        (_, false) => Measured::without(State::Skipped, "not asked for"),
+        (None, true) => Measured::without(State::Skipped, "no Python was named"),
+        (Some(_), true) => Measured::not_reached(),
+    };
+    for task in tasks {
+        for (name, limit) in task.work.checks() {
+            checks.push(Check {
+                section: task.section,
+                name,
+                state: State::NotReached,
+                value: None,
+                limit,
+                note: String::new(),
+                seconds: 0.0,
+            });
+        }
+        let Work::Throughput { name, .. } = &task.work else {
+            continue;
+        };
+        let of_text = name.starts_with("gpt2");
+        benchmarks.push(Benchmark {
+            name: name.clone(),
+            unit: if of_text { "tokens" } else { "samples" }.to_string(),
+            everburn: Measured::not_reached(),
+            eager: peer.clone(),
+            compiled: peer.clone(),
+            goal: goal(name),
+        });
+    }
+    (checks, benchmarks)
+}
+
+/// What Everburn is to reach.
+fn goal(name: &str) -> Option<Goal> {
+    let (against, ratio) = match name {
+        HALF => (Side::Compiled, 0.8),
+        _ if name.starts_with("mnist") => (Side::Eager, 1.0),
+        _ => return None,
+    };
+    Some(Goal { against, ratio })
+}
+
+/// How many steps trainings are compared over.
+pub(super) fn steps(quick: bool) -> usize {
+    if quick { QUICK_STEPS } else { STEPS }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: GpuCheckArguments,
+    }
+
+    fn with_gpus(gpus: usize) -> Equipment {
+        Equipment {
+            gpus,
+            without_nccl: None,
+            python: true,
+        }
+    }
+
+    fn arguments(line: &str) -> GpuCheckArguments {
+        Line::parse_from(std::iter::once("gpu-check").chain(line.split_whitespace())).arguments
+    }
+
+    #[test]
+    fn the_parts_together_fit_into_a_call_of_ten_minutes_where_none_takes_all_it_may() {
+        let all = tasks(&arguments(""), &with_gpus(1));
+        let budget = arguments("").budget;
+        assert!(budget < 600, "{budget}");
+        let longest = all.iter().map(|task| task.limit.as_secs()).max().unwrap();
+        assert!(
+            longest * 2 < budget,
+            "one part must leave time for the others"
+        );
+    }
+
+    #[test]
+    fn each_row_has_a_name_of_its_own() {
+        let all = tasks(&arguments(""), &with_gpus(8));
+        let (checks, benchmarks) = rows(&all, Some("python3"));
+        let names: BTreeSet<_> = checks.iter().map(|check| &check.name).collect();
+        assert_eq!(names.len(), checks.len());
+        assert_eq!(checks.len(), 3 * 2 + 3 + 6 + 2);
+        assert_eq!(benchmarks.len(), 6);
+        assert!(checks.iter().all(|check| check.state == State::NotReached));
+    }
+
+    #[test]
+    fn what_a_machine_lacks_is_skipped_with_the_reason() {
+        let reason = |gpus, line: &str, part: &str| {
+            let all = tasks(&arguments(line), &with_gpus(gpus));
+            let mut found = all.into_iter().filter_map(|task| match task.work {
+                Work::Ranks { name, .. } if name.contains(part) => Some(task.skipped),
+                _ => None,
+            });
+            found.next().expect("there is such a task")
+        };
+        assert_eq!(reason(1, "", "NCCL, 1 rank"), None);
+        assert_eq!(reason(1, "", "on 2 GPUs").unwrap(), "there is one GPU");
+        assert_eq!(reason(4, "", "on 4 GPUs"), None);
+        let flex = reason(0, "--device flex", "NCCL, 1 rank").unwrap();
+        assert_eq!(flex, "NCCL is for GPUs, and this is flex");
+        assert_eq!(reason(0, "--device flex", "host backend"), None);
+    }
+
+    #[test]
+    fn without_nccl_its_rows_are_skipped_and_say_why() {
+        let has = Equipment {
+            without_nccl: Some("no NCCL: libnccl.so.2 is not there".to_string()),
+            ..with_gpus(2)
+        };
+        let all = tasks(&arguments(""), &has);
+        let skipped = all.iter().filter_map(|task| task.skipped.as_deref());
+        let skipped: Vec<_> = skipped.collect();
+        assert_eq!(skipped, ["no NCCL: libnccl.so.2 is not there"; 3]);
+    }
+
+    #[test]
+    fn what_comes_before_pytorchs_side_leaves_it_time() {
+        let leave = |python: bool, line: &str| {
+            let has = Equipment {
+                python,
+                ..with_gpus(1)
+            };
+            let all = tasks(&arguments(line), &has);
+            let leave = all.iter().filter(|task| task.leaves == FOR_PEERS);
+            let peers = all.iter().position(|task| task.work == Work::Peers);
+            (leave.count(), peers)
+        };
+        let (count, peers) = leave(true, "");
+        assert!(count > 10 && peers == Some(count));
+        assert_eq!(leave(false, "").0, 0);
+        assert_eq!(leave(true, "--sections numbers").0, 0);
+    }
+
+    #[test]
+    fn sections_can_be_chosen() {
+        let all = tasks(&arguments("--sections numbers,peers"), &with_gpus(1));
+        let sections: Vec<_> = all.iter().map(|task| task.section).collect();
+        assert_eq!(
+            sections,
+            [vec![Section::Numbers; 3], vec![Section::Peers]].concat()
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! `--backend`: by which way gradients travel.
+
+use std::sync::Arc;
+
+use everburn::burn::prelude::Device;
+use everburn::collectives::store::SharedStore;
+#[cfg(feature = "cuda")]
+use everburn::distributed::CudaMemory;
+use everburn::distributed::{
+    Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits,
+};
+use everburn::nccl::{Library, gpus};
+
+use crate::arguments::Strategy;
+use crate::config::RunConfig;
+use crate::devices::{DeviceName, gpus_of};
+use crate::error::CliError;
+
+/// What a run asks for that is done with gradients in host memory, if anything: the end of a sentence.
+fn keeps_to_host(config: &RunConfig) -> Option<String> {
+    let training = &config.training;
+    if training.virtual_ranks.is_some() {
+        return Some("--virtual-ranks adds gradients up in an order of its own".to_string());
+    }
+    if training.ddp.communication != CommunicationHookConfig::None {
+        let hook = training.ddp.communication;
+        return Some(format!("--communication-hook {hook} changes them there"));
+    }
+    if config.ranks.strategy == Strategy::ModelParallel {
+        return Some("a rank's model is on several devices".to_string());
+    }
+    None
+}
+
+/// Refuses what can never be, before any rank is started: the ranks find out the rest together.
+pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
+    let (ranks, wanted) = (&config.ranks, config.ranks.backend);
+    if matches!(wanted, GradientBackend::Auto | GradientBackend::Host) {
+        return Ok(());
+    }
+    let refuse = |what: String, help: &str| {
+        let message = format!("--backend {wanted} cannot be used: {what}");
+        Err(CliError::usage_with_help(message, help))
+    };
+    if let Some(reason) = keeps_to_host(config) {
+        return refuse(reason, "leave one of the two out");
+    }
+    for name in &ranks.devices {
+        if name.parse::<DeviceName>()? == DeviceName::Flex {
+            let what = "it is between GPUs, and --devices names flex".to_string();
+            return refuse(what, "give each rank a GPU, as --gpus N does");
+        }
+    }
+    let own = gpus_of(&ranks.devices)?.len();
+    if own < ranks.ranks {
+        let what = format!("{} ranks share {own} GPUs", ranks.ranks);
+        return refuse(
+            what,
+            "give each rank a GPU of its own, or use --backend auto",
+        );
+    }
+    let threads = ranks.strategy == Strategy::DataParallel;
+    if wanted == GradientBackend::Burn && !threads {
+        let what = "Burn's own all_reduce is between threads of one process".to_string();
+        return refuse(
+            what,
+            "use it with --strategy data-parallel, or use --backend nccl",
+        );
+    }
+    let found = match wanted {
+        GradientBackend::Burn => Library::is_found_by_cubecl(),
+        _ => Library::load().map(|_| ()),
+    };
+    if let Err(error) = found {
+        return refuse(error.to_string(), "--backend host does without");
+    }
+    Ok(())
+}
+
+/// How the rank on the device `name` is connected with the others, which meet at `store`; `None` on the
+/// processor, where gradients are in host memory. `all` are the devices of all ranks, where these are
+/// threads of one process.
+pub(crate) fn connector(
+    config: &RunConfig,
+    name: &str,
+    store: SharedStore,
+    all: &[Device],
+) -> Result<Option<Connector>, CliError> {
+    let DeviceName::Cuda(number) = name.parse()? else {
+        return Ok(None);
+    };
+    let library = Library::load().map(Arc::new);
+    let nccl = match &library {
+        Ok(library) => Ok(library.version().to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let abilities = Abilities {
+        gpu: identity(number),
+        nccl,
+        keeps_to_host: keeps_to_host(config),
+    };
+    let connector = Connector::new(config.ranks.backend, abilities, store);
+    let connector = connector.with_devices(all.to_vec());
+    Ok(Some(match &library {
+        Ok(library) => with_nccl(connector, library, number, waits(config)),
+        Err(_) => connector,
+    }))
+}
+
+/// Where a rank may be lost, the others go on from the newest whole step: a step must not count before its
+/// gradients have arrived.
+fn waits(config: &RunConfig) -> Waits {
+    match config.ranks.elastic {
+        Some(_) => Waits::Host,
+        None => Waits::Device,
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn with_nccl(
+    connector: Connector,
+    library: &Arc<Library>,
+    device: usize,
+    waits: Waits,
+) -> Connector {
+    connector.with_nccl(library, device, Arc::new(CudaMemory), waits)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn with_nccl(connector: Connector, _: &Arc<Library>, _: usize, _: Waits) -> Connector {
+    connector
+}
+
+/// What tells the GPU from all others in the world.
+fn identity(number: usize) -> Option<String> {
+    let found = gpus().ok()?;
+    found.gpus.get(number).map(|gpu| gpu.uuid.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RanksConfig;
+
+    fn config(devices: &[&str], backend: GradientBackend) -> RunConfig {
+        RunConfig {
+            ranks: RanksConfig {
+                ranks: devices.len(),
+                devices: devices.iter().map(ToString::to_string).collect(),
+                backend,
+                ..RanksConfig::default()
+            },
+            ..RunConfig::default()
+        }
+    }
+
+    fn refused(config: &RunConfig) -> String {
+        check(config).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_can_never_be_is_refused_before_a_rank_is_started() {
+        use GradientBackend::{Auto, Burn, Host, Nccl};
+        check(&config(&["flex", "flex"], Auto)).unwrap();
+        check(&config(&["cuda:0", "cuda:0"], Host)).unwrap();
+        let text = refused(&config(&["cuda:0", "flex"], Nccl));
+        assert!(text.contains("--devices names flex"), "{text}");
+        let text = refused(&config(&["cuda:0", "cuda:0"], Nccl));
+        assert!(text.contains("2 ranks share 1 GPUs"), "{text}");
+        let text = refused(&config(&["cuda:0", "cuda:1"], Burn));
+        assert!(text.contains("between threads of one process"), "{text}");
+        let mut hooked = config(&["cuda:0", "cuda:1"], Nccl);
+        hooked.training.ddp.communication = CommunicationHookConfig::Fp16;
+        let text = refused(&hooked);
+        assert!(
+            text.contains("--communication-hook fp16 changes them"),
+            "{text}"
+        );
+        let mut exact = config(&["cuda:0", "cuda:1"], Nccl);
+        exact.training.virtual_ranks = Some(4);
+        assert!(refused(&exact).contains("--virtual-ranks"));
+    }
+
+    #[test]
+    fn a_rank_on_the_processor_needs_no_way_of_its_own() {
+        let store: SharedStore = Arc::new(everburn::collectives::store::HashStore::new());
+        let config = config(&["flex"], GradientBackend::Auto);
+        assert!(connector(&config, "flex", store, &[]).unwrap().is_none());
+    }
+}

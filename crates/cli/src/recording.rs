@@ -1,0 +1,130 @@
+//! What the command records of a run besides what the training does: where it was made, how it ended, its report.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use everburn::collectives::watch::{HangReport, Watch};
+use everburn::train::{ElasticGroup, RunDirectory, Signs};
+use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
+use everburn_report::{CompareCommand, Environment, Event, EventKind, ReportCommand};
+
+use crate::config::RanksConfig;
+use crate::error::CliError;
+use crate::vitals::VitalSigns;
+
+/// `everburn report`
+pub(crate) fn report(command: &ReportCommand) -> Result<ExitCode, CliError> {
+    command.run(&mut std::io::stdout())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `everburn compare`
+pub(crate) fn compare(command: &CompareCommand) -> Result<ExitCode, CliError> {
+    command.run(&mut std::io::stdout())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `environment.json`. A run without one is as good.
+pub(crate) fn write_environment(run: &RunDirectory) {
+    let text = |word: std::ffi::OsString| word.into_string().ok();
+    let variables = std::env::vars_os();
+    let variables = variables.filter_map(|(name, value)| Some((text(name)?, text(value)?)));
+    let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let mut environment = Environment::of_this_machine(command, variables);
+    let versions = everburn::train::Versions::default();
+    environment
+        .versions
+        .insert("Everburn".into(), versions.everburn);
+    environment.versions.insert("Burn".into(), versions.burn);
+    if let Err(error) = run.write_environment(&environment) {
+        tracing::warn!("{error}");
+    }
+}
+
+/// Notes what has happened to a rank, while it happens.
+pub(crate) fn note_launch_event(run: &RunDirectory, event: &LaunchEvent) {
+    let kind = match event {
+        LaunchEvent::Restart { .. } => EventKind::Restart,
+        LaunchEvent::Lost { .. } => EventKind::Loss,
+        _ => EventKind::Failure,
+    };
+    run.note(Event {
+        rank: event.rank(),
+        ..Event::new(kind, event.text())
+    });
+}
+
+/// Notes who has stalled.
+pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
+    let text = report.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    run.note(Event {
+        rank: report.stalled,
+        ..Event::new(EventKind::Stall, first)
+    });
+}
+
+/// Notes how a job ended, and writes the report of its run.
+pub(crate) fn conclude_job(run: &RunDirectory, outcome: &Outcome) {
+    if let Outcome::Failed(failure) = outcome {
+        let told = failure.cause.report.as_ref();
+        let text = match told {
+            Some(report) => format!("{}: {}", failure.cause, report.message),
+            None => failure.cause.to_string(),
+        };
+        let step = told.and_then(|report| report.step);
+        run.note(Event {
+            rank: Some(failure.cause.rank),
+            step,
+            ..Event::new(EventKind::Failure, text)
+        });
+    }
+    write_report(run);
+}
+
+/// Notes how a training of this process ended, and writes the report of its run.
+pub(crate) fn conclude(run: &RunDirectory, error: Option<&CliError>) {
+    if let Some(error) = error {
+        run.note(Event::new(EventKind::Failure, error.to_string()));
+    }
+    write_report(run);
+}
+
+fn write_report(run: &RunDirectory) {
+    match everburn_report::write_report(run.path(), None) {
+        Ok(path) => tracing::debug!("{} is written", path.display()),
+        // All that it says is in the run's other files.
+        Err(error) => tracing::warn!("there is no report: {error}"),
+    }
+}
+
+/// Has the heartbeat of this rank carry what it knows of its process and device.
+pub(crate) fn say_of_itself(
+    config: &RanksConfig,
+    environment: &RankEnvironment,
+    watch: Option<&Watch>,
+    elastic: Option<&ElasticGroup>,
+) {
+    let vitals = VitalSigns::of_rank(&config.devices, environment.local_rank);
+    let note = move || vitals.read().to_text();
+    if let Some(watch) = watch {
+        watch.say_of_itself(note);
+    } else if let Some(elastic) = elastic {
+        elastic.say_of_itself(note);
+    }
+}
+
+/// Where rank 0 learns how the others are.
+pub(crate) fn signs(
+    watch: Option<&Arc<Watch>>,
+    elastic: Option<&Arc<ElasticGroup>>,
+) -> Option<Signs> {
+    let of_watch = watch.cloned().map(|watch| {
+        let signs: Signs = Arc::new(move || watch.signs());
+        signs
+    });
+    of_watch.or_else(|| {
+        let elastic = elastic.cloned()?;
+        Some(Arc::new(move || elastic.signs()))
+    })
+}

@@ -1,0 +1,41 @@
+//! The ranks that a rank trains with.
+
+use std::sync::Arc;
+
+use everburn::collectives::store::SharedStore;
+use everburn::collectives::watch::Watch;
+use everburn::prelude::ProcessGroup;
+use everburn::train::{ElasticGroup, Regroup};
+use everburn_launch::RankEnvironment;
+
+use crate::config::RunConfig;
+use crate::error::CliError;
+use crate::{elastic, rank};
+
+/// The ranks that this one has met.
+pub(super) struct Joined {
+    pub(super) group: ProcessGroup,
+    pub(super) elastic: Option<Arc<ElasticGroup>>,
+    pub(super) watch: Option<Watch>,
+    /// What the job's ranks meet at.
+    pub(super) store: SharedStore,
+}
+
+pub(super) fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<Joined, CliError> {
+    let Some(range) = config.ranks.elastic else {
+        let (group, watch, store) = rank::join_watched(environment, &config.ranks)?;
+        return Ok(Joined {
+            group,
+            elastic: None,
+            watch,
+            store,
+        });
+    };
+    let elastic = elastic::join(environment, config, range)?;
+    Ok(Joined {
+        group: elastic.group(),
+        store: elastic.store(),
+        elastic: Some(elastic),
+        watch: None,
+    })
+}

@@ -1,0 +1,326 @@
+//! By which way gradients travel: what was asked for, what the ranks can, and one answer for all.
+
+use std::fmt;
+use std::str::FromStr;
+
+use everburn_collectives::group::ProcessGroup;
+use serde::{Deserialize, Serialize};
+
+use crate::error::DdpError;
+
+/// By which way gradients are to travel.
+///
+/// ```
+/// use everburn_distributed::GradientBackend;
+///
+/// assert_eq!("nccl".parse(), Ok(GradientBackend::Nccl));
+/// assert_eq!(GradientBackend::default().to_string(), "auto");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GradientBackend {
+    /// By NCCL where every rank has a GPU of its own and NCCL, else through host memory.
+    #[default]
+    Auto,
+    /// Through host memory.
+    Host,
+    /// By NCCL, from GPU to GPU.
+    Nccl,
+    /// By Burn's own collective, between the GPUs of one process.
+    Burn,
+}
+
+impl FromStr for GradientBackend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "host" => Ok(Self::Host),
+            "nccl" => Ok(Self::Nccl),
+            "burn" => Ok(Self::Burn),
+            _ => Err(format!("`{text}` is none of auto, host, nccl, burn")),
+        }
+    }
+}
+
+impl fmt::Display for GradientBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Host => "host",
+            Self::Nccl => "nccl",
+            Self::Burn => "burn",
+        })
+    }
+}
+
+/// What a rank says of itself before the ranks choose.
+///
+/// ```
+/// use everburn_distributed::Abilities;
+///
+/// let on_the_processor = Abilities::default();
+/// assert_eq!(on_the_processor.gpu, None);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abilities {
+    /// What tells the rank's GPU from all others in the world; `None` on the processor.
+    pub gpu: Option<String>,
+    /// NCCL's version, or why there is none.
+    pub nccl: Result<String, String>,
+    /// What else in this run wants gradients in host memory, in words that end the sentence "gradients
+    /// travel through host memory: ".
+    pub keeps_to_host: Option<String>,
+}
+
+impl Default for Abilities {
+    fn default() -> Self {
+        Self {
+            gpu: None,
+            nccl: Err("it was not looked for".to_string()),
+            keeps_to_host: None,
+        }
+    }
+}
+
+/// What all ranks have agreed on.
+///
+/// ```
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_distributed::{Abilities, Choice, GradientBackend};
+///
+/// let group = ProcessGroup::alone(GroupOptions::default());
+/// let choice = Choice::agree(&group, GradientBackend::Auto, Abilities::default())?;
+/// assert_eq!(choice.backend, GradientBackend::Host);
+/// assert_eq!(choice.to_string(), "host (there is one rank)");
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Never [`GradientBackend::Auto`].
+    pub backend: GradientBackend,
+    /// Why, or the version.
+    pub reason: String,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.backend, self.reason)
+    }
+}
+
+/// What a rank tells the others.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Told {
+    wanted: GradientBackend,
+    abilities: Abilities,
+}
+
+impl Choice {
+    /// Chooses between the ranks of `group`, all of which call it.
+    ///
+    /// # Errors
+    /// [`DdpError::Backend`], on all ranks, if what was asked for cannot be, or the ranks ask for
+    /// different things; [`DdpError::Collective`] if they could not tell each other.
+    pub fn agree(
+        group: &ProcessGroup,
+        wanted: GradientBackend,
+        abilities: Abilities,
+    ) -> Result<Self, DdpError> {
+        let refuse = |reason: String| DdpError::Backend {
+            wanted: wanted.to_string(),
+            reason,
+        };
+        let own = serde_json::to_vec(&Told { wanted, abilities });
+        let own = own.map_err(|error| refuse(error.to_string()))?;
+        let all = group.all_gather_varied(own).wait()?;
+        let job_rank = |rank: usize| group.job_ranks().get(rank).copied().unwrap_or(rank);
+        let mut ranks = Vec::with_capacity(all.len());
+        for (rank, told) in all.iter().enumerate() {
+            let told = serde_json::from_slice::<Told>(told).map_err(|_| {
+                let rank = job_rank(rank);
+                refuse(format!(
+                    "what rank {rank} says of itself cannot be read; check that all ranks run the same \
+                     build of Everburn"
+                ))
+            });
+            ranks.push((job_rank(rank), told?));
+        }
+        let first = ranks[0].1.wanted;
+        if let Some((rank, told)) = ranks.iter().find(|(_, told)| told.wanted != first) {
+            return Err(refuse(format!(
+                "rank {rank} was started with --backend {}, and rank {} with --backend {first}; give all \
+                 ranks the same",
+                told.wanted, ranks[0].0
+            )));
+        }
+        let abilities = ranks.into_iter().map(|(rank, told)| (rank, told.abilities));
+        decide(first, &abilities.collect::<Vec<_>>()).map_err(refuse)
+    }
+}
+
+/// The one answer for ranks that want the same, each with its number in the job.
+fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choice, String> {
+    let choice = |backend, reason: &str| Choice {
+        backend,
+        reason: reason.to_string(),
+    };
+    let host = |reason: &str| Ok(choice(GradientBackend::Host, reason));
+    let version = |(_, abilities): &(usize, Abilities)| abilities.nccl.clone().unwrap_or_default();
+    match (wanted, obstacle(wanted, ranks)) {
+        (GradientBackend::Host, _) => host("as was asked for"),
+        (GradientBackend::Auto, _) if ranks.len() == 1 => host("there is one rank"),
+        (GradientBackend::Auto, Some(obstacle)) => host(&obstacle.what),
+        (GradientBackend::Auto | GradientBackend::Nccl, None) => {
+            Ok(choice(GradientBackend::Nccl, &version(&ranks[0])))
+        }
+        (GradientBackend::Burn, None) => Ok(choice(GradientBackend::Burn, "as was asked for")),
+        (GradientBackend::Nccl | GradientBackend::Burn, Some(Obstacle { what, advice })) => {
+            Err(format!("{what}; {advice}, or use --backend auto"))
+        }
+    }
+}
+
+/// What stands in the way of an exchange between GPUs.
+struct Obstacle {
+    what: String,
+    advice: &'static str,
+}
+
+fn obstacle(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<Obstacle> {
+    let stop = |what: String, advice| Some(Obstacle { what, advice });
+    for (at, (rank, abilities)) in ranks.iter().enumerate() {
+        if let Some(reason) = &abilities.keeps_to_host {
+            return stop(reason.clone(), "leave one of the two out");
+        }
+        let Some(gpu) = &abilities.gpu else {
+            let what = format!("rank {rank} is on the processor");
+            return stop(what, "give each rank a GPU, as --gpus N does");
+        };
+        let twin = ranks[..at]
+            .iter()
+            .find(|(_, other)| other.gpu.as_ref() == Some(gpu));
+        if let Some((twin, _)) = twin {
+            let what = format!("ranks {twin} and {rank} share the GPU {gpu}");
+            return stop(what, "give each rank a GPU of its own");
+        }
+        // Burn finds NCCL by itself.
+        if wanted == GradientBackend::Burn {
+            continue;
+        }
+        match (&abilities.nccl, &ranks[0].1.nccl) {
+            (Err(reason), _) => {
+                let what = format!("rank {rank} has no NCCL: {reason}");
+                return stop(what, "install it on all machines");
+            }
+            (Ok(own), Ok(first)) if own != first => {
+                let what = format!(
+                    "rank {} has NCCL {first}, rank {rank} has NCCL {own}",
+                    ranks[0].0
+                );
+                return stop(what, "install the same on all machines");
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use everburn_collectives::group::GroupOptions;
+
+    use super::*;
+
+    fn able(gpu: &str) -> Abilities {
+        Abilities {
+            gpu: Some(gpu.to_string()),
+            nccl: Ok("2.21.5".to_string()),
+            keeps_to_host: None,
+        }
+    }
+
+    fn decided(wanted: GradientBackend, ranks: &[Abilities]) -> Result<String, String> {
+        let ranks: Vec<_> = ranks.iter().cloned().enumerate().collect();
+        decide(wanted, &ranks).map(|choice| choice.to_string())
+    }
+
+    #[test]
+    fn nccl_is_taken_where_every_rank_can() {
+        use GradientBackend::{Auto, Host, Nccl};
+        let two = [able("a"), able("b")];
+        assert_eq!(decided(Auto, &two).unwrap(), "nccl (2.21.5)");
+        assert_eq!(decided(Nccl, &two).unwrap(), "nccl (2.21.5)");
+        assert_eq!(decided(Host, &two).unwrap(), "host (as was asked for)");
+        // One rank needs nobody, unless the cost of NCCL is to be measured.
+        assert_eq!(
+            decided(Auto, &two[..1]).unwrap(),
+            "host (there is one rank)"
+        );
+        assert_eq!(decided(Nccl, &two[..1]).unwrap(), "nccl (2.21.5)");
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named() {
+        let without_nccl = Abilities {
+            nccl: Err("no NCCL: libnccl.so.2".to_string()),
+            ..able("b")
+        };
+        let older = Abilities {
+            nccl: Ok("2.18.3".to_string()),
+            ..able("b")
+        };
+        let virtual_ranks = Abilities {
+            keeps_to_host: Some("--virtual-ranks adds up in an order of its own".to_string()),
+            ..able("b")
+        };
+        let cases = [
+            (Abilities::default(), "rank 1 is on the processor"),
+            (able("a"), "ranks 0 and 1 share the GPU a"),
+            (without_nccl, "rank 1 has no NCCL: no NCCL: libnccl.so.2"),
+            (older, "rank 0 has NCCL 2.21.5, rank 1 has NCCL 2.18.3"),
+            (
+                virtual_ranks,
+                "--virtual-ranks adds up in an order of its own",
+            ),
+        ];
+        for (other, what) in cases {
+            let ranks = [able("a"), other];
+            let auto = decided(GradientBackend::Auto, &ranks).unwrap();
+            assert_eq!(auto, format!("host ({what})"));
+            let nccl = decided(GradientBackend::Nccl, &ranks).unwrap_err();
+            assert!(nccl.starts_with(&format!("{what}; ")), "{nccl}");
+            assert!(nccl.ends_with("or use --backend auto"), "{nccl}");
+        }
+    }
+
+    #[test]
+    fn burns_own_collective_needs_gpus_and_finds_nccl_itself() {
+        let blind = |gpu: &str| Abilities {
+            nccl: Err("unknown".to_string()),
+            ..able(gpu)
+        };
+        let burn = GradientBackend::Burn;
+        assert!(
+            decided(burn, &[blind("a"), blind("b")])
+                .unwrap()
+                .starts_with("burn")
+        );
+        assert!(decided(burn, &[blind("a"), blind("a")]).is_err());
+    }
+
+    #[test]
+    fn ranks_that_want_different_things_all_hear_it() {
+        let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
+        let wanted = [GradientBackend::Host, GradientBackend::Nccl];
+        let ranks = ranks.into_iter().zip(wanted).map(|(group, wanted)| {
+            std::thread::spawn(move || Choice::agree(&group, wanted, able("a")).unwrap_err())
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            let error = rank.join().unwrap().to_string();
+            let expected = "rank 1 was started with --backend nccl, and rank 0 with --backend host";
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

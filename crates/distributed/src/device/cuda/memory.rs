@@ -1,0 +1,90 @@
+//! The memory of a row of numbers, for NCCL. The one place where CubeCL's pointers are believed.
+
+use burn::prelude::*;
+use burn::tensor::DType as BurnType;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::cuda::CudaRuntime;
+use cubecl_runtime::runtime::Runtime;
+use everburn_collectives::group::DType;
+use everburn_nccl::DeviceBuffer;
+
+use super::{adopt, fused, into_burn, resolve};
+use crate::device::exchange::{DeviceMemory, Lent};
+
+/// The memory of tensors on CUDA, which lie in the primary context of their GPU, as NCCL's groups do.
+///
+/// ```
+/// use everburn_distributed::{CudaMemory, DeviceMemory};
+///
+/// // A tensor elsewhere is refused.
+/// let device = burn::prelude::Device::flex();
+/// let numbers = burn::prelude::Tensor::<1>::ones([4], &device);
+/// assert!(CudaMemory.lend(numbers).is_err());
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CudaMemory;
+
+/// What is needed to give a row back to Burn.
+struct Kept {
+    client: burn::backend::fusion::Client<burn_cubecl::fusion::FusionCubeRuntime>,
+    row: CubeTensor,
+}
+
+impl DeviceMemory for CudaMemory {
+    fn lend(&self, numbers: Tensor<1>) -> Result<Lent, String> {
+        let device = numbers.device();
+        let numbers = fused(numbers.into_dispatch()).ok_or_else(|| {
+            format!("a tensor on {device:?} is not in the memory of an NVIDIA GPU")
+        })?;
+        let client = numbers.client.clone();
+        let row = burn_cubecl::kernel::into_contiguous(resolve(numbers));
+        let (length, size) = (row.meta.num_elements(), row.dtype.size());
+        let dtype = type_of(row.dtype)?;
+        // Through CubeCL's own queue, behind all that this thread has asked of it: what writes the row is
+        // on its stream when this returns.
+        let place = row
+            .client
+            .get_resource::<<CudaRuntime as Runtime>::Server>(row.handle.clone())
+            .map_err(|error| error.to_string())?;
+        let (pointer, bytes) = (place.resource().ptr, place.resource().size);
+        if bytes < (length * size) as u64 {
+            return Err(format!(
+                "CubeCL has {bytes} bytes for {length} numbers of {size} bytes; this version of it keeps \
+                 its tensors otherwise than Everburn knows"
+            ));
+        }
+        // SAFETY: `pointer` is that of `bytes` bytes of device memory in the primary context, of which
+        // the row takes the first `length * size` (it is contiguous, and the handle's offset is in the
+        // pointer). They stay there while `place` lives, which is what the buffer is given for its owner:
+        // it binds the allocation, which CubeCL neither frees, hands out nor moves meanwhile
+        // (`ManagedResource` in cubecl-runtime). Kernels that write the row have been given to their
+        // stream by now, and are waited for by `After::Device` or by `synchronize`; those that read it
+        // come behind `take_back`, which is called behind `Work::hold_device` or `Work::wait`. Until then
+        // `Kept` has the only handle on the tensor that anybody can reach.
+        let buffer = unsafe { DeviceBuffer::new(pointer, length, dtype, place) };
+        let buffer = buffer.map_err(|error| error.to_string())?;
+        Ok(Lent::new(buffer, Kept { client, row }))
+    }
+
+    fn take_back(&self, lent: Lent) -> Result<Tensor<1>, String> {
+        let kept = lent.into_kept::<Kept>()?;
+        Ok(into_burn(adopt(&kept.client, kept.row)))
+    }
+
+    fn synchronize(&self, device: &Device) -> Result<(), String> {
+        let device = device.clone().inner();
+        device.sync().map_err(|error| error.to_string())
+    }
+}
+
+fn type_of(dtype: BurnType) -> Result<DType, String> {
+    match dtype {
+        BurnType::F32 | BurnType::Flex32 => Ok(DType::F32),
+        BurnType::F16 => Ok(DType::F16),
+        BurnType::BF16 => Ok(DType::Bf16),
+        BurnType::F64 => Ok(DType::F64),
+        other => Err(format!(
+            "numbers of type {other:?} cannot be added up by NCCL"
+        )),
+    }
+}

@@ -1,0 +1,205 @@
+//! Burn's tensors on CUDA, from outside of Burn: one row made of many tensors, many tensors that are parts
+//! of one row, and the row's memory for NCCL.
+//!
+//! Burn's operations on CUDA are put off and fused. `resolve` has all run that a tensor still waits for,
+//! and yields CubeCL's own tensor, with its place in the GPU's memory; `adopt` gives such a tensor back to
+//! Burn. Neither waits for the GPU.
+
+mod kernel;
+mod memory;
+
+use burn::backend::fusion::custom::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
+use burn::backend::fusion::stream::{Operation, StreamId};
+use burn::backend::fusion::{Client, FusionTensor, NoOp};
+use burn::backend::ir::InitOperationIr;
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{
+    BackendTensor, Cube, DispatchDevice, DispatchKindConversion, DispatchTensor, ExecutionError,
+    TensorMetadata,
+};
+use burn::prelude::*;
+use burn::tensor::{DType, TensorData, try_read_sync};
+use burn_cubecl::fusion::FusionCubeRuntime;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeDevice};
+
+pub use self::memory::CudaMemory;
+use super::layout::FlatLayout;
+use crate::gradient::Gradient;
+
+/// Where the gradients of a row begin, how long it is, and what its numbers are multiplied by.
+#[derive(Debug, Clone)]
+struct Row {
+    places: Vec<usize>,
+    length: usize,
+    weight: f32,
+}
+
+/// The number of the GPU that `device` is, as `CUDA_VISIBLE_DEVICES` counts them.
+pub(crate) fn number_of(device: &Device) -> Option<usize> {
+    match device.clone().inner().as_dispatch() {
+        DispatchDevice::Cube(CubeDevice::Cuda(device)) => Some(device.index),
+        _ => None,
+    }
+}
+
+/// The row of `parts` as [`super::flat::flatten`] has it, by one kernel. `None` where that cannot be: not
+/// on CUDA, or numbers that kernels do not multiply in f32.
+pub(super) fn flatten(
+    parts: &[Option<Gradient>],
+    layout: &FlatLayout,
+    dtype: DType,
+    weight: f64,
+) -> Option<Tensor<1>> {
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return None;
+    }
+    let there = parts.iter().zip(layout.ranges());
+    // A gradient without numbers has no memory that a kernel could be given.
+    let there = there.filter(|(_, range)| !range.is_empty());
+    let there = there.filter_map(|(part, range)| Some((part.clone()?, range.start)));
+    let (parts, places): (Vec<_>, Vec<_>) = there.unzip();
+    let parts = parts.into_iter().map(|part| fused(part.into_dispatch()));
+    let parts = parts.collect::<Option<Vec<_>>>()?;
+    let row = Row {
+        places,
+        length: layout.len(),
+        weight: weight as f32,
+    };
+    Some(into_burn(register(parts, dtype, row)?))
+}
+
+/// The parts `ranges` of a row as tensors of their own, of these shapes, in the row's memory. `None` where
+/// that cannot be.
+pub(super) fn views(
+    row: &Tensor<1>,
+    layout: &FlatLayout,
+    shapes: &[&[usize]],
+) -> Option<Vec<Gradient>> {
+    let row = fused(row.clone().into_dispatch())?;
+    let client = row.client.clone();
+    let row = resolve(row);
+    if !row.is_contiguous() {
+        return None;
+    }
+    let size = row.dtype.size();
+    let slots = layout.ranges().iter().zip(shapes).enumerate();
+    let views = slots.map(|(slot, (range, shape))| {
+        let behind = layout.len() - range.end - layout.gap(slot);
+        let handle = row.handle.clone();
+        // Both ends lie where CubeCL wants those of a tensor; the gap belongs to the one before it.
+        let handle = handle
+            .offset_start((range.start * size) as u64)
+            .offset_end((behind * size) as u64);
+        let view = CubeTensor::new_contiguous(
+            row.client.clone(),
+            row.device.clone(),
+            Shape::from(shape.to_vec()),
+            handle,
+            row.dtype,
+        );
+        Gradient::of_backend::<Cube>(adopt(&client, view))
+    });
+    Some(views.collect())
+}
+
+/// Burn's tensor of a back end that fuses, if that is what it is.
+fn fused(tensor: DispatchTensor) -> Option<FusionTensor<FusionCubeRuntime>> {
+    let is_on_cuda = number_of(&Device::new(tensor.device())).is_some();
+    let tensor = is_on_cuda
+        .then(|| <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor));
+    match tensor?.ok()? {
+        BackendTensor::Float(tensor) => Some(tensor),
+        _ => None,
+    }
+}
+
+/// CubeCL's tensor: all that it waits for in Burn's queue has been given to the GPU.
+fn resolve(tensor: FusionTensor<FusionCubeRuntime>) -> CubeTensor {
+    let client = tensor.client.clone();
+    client.resolve_tensor_float::<CubeBackend>(tensor)
+}
+
+/// Burn's tensor of a tensor of CubeCL's, in the same memory.
+fn adopt(
+    client: &Client<FusionCubeRuntime>,
+    tensor: CubeTensor,
+) -> FusionTensor<FusionCubeRuntime> {
+    let (shape, dtype) = (tensor.shape(), tensor.dtype);
+    let id = client.register_tensor_handle(tensor.into());
+    let out = TensorIr::uninit(id, shape, dtype);
+    let operation = OperationIr::Init(InitOperationIr { out });
+    let mut outputs = client.register(StreamId::current(), operation, NoOp::<CubeBackend>::new());
+    outputs.remove(0)
+}
+
+fn into_burn(tensor: FusionTensor<FusionCubeRuntime>) -> Tensor<1> {
+    let tensor = <DispatchTensor as DispatchKindConversion<Cube>>::from_backend(
+        BackendTensor::Float(tensor),
+    );
+    Tensor::from_dispatch(tensor)
+}
+
+/// Puts the kernel into Burn's queue, behind what yields the parts.
+fn register(
+    parts: Vec<FusionTensor<FusionCubeRuntime>>,
+    dtype: DType,
+    row: Row,
+) -> Option<FusionTensor<FusionCubeRuntime>> {
+    let client = parts.first()?.client.clone();
+    let inputs: Vec<_> = parts.into_iter().map(FusionTensor::into_ir).collect();
+    let shape = Shape::new([row.length]);
+    let output = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
+    let what = CustomOpIr::new("everburn_flatten", &inputs, &[output]);
+    let operation = Flatten {
+        what: what.clone(),
+        row,
+    };
+    let mut outputs = client.register(StreamId::current(), OperationIr::Custom(what), operation);
+    Some(outputs.remove(0))
+}
+
+/// The kernel in Burn's queue.
+#[derive(Debug)]
+struct Flatten {
+    what: CustomOpIr,
+    row: Row,
+}
+
+impl Operation<FusionCubeRuntime> for Flatten {
+    fn execute(
+        &self,
+        handles: &mut HandleContainer<
+            <FusionCubeRuntime as burn::backend::fusion::FusionRuntime>::FusionHandle,
+        >,
+    ) -> Result<(), ExecutionError> {
+        let parts = self.what.inputs.iter();
+        let parts = parts.map(|part| handles.get_float_tensor::<CubeBackend>(part));
+        let row = kernel::flatten(parts.collect(), &self.row);
+        handles.register_float_tensor::<CubeBackend>(&self.what.outputs[0].id, row);
+        Ok(())
+    }
+}
+
+/// A row that another thread can read.
+pub(super) struct StagedRow(CubeTensor);
+
+impl StagedRow {
+    /// Of a tensor on CUDA.
+    pub(super) fn of(numbers: Tensor<1>) -> Option<Self> {
+        fused(numbers.into_dispatch()).map(|numbers| Self(resolve(numbers)))
+    }
+
+    pub(super) fn device(&self) -> Device {
+        Device::new(DispatchDevice::Cube(self.0.device.clone()))
+    }
+
+    /// The numbers, in pinned memory; waits for the GPU.
+    pub(super) fn read(self) -> Result<TensorData, String> {
+        match try_read_sync(CubeBackend::float_into_data(self.0)) {
+            Some(Ok(data)) => Ok(data),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err("this platform cannot wait for a device".to_string()),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A bucket on a device: one row of numbers, made of gradients and taken apart again.
+
+use burn::prelude::*;
+use burn::tensor::DType;
+
+use super::layout::FlatLayout;
+use crate::gradient::{Gradient, times};
+
+/// The gradients in one row, each at its place and multiplied by `weight`; zeros where there is none, and
+/// between them. By one kernel on CUDA, by Burn's own operations elsewhere.
+pub(crate) fn flatten(
+    parts: &[Option<Gradient>],
+    layout: &FlatLayout,
+    dtype: DType,
+    weight: f64,
+    device: &Device,
+) -> Tensor<1> {
+    let zeros = |length: usize| Tensor::<1>::zeros([length], (device, dtype));
+    if parts.iter().all(Option::is_none) || layout.len() == 0 {
+        return zeros(layout.len());
+    }
+    #[cfg(feature = "cuda")]
+    if let Some(row) = super::cuda::flatten(parts, layout, dtype, weight) {
+        return row;
+    }
+    let mut row = Vec::with_capacity(2 * parts.len());
+    for (slot, (part, range)) in parts.iter().zip(layout.ranges()).enumerate() {
+        row.push(match part {
+            Some(part) => times(part.clone().flat(), weight),
+            None => zeros(range.len()),
+        });
+        row.push(zeros(layout.gap(slot)));
+    }
+    row.retain(|part| part.dims() != [0]);
+    Tensor::cat(row, 0)
+}
+
+/// The gradients of a row, of these shapes: without a copy on CUDA.
+pub(crate) fn views(row: &Tensor<1>, layout: &FlatLayout, shapes: &[&[usize]]) -> Vec<Gradient> {
+    #[cfg(feature = "cuda")]
+    if let Some(views) = super::cuda::views(row, layout, shapes) {
+        return views;
+    }
+    let ranges = layout.ranges().iter().zip(shapes);
+    let views = ranges.map(|(range, shape)| {
+        let numbers = match range.is_empty() {
+            true => Tensor::zeros([0], (&row.device(), row.dtype())),
+            false => row.clone().slice(range.clone()),
+        };
+        Gradient::of_tensor(numbers).shaped(shape)
+    });
+    views.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::ParamId;
+
+    use super::*;
+    use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
+
+    #[test]
+    fn what_is_put_in_one_row_comes_out_again() {
+        let device = Device::flex();
+        let entry = |shape: &[usize]| BucketEntry {
+            path: String::new(),
+            id: ParamId::new(),
+            shape: shape.to_vec(),
+            dtype: DType::F32,
+        };
+        let entries = [entry(&[2, 3]), entry(&[0, 4]), entry(&[130]), entry(&[1])];
+        let limits = BucketLimits {
+            first: 1 << 20,
+            others: 1 << 20,
+        };
+        let plan = BucketPlan::in_order(&entries, &[0, 1, 2, 3], limits);
+        let layout = FlatLayout::of(&plan.buckets()[0]);
+        let first = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
+        let empty = Tensor::<2>::zeros([0, 4], &device);
+        let last = Tensor::<1>::from_floats([-8.0], &device);
+        let parts = [
+            Some(Gradient::of_tensor(first)),
+            Some(Gradient::of_tensor(empty)),
+            None,
+            Some(Gradient::of_tensor(last)),
+        ];
+        let row = flatten(&parts, &layout, DType::F32, 0.5, &device);
+        assert_eq!(row.dims(), [layout.len()]);
+        let sum = row.clone().abs().sum().into_scalar::<f32>();
+        assert_eq!(sum, 0.5 * (21.0 + 8.0), "what lies between is zero");
+        let shapes: Vec<&[usize]> = entries.iter().map(|entry| &*entry.shape).collect();
+        let views = views(&row, &layout, &shapes);
+        let numbers = |view: &Gradient| {
+            let data = view.clone().read().unwrap();
+            data.iter::<f32>().collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&views[0]), [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
+        assert_eq!(views[0].shape(), [2, 3]);
+        assert_eq!((numbers(&views[1]), views[1].shape()), (vec![], vec![0, 4]));
+        assert_eq!(numbers(&views[2]), [0.0; 130]);
+        assert_eq!(numbers(&views[3]), [-4.0]);
+        let nothing = flatten(&[const { None }; 4], &layout, DType::F16, 1.0, &device);
+        assert_eq!(
+            (nothing.dtype(), nothing.dims()),
+            (DType::F16, [layout.len()])
+        );
+    }
+}

@@ -1,0 +1,217 @@
+//! Buckets that are added up in host memory, where devices cannot do it themselves: several ranks share a
+//! GPU, or there is no NCCL.
+//!
+//! A thread reads each bucket from its device, adds it up over a process group, and puts the sum back, while
+//! the backward pass goes on. On CUDA, CubeCL reads into memory that is pinned, in which the sum is then
+//! made, so that the way back is a copy by the GPU's own hands too.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use burn::prelude::*;
+use burn::tensor::{DType, TensorData, bf16, f16};
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+
+use super::exchange::{DeviceExchange, PendingSum};
+use super::staging::{Staged, stage};
+use crate::error::DdpError;
+use crate::reducer::{PATIENCE, lock};
+
+/// Adds buckets up through host memory.
+///
+/// See [`DeviceExchange`] for an example.
+#[derive(Debug)]
+pub struct HostExchange {
+    group: ProcessGroup,
+    jobs: Mutex<Option<Sender<Job>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    failed: Arc<Mutex<Option<DdpError>>>,
+    /// How many sums are under way, and that one has ended.
+    under_way: Arc<UnderWay>,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    count: Mutex<usize>,
+    fewer: std::sync::Condvar,
+}
+
+struct Job {
+    bucket: usize,
+    numbers: Staged,
+    answer: Sender<Result<Tensor<1>, DdpError>>,
+}
+
+impl HostExchange {
+    /// Starts a thread over `group`, which nobody else may use.
+    ///
+    /// # Errors
+    /// [`DdpError::Reducer`] if there can be no thread.
+    pub fn start(group: ProcessGroup) -> Result<Self, DdpError> {
+        let (jobs, inbox) = mpsc::channel();
+        let failed = Arc::new(Mutex::new(None));
+        let under_way = Arc::new(UnderWay::default());
+        let worker = Worker {
+            group: group.in_background(),
+            failed: failed.clone(),
+            under_way: under_way.clone(),
+        };
+        let thread = thread::Builder::new()
+            .name("everburn-staging".to_string())
+            .spawn(move || worker.run(&inbox))
+            .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
+        Ok(Self {
+            group,
+            jobs: Mutex::new(Some(jobs)),
+            thread: Mutex::new(Some(thread)),
+            failed,
+            under_way,
+        })
+    }
+}
+
+impl DeviceExchange for HostExchange {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn begin(
+        &self,
+        bucket: usize,
+        numbers: Tensor<1>,
+        _step: u64,
+    ) -> Result<Box<dyn PendingSum>, DdpError> {
+        let (answer, sum) = mpsc::channel();
+        let job = Job {
+            bucket,
+            numbers: stage(numbers),
+            answer,
+        };
+        *lock(&self.under_way.count) += 1;
+        if let Some(jobs) = lock(&self.jobs).as_ref() {
+            // A thread that is gone leaves `sum` without a sender, which `collect` finds.
+            drop(jobs.send(job));
+        }
+        Ok(Box::new(HostSum {
+            sum,
+            patience: self.group.timeout() + PATIENCE,
+        }))
+    }
+
+    fn check(&self) -> Result<(), DdpError> {
+        lock(&self.failed).clone().map_or(Ok(()), Err)
+    }
+
+    fn settle(&self) -> Result<(), DdpError> {
+        let mut count = lock(&self.under_way.count);
+        while *count > 0 {
+            let patience = self.group.timeout() + PATIENCE;
+            let (locked, late) = self
+                .under_way
+                .fewer
+                .wait_timeout(count, patience)
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            count = locked;
+            if late.timed_out() {
+                return Err(stuck(patience));
+            }
+        }
+        drop(count);
+        self.check()
+    }
+
+    fn abort(&self, reason: &str) {
+        self.group.abort(reason);
+    }
+}
+
+impl Drop for HostExchange {
+    fn drop(&mut self) {
+        drop(lock(&self.jobs).take());
+        if let Some(thread) = lock(&self.thread).take() {
+            // A panic has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct HostSum {
+    sum: Receiver<Result<Tensor<1>, DdpError>>,
+    patience: Duration,
+}
+
+impl PendingSum for HostSum {
+    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
+        match self.sum.recv_timeout(self.patience) {
+            Ok(sum) => sum,
+            Err(RecvTimeoutError::Timeout) => Err(stuck(self.patience)),
+            Err(RecvTimeoutError::Disconnected) => Err(DdpError::Reducer(
+                "it has ended, as it does after a panic; see the log".to_string(),
+            )),
+        }
+    }
+}
+
+fn stuck(patience: Duration) -> DdpError {
+    DdpError::Reducer(format!(
+        "nothing came from it for {patience:.0?}, longer than an operation may take"
+    ))
+}
+
+struct Worker {
+    group: ProcessGroup,
+    failed: Arc<Mutex<Option<DdpError>>>,
+    under_way: Arc<UnderWay>,
+}
+
+impl Worker {
+    fn run(self, inbox: &Receiver<Job>) {
+        while let Ok(job) = inbox.recv() {
+            self.group.set_label(u32::try_from(job.bucket).ok());
+            let sum = self.sum(job.bucket, job.numbers);
+            if let Err(error) = &sum {
+                lock(&self.failed).get_or_insert(error.clone());
+            }
+            // The step may have been given up; the other ranks count on the exchange all the same.
+            drop(job.answer.send(sum));
+            *lock(&self.under_way.count) -= 1;
+            self.under_way.fewer.notify_all();
+        }
+    }
+
+    fn sum(&self, bucket: usize, numbers: Staged) -> Result<Tensor<1>, DdpError> {
+        let failed = |reason| DdpError::DeviceMemory { bucket, reason };
+        let device = numbers.device();
+        let mut data = match numbers.read() {
+            Ok(data) => data,
+            Err(reason) => {
+                // The others wait for this bucket.
+                self.group
+                    .abort(format!("a bucket could not be read: {reason}"));
+                return Err(failed(reason));
+            }
+        };
+        add_up(&mut data, &self.group)?;
+        let dtype = data.dtype();
+        Ok(Tensor::from_data(data, (&device, dtype)))
+    }
+}
+
+/// Replaces the numbers by their sum over all ranks.
+fn add_up(data: &mut TensorData, group: &ProcessGroup) -> Result<(), CollectiveError> {
+    macro_rules! of {
+        ($type:ty) => {{
+            let numbers = data.as_mut_slice::<$type>();
+            let numbers = numbers.expect("a tensor's numbers are of its type");
+            group.all_reduce_in_place(numbers, ReduceOp::Sum)
+        }};
+    }
+    match data.dtype() {
+        DType::F64 => of!(f64),
+        DType::F16 => of!(f16),
+        DType::BF16 => of!(bf16),
+        _ => of!(f32),
+    }
+}

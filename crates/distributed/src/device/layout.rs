@@ -1,0 +1,98 @@
+//! Where gradients lie in a bucket on a device.
+
+use std::ops::Range;
+
+use crate::bucket::Bucket;
+
+/// Each gradient begins at a multiple of so many bytes: what CubeCL asks of a part of a tensor's memory
+/// on CUDA that is to be a tensor of its own, without a copy.
+pub(crate) const ALIGNMENT: usize = 512;
+
+/// The places of a bucket's gradients in one row of numbers. What lies between them is zero.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlatLayout {
+    ranges: Vec<Range<usize>>,
+    length: usize,
+}
+
+impl FlatLayout {
+    pub(crate) fn of(bucket: &Bucket) -> Self {
+        let step = (ALIGNMENT / bucket.dtype().size()).max(1);
+        let mut length = 0;
+        let ranges = (0..bucket.slots().len()).map(|slot| {
+            let start = length;
+            let end = start + bucket.range(slot).len();
+            length = end.next_multiple_of(step);
+            start..end
+        });
+        let ranges = ranges.collect();
+        Self { ranges, length }
+    }
+
+    /// The numbers of each gradient, in the order of the bucket's slots.
+    pub(crate) fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// How many numbers there are, those between gradients included.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// How many numbers lie between gradient `slot` and the next one.
+    pub(crate) fn gap(&self, slot: usize) -> usize {
+        let next = self.ranges.get(slot + 1);
+        next.map_or(self.length, |next| next.start) - self.ranges[slot].end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::ParamId;
+    use burn::tensor::DType;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
+
+    fn layout(lengths: &[usize], dtype: DType) -> FlatLayout {
+        let entry = |length: &usize| BucketEntry {
+            path: String::new(),
+            id: ParamId::new(),
+            shape: vec![*length],
+            dtype,
+        };
+        let entries: Vec<_> = lengths.iter().map(entry).collect();
+        let limits = BucketLimits {
+            first: 1 << 30,
+            others: 1 << 30,
+        };
+        let order: Vec<usize> = (0..lengths.len()).collect();
+        let plan = BucketPlan::in_order(&entries, &order, limits);
+        FlatLayout::of(&plan.buckets()[0])
+    }
+
+    #[test]
+    fn gradients_begin_where_a_tensor_may() {
+        let found = layout(&[10, 128, 129], DType::F32);
+        assert_eq!(found.ranges(), [0..10, 128..256, 256..385]);
+        assert_eq!((found.len(), found.gap(0), found.gap(2)), (512, 118, 127));
+        assert_eq!(layout(&[10, 1], DType::F16).ranges(), [0..10, 256..257]);
+        assert_eq!(layout(&[0, 3], DType::F64).ranges(), [0..0, 0..3]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_has_one_place(lengths in prop::collection::vec(0usize..1000, 1..20)) {
+            let found = layout(&lengths, DType::F32);
+            let mut behind = 0;
+            for (slot, (range, length)) in found.ranges().iter().zip(&lengths).enumerate() {
+                prop_assert_eq!(range.start, behind);
+                prop_assert_eq!(range.len(), *length);
+                prop_assert!((4 * range.start).is_multiple_of(ALIGNMENT));
+                behind = range.end + found.gap(slot);
+            }
+            prop_assert_eq!(behind, found.len());
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Buckets that are added up by NCCL where they lie.
+
+use std::sync::Arc;
+
+use burn::prelude::*;
+use everburn_collectives::group::{CollectiveError, ReduceOp};
+use everburn_nccl::{After, NcclError, NcclGroup, Work};
+
+use super::exchange::{DeviceExchange, DeviceMemory, Lent, PendingSum};
+use crate::error::DdpError;
+
+/// Who waits for the sums of a step.
+///
+/// ```
+/// use everburn_distributed::Waits;
+///
+/// assert_eq!(Waits::default(), Waits::Device);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waits {
+    /// The device: what comes behind a sum on it waits, and the host goes on. An error is found at the next
+    /// [`DeviceExchange::check`], when the optimizer may have run with numbers that mean nothing.
+    #[default]
+    Device,
+    /// The host, before the gradients of a step are handed out: for runs that go on from the newest whole
+    /// step when a rank is lost.
+    Host,
+}
+
+/// Adds buckets up by NCCL, on the GPUs that they lie on, without a copy.
+///
+/// A sum runs on a stream of its own as soon as the kernels that were asked for before it have run, beside
+/// the rest of the backward pass. Deadlines, lost ranks and errors are [`NcclGroup`]'s.
+///
+/// ```
+/// use std::sync::Arc;
+/// use burn::prelude::*;
+/// use everburn_distributed::fake::FakeMemory;
+/// use everburn_distributed::{DeviceExchange, NcclExchange, Waits};
+/// use everburn_nccl::fake::FakeCluster;
+///
+/// // Two ranks, as threads, on a stand-in for GPUs.
+/// let cluster = Arc::new(FakeCluster::new(2));
+/// let sums = cluster.on_all_ranks(|group, rank| {
+///     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
+///     let exchange = NcclExchange::new(group, memory, Waits::Device);
+///     let bucket = Tensor::<1>::full([3], rank as f32 + 1.0, &Device::flex());
+///     exchange.begin(0, bucket, 1)?.collect()
+/// });
+/// for sum in sums {
+///     assert_eq!(sum?.into_data().to_vec::<f32>().unwrap(), [3.0; 3]);
+/// }
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[derive(Debug)]
+pub struct NcclExchange {
+    group: NcclGroup,
+    memory: Arc<dyn DeviceMemory>,
+    waits: Waits,
+}
+
+impl NcclExchange {
+    /// Over `group`, which nobody else uses, with buckets in `memory`.
+    #[must_use]
+    pub fn new(group: NcclGroup, memory: Arc<dyn DeviceMemory>, waits: Waits) -> Self {
+        Self {
+            group,
+            memory,
+            waits,
+        }
+    }
+
+    /// The group of ranks.
+    #[must_use]
+    pub fn group(&self) -> &NcclGroup {
+        &self.group
+    }
+}
+
+impl DeviceExchange for NcclExchange {
+    fn name(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn begin(
+        &self,
+        bucket: usize,
+        numbers: Tensor<1>,
+        step: u64,
+    ) -> Result<Box<dyn PendingSum>, DdpError> {
+        self.group.set_step(step);
+        let device = numbers.device();
+        let failed = |reason| DdpError::DeviceMemory { bucket, reason };
+        let lent = self.memory.lend(numbers).map_err(failed)?;
+        let orders = self.group.orders_device();
+        let after = match orders {
+            true => After::Device,
+            false => {
+                self.memory.synchronize(&device).map_err(failed)?;
+                After::Nothing
+            }
+        };
+        let work = self.group.all_reduce(lent.buffer(), ReduceOp::Sum, after);
+        Ok(Box::new(NcclSum {
+            work: work.map_err(|error| told(&error))?,
+            lent,
+            memory: self.memory.clone(),
+            waits: if orders { self.waits } else { Waits::Host },
+            bucket,
+        }))
+    }
+
+    fn check(&self) -> Result<(), DdpError> {
+        self.group.check().map_err(|error| told(&error))
+    }
+
+    fn settle(&self) -> Result<(), DdpError> {
+        self.group.synchronize().map_err(|error| told(&error))
+    }
+
+    fn abort(&self, reason: &str) {
+        self.group.abort(reason);
+    }
+}
+
+/// A bucket that NCCL adds up.
+struct NcclSum {
+    work: Work,
+    lent: Lent,
+    memory: Arc<dyn DeviceMemory>,
+    waits: Waits,
+    bucket: usize,
+}
+
+impl PendingSum for NcclSum {
+    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
+        let Self {
+            work,
+            lent,
+            memory,
+            waits,
+            bucket,
+        } = *self;
+        let ordered = match waits {
+            Waits::Device => work.hold_device(),
+            Waits::Host => work.wait(),
+        };
+        ordered.map_err(|error| told(&error))?;
+        let failed = |reason| DdpError::DeviceMemory { bucket, reason };
+        memory.take_back(lent).map_err(failed)
+    }
+}
+
+/// What NCCL's group says, for those who know the host's groups.
+pub(super) fn told(error: &NcclError) -> DdpError {
+    DdpError::Collective(CollectiveError::from(error))
+}

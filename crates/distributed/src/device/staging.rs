@@ -1,0 +1,50 @@
+//! A tensor on its way to a thread that reads it.
+
+use burn::prelude::*;
+use burn::tensor::{TensorData, try_read_sync};
+
+/// A tensor that another thread can read: what it waits for has been given to its device.
+#[cfg_attr(
+    feature = "cuda",
+    allow(
+        clippy::large_enum_variant,
+        reason = "one is made for a row, and moved once"
+    )
+)]
+pub(crate) enum Staged {
+    Tensor(Tensor<1>),
+    #[cfg(feature = "cuda")]
+    Cuda(super::cuda::StagedRow),
+}
+
+/// Makes a tensor ready to be read by another thread; does not wait for its device.
+pub(crate) fn stage(numbers: Tensor<1>) -> Staged {
+    #[cfg(feature = "cuda")]
+    if let Some(row) = super::cuda::StagedRow::of(numbers.clone()) {
+        return Staged::Cuda(row);
+    }
+    Staged::Tensor(numbers)
+}
+
+impl Staged {
+    pub(crate) fn device(&self) -> Device {
+        match self {
+            Self::Tensor(numbers) => numbers.device(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(row) => row.device(),
+        }
+    }
+
+    /// The numbers; waits for the device.
+    pub(crate) fn read(self) -> Result<TensorData, String> {
+        match self {
+            Self::Tensor(numbers) => match try_read_sync(numbers.into_data_async()) {
+                Some(Ok(data)) => Ok(data),
+                Some(Err(error)) => Err(error.to_string()),
+                None => Err("this platform cannot wait for a device".to_string()),
+            },
+            #[cfg(feature = "cuda")]
+            Self::Cuda(row) => row.read(),
+        }
+    }
+}

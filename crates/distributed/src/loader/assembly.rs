@@ -1,0 +1,143 @@
+//! How a rank's share of a batch is made of samples.
+
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::Dataset;
+use burn::prelude::*;
+
+use super::error::{BatchNumber, InputError};
+use super::{MicroBatch, ShareOfBatch};
+use crate::sampler::{DistributedSampler, share_of};
+
+/// Which samples a share is made of.
+pub(super) struct Order {
+    pub(super) number: BatchNumber,
+    pub(super) indices: Vec<usize>,
+    pub(super) global_samples: usize,
+}
+
+/// All that a share is made with; whichever thread makes it, it is the same.
+pub(super) struct Assembly<I, B> {
+    pub(super) dataset: Arc<dyn Dataset<I>>,
+    pub(super) batcher: Arc<dyn Batcher<I, B>>,
+    pub(super) sampler: DistributedSampler,
+    pub(super) device: Device,
+    pub(super) micro_batches: usize,
+}
+
+impl<I, B> Clone for Assembly<I, B> {
+    fn clone(&self) -> Self {
+        Self {
+            dataset: self.dataset.clone(),
+            batcher: self.batcher.clone(),
+            sampler: self.sampler.clone(),
+            device: self.device.clone(),
+            micro_batches: self.micro_batches,
+        }
+    }
+}
+
+impl<I, B> Assembly<I, B> {
+    /// Reads the samples and makes batches of them.
+    pub(super) fn share(&self, order: Order) -> Result<ShareOfBatch<B>, InputError> {
+        let Order {
+            number,
+            indices,
+            global_samples,
+        } = order;
+        let samples = indices.len();
+        let parts = self.parts(samples, global_samples);
+        let read = |(index, part): (usize, Range<usize>)| {
+            let indices = indices[part].to_vec();
+            let samples = indices.len();
+            let batch = self.batch(indices, number)?;
+            Ok(MicroBatch {
+                batch,
+                samples,
+                index,
+            })
+        };
+        let micro_batches = parts.into_iter().map(read).collect::<Result<_, _>>()?;
+        let largest = share_of(global_samples, 0, self.sampler.world_size()).len();
+        Ok(ShareOfBatch {
+            micro_batches,
+            rounds: self.micro_batches.min(largest),
+            samples,
+            global_samples,
+        })
+    }
+
+    /// The micro-batches, each with its number and its part of the share.
+    fn parts(&self, samples: usize, global_samples: usize) -> Vec<(usize, Range<usize>)> {
+        match self.sampler.virtual_ranks() {
+            None => {
+                let parts = self.micro_batches.min(samples);
+                let part = |part| share_of(samples, part, parts);
+                (0..parts).map(part).enumerate().collect()
+            }
+            Some(ranks) => {
+                let of = |virtual_rank| share_of(global_samples, virtual_rank, ranks.count());
+                let first = of(ranks.own().start).start;
+                let own = ranks.own().map(of);
+                let own = own.map(|part| part.start - first..part.end - first);
+                let own = own.enumerate();
+                own.filter(|(_, part)| !part.is_empty()).collect()
+            }
+        }
+    }
+
+    fn batch(&self, indices: Vec<usize>, number: BatchNumber) -> Result<B, InputError> {
+        let attempt = catch_unwind(AssertUnwindSafe(|| {
+            let items = self.dataset.get_many(indices.clone());
+            items.map(|items| self.batcher.batch(items, &self.device))
+        }));
+        let reason = match attempt {
+            Ok(Ok(batch)) => return Ok(batch),
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => said_by(&*panic),
+        };
+        Err(self.culprit(indices, number, reason))
+    }
+
+    /// Which sample it was. Each is read once more, by itself: a data set tells only that one of many cannot
+    /// be read.
+    fn culprit(&self, indices: Vec<usize>, batch: BatchNumber, reason: String) -> InputError {
+        for &sample in &indices {
+            match catch_unwind(AssertUnwindSafe(|| self.dataset.get(sample).map(drop))) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    let reason = error.to_string();
+                    return InputError::Sample {
+                        batch,
+                        sample,
+                        reason,
+                    };
+                }
+                Err(panic) => {
+                    let message = said_by(&*panic);
+                    return InputError::SamplePanicked {
+                        batch,
+                        sample,
+                        message,
+                    };
+                }
+            }
+        }
+        InputError::Batch {
+            batch,
+            samples: indices,
+            reason,
+        }
+    }
+}
+
+/// The words of a panic.
+pub(crate) fn said_by(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without words").to_string()
+}

@@ -1,0 +1,174 @@
+//! How parameters become equal that ranks have changed by themselves.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::DdpError;
+
+/// The learning rate of [`OuterOptimizer::Nesterov`], unless another is given: the paper's.
+const LEARNING_RATE: f64 = 0.7;
+
+/// The momentum of [`OuterOptimizer::Nesterov`], unless another is given: the paper's.
+const MOMENTUM: f64 = 0.9;
+
+/// What is made of the averaged differences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OuterOptimizer {
+    /// DiLoCo (Douillard et al. 2023): gradient descent with Nesterov's momentum.
+    #[default]
+    Nesterov,
+    /// Local SGD (Stich 2019): all ranks take the mean of their parameters.
+    Average,
+}
+
+/// How differences travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OuterCompression {
+    /// As they are: 4 bytes each.
+    #[default]
+    None,
+    /// A byte each, and 4 for 256 of them; what is rounded away is added to the next difference.
+    Int8,
+}
+
+/// One implementation for both, whose names serde and flags share.
+macro_rules! named {
+    ($type:ty, $what:literal, $($variant:path => $name:literal),+) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $($variant => $name,)+
+                })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($name => Ok($variant),)+
+                    _ => Err(format!(concat!("`{}` is no ", $what, ": use one of", $(" ", $name),+), text)),
+                }
+            }
+        }
+    };
+}
+
+named!(OuterOptimizer, "outer optimizer", Self::Nesterov => "nesterov", Self::Average => "average");
+named!(OuterCompression, "compression of differences", Self::None => "none", Self::Int8 => "int8");
+
+/// How parameters become equal that ranks have changed by themselves; the same on all ranks.
+///
+/// ```
+/// use everburn_distributed::{OuterConfig, OuterOptimizer};
+///
+/// let config = OuterConfig::default();
+/// assert_eq!((config.rate(), config.kept()), (0.7, 0.9));
+/// let average = OuterConfig { optimizer: OuterOptimizer::Average, ..config };
+/// assert_eq!((average.rate(), average.kept()), (1.0, 0.0));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OuterConfig {
+    /// What is made of the averaged differences.
+    pub optimizer: OuterOptimizer,
+    /// The learning rate of `nesterov`; 0.7 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// The momentum of `nesterov`; 0.9 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
+    /// How differences travel.
+    pub compression: OuterCompression,
+}
+
+impl OuterConfig {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// [`DdpError::Config`] naming the first that cannot be used.
+    pub fn validate(&self) -> Result<(), DdpError> {
+        let refuse = |message: String| Err(DdpError::Config(message));
+        if self.optimizer == OuterOptimizer::Average
+            && (self.learning_rate.is_some() || self.momentum.is_some())
+        {
+            return refuse(
+                "--outer-learning-rate and --outer-momentum are for --outer-optimizer nesterov: an average \
+                 has neither"
+                    .to_string(),
+            );
+        }
+        if !(self.rate().is_finite() && self.rate() > 0.0) {
+            let rate = self.rate();
+            return refuse(format!(
+                "--outer-learning-rate must be a positive number, not {rate}"
+            ));
+        }
+        if !(0.0..1.0).contains(&self.kept()) {
+            let momentum = self.kept();
+            return refuse(format!(
+                "--outer-momentum must be at least 0 and below 1, not {momentum}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// By how much the averaged difference is multiplied.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        match self.optimizer {
+            OuterOptimizer::Nesterov => self.learning_rate.unwrap_or(LEARNING_RATE),
+            OuterOptimizer::Average => 1.0,
+        }
+    }
+
+    /// The share of the last update that is kept.
+    #[must_use]
+    pub fn kept(&self) -> f64 {
+        match self.optimizer {
+            OuterOptimizer::Nesterov => self.momentum.unwrap_or(MOMENTUM),
+            OuterOptimizer::Average => 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_cannot_be_used_are_named() {
+        let refused = |change: fn(&mut OuterConfig)| {
+            let mut config = OuterConfig::default();
+            change(&mut config);
+            config.validate().unwrap_err().to_string()
+        };
+        assert!(refused(|c| c.learning_rate = Some(0.0)).contains("--outer-learning-rate"));
+        assert!(refused(|c| c.momentum = Some(1.0)).contains("--outer-momentum"));
+        let average = refused(|c| {
+            (c.optimizer, c.momentum) = (OuterOptimizer::Average, Some(0.5));
+        });
+        assert!(average.contains("nesterov"), "{average}");
+        assert!(OuterConfig::default().validate().is_ok());
+    }
+
+    #[test]
+    fn flags_and_files_have_one_spelling() {
+        for (text, optimizer) in [
+            ("nesterov", OuterOptimizer::Nesterov),
+            ("average", OuterOptimizer::Average),
+        ] {
+            assert_eq!(text.parse(), Ok(optimizer));
+            let json = serde_json::to_string(&optimizer).unwrap();
+            assert_eq!(json, format!("\"{optimizer}\""));
+        }
+        assert_eq!("int8".parse(), Ok(OuterCompression::Int8));
+        let error = "int4".parse::<OuterCompression>().unwrap_err();
+        assert!(error.contains("none int8"), "{error}");
+    }
+}

@@ -1,0 +1,162 @@
+//! When the passes come to each parameter, where gradients are exchanged behind the backward pass or not at all.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::prelude::*;
+use everburn_profile::Recorder;
+
+use crate::ddp::Ddp;
+use crate::gradient::Gradient;
+use crate::gradient_tap::{GradientSink, watch};
+use crate::reducer::lock;
+use crate::shared::Shared;
+
+/// Tells a [`Recorder`] when a forward and backward pass comes to each parameter, and keeps the gradients.
+///
+/// Where [`Ddp::begin`] starts a step, its watched copies tell the recorder themselves.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_distributed::{Ddp, DdpConfig};
+/// use everburn_profile::{Facts, Phase, Recorder};
+///
+/// let device = Device::flex().autodiff();
+/// let group = ProcessGroup::alone(GroupOptions::default());
+/// let model = LinearConfig::new(3, 1).init(&device);
+/// let (ddp, model) = Ddp::new(model, group, DdpConfig::default())?;
+/// assert!(ddp.probe().is_none(), "nobody is told");
+///
+/// let recorder = Recorder::new(Facts::default());
+/// ddp.record_into(&recorder);
+/// let probe = ddp.probe().unwrap();
+/// recorder.begin_step(1);
+/// recorder.enter(Phase::Forward);
+/// let loss = probe.watch(&model).forward(Tensor::<2>::ones([2, 3], &device)).mean();
+/// loss.backward();
+/// assert_eq!(probe.gradients(&model).len(), 2);
+/// let recording = recorder.finish();
+/// assert_eq!(recording.parameters, ["weight", "bias"]);
+/// // Each forward and backward.
+/// assert_eq!(recording.marks.len(), 4);
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[derive(Debug)]
+pub struct Probe {
+    shared: Arc<Shared>,
+    kept: Arc<Kept>,
+}
+
+/// Finished gradients by the number of their parameter.
+#[derive(Debug, Default)]
+struct Kept(Mutex<HashMap<usize, Gradient>>);
+
+impl GradientSink for Kept {
+    fn take(&self, index: usize, gradient: Gradient) {
+        lock(&self.0).insert(index, gradient);
+    }
+}
+
+impl Ddp {
+    /// Tells `recorder` from now on when passes come to parameters and when buckets travel; the first recorder stays.
+    pub fn record_into(&self, recorder: &Recorder) {
+        let parameters = self.parameters().iter();
+        recorder.name_parameters(parameters.map(|entry| entry.path.clone()));
+        // A second one would be told of half a training.
+        let _ = self.shared().recorder.set(recorder.clone());
+    }
+
+    /// A probe for one forward and backward pass; `None` unless [`Ddp::record_into`] has named a recorder.
+    pub fn probe(&self) -> Option<Probe> {
+        self.shared().recorder()?;
+        Some(Probe {
+            shared: self.shared().clone(),
+            kept: Arc::new(Kept::default()),
+        })
+    }
+}
+
+impl Probe {
+    /// A copy of `model` for the pass. `Gradients` of its backward pass holds none of its parameters: they are
+    /// [`Probe::gradients`].
+    pub fn watch<M: Module>(&self, model: &M) -> M {
+        let sink: Arc<dyn GradientSink> = self.kept.clone();
+        watch(model, self.shared.numbers(), &sink, self.shared.recorder()).0
+    }
+
+    /// The gradients of the pass, of the parameters of `model`, of which the watched copy was made.
+    pub fn gradients<M: Module>(self, model: &M) -> GradientsParams {
+        let mut collect = Collect {
+            shared: &self.shared,
+            kept: std::mem::take(&mut *lock(&self.kept.0)),
+            gradients: GradientsParams::new(),
+        };
+        model.visit(&mut collect);
+        collect.gradients
+    }
+}
+
+struct Collect<'a> {
+    shared: &'a Shared,
+    kept: HashMap<usize, Gradient>,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let number = self.shared.numbers().get(&param.id);
+        // A parameter in two places has one gradient, which the first place takes.
+        if let Some(gradient) = number.and_then(|number| self.kept.remove(number)) {
+            self.gradients.register(param.id, gradient.tensor::<D>());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    use everburn_profile::{Facts, Pass, Phase};
+
+    use super::*;
+    use crate::DdpConfig;
+
+    #[test]
+    fn probed_gradients_are_those_of_the_model_itself() {
+        let device = Device::flex().autodiff();
+        let linear = || LinearConfig::new(3, 3).init(&device);
+        let model: Vec<Linear> = vec![linear(), linear()];
+        let group = ProcessGroup::alone(GroupOptions::default());
+        let (ddp, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
+        let recorder = Recorder::new(Facts::default());
+        ddp.record_into(&recorder);
+        let rows = Tensor::<2>::from_floats([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]], &device);
+        let loss = |model: &Vec<Linear>| {
+            let hidden = model[0].forward(rows.clone()).tanh();
+            model[1].forward(hidden).powf_scalar(2.0).mean()
+        };
+        let plain = GradientsParams::from_grads(loss(&model).backward(), &model);
+        recorder.begin_step(1);
+        recorder.enter(Phase::Forward);
+        let probe = ddp.probe().unwrap();
+        drop(loss(&probe.watch(&model)).backward());
+        let probed = probe.gradients(&model);
+        for layer in &model {
+            let of = |gradients: &GradientsParams| {
+                gradients.get::<2>(layer.weight.id).unwrap().into_data()
+            };
+            assert_eq!(of(&probed), of(&plain));
+        }
+        let recording = recorder.finish();
+        let backward = recording
+            .marks
+            .iter()
+            .filter(|mark| mark.pass == Pass::Backward);
+        let last_layer_first = backward.map(|mark| mark.parameter / 2).collect::<Vec<_>>();
+        assert_eq!(last_layer_first, [1, 1, 0, 0]);
+    }
+}

@@ -1,0 +1,123 @@
+//! Buckets on a device: gradients are held as they come, and put in one row when all of a bucket are there.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::prelude::*;
+
+use super::host_buckets::Arrival;
+use crate::bucket::{Bucket, BucketEntry};
+use crate::device::{DeviceExchange, FlatLayout, PendingSum, flatten};
+use crate::error::DdpError;
+use crate::gradient::Gradient;
+
+/// The gradients of a step on their device.
+pub(super) struct DeviceBuckets {
+    device: Device,
+    /// `None` for a rank that is alone.
+    exchange: Option<Arc<dyn DeviceExchange>>,
+    /// Nothing is done with buckets: nobody to exchange with, and nothing to clip.
+    stay_apart: bool,
+    /// By parameter: its gradient, while its bucket is not full.
+    held: Vec<Option<Gradient>>,
+    /// By bucket: the row that it has become, being added up.
+    rows: Rows,
+}
+
+/// By bucket: the row that it has become, being added up.
+pub(super) type Rows = Vec<Option<Box<dyn PendingSum>>>;
+
+/// The sum over a rank that is alone.
+struct Own(Tensor<1>);
+
+impl PendingSum for Own {
+    fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
+        Ok(self.0)
+    }
+}
+
+impl DeviceBuckets {
+    pub(super) fn new(
+        device: Device,
+        exchange: Option<Arc<dyn DeviceExchange>>,
+        clips: bool,
+        buckets: usize,
+        parameters: usize,
+    ) -> Self {
+        Self {
+            device,
+            stay_apart: exchange.is_none() && !clips,
+            exchange,
+            held: (0..parameters).map(|_| None).collect(),
+            rows: (0..buckets).map(|_| None).collect(),
+        }
+    }
+
+    /// Holds a gradient, or adds it to what an earlier pass has brought.
+    pub(super) fn put(
+        &mut self,
+        arrival: Arrival,
+        gradient: Gradient,
+        expected: &BucketEntry,
+    ) -> Result<(), String> {
+        let Arrival { number, factor, .. } = arrival;
+        if gradient.device() != self.device {
+            return Err(format!(
+                "it is on {:?}, and this rank's device is {:?}: build the model and its batches there",
+                gradient.device(),
+                self.device
+            ));
+        }
+        let found = (gradient.shape(), gradient.dtype());
+        if found != (expected.shape.clone(), expected.dtype) {
+            return Err(format!(
+                "it is {:?} of {:?}, and the parameter is {:?} of {:?}",
+                found.0, found.1, expected.shape, expected.dtype
+            ));
+        }
+        let sum = match self.held[number].take() {
+            None => gradient.times(factor),
+            Some(before) => before.plus(gradient, factor),
+        };
+        self.held[number] = Some(sum);
+        Ok(())
+    }
+
+    /// Makes a row of bucket `index`, weighted by `share`, and sends it off.
+    pub(super) fn launch(
+        &mut self,
+        index: usize,
+        bucket: &Bucket,
+        share: f64,
+        step: u64,
+    ) -> Result<(), DdpError> {
+        if self.stay_apart {
+            return Ok(());
+        }
+        let parts = bucket.parameters().iter();
+        let parts: Vec<_> = parts.map(|number| self.held[*number].take()).collect();
+        let layout = FlatLayout::of(bucket);
+        let row = flatten(&parts, &layout, bucket.dtype(), share, &self.device);
+        drop(parts);
+        self.rows[index] = Some(match &self.exchange {
+            None => Box::new(Own(row)),
+            Some(exchange) => exchange.begin(index, row, step)?,
+        });
+        Ok(())
+    }
+
+    /// What becomes of them: by parameter and by bucket.
+    pub(super) fn take(&mut self) -> (Vec<Option<Gradient>>, Rows) {
+        let rows = std::mem::take(&mut self.rows);
+        (std::mem::take(&mut self.held), rows)
+    }
+}
+
+impl fmt::Debug for DeviceBuckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuckets")
+            .field("device", &self.device)
+            .field("exchange", &self.exchange)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,198 @@
+//! The mean gradients of a step on their device.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::prelude::*;
+use burn::tensor::DType;
+
+use super::device_buckets::Rows;
+use super::norm::{GradientNorm, NORM_EPSILON};
+use super::step::{Contents, Step};
+use super::{Communication, SyncedGradients};
+use crate::bucket::BucketPlan;
+use crate::device::{FlatLayout, views};
+use crate::error::DdpError;
+use crate::gradient::{Gradient, wide};
+use crate::shared::Shared;
+
+/// What all ranks agree on, on the device.
+pub(super) struct DeviceSum {
+    shared: Arc<Shared>,
+    plan: Arc<BucketPlan>,
+    /// By parameter: its gradient, where it never came into a bucket.
+    held: Vec<Option<Gradient>>,
+    /// By bucket: what is being added up.
+    under_way: Rows,
+    /// By bucket: the sum.
+    rows: Vec<Option<Tensor<1>>>,
+    pub(super) used: Vec<bool>,
+    samples: u64,
+    step: u64,
+    pub(super) communication: Communication,
+}
+
+impl DeviceSum {
+    /// Sends off what has not left: all ranks have told that they have `samples` together.
+    pub(super) fn of(step: &mut Step, samples: u64) -> Result<Self, DdpError> {
+        step.launch_rest()?;
+        let used = step.used().to_vec();
+        let (held, under_way) = match &mut step.contents {
+            Contents::Device(device) => device.take(),
+            Contents::Host(_) => (Vec::new(), Vec::new()),
+        };
+        Ok(Self {
+            shared: step.shared.clone(),
+            plan: step.plan.clone(),
+            held,
+            rows: under_way.iter().map(|_| None).collect(),
+            under_way,
+            used,
+            samples,
+            step: step.shared.step(),
+            communication: Communication::default(),
+        })
+    }
+
+    /// Takes the sums. The device comes to them by itself; the host waits where it has to.
+    pub(super) fn collect(&mut self) -> Result<(), DdpError> {
+        let under_way = std::mem::take(&mut self.under_way);
+        let exchanged = self.shared.exchange().is_some();
+        for (index, sum) in under_way.into_iter().enumerate() {
+            let Some(sum) = sum else { continue };
+            let bucket = &self.plan.buckets()[index];
+            if exchanged {
+                let bytes = FlatLayout::of(bucket).len() * bucket.dtype().size();
+                self.communication.bytes += bytes as u64;
+            }
+            self.rows[index] = Some(sum.collect()?);
+        }
+        match self.shared.exchange() {
+            Some(exchange) => exchange.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// Clips, and hands out the gradients of `model`.
+    pub(super) fn give<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
+        let max = self.shared.config().max_gradient_norm;
+        let norm = max.and_then(|max| self.clip(f64::from(max)));
+        let mut gradients = HashMap::new();
+        for (row, bucket) in self.rows.iter_mut().zip(self.plan.buckets()) {
+            let Some(row) = row.take() else { continue };
+            let entries = bucket.parameters().iter();
+            let shapes: Vec<&[usize]> = entries
+                .map(|number| &*self.shared.parameters()[*number].shape)
+                .collect();
+            let views = views(&row, &FlatLayout::of(bucket), &shapes);
+            for (number, view) in bucket.parameters().iter().zip(views) {
+                self.held[*number] = Some(view);
+            }
+        }
+        let own = self.held.iter_mut().zip(&self.used);
+        for ((held, used), entry) in own.zip(self.shared.parameters()) {
+            if let (Some(gradient), true) = (held.take(), *used) {
+                gradients.insert(entry.id, gradient);
+            }
+        }
+        let mut give = Give {
+            given: GradientsParams::new(),
+            gradients,
+        };
+        model.visit(&mut give);
+        if !give.gradients.is_empty() {
+            return Err(self.shared.other_model(model));
+        }
+        Ok(SyncedGradients {
+            gradients: give.given,
+            samples: self.samples,
+            norm,
+            communication: self.communication,
+        })
+    }
+
+    /// Scales all rows down where the norm of all gradients is above `max`: the host knows neither. What
+    /// lies between gradients, and gradients that nobody has, are zero.
+    fn clip(&mut self, max: f64) -> Option<GradientNorm> {
+        let squares = self.rows.iter().flatten().map(|row| {
+            let row = wide(row.clone());
+            (row.clone() * row).sum().cast(DType::F32)
+        });
+        let norm = squares.reduce(|sum, squares| sum + squares)?.sqrt();
+        let factor = (norm.clone() + NORM_EPSILON).recip() * max;
+        let factor = factor.clamp_max(1.0);
+        for row in self.rows.iter_mut().flatten() {
+            let dtype = row.dtype();
+            let numbers = wide(row.clone());
+            let factor = factor.clone().cast(numbers.dtype());
+            *row = (numbers * factor).cast(dtype);
+        }
+        Some(GradientNorm::on_device(norm, self.step))
+    }
+}
+
+struct Give {
+    given: GradientsParams,
+    gradients: HashMap<ParamId, Gradient>,
+}
+
+impl ModuleVisitor for Give {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove(&param.id) {
+            self.given.register(param.id, gradient.tensor::<D>());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+
+    use super::*;
+    use crate::config::DdpConfig;
+    use crate::ddp::Ddp;
+
+    fn loss(model: &Linear, device: &Device) -> Tensor<1> {
+        let rows = Tensor::<2>::from_floats([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]], device);
+        model.forward(rows).powf_scalar(2.0).mean()
+    }
+
+    fn numbers(model: &Linear, gradients: &GradientsParams) -> Vec<f32> {
+        let weight = gradients.get::<2>(model.weight.id).unwrap().into_data();
+        weight.iter::<f32>().collect()
+    }
+
+    /// A rank that is alone on a GPU exchanges nothing, and copies nothing to the host.
+    #[test]
+    fn a_rank_that_is_alone_adds_up_and_clips_on_its_device() {
+        let device = Device::flex().autodiff();
+        let model: Linear = LinearConfig::new(3, 2).init(&device);
+        let plain = GradientsParams::from_grads(loss(&model, &device).backward(), &model);
+        let plain = numbers(&model, &plain);
+        let norm = |numbers: &[f32]| numbers.iter().map(|g| g * g).sum::<f32>().sqrt();
+        for max in [None, Some(0.25)] {
+            let config = DdpConfig {
+                max_gradient_norm: max,
+                ..DdpConfig::default()
+            };
+            let (ddp, model) = Ddp::alone_on_device(model.clone(), config).unwrap();
+            assert!(!ddp.exchanges_gradients());
+            let step = ddp.begin(4).unwrap();
+            drop(loss(&step.watch(&model, 2), &device).backward());
+            drop(loss(&step.watch_last(&model, 2), &device).backward());
+            let synced = step.finish(&model).unwrap();
+            assert_eq!((synced.samples, synced.communication.bytes), (4, 0));
+            let found = numbers(&model, &synced.gradients);
+            let scale = norm(&found) / norm(&plain);
+            match &synced.norm {
+                None => assert!((scale - 1.0).abs() < 1e-6, "{scale}"),
+                Some(all) => {
+                    let expected = 0.25 / all.read().unwrap() as f32;
+                    assert!((scale - expected).abs() < 1e-5, "{scale} and {expected}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The norm of all gradients of a step.
+
+use burn::prelude::*;
+
+use crate::error::DdpError;
+
+/// What a clipped norm is compared with is raised by this, as in PyTorch.
+pub(super) const NORM_EPSILON: f64 = 1e-6;
+
+/// The norm of all gradients of a step together, before they were clipped.
+///
+/// Where gradients are on a GPU it is a number there: the host need not wait for it, unless it wants to know.
+///
+/// ```
+/// use everburn_distributed::GradientNorm;
+///
+/// assert_eq!(GradientNorm::known(2.5).read()?, 2.5);
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct GradientNorm(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    Host(f64),
+    Device { norm: Box<Tensor<1>>, step: u64 },
+}
+
+impl GradientNorm {
+    /// A norm that the host knows.
+    #[must_use]
+    pub fn known(norm: f64) -> Self {
+        Self(Place::Host(norm))
+    }
+
+    /// A number on a device, of step `step`.
+    pub(super) fn on_device(norm: Tensor<1>, step: u64) -> Self {
+        let norm = Box::new(norm);
+        Self(Place::Device { norm, step })
+    }
+
+    /// The norm; waits for the device until it has been computed.
+    ///
+    /// # Errors
+    /// [`DdpError::NormNotFinite`] for a norm that was found not to be a number only now;
+    /// [`DdpError::Read`] if the device does not give it.
+    pub fn read(&self) -> Result<f64, DdpError> {
+        let (norm, step) = match &self.0 {
+            Place::Host(norm) => return Ok(*norm),
+            Place::Device { norm, step } => (norm, *step),
+        };
+        let refused = |reason: String| DdpError::Read {
+            parameter: "the norm of all gradients".to_string(),
+            reason,
+        };
+        let data = Tensor::clone(norm).try_into_data();
+        let data = data.map_err(|error| refused(error.to_string()))?;
+        let norm = data.iter::<f64>().next();
+        match norm.ok_or_else(|| refused("it is empty".to_string()))? {
+            norm if norm.is_finite() => Ok(norm),
+            norm => Err(DdpError::NormNotFinite { norm, step }),
+        }
+    }
+}
+
+impl From<f64> for GradientNorm {
+    fn from(norm: f64) -> Self {
+        Self::known(norm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_norm_on_a_device_is_read_when_it_is_asked_for() {
+        let device = Device::flex();
+        let of = |norm| GradientNorm::on_device(Tensor::<1>::from_floats([norm], &device), 7);
+        assert_eq!(of(1.5).read().unwrap(), 1.5);
+        let error = of(f32::INFINITY).read().unwrap_err().to_string();
+        assert!(
+            error.starts_with("the gradients of step 7 have the norm inf"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! The end of a step whose gradients are on their device.
+
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use super::device_sum::DeviceSum;
+use super::{Synchronization, follow_order};
+use crate::error::DdpError;
+use crate::reducer::{Outcome, Reducer, Report, lock};
+
+impl Synchronization {
+    /// Sends off what has not left, and takes the sums, for which the device waits. The host waits for
+    /// numbers of the other hosts alone.
+    pub(super) fn complete_on_device(&self) -> Result<DeviceSum, DdpError> {
+        let start = self.waiting_since.unwrap_or_else(Instant::now);
+        let shared = self.ddp.shared();
+        let asks_for_order = shared.wants_order();
+        let mut step = lock(&self.step);
+        step.close()?;
+        let reports_of_samples = step.expected();
+        let (own, own_samples) = (step.used().to_vec(), step.samples);
+        // Who has used all parameters knows already that somebody has; the others wait for an answer.
+        let exchanges_used = shared.reducer().is_some() && !shared.knows_used();
+        let awaits_used = exchanges_used && (own.contains(&false) || shared.config().static_graph);
+        if exchanges_used {
+            step.submit_used();
+        }
+        if asks_for_order {
+            step.submit_order();
+        }
+        step.reports = None;
+        drop(step);
+        let mut told = Told {
+            samples: own_samples as u64,
+            used: own.clone(),
+            order: Vec::new(),
+        };
+        if let Some(reducer) = shared.reducer() {
+            told.hear(reducer, &self.reports, reports_of_samples)?;
+        }
+        if told.samples == 0 {
+            // No rank has sent anything.
+            return Err(DdpError::NoSamples);
+        }
+        let mut sum = DeviceSum::of(&mut lock(&self.step), told.samples)?;
+        if let Some(reducer) = shared.reducer()
+            && (asks_for_order || awaits_used)
+        {
+            let more = usize::from(exchanges_used) + usize::from(asks_for_order);
+            told.hear(reducer, &self.reports, more)?;
+        }
+        sum.collect()?;
+        sum.communication.exposed = start.elapsed();
+        lock(&self.step).late()?;
+        let own = (own_samples > 0).then_some(own.as_slice());
+        sum.used = shared.remember_used(told.used, own)?;
+        shared.count_samples(own_samples);
+        follow_order(shared, &told.order);
+        Ok(sum)
+    }
+}
+
+/// What the ranks have told each other besides gradients.
+struct Told {
+    samples: u64,
+    used: Vec<bool>,
+    order: Vec<i32>,
+}
+
+impl Told {
+    fn hear(
+        &mut self,
+        reducer: &Reducer,
+        reports: &Receiver<Report>,
+        expected: usize,
+    ) -> Result<(), DdpError> {
+        for _ in 0..expected {
+            match reducer.next_report(reports)?.outcome? {
+                Outcome::Samples(samples) => self.samples = samples,
+                Outcome::Used(used) => self.used = used,
+                Outcome::Order(order) => self.order = order,
+                Outcome::Bucket { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}

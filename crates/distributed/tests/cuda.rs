@@ -1,0 +1,240 @@
+//! Burn's tensors on real GPUs. `cargo xtask test` runs these tests where there are GPUs and NCCL, and says why
+//! not where there are none. Ranks are threads here.
+
+use std::sync::Arc;
+
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::prelude::*;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_distributed::{
+    BurnExchange, CudaMemory, Ddp, DdpConfig, DeviceExchange, DeviceMemory, HostExchange,
+    NcclExchange, Waits, check_placement, gpu_number, share_of,
+};
+use everburn_nccl::{Library, NcclConfig, NcclGroup, gpus};
+
+/// How far apart sums in another order may be.
+const TOLERANCE: f32 = 1e-4;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Nccl,
+    NcclAndHostWaits,
+    Staged,
+    Burn,
+}
+
+fn number_of_gpus() -> usize {
+    gpus().unwrap_or_else(|error| panic!("{error}")).gpus.len()
+}
+
+#[derive(Module, Debug)]
+struct Mlp {
+    layers: Vec<Linear>,
+    unused: Linear,
+}
+
+impl Mlp {
+    /// More parameters than one launch of the kernel takes, of lengths that fit no alignment.
+    fn new(device: &Device) -> Self {
+        let layer = |inputs, outputs| LinearConfig::new(inputs, outputs).init(device);
+        let mut layers = vec![layer(5, 33)];
+        layers.extend((0..40).map(|_| layer(33, 33)));
+        layers.push(layer(33, 3));
+        Self {
+            layers,
+            unused: layer(2, 2),
+        }
+    }
+
+    fn loss(&self, rows: Tensor<2>) -> Tensor<1> {
+        let (last, others) = self.layers.split_last().expect("there are layers");
+        let hidden = others
+            .iter()
+            .fold(rows, |rows, layer| layer.forward(rows).tanh());
+        last.forward(hidden).powf_scalar(2.0).mean()
+    }
+}
+
+fn rows(count: usize, device: &Device) -> Tensor<2> {
+    let numbers = (0..count * 5).map(|index| ((index * 37 % 19) as f32 - 9.0) / 7.0);
+    let data = TensorData::new(numbers.collect::<Vec<f32>>(), [count, 5]);
+    Tensor::from_data(data, device)
+}
+
+fn gradients_of(model: &Mlp, gradients: &GradientsParams) -> Vec<Vec<f32>> {
+    let weights = model.layers.iter().map(|layer| {
+        let gradient = gradients.get::<2>(layer.weight.id).expect("it was used");
+        gradient.into_data().iter::<f32>().collect()
+    });
+    weights.collect()
+}
+
+fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>]) {
+    for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+        let scale = expected.abs().max(1e-2);
+        assert!(
+            (found - expected).abs() <= TOLERANCE * scale,
+            "{found} and {expected}"
+        );
+    }
+}
+
+/// Runs `work` on ranks that are threads, on the GPUs `devices`.
+fn on_gpus(
+    devices: &[usize],
+    way: Way,
+    work: impl Fn(Ddp, Mlp, &Device) + Sync,
+    config: DdpConfig,
+) {
+    let library = Library::load().map(Arc::new);
+    let store: SharedStore = Arc::new(HashStore::new());
+    let groups = ProcessGroup::over_threads(devices.len(), GroupOptions::default());
+    let model = Mlp::new(&Device::flex());
+    let all: Vec<Device> = devices.iter().map(|number| Device::cuda(*number)).collect();
+    std::thread::scope(|scope| {
+        for (group, number) in groups.into_iter().zip(devices) {
+            let (library, store, work, all) = (&library, store.clone(), &work, all.clone());
+            let model = model.clone();
+            scope.spawn(move || {
+                let device = Device::cuda(*number).autodiff();
+                let ranks: Vec<usize> = (0..group.world_size()).collect();
+                let exchange: Arc<dyn DeviceExchange> = match way {
+                    Way::Staged => {
+                        let own = group.subgroup(&ranks).unwrap().unwrap();
+                        Arc::new(HostExchange::start(own).unwrap())
+                    }
+                    Way::Burn => Arc::new(BurnExchange::new(all).unwrap()),
+                    Way::Nccl | Way::NcclAndHostWaits => {
+                        let library = library.as_ref().unwrap_or_else(|error| panic!("{error}"));
+                        let config = NcclConfig::world(group.rank(), ranks.len(), *number);
+                        let own = NcclGroup::connect(
+                            library,
+                            store,
+                            config,
+                            Some(Arc::new(group.clone())),
+                        );
+                        let waits = match way {
+                            Way::Nccl => Waits::Device,
+                            _ => Waits::Host,
+                        };
+                        Arc::new(NcclExchange::new(own.unwrap(), Arc::new(CudaMemory), waits))
+                    }
+                };
+                let model = model.fork(&device);
+                check_placement(&model, &device).unwrap();
+                let (ddp, model) = Ddp::with_exchange(model, group, config, exchange).unwrap();
+                work(ddp, model, &device);
+            });
+        }
+    });
+}
+
+/// The gradients of one device on the processor, over all rows.
+fn whole(model: &Mlp, samples: usize) -> Vec<Vec<f32>> {
+    let device = Device::flex().autodiff();
+    let model = model.clone().fork(&device);
+    let loss = model.loss(rows(samples, &device));
+    let gradients = GradientsParams::from_grads(loss.backward(), &model);
+    gradients_of(&model, &gradients)
+}
+
+fn steps_equal_the_processors(devices: &[usize], way: Way, config: DdpConfig) {
+    on_gpus(
+        devices,
+        way,
+        |ddp, mut model, device| {
+            let mut optimizer = SgdConfig::new().init();
+            for _ in 0..3 {
+                let expected = whole(&model, 7);
+                let share = share_of(7, ddp.group().rank(), ddp.group().world_size());
+                let step = ddp.begin(share.len()).unwrap();
+                if !share.is_empty() {
+                    let watched = step.watch_last(&model, share.len());
+                    let mine = rows(7, device).slice([share]);
+                    drop(watched.loss(mine).backward());
+                }
+                let synced = step.finish(&model).unwrap();
+                assert!(synced.gradients.get::<2>(model.unused.weight.id).is_none());
+                let found = gradients_of(&model, &synced.gradients);
+                match &synced.norm {
+                    None => assert_close(&found, &expected),
+                    Some(norm) => assert!(norm.read().unwrap() > 0.0),
+                }
+                model = optimizer.step(0.01, model, synced.gradients);
+            }
+            ddp.settle().unwrap();
+            ddp.verify_replicas(&model).unwrap();
+        },
+        config,
+    );
+}
+
+/// Buckets of several sizes.
+fn small_buckets() -> DdpConfig {
+    DdpConfig {
+        bucket_bytes: 40_000,
+        first_bucket_bytes: 1000,
+        ..DdpConfig::default()
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn one_rank_by_nccl_has_the_gradients_of_the_processor() {
+    for way in [Way::Nccl, Way::NcclAndHostWaits] {
+        steps_equal_the_processors(&[0], way, small_buckets());
+        steps_equal_the_processors(&[0], way, DdpConfig::default());
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn ranks_that_share_a_gpu_go_through_host_memory() {
+    for ranks in [1, 2, 4] {
+        steps_equal_the_processors(&vec![0; ranks], Way::Staged, small_buckets());
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn gradients_are_clipped_on_the_gpu() {
+    let config = DdpConfig {
+        max_gradient_norm: Some(0.1),
+        ..small_buckets()
+    };
+    steps_equal_the_processors(&[0], Way::Nccl, config);
+    steps_equal_the_processors(&[0, 0], Way::Staged, config);
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn memory_that_is_lent_comes_back_as_the_same_tensor() {
+    let device = Device::cuda(0);
+    assert_eq!(gpu_number(&device.clone().autodiff()), Some(0));
+    let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
+    let data = TensorData::new(numbers, [1000]);
+    let numbers = Tensor::<1>::from_data(data, &device);
+    let lent = CudaMemory.lend(numbers).unwrap();
+    assert_eq!(lent.buffer().len(), 1000);
+    CudaMemory.synchronize(&device).unwrap();
+    let back = CudaMemory.take_back(lent).unwrap();
+    let sum = (back * 2.0).sum().into_scalar::<f32>();
+    assert_eq!(sum, 999_000.0);
+}
+
+/// `cargo xtask test` lists these as skipped where there is one GPU.
+mod two_gpus {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
+    fn ranks_with_gpus_of_their_own_exchange_by_nccl_and_by_burns_collective() {
+        let count = number_of_gpus().min(4);
+        let devices: Vec<usize> = (0..count).collect();
+        for way in [Way::Nccl, Way::NcclAndHostWaits, Way::Burn] {
+            steps_equal_the_processors(&devices, way, small_buckets());
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What happens to ranks while the launcher is with them.
+
+/// Something that has just happened to a rank, or to the job.
+///
+/// ```
+/// use everburn_launch::LaunchEvent;
+///
+/// let event = LaunchEvent::Lost { rank: 2, text: "rank 2 was killed by SIGKILL".into() };
+/// assert_eq!(event.rank(), Some(2));
+/// assert!(event.text().contains("SIGKILL"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaunchEvent {
+    /// A rank has ended by a fault of its own, and is not started again.
+    Lost {
+        /// Its number over all machines.
+        rank: usize,
+        /// What happened, in words.
+        text: String,
+    },
+    /// A rank has ended, and will be started again.
+    Restart {
+        /// Its number over all machines.
+        rank: usize,
+        /// What happened, in words.
+        text: String,
+    },
+    /// The job is given up.
+    GivenUp {
+        /// Why, in words.
+        text: String,
+    },
+}
+
+impl LaunchEvent {
+    /// Which rank it befell.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        match self {
+            Self::Lost { rank, .. } | Self::Restart { rank, .. } => Some(*rank),
+            Self::GivenUp { .. } => None,
+        }
+    }
+
+    /// What happened, in words.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Lost { text, .. } | Self::Restart { text, .. } | Self::GivenUp { text } => text,
+        }
+    }
+}
+
+/// Who is told.
+pub(crate) type Tell = Box<dyn Fn(&LaunchEvent)>;

@@ -1,0 +1,58 @@
+//! Looking on while a run goes on, or at one that is over: from any terminal, from other machines, any number at once.
+//! Without Burn.
+//!
+//! A training writes what is to be known of it into its folder. So who is on the same machine (or disk) needs nobody who
+//! serves it: the files are followed. For other machines a small server tells the same, to whoever knows the job token.
+//!
+//! The main types, in the order in which a program meets them:
+//!
+//! 1. [`MonitorCommand`]: the command line. [`Target`]: a folder, or `HOST:PORT`.
+//! 2. [`Source`]: a run that is followed ([`RunTail`], or a connection to a [`MonitorServer`]); it yields [`Update`]s.
+//! 3. [`RunState`]: what is known of the run, in bounded memory, and of each rank ([`RankState`]).
+//! 4. [`draw_ranks`]: draws that, as a pure function of state, [`RanksView`] and size.
+//! 5. [`Screen`]: a terminal that burn-train's dashboard and the ranks share. It is fed by who has the dashboard:
+//!    `crates/train` for a training, `everburn monitor` for who looks on.
+//! 6. [`print_json`]: the same for programs.
+//!
+//! ```
+//! use everburn_monitor::{RanksView, RunState, Target, draw_ranks};
+//! use ratatui::{buffer::Buffer, layout::Rect};
+//!
+//! let folder = tempfile::tempdir().unwrap();
+//! std::fs::write(folder.path().join("config.toml"), "model = 'mnist'").unwrap();
+//! let mut source = Target::Folder(folder.path().into()).open(None)?;
+//! let mut state = RunState::default();
+//! for update in source.poll() {
+//!     state.take(&update, 0);
+//! }
+//! let area = Rect::new(0, 0, 100, 30);
+//! let mut buffer = Buffer::empty(area);
+//! draw_ranks(&state, RanksView::default(), area, &mut buffer);
+//! let first: String = (0..20).map(|x| buffer[(x, 0)].symbol()).collect();
+//! assert!(first.contains("mnist"));
+//! # Ok::<(), everburn_monitor::MonitorError>(())
+//! ```
+//!
+//! # What is deliberately absent
+//! Any way to change a run, encryption, and burn-train.
+
+mod command;
+mod error;
+mod screen;
+mod server;
+mod source;
+mod state;
+mod tail;
+mod update;
+mod view;
+mod wire;
+
+pub use command::{MonitorCommand, print_json};
+pub use error::MonitorError;
+pub use screen::{Purpose, Screen, is_terminal};
+pub use server::MonitorServer;
+pub use source::{Source, Target};
+pub use state::{Column, History, RankState, RunState, Standing};
+pub use tail::RunTail;
+pub use update::{MetricRecord, Update};
+pub use view::{RanksView, draw_ranks};

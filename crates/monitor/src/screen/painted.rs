@@ -1,0 +1,149 @@
+//! What a dashboard paints into a pipe, as a picture.
+
+use std::io::{PipeReader, Read};
+use std::num::NonZeroU16;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+/// The picture is larger than any screen: a dashboard places each letter by its row and column, so that a change of the
+/// terminal's size needs no agreement between the two.
+const ROWS: NonZeroU16 = NonZeroU16::new(400).expect("not zero");
+const COLUMNS: NonZeroU16 = NonZeroU16::new(1000).expect("not zero");
+
+/// With what a dashboard leaves its screen.
+const LEAVES: &[u8] = b"\x1b[?1049l";
+
+/// How much of what came last is kept, to find what was said after the end.
+const KEPT: usize = 64 << 10;
+
+pub(super) struct Painted {
+    pipe: PipeReader,
+    screen: vt100::Parser,
+    /// What came last.
+    tail: Vec<u8>,
+}
+
+impl Painted {
+    pub(super) fn of(pipe: PipeReader) -> Self {
+        Self {
+            pipe,
+            screen: vt100::Parser::new(ROWS, COLUMNS, 0),
+            tail: Vec::new(),
+        }
+    }
+
+    pub(super) fn pipe(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+
+    /// Takes what is there; `false` if there is nothing any more.
+    pub(super) fn read(&mut self) -> bool {
+        let mut bytes = [0; 16 << 10];
+        let count = self.pipe.read(&mut bytes).unwrap_or(0);
+        self.screen.process(&bytes[..count]);
+        self.tail.extend(&bytes[..count]);
+        if self.tail.len() > 2 * KEPT {
+            self.tail.drain(..self.tail.len() - KEPT);
+        }
+        count > 0
+    }
+
+    /// Reads to the end, which has come when nobody can write any more; returns what was said after the dashboard had
+    /// left its screen.
+    pub(super) fn drain(&mut self) -> Vec<u8> {
+        while self.read() {}
+        let ends = self
+            .tail
+            .windows(LEAVES.len())
+            .rposition(|part| part == LEAVES);
+        match ends {
+            Some(place) => self.tail.split_off(place + LEAVES.len()),
+            None => Vec::new(),
+        }
+    }
+
+    /// Draws the picture, as far as it fits, and which key shows the ranks; of who only looks on, also that `q` leaves.
+    pub(super) fn draw(&self, looks_on: bool, area: Rect, buffer: &mut Buffer) {
+        let screen = self.screen.screen();
+        for row in 0..area.height {
+            for column in 0..area.width {
+                let Some(cell) = screen.cell(row, column) else {
+                    continue;
+                };
+                if cell.is_wide_continuation() {
+                    continue;
+                }
+                let Some(place) = buffer.cell_mut((area.x + column, area.y + row)) else {
+                    continue;
+                };
+                let contents = cell.contents();
+                place.set_symbol(if contents.is_empty() { " " } else { contents });
+                place.set_style(style(cell));
+            }
+        }
+        let hint = match looks_on {
+            true => " r ranks  q leave ",
+            false => " r ranks ",
+        };
+        let width = hint.len() as u16;
+        if area.width > width + 2 && area.height > 0 {
+            let (x, y) = (area.right() - width - 2, area.bottom() - 1);
+            let style = Style::new().add_modifier(Modifier::REVERSED);
+            buffer.set_stringn(x, y, hint, width.into(), style);
+        }
+    }
+}
+
+fn style(cell: &vt100::Cell) -> Style {
+    let colour = |colour| match colour {
+        vt100::Color::Default => Color::Reset,
+        vt100::Color::Idx(index) => Color::Indexed(index),
+        vt100::Color::Rgb(red, green, blue) => Color::Rgb(red, green, blue),
+    };
+    let modifiers = [
+        (cell.bold(), Modifier::BOLD),
+        (cell.dim(), Modifier::DIM),
+        (cell.italic(), Modifier::ITALIC),
+        (cell.underline(), Modifier::UNDERLINED),
+        (cell.inverse(), Modifier::REVERSED),
+    ];
+    let set = modifiers.iter().filter(|(set, _)| *set);
+    let modifiers = set.fold(Modifier::empty(), |all, (_, modifier)| all | *modifier);
+    Style::new()
+        .fg(colour(cell.fgcolor()))
+        .bg(colour(cell.bgcolor()))
+        .add_modifier(modifiers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_picture_is_shown_at_any_size_and_last_words_are_kept() {
+        let (read, mut dashboard) = std::io::pipe().unwrap();
+        let mut painted = Painted::of(read);
+        dashboard
+            .write_all(b"\x1b[?1049h\x1b[2;3H\x1b[1;31mLoss\x1b[0m")
+            .unwrap();
+        assert!(painted.read());
+        for (width, height) in [(30, 4), (5, 2), (0, 0)] {
+            let area = Rect::new(0, 0, width, height);
+            let mut buffer = Buffer::empty(area);
+            painted.draw(true, area, &mut buffer);
+            if height > 3 {
+                assert_eq!(buffer[(2, 1)].symbol(), "L");
+                assert_eq!(buffer[(2, 1)].fg, Color::Indexed(1));
+                assert!(buffer[(2, 1)].modifier.contains(Modifier::BOLD));
+            }
+        }
+        dashboard.write_all(b"\x1b[?1049lit is over\n").unwrap();
+        drop(dashboard);
+        assert_eq!(painted.drain(), b"it is over\n");
+    }
+}

@@ -1,0 +1,258 @@
+//! What is known of a run, in bounded memory: what the views draw.
+
+mod history;
+mod ranks;
+
+use std::collections::VecDeque;
+
+use everburn_report::{Event, EventKind, Live, Phase};
+
+pub use self::history::{Column, History};
+pub use self::ranks::{RankState, Standing};
+use crate::update::{MetricRecord, Update};
+
+/// How many events are kept.
+const MOST_EVENTS: usize = 500;
+
+/// How many points of the loss are kept; a longer curve is thinned out.
+const MOST_POINTS: usize = 2048;
+
+/// After so many seconds without a sign of life a run counts as hanging, or its machine as gone.
+const SILENCE_MS: u64 = 5_000;
+
+/// What is known of a run. Fed with [`Update`]s, in any order; drawn by [`crate::draw_ranks`].
+///
+/// ```
+/// use everburn_monitor::{RunState, Update};
+/// use everburn_report::{Live, Phase};
+///
+/// let mut state = RunState::default();
+/// let live = Live { step: 10, steps: Some(110), seconds_a_step: Some(0.5), phase: Phase::Training, ..Live::default() };
+/// state.take(&Update::Live(live), 1_000);
+/// assert_eq!(state.seconds_left(), Some(50.0));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct RunState {
+    pub(crate) name: String,
+    pub(crate) model: String,
+    /// How many ranks the configuration asks for.
+    pub(crate) planned_ranks: usize,
+    pub(crate) live: Live,
+    pub(crate) running: Option<bool>,
+    pub(crate) reached: Option<bool>,
+    /// The newest line of each kind.
+    pub(crate) step: Option<MetricRecord>,
+    pub(crate) validation: Option<MetricRecord>,
+    pub(crate) test: Option<MetricRecord>,
+    /// Loss by step.
+    pub(crate) losses: Vec<(u64, f64)>,
+    pub(crate) history: History,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) finished: bool,
+    /// Why it ended before its time.
+    pub(crate) stopped: Option<String>,
+    ranks: ranks::Ranks,
+    /// The newest time that is known, in milliseconds since 1970: this machine's clock, or what the run has told.
+    pub(crate) now_ms: u64,
+    /// When something came last, by this machine's clock.
+    heard_ms: u64,
+}
+
+impl RunState {
+    /// Takes a piece of news. `now_ms` is the time by this machine's clock, in milliseconds since 1970.
+    pub fn take(&mut self, update: &Update, now_ms: u64) {
+        self.now_ms = now_ms;
+        match update {
+            Update::Reset => {
+                let (running, reached) = (self.running, self.reached);
+                *self = Self {
+                    running,
+                    reached,
+                    now_ms,
+                    ..Self::default()
+                };
+            }
+            Update::Run { name, config } => self.read_config(name, config),
+            Update::Metric(line) => self.take_metric(line),
+            Update::Ranks(line) => {
+                if self.history.push(line) {
+                    self.ranks.step(line);
+                }
+            }
+            Update::Event(event) => {
+                self.ranks.event(event);
+                if self.events.len() == MOST_EVENTS {
+                    self.events.pop_front();
+                }
+                self.events.push_back(event.clone());
+            }
+            Update::Live(live) => {
+                if live.unix_time_ms != self.live.unix_time_ms {
+                    self.heard_ms = now_ms;
+                }
+                self.ranks.live(live);
+                self.live = live.clone();
+            }
+            Update::Report(report) => {
+                self.finished = true;
+                self.stopped = report["stopped"].as_str().map(str::to_string);
+            }
+            Update::Running(running) => {
+                self.running = Some(*running);
+                self.reached = Some(true);
+            }
+            Update::Reached(reached) => self.reached = Some(*reached),
+        }
+    }
+
+    /// Takes several at once, now.
+    pub fn take_all(&mut self, updates: &[Update]) {
+        let now_ms = crate::screen::unix_time_ms();
+        for update in updates {
+            self.take(update, now_ms);
+        }
+    }
+
+    /// Time has gone by.
+    pub fn tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    fn read_config(&mut self, name: &str, config: &str) {
+        self.name = name.to_string();
+        let config: toml::Table = config.parse().unwrap_or_default();
+        let model = config.get("model").and_then(toml::Value::as_str);
+        self.model = model.unwrap_or("?").to_string();
+        let ranks = config.get("ranks").and_then(toml::Value::as_table);
+        let number = |key: &str| {
+            let value = ranks.and_then(|ranks| ranks.get(key));
+            value.and_then(toml::Value::as_integer).unwrap_or(1).max(1) as usize
+        };
+        self.planned_ranks = number("ranks").saturating_mul(number("nodes"));
+    }
+
+    fn take_metric(&mut self, line: &MetricRecord) {
+        let newest = match line.kind.as_str() {
+            "step" => &mut self.step,
+            "validation" => &mut self.validation,
+            "test" => &mut self.test,
+            _ => return,
+        };
+        // A file that was written anew is told again.
+        if newest
+            .as_ref()
+            .is_some_and(|newest| newest.step >= line.step)
+        {
+            return;
+        }
+        *newest = Some(line.clone());
+        if let ("step", Some(loss)) = (line.kind.as_str(), line.loss) {
+            self.losses.push((line.step, loss));
+            if self.losses.len() > MOST_POINTS {
+                let mut place = 0;
+                self.losses.retain(|_| {
+                    place += 1;
+                    place % 2 == 0
+                });
+            }
+        }
+    }
+
+    /// All ranks that are known of, by their numbers at the start of the job.
+    #[must_use]
+    pub fn ranks(&self) -> Vec<RankState> {
+        self.ranks.all(self)
+    }
+
+    /// How long the run will still take, in seconds, as far as that can be told.
+    #[must_use]
+    pub fn seconds_left(&self) -> Option<f64> {
+        if !self.goes_on() {
+            return None;
+        }
+        let left = self.live.steps?.checked_sub(self.live.step)?;
+        Some(left as f64 * self.live.seconds_a_step?)
+    }
+
+    /// Whether a process has the run, as far as anybody knows.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.running.unwrap_or(true) && !(self.finished && self.live.phase == Phase::Ended)
+    }
+
+    /// For how many seconds rank 0 has said nothing, where that is too long.
+    pub(crate) fn silence(&self) -> Option<f64> {
+        let silent = self.now_ms.saturating_sub(self.heard_ms);
+        let waits = self.goes_on() && self.heard_ms > 0 && self.live.phase != Phase::Ended;
+        (waits && silent >= SILENCE_MS).then_some(silent as f64 / 1e3)
+    }
+
+    /// What the run is doing, in words.
+    #[must_use]
+    pub fn doing(&self) -> String {
+        if self.reached == Some(false) {
+            return "not reached: trying again".to_string();
+        }
+        if !self.goes_on() {
+            let failed = |event: &&Event| event.kind == EventKind::Failure;
+            return match (&self.stopped, self.finished) {
+                (Some(why), _) => format!("stopped {why}"),
+                (None, true) => "finished".to_string(),
+                (None, false) if self.events.iter().rev().take(3).any(|event| failed(&event)) => {
+                    "failed".to_string()
+                }
+                (None, false) => "over, without an end".to_string(),
+            };
+        }
+        match self.silence() {
+            Some(seconds) => format!("no sign of life for {seconds:.0} s"),
+            None => self.live.phase.text().to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metric(step: u64) -> Update {
+        Update::Metric(MetricRecord {
+            kind: "step".into(),
+            step,
+            loss: Some(1.0),
+            ..MetricRecord::default()
+        })
+    }
+
+    #[test]
+    fn a_curve_that_is_told_again_is_one_curve_and_a_long_one_is_thinned_out() {
+        let mut state = RunState::default();
+        for step in (1..=5000).chain(1..=10) {
+            state.take(&metric(step), 0);
+        }
+        assert!(state.losses.len() <= MOST_POINTS);
+        assert!(state.losses.is_sorted());
+        assert_eq!(state.step.unwrap().step, 5000);
+    }
+
+    #[test]
+    fn silence_is_told_and_an_end_is_not_silence() {
+        let mut state = RunState::default();
+        state.take(&Update::Running(true), 1_000);
+        let live = Live {
+            unix_time_ms: 7,
+            phase: Phase::Training,
+            ..Live::default()
+        };
+        state.take(&Update::Live(live.clone()), 1_000);
+        assert_eq!(state.doing(), "training");
+        state.tick(9_000);
+        assert_eq!(state.doing(), "no sign of life for 8 s");
+        state.take(&Update::Running(false), 9_000);
+        assert_eq!(state.doing(), "over, without an end");
+        state.take(&Update::Report(serde_json::json!({"stopped": null})), 9_000);
+        assert_eq!(state.doing(), "finished");
+        state.take(&Update::Reached(false), 9_000);
+        assert_eq!(state.doing(), "not reached: trying again");
+    }
+}

@@ -1,0 +1,280 @@
+//! What is known of each rank.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use everburn_report::{Event, EventKind, Live, LiveRank, RankLine, RankStep, Vitals};
+
+use super::RunState;
+use super::history::own_work;
+
+/// Over how many lines the times of a rank are averaged.
+const RECENT: usize = 16;
+
+/// Who works so much longer than the median keeps the others waiting; the report marks by the same.
+const STRAGGLER: f64 = 1.25;
+
+/// Of what takes less than that, in seconds, nobody is called slow: it is noise.
+const NOISE: f64 = 0.000_2;
+
+/// How it stands with a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// It makes steps.
+    Working,
+    /// Its work takes a quarter longer than the median's.
+    Straggling,
+    /// It gives no sign of life.
+    Silent,
+    /// It was lost, and may come back.
+    Lost,
+    /// It has ended.
+    Ended,
+}
+
+impl Standing {
+    /// The word for it.
+    ///
+    /// ```
+    /// assert_eq!(everburn_monitor::Standing::Straggling.word(), "slow");
+    /// ```
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unknown => "-",
+            Self::Working => "ok",
+            Self::Straggling => "slow",
+            Self::Silent => "silent",
+            Self::Lost => "lost",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// A rank as a view shows it: [`RunState::ranks`].
+///
+/// ```
+/// use everburn_monitor::{RankState, Standing};
+///
+/// assert_eq!(RankState::default().standing, Standing::Unknown);
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RankState {
+    /// Its number at the start of the job.
+    pub rank: usize,
+    /// How it stands with it.
+    pub standing: Standing,
+    /// The newest step that is known of it.
+    pub step: Option<u64>,
+    /// What its steps were lately: the mean of the newest lines.
+    pub times: Option<RankStep>,
+    /// The collective that is under way, or the last.
+    pub doing: Option<String>,
+    /// For how many seconds it has given no sign of life.
+    pub silent_seconds: Option<f64>,
+    /// What it says of its process and device.
+    pub vitals: Vitals,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ranks {
+    recent: BTreeMap<usize, VecDeque<RankStep>>,
+    live: BTreeMap<usize, LiveRank>,
+    /// Who makes steps, where anybody has said so.
+    members: Vec<usize>,
+    /// Since when, in milliseconds since 1970, ranks are known to be lost.
+    lost: BTreeMap<usize, u64>,
+}
+
+impl Ranks {
+    pub(super) fn step(&mut self, line: &RankLine) {
+        for step in &line.ranks {
+            let recent = self.recent.entry(step.rank).or_default();
+            if recent.len() == RECENT {
+                recent.pop_front();
+            }
+            recent.push_back(*step);
+            let since = self.lost.get(&step.rank);
+            // By clocks of one machine, mostly: a step that ended before the loss says nothing of what came after.
+            if since.is_some_and(|since| line.unix_time_ms.is_some_and(|at| at > *since)) {
+                self.lost.remove(&step.rank);
+            }
+        }
+        // Who took no part is no longer what it was.
+        let present = |rank: &usize| line.ranks.iter().any(|step| step.rank == *rank);
+        for (rank, recent) in &mut self.recent {
+            if !present(rank) {
+                recent.clear();
+            }
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event) {
+        match (event.kind, event.rank) {
+            (EventKind::Loss | EventKind::Restart, Some(rank)) => {
+                self.lost.insert(rank, event.unix_time_ms.unwrap_or(0));
+            }
+            (EventKind::Regroup | EventKind::Start | EventKind::Resume, _) => {
+                if let Some(ranks) = &event.ranks {
+                    self.lost.retain(|rank, _| !ranks.contains(rank));
+                    self.members.clone_from(ranks);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn live(&mut self, live: &Live) {
+        for rank in &live.ranks {
+            self.live.insert(rank.rank, rank.clone());
+        }
+        if !live.members.is_empty() {
+            self.members.clone_from(&live.members);
+        }
+    }
+
+    pub(super) fn all(&self, state: &RunState) -> Vec<RankState> {
+        let planned = 0..state.planned_ranks.min(4096);
+        let mut numbers: Vec<usize> = planned
+            .chain(self.recent.keys().copied())
+            .chain(self.live.keys().copied())
+            .collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let times = |rank: &usize| self.recent.get(rank).and_then(|recent| mean(*rank, recent));
+        let mut work: Vec<f64> = numbers
+            .iter()
+            .filter_map(|rank| Some(own_work(&times(rank)?)))
+            .collect();
+        work.sort_by(f64::total_cmp);
+        // The lower one of two: the slower of two ranks is slow.
+        let median = work.get(work.len().saturating_sub(1) / 2).copied();
+        let rank = |rank: usize| {
+            let live = self.live.get(&rank);
+            let times = times(&rank);
+            let is_slow = |times: &RankStep| {
+                let work = own_work(times);
+                median.is_some_and(|median| work > STRAGGLER * median && work > median + NOISE)
+            };
+            let is_member = self.members.is_empty() || self.members.contains(&rank);
+            let standing = if !state.goes_on() {
+                Standing::Ended
+            } else if self.lost.contains_key(&rank) {
+                Standing::Lost
+            } else if live.is_some_and(|live| live.silent_seconds.is_some()) {
+                Standing::Silent
+            } else if !is_member {
+                Standing::Lost
+            } else if times.as_ref().is_some_and(is_slow) {
+                Standing::Straggling
+            } else if live.is_some() || times.is_some() {
+                Standing::Working
+            } else {
+                Standing::Unknown
+            };
+            RankState {
+                rank,
+                standing,
+                step: live.and_then(|live| live.step),
+                times,
+                doing: live.and_then(|live| live.doing.clone()),
+                silent_seconds: live.and_then(|live| live.silent_seconds),
+                vitals: live.map(|live| live.vitals.clone()).unwrap_or_default(),
+            }
+        };
+        numbers.into_iter().map(rank).collect()
+    }
+}
+
+/// The mean of some steps of a rank; the most memory.
+fn mean(rank: usize, steps: &VecDeque<RankStep>) -> Option<RankStep> {
+    if steps.is_empty() {
+        return None;
+    }
+    let count = steps.len() as f64;
+    let of = |part: fn(&RankStep) -> f64| steps.iter().map(part).sum::<f64>() / count;
+    let samples = steps.iter().filter_map(|step| step.samples).sum::<u64>();
+    Some(RankStep {
+        rank,
+        seconds: of(|step| step.seconds),
+        waited: of(|step| step.waited),
+        data: of(|step| step.data),
+        forward: of(|step| step.forward),
+        backward: of(|step| step.backward),
+        exposed: of(|step| step.exposed),
+        optimizer: of(|step| step.optimizer),
+        samples: Some((samples as f64 / count).round() as u64),
+        peak_memory: steps.iter().filter_map(|step| step.peak_memory).max(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::update::Update;
+
+    fn line(step: u64, at: u64, work: &[(usize, f64)]) -> Update {
+        let ranks = work.iter().map(|(rank, work)| RankStep {
+            rank: *rank,
+            seconds: 1.0,
+            waited: 1.0 - work,
+            ..RankStep::default()
+        });
+        Update::Ranks(RankLine {
+            step,
+            unix_time_ms: Some(at),
+            ranks: ranks.collect(),
+        })
+    }
+
+    fn standings(state: &RunState) -> Vec<Standing> {
+        state.ranks().iter().map(|rank| rank.standing).collect()
+    }
+
+    #[test]
+    fn who_works_longer_than_the_others_is_marked() {
+        let mut state = RunState::default();
+        state.take(&line(1, 5, &[(0, 0.5), (1, 0.9), (2, 0.5)]), 5);
+        let (ok, slow) = (Standing::Working, Standing::Straggling);
+        assert_eq!(standings(&state), [ok, slow, ok]);
+        let mut two = RunState::default();
+        two.take(&line(1, 5, &[(0, 0.5), (1, 0.9)]), 5);
+        assert_eq!(standings(&two), [ok, slow]);
+    }
+
+    #[test]
+    fn a_rank_is_lost_until_it_makes_steps_again() {
+        let mut state = RunState::default();
+        state.take(&line(1, 5, &[(0, 0.5), (1, 0.5)]), 5);
+        let loss = Event {
+            rank: Some(1),
+            unix_time_ms: Some(10),
+            ..Event::new(EventKind::Restart, "rank 1 was killed")
+        };
+        state.take(&Update::Event(loss), 10);
+        state.take(&line(2, 9, &[(0, 0.5), (1, 0.5)]), 11);
+        assert_eq!(standings(&state), [Standing::Working, Standing::Lost]);
+        state.take(&line(3, 12, &[(0, 0.5)]), 12);
+        assert_eq!(state.ranks()[1].times, None);
+        state.take(&line(4, 20, &[(0, 0.5), (1, 0.5)]), 20);
+        assert_eq!(standings(&state), [Standing::Working; 2]);
+    }
+
+    #[test]
+    fn silence_is_seen_before_anybody_has_judged() {
+        let mut state = RunState::default();
+        let rank = |rank, silent_seconds| LiveRank {
+            rank,
+            silent_seconds,
+            ..LiveRank::default()
+        };
+        let live = Live {
+            ranks: vec![rank(0, None), rank(1, Some(4.0))],
+            ..Live::default()
+        };
+        state.take(&Update::Live(live), 5);
+        assert_eq!(standings(&state), [Standing::Working, Standing::Silent]);
+    }
+}

@@ -1,0 +1,122 @@
+//! A row for each rank: how it stands, what its steps are spent on, what it has, and what it does.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Block, Cell, Row, Table, Widget};
+
+use super::phases::{bar, legend};
+use super::words::{bytes, count, plain, short_time};
+use crate::state::{RankState, Standing};
+
+/// From that width on there is room for the last collective as it is told.
+const WIDE: u16 = 150;
+
+pub(super) fn draw(
+    ranks: &[RankState],
+    (scrolled, all): (usize, usize),
+    area: Rect,
+    buffer: &mut Buffer,
+) {
+    let wide = area.width >= WIDE;
+    let gpus = ranks.iter().any(|rank| rank.vitals.gpu_percent.is_some());
+    let bar_width = if wide { 60 } else { 24 };
+    let mut widths = vec![
+        Constraint::Length(4),
+        Constraint::Length(6),
+        Constraint::Length(7),
+        Constraint::Length(7),
+        Constraint::Length(bar_width),
+        Constraint::Length(9),
+        Constraint::Length(8),
+    ];
+    let mut names = vec![
+        "rank",
+        "state",
+        "step",
+        "time",
+        "spent on",
+        "samples/s",
+        "memory",
+    ];
+    if gpus {
+        names.extend(["GPU", "°C", "GPU mem."]);
+        widths.extend([
+            Constraint::Length(5),
+            Constraint::Length(3),
+            Constraint::Length(8),
+        ]);
+    }
+    names.push("last collective");
+    widths.push(Constraint::Fill(1));
+    let title = match ranks.len() < all {
+        true => format!(
+            " ranks {scrolled} to {} of {all} ",
+            scrolled + ranks.len() - 1
+        ),
+        false => " ranks ".to_string(),
+    };
+    let block = Block::bordered().title(title).title_bottom(legend());
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let rows = ranks.iter().map(|rank| row(rank, bar_width, gpus));
+    let table = Table::new(rows, widths)
+        .header(Row::new(names).style(bold))
+        .column_spacing(1)
+        .block(block);
+    Widget::render(table, area, buffer);
+}
+
+fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
+    let right = |text: String| Cell::new(Text::from(text).right_aligned());
+    let state = Cell::new(rank.standing.word()).style(style(rank.standing));
+    let step = rank.step.map_or(String::new(), |step| step.to_string());
+    let times = rank.times.as_ref();
+    let time = times.map_or(String::new(), |times| short_time(times.seconds));
+    let spent = times.map_or(Line::default(), |times| bar(times, bar_width));
+    let speed = times.and_then(|times| {
+        let samples = times.samples? as f64;
+        (times.seconds > 0.0).then(|| count(samples / times.seconds))
+    });
+    let peak = times.and_then(|times| times.peak_memory);
+    let memory = rank
+        .vitals
+        .memory_bytes
+        .or(peak)
+        .map_or(String::new(), bytes);
+    let mut cells = vec![
+        right(rank.rank.to_string()),
+        state,
+        right(step),
+        right(time),
+        Cell::new(spent),
+        right(speed.unwrap_or_default()),
+        right(memory),
+    ];
+    if gpus {
+        let vitals = &rank.vitals;
+        let percent = vitals.gpu_percent.map(|percent| format!("{percent} %"));
+        let celsius = vitals.gpu_celsius.map(|celsius| celsius.to_string());
+        let memory = vitals.gpu_memory_bytes.map(bytes);
+        cells.extend([percent, celsius, memory].map(|text| right(text.unwrap_or_default())));
+    }
+    let doing = match (rank.silent_seconds, &rank.doing) {
+        (Some(seconds), _) if rank.standing == Standing::Silent => {
+            format!("no sign of life for {seconds:.0} s")
+        }
+        (_, Some(doing)) => plain(doing),
+        (_, None) => String::new(),
+    };
+    cells.push(Cell::new(doing));
+    Row::new(cells)
+}
+
+fn style(standing: Standing) -> Style {
+    let colour = match standing {
+        Standing::Working => Color::Green,
+        Standing::Straggling => Color::Yellow,
+        Standing::Silent | Standing::Lost => Color::Red,
+        Standing::Unknown | Standing::Ended => Color::DarkGray,
+    };
+    Style::new().fg(colour).add_modifier(Modifier::BOLD)
+}

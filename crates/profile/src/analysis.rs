@@ -1,0 +1,243 @@
+//! Where the time of the recorded steps went.
+
+mod copies;
+mod layers;
+
+use serde::Serialize;
+
+pub use self::copies::HostCopy;
+pub use self::layers::Layer;
+use crate::error::ProfileError;
+use crate::phase::Phase;
+use crate::recording::{Facts, PhaseSpan, Recording, Track};
+
+/// The most steps that are left out at the beginning: buffers are made in them, kernels compiled and tuned.
+const MOST_UNLIKE: usize = 3;
+
+/// Where the time of the steps went, by rank.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Analysis {
+    /// How many steps were looked at.
+    pub steps: usize,
+    /// How many steps before them were not.
+    pub left_out: usize,
+    /// How long a step took, the mean over steps and ranks, in seconds.
+    pub step_seconds: f64,
+    /// The ranks, in their order.
+    pub ranks: Vec<RankProfile>,
+}
+
+/// Where a rank's time went. Times are means of the steps that were looked at, in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RankProfile {
+    /// What the rank is.
+    pub facts: Facts,
+    /// How long a step took.
+    pub step_seconds: f64,
+    /// What its phases took, in the order of [`Phase::ALL`].
+    pub phases: Vec<PhaseCost>,
+    /// How long gradients were exchanged behind the backward pass.
+    pub hidden_exchange: f64,
+    /// How long the threads that assemble batches were at work, added up.
+    pub loading: f64,
+    /// How long the training thread was ready to compute and another had the core; `None` where nobody tells.
+    pub kept_waiting: Option<f64>,
+    /// The most memory, in bytes, if it is known.
+    pub peak_memory: Option<u64>,
+    /// The modules of the model that have parameters, in the order in which the forward pass came to them.
+    pub layers: Vec<Layer>,
+    /// Copies between device and host within the passes, the longest first.
+    pub copies: Vec<HostCopy>,
+    /// How many samples of the CPU did not fit.
+    pub samples_dropped: u64,
+}
+
+/// What a phase took a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PhaseCost {
+    /// Which.
+    pub phase: Phase,
+    /// How long.
+    pub seconds: f64,
+    /// For how long of that the training thread computed itself.
+    pub cpu: f64,
+    /// How many allocations of memory the process made.
+    pub allocations: f64,
+    /// Of how many bytes together.
+    pub bytes: f64,
+}
+
+/// A step, from its beginning to that of the next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    kept_waiting: u64,
+    peak_memory: u64,
+}
+
+impl Analysis {
+    /// Looks at what the ranks have recorded.
+    ///
+    /// # Errors
+    /// [`ProfileError::NoSteps`] if one of them has recorded no whole step.
+    pub fn of(recordings: &[Recording]) -> Result<Self, ProfileError> {
+        let all: Vec<Vec<Window>> = recordings
+            .iter()
+            .map(|recording| {
+                windows_of(recording)
+                    .into_iter()
+                    .map(|(_, window)| window)
+                    .collect()
+            })
+            .collect();
+        let steps = all.iter().map(Vec::len).min().unwrap_or(0);
+        if steps == 0 {
+            return Err(ProfileError::NoSteps);
+        }
+        let left_out = MOST_UNLIKE.min(steps / 4);
+        let ranks = recordings.iter().zip(&all);
+        let ranks: Vec<RankProfile> = ranks
+            .map(|(recording, windows)| RankProfile::of(recording, &windows[left_out..steps]))
+            .collect();
+        let sum: f64 = ranks.iter().map(|rank| rank.step_seconds).sum();
+        Ok(Self {
+            steps: steps - left_out,
+            left_out,
+            step_seconds: sum / ranks.len() as f64,
+            ranks,
+        })
+    }
+}
+
+impl RankProfile {
+    fn of(recording: &Recording, windows: &[Window]) -> Self {
+        let steps = windows.len() as f64;
+        let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9 / steps;
+        let (first, last) = (windows[0].begin, windows[windows.len() - 1].end);
+        let phases: Vec<PhaseSpan> = recording
+            .phases
+            .iter()
+            .filter(|span| windows.iter().any(|window| window.holds(span.begin)))
+            .copied()
+            .collect();
+        let cost = |phase| {
+            let of = || phases.iter().filter(move |span| span.phase == phase);
+            PhaseCost {
+                phase,
+                seconds: seconds(of().map(|span| span.end - span.begin).sum()),
+                cpu: seconds(of().map(|span| span.cpu).sum()),
+                allocations: of().map(|span| span.allocations).sum::<u64>() as f64 / steps,
+                bytes: of().map(|span| span.bytes).sum::<u64>() as f64 / steps,
+            }
+        };
+        let whole: u64 = windows.iter().map(|window| window.end - window.begin).sum();
+        let kept_waiting: u64 = windows.iter().map(|window| window.kept_waiting).sum();
+        let peak_memory = windows.iter().map(|window| window.peak_memory).max();
+        let within = |begin: u64, end: u64| begin >= first && end <= last;
+        let background = recording.background.iter();
+        let background: Vec<_> = background
+            .filter(|span| within(span.begin, span.end))
+            .collect();
+        let loading = background
+            .iter()
+            .filter(|span| matches!(span.track, Track::Loader(_)));
+        let loading: u64 = loading.map(|span| span.end - span.begin).sum();
+        let buckets = background.iter().filter(|span| {
+            // The other exchange of a step tells how many samples there are, and waits for the slowest.
+            matches!(span.track, Track::Reducer(_)) && span.name.starts_with("bucket")
+        });
+        let mut buckets: Vec<(u64, u64)> = buckets.map(|span| (span.begin, span.end)).collect();
+        buckets.sort_unstable();
+        let exposed = phases.iter().filter(|span| span.phase == Phase::Exchange);
+        let exposed: Vec<(u64, u64)> = exposed.map(|span| (span.begin, span.end)).collect();
+        let segments = layers::segments(recording, &phases);
+        Self {
+            facts: recording.facts.clone(),
+            step_seconds: seconds(whole),
+            phases: Phase::ALL.map(cost).to_vec(),
+            hidden_exchange: seconds(hidden(&buckets, &exposed)),
+            loading: seconds(loading),
+            kept_waiting: (kept_waiting > 0).then(|| seconds(kept_waiting)),
+            peak_memory: peak_memory.filter(|bytes| *bytes > 0),
+            layers: layers::sums(recording, &segments, steps),
+            copies: copies::found(recording, &phases, &segments, steps),
+            samples_dropped: recording.samples.dropped,
+        }
+    }
+
+    /// What a phase took.
+    pub fn phase(&self, phase: Phase) -> PhaseCost {
+        self.phases[phase.index()]
+    }
+
+    /// How long it was busy with itself: all that does not depend on other ranks.
+    pub fn own_seconds(&self) -> f64 {
+        let own = self.phases.iter().filter(|cost| !cost.phase.waits());
+        own.map(|cost| cost.seconds).sum()
+    }
+}
+
+impl Window {
+    fn holds(&self, at: u64) -> bool {
+        (self.begin..self.end).contains(&at)
+    }
+}
+
+/// The whole steps of a recording, each with its number.
+pub(crate) fn windows_of(recording: &Recording) -> Vec<(u32, Window)> {
+    let pairs = recording.steps.windows(2);
+    let whole = pairs.filter(|pair| pair[0].step > 0 && pair[1].at > pair[0].at);
+    let window = whole.map(|pair| {
+        let window = Window {
+            begin: pair[0].at,
+            end: pair[1].at,
+            kept_waiting: pair[1].kept_waiting.saturating_sub(pair[0].kept_waiting),
+            peak_memory: pair[0].peak_memory,
+        };
+        (pair[0].step, window)
+    });
+    window.collect()
+}
+
+/// The modules of all passes of a recording.
+pub(crate) fn segments_of(recording: &Recording) -> Vec<layers::Segment<'_>> {
+    layers::segments(recording, &recording.phases)
+}
+
+/// How much of the union of `busy`, sorted, lies outside of `exposed`, sorted and disjoint.
+fn hidden(busy: &[(u64, u64)], exposed: &[(u64, u64)]) -> u64 {
+    let mut union: Vec<(u64, u64)> = Vec::new();
+    for &(begin, end) in busy {
+        match union.last_mut() {
+            Some(last) if begin <= last.1 => last.1 = last.1.max(end),
+            _ => union.push((begin, end)),
+        }
+    }
+    let overlap = |span: &(u64, u64)| -> u64 {
+        // Those that end before the span cannot meet it.
+        let first = exposed.partition_point(|other| other.1 <= span.0);
+        let others = exposed[first..].iter().take_while(|other| other.0 < span.1);
+        others
+            .map(|other| other.1.min(span.1) - other.0.max(span.0))
+            .sum()
+    };
+    union
+        .iter()
+        .map(|span| (span.1 - span.0) - overlap(span))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_hidden_is_the_union_without_the_exposed() {
+        // 0..10 and 20..30 are busy; of them 8..10 and 20..24 are exposed.
+        let busy = [(0, 6), (4, 10), (20, 25), (22, 30)];
+        assert_eq!(hidden(&busy, &[(8, 12), (15, 24)]), 8 + 6);
+        assert_eq!(hidden(&busy, &[]), 20);
+        assert_eq!(hidden(&[], &[(0, 9)]), 0);
+    }
+}

@@ -1,0 +1,54 @@
+//! What can go wrong.
+
+use std::path::PathBuf;
+
+/// Why there is no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// A file cannot be written or read.
+    #[error("{action} {}: {reason}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// The folder holds no rank's recording.
+    #[error(
+        "there are no recordings of ranks in {}: train with --profile, or by `bottleneck`, which does so",
+        folder.display()
+    )]
+    NoRecordings {
+        /// Where they would lie.
+        folder: PathBuf,
+    },
+    /// The file is of another version.
+    #[error(
+        "{} is a recording of format {found}, and this program reads format {known}: record it anew",
+        path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The format of this program.
+        known: u32,
+    },
+    /// Nothing was recorded that could be analysed.
+    #[error("the ranks have recorded no whole step: train for 3 steps or more, as by --steps 50")]
+    NoSteps,
+    /// Another sampler is at work in this process.
+    #[error("the CPU is sampled already in this process")]
+    SampledAlready,
+    /// The system gives no timer.
+    #[error("the CPU cannot be sampled, because {call} fails: {reason}")]
+    NoTimer {
+        /// The call that failed.
+        call: &'static str,
+        /// What the system says.
+        reason: String,
+    },
+}

@@ -1,0 +1,99 @@
+//! What is worth mending, in plain words.
+//!
+//! Each rule asks "what if": how long would a step take if this were mended? All ranks wait for the slowest, so a step
+//! is as long as the longest own work of a rank (what it does without waiting for others) and what the exchange takes
+//! when nobody is late. A finding's share is what mending would win of the step; those that win most come first.
+
+mod rules;
+
+use serde::Serialize;
+
+use crate::analysis::Analysis;
+
+/// What wins less of a step than this is not told.
+const LEAST_SHARE: f64 = 0.03;
+
+/// What makes steps longer than they need be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// Ranks wait for their batches.
+    Data,
+    /// One rank does the same as the others, and takes longer.
+    SlowRank,
+    /// A layer copies between device and host.
+    HostCopy,
+    /// The exchange of gradients takes longer than the backward pass can hide.
+    Exchange,
+    /// Others have the cores.
+    Cores,
+    /// The optimizer takes a large part.
+    Optimizer,
+    /// Records, comparisons and checkpoints take a large part.
+    Records,
+    /// Nothing is wrong: where most of the time is.
+    LargestLayer,
+}
+
+/// What was found, and what to do about it.
+///
+/// ```
+/// use everburn_profile::{Finding, FindingKind};
+///
+/// let finding = Finding {
+///     kind: FindingKind::Data,
+///     rank: Some(1),
+///     layer: None,
+///     share: 0.6,
+///     text: "71 % of rank 1's step waits for data".to_owned(),
+///     advice: "raise --workers".to_owned(),
+/// };
+/// assert_eq!(finding.to_string(), "71 % of rank 1's step waits for data: raise --workers (wins up to 60 % of a step)");
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub kind: FindingKind,
+    /// The rank, if it is about one.
+    pub rank: Option<usize>,
+    /// The module of the model, if it is about one.
+    pub layer: Option<String>,
+    /// Which part of a step mending would win, at most; 0 for what is no fault.
+    pub share: f64,
+    /// What was found.
+    pub text: String,
+    /// What to do.
+    pub advice: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.text, self.advice)?;
+        if self.share > 0.0 {
+            write!(f, " (wins up to {:.0} % of a step)", self.share * 100.0)?;
+        }
+        Ok(())
+    }
+}
+
+impl Analysis {
+    /// What is worth mending, the most first; last, where most of the time is.
+    pub fn findings(&self) -> Vec<Finding> {
+        let rules = [
+            rules::data,
+            rules::slow_rank,
+            rules::host_copy,
+            rules::exchange,
+            rules::cores,
+            rules::optimizer,
+            rules::records,
+        ];
+        let found = rules.iter().filter_map(|rule| rule(self));
+        let mut findings: Vec<Finding> = found
+            .filter(|finding| finding.share >= LEAST_SHARE)
+            .collect();
+        findings.sort_by(|one, other| other.share.total_cmp(&one.share));
+        findings.extend(rules::largest_layer(self));
+        findings
+    }
+}

@@ -1,0 +1,294 @@
+//! What a rank has recorded, as it lies in a file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ProfileError;
+use crate::phase::Phase;
+
+/// The folder of a run in which its ranks' recordings lie.
+pub const FOLDER: &str = "profile";
+
+/// The number of the format; files of another are refused.
+pub(crate) const FORMAT: u32 = 1;
+
+/// What a rank has recorded of a training. Times are in nanoseconds of the clock of its machine.
+///
+/// ```
+/// use everburn_profile::Recording;
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let recording = Recording { clock_offset: -3, ..Recording::default() };
+/// recording.write(folder.path()).unwrap();
+/// assert_eq!(Recording::read_all(folder.path()).unwrap()[0].clock_offset, -3);
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Recording {
+    /// The number of the format.
+    pub format: u32,
+    /// What the rank is.
+    pub facts: Facts,
+    /// What is to be added to its times to get those of rank 0's clock.
+    pub clock_offset: i64,
+    /// By how much that may be wrong.
+    pub clock_error: u64,
+    /// When each step began, and what was known then.
+    pub steps: Vec<StepStart>,
+    /// What the training thread did, without gaps within a step.
+    pub phases: Vec<PhaseSpan>,
+    /// The paths of the model's parameters.
+    pub parameters: Vec<String>,
+    /// When the passes came to parameters.
+    pub marks: Vec<Mark>,
+    /// What other threads did.
+    pub background: Vec<BackgroundSpan>,
+    /// Where the CPU was found.
+    pub samples: Samples,
+}
+
+/// What a rank is, and with what it was told to train.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Its number.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub world_size: usize,
+    /// The machine, and when it was started: ranks of one have one clock.
+    pub machine: Option<String>,
+    /// The name of its machine.
+    pub host: Option<String>,
+    /// The name of its device.
+    pub device: String,
+    /// Whether the device computes behind the host's back.
+    pub is_asynchronous: bool,
+    /// How many threads it computes with.
+    pub threads: usize,
+    /// How many cores its process may use.
+    pub cores: usize,
+    /// How many threads assemble batches beside the training.
+    pub workers: usize,
+    /// How many batches they may be ahead.
+    pub prefetch: usize,
+    /// How many samples all ranks read a step.
+    pub batch_size: usize,
+    /// How many numbers the model has learnt.
+    pub parameters: u64,
+    /// The name of the model.
+    pub model: String,
+    /// The operating-system number of the training thread.
+    pub training_thread: u32,
+}
+
+/// The beginning of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepStart {
+    /// The number of the step, from 1.
+    pub step: u32,
+    /// When it began.
+    pub at: u64,
+    /// How long the training thread had been kept waiting for a core by then; 0 where nobody tells.
+    pub kept_waiting: u64,
+    /// The most memory that the rank used in the step, in bytes; 0 where nobody tells.
+    pub peak_memory: u64,
+}
+
+/// A phase of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseSpan {
+    /// What was done.
+    pub phase: Phase,
+    /// In which step; 0 behind the last.
+    pub step: u32,
+    /// From when.
+    pub begin: u64,
+    /// Until when.
+    pub end: u64,
+    /// How long the training thread itself computed.
+    pub cpu: u64,
+    /// How many allocations of memory the process made.
+    pub allocations: u64,
+    /// Of how many bytes together.
+    pub bytes: u64,
+}
+
+/// The moment in which a pass came to a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The parameter's number.
+    pub parameter: u32,
+    /// Forward: it is used for the first time. Backward: its gradient is finished.
+    pub pass: Pass,
+    /// When.
+    pub at: u64,
+}
+
+/// A way through the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pass {
+    /// From the input to the loss.
+    Forward,
+    /// Back from the loss.
+    Backward,
+}
+
+/// Something that another thread than the training's did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackgroundSpan {
+    /// Who did it.
+    pub track: Track,
+    /// What it was.
+    pub name: String,
+    /// From when.
+    pub begin: u64,
+    /// Until when.
+    pub end: u64,
+}
+
+/// A thread beside the training's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Track {
+    /// One that exchanges gradients, by its number.
+    Reducer(u32),
+    /// One that assembles batches, by the system's number of the thread.
+    Loader(u32),
+}
+
+/// What the CPU was found doing, at regular moments.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Samples {
+    /// How long lies between two samples of a thread, in nanoseconds.
+    pub period: u64,
+    /// How many did not fit.
+    pub dropped: u64,
+    /// The names of functions.
+    pub functions: Vec<String>,
+    /// Rows of functions, each calling the next.
+    pub stacks: Vec<Vec<u32>>,
+    /// The samples.
+    pub samples: Vec<Sample>,
+    /// The names of threads, by the system's numbers.
+    pub threads: Vec<(u32, String)>,
+}
+
+/// What a thread was found doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When.
+    pub at: u64,
+    /// The system's number of the thread.
+    pub thread: u32,
+    /// The number of the row of functions.
+    pub stack: u32,
+    /// It was asked as time passed, not as it computed: so also while it waited.
+    pub on_the_clock: bool,
+}
+
+impl Recording {
+    /// Writes it into `folder`, as `rank-<number>.json`.
+    ///
+    /// # Errors
+    /// [`ProfileError::File`] if it cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<PathBuf, ProfileError> {
+        let path = folder.join(format!("rank-{}.json", self.facts.rank));
+        let failed = |error: std::io::Error| ProfileError::File {
+            action: "writing",
+            path: path.clone(),
+            reason: error.to_string(),
+        };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let current = Self {
+            format: FORMAT,
+            ..self.clone()
+        };
+        let text = serde_json::to_vec(&current).map_err(|error| failed(error.into()))?;
+        fs::write(&path, text).map_err(failed)?;
+        Ok(path)
+    }
+
+    /// Reads all recordings of `folder`, in the order of the ranks.
+    ///
+    /// # Errors
+    /// [`ProfileError::File`] if one cannot be read, [`ProfileError::NoRecordings`] if there is none, and
+    /// [`ProfileError::Format`] if one is of another version.
+    pub fn read_all(folder: &Path) -> Result<Vec<Self>, ProfileError> {
+        let failed = |path: &Path, reason: String| ProfileError::File {
+            action: "reading",
+            path: path.to_owned(),
+            reason,
+        };
+        let none = || ProfileError::NoRecordings {
+            folder: folder.to_owned(),
+        };
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(none()),
+            entries => entries.map_err(|error| failed(folder, error.to_string()))?,
+        };
+        let mut recordings: Vec<Self> = Vec::new();
+        for entry in entries {
+            let path = entry
+                .map_err(|error| failed(folder, error.to_string()))?
+                .path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if !(name.starts_with("rank-") && name.ends_with(".json")) {
+                continue;
+            }
+            let text = fs::read(&path).map_err(|error| failed(&path, error.to_string()))?;
+            let recording: Self = serde_json::from_slice(&text)
+                .map_err(|error| failed(&path, format!("it is no recording: {error}")))?;
+            if recording.format != FORMAT {
+                return Err(ProfileError::Format {
+                    path,
+                    found: recording.format,
+                    known: FORMAT,
+                });
+            }
+            recordings.push(recording);
+        }
+        if recordings.is_empty() {
+            return Err(none());
+        }
+        recordings.sort_by_key(|recording| recording.facts.rank);
+        Ok(recordings)
+    }
+
+    /// When a moment of this rank was by rank 0's clock.
+    pub(crate) fn common(&self, at: u64) -> i64 {
+        at as i64 + self.clock_offset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_recordings_says_how_they_are_made() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().to_owned(), folder.path().join("none")] {
+            let error = Recording::read_all(&path).unwrap_err().to_string();
+            assert!(error.contains("--profile"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_recording_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("rank-3.json"), "{}").unwrap();
+        let error = Recording::read_all(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("rank-3.json") && error.contains("no recording"),
+            "{error}"
+        );
+        let mut recording = serde_json::to_value(Recording::default()).unwrap();
+        recording["format"] = 99.into();
+        fs::write(folder.path().join("rank-3.json"), recording.to_string()).unwrap();
+        let error = Recording::read_all(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("99"), "{error}");
+    }
+}

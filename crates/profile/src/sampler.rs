@@ -1,0 +1,205 @@
+//! What the CPU does, asked at regular moments.
+//!
+//! `pprof` does the like. It keeps no time with a sample, so that none could be told to be a layer's, and sees only
+//! threads that compute: not where a rank waits for a device. perf_event_open(2) is closed to most users.
+
+mod signal;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use self::signal::ThreadTimer;
+use crate::error::ProfileError;
+use crate::recording::{Sample, Samples};
+
+/// How deep a stack is looked at: Burn's are about 40 deep.
+const DEPTH: usize = 96;
+
+/// How many samples there is room for: half a minute of two busy threads, in 13 MB.
+const CAPACITY: usize = 1 << 14;
+
+/// 499 times a second: often enough for a second of training, not in step with anything that happens at round
+/// intervals, and less than a hundredth of a thread's time.
+const PERIOD: Duration = Duration::from_nanos(1_000_000_000 / 499);
+
+/// There is one handler of signals in a process.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// A sample as the handler leaves it.
+struct Raw {
+    at: u64,
+    thread: u32,
+    on_the_clock: bool,
+    addresses: Vec<u64>,
+}
+
+/// Asks the threads of this process at regular moments what they do. One at a time in a process.
+///
+/// ```
+/// use everburn_profile::Sampler;
+///
+/// let sampler = Sampler::start()?;
+/// sampler.follow_this_thread()?;
+/// sampler.resume();
+/// let end = std::time::Instant::now() + std::time::Duration::from_millis(50);
+/// while std::time::Instant::now() < end {}
+/// let samples = sampler.finish();
+/// assert!(samples.samples.len() > 1);
+/// # Ok::<(), everburn_profile::ProfileError>(())
+/// ```
+#[derive(Debug)]
+pub struct Sampler {
+    timers: Mutex<Vec<ThreadTimer>>,
+}
+
+impl Sampler {
+    /// A sampler that rests until [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// [`ProfileError::SampledAlready`] if there is one in this process, [`ProfileError::NoTimer`] if the system
+    /// refuses.
+    pub fn start() -> Result<Self, ProfileError> {
+        if TAKEN.swap(true, Ordering::SeqCst) {
+            return Err(ProfileError::SampledAlready);
+        }
+        // Dropped where something fails.
+        let sampler = Self {
+            timers: Mutex::new(Vec::new()),
+        };
+        signal::install(CAPACITY)?;
+        Ok(sampler)
+    }
+
+    /// Asks the calling thread as time passes, also while it waits; others are asked as they compute.
+    ///
+    /// # Errors
+    /// [`ProfileError::NoTimer`] if the system refuses.
+    pub fn follow_this_thread(&self) -> Result<(), ProfileError> {
+        let timer = ThreadTimer::start(PERIOD)?;
+        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        timers.push(timer);
+        Ok(())
+    }
+
+    /// Goes on.
+    pub fn resume(&self) {
+        signal::activate(true);
+        // A system without this timer still has those of threads.
+        let _ = signal::interrupt_computing(PERIOD);
+    }
+
+    /// Rests.
+    pub fn pause(&self) {
+        signal::activate(false);
+        let _ = signal::interrupt_computing(Duration::ZERO);
+    }
+
+    /// Ends, and names what was found. That takes a while: the names of functions are looked up.
+    pub fn finish(self) -> Samples {
+        self.pause();
+        let (raw, dropped) = signal::take();
+        let mut names = Names::default();
+        let mut stacks: HashMap<Vec<u32>, u32> = HashMap::new();
+        let mut samples = Vec::with_capacity(raw.len());
+        for sample in raw {
+            let stack = names.of(&sample.addresses);
+            let next = stacks.len() as u32;
+            samples.push(Sample {
+                at: sample.at,
+                thread: sample.thread,
+                stack: *stacks.entry(stack).or_insert(next),
+                on_the_clock: sample.on_the_clock,
+            });
+        }
+        let mut in_order: Vec<(Vec<u32>, u32)> = stacks.into_iter().collect();
+        in_order.sort_by_key(|(_, number)| *number);
+        Samples {
+            period: PERIOD.as_nanos() as u64,
+            dropped,
+            functions: names.functions,
+            stacks: in_order.into_iter().map(|(stack, _)| stack).collect(),
+            samples,
+            threads: threads(),
+        }
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.pause();
+        TAKEN.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The names of functions, each looked up once.
+#[derive(Default)]
+struct Names {
+    functions: Vec<String>,
+    numbers: HashMap<String, u32>,
+    /// By address: the functions there, the inlined ones last.
+    known: HashMap<u64, Vec<u32>>,
+}
+
+impl Names {
+    /// The row of functions of a stack, outermost first, without the handler.
+    fn of(&mut self, addresses: &[u64]) -> Vec<u32> {
+        let inner_first: Vec<Vec<u32>> =
+            addresses.iter().map(|address| self.at(*address)).collect();
+        let is_handler = |frame: &Vec<u32>| {
+            let mut names = frame.iter().map(|number| &self.functions[*number as usize]);
+            names.any(|name| name.contains(signal::HANDLER))
+        };
+        // Behind the handler lies what the kernel has it return to.
+        let interrupted = inner_first
+            .iter()
+            .position(is_handler)
+            .map_or(0, |handler| handler + 2);
+        let frames = inner_first.iter().skip(interrupted).rev();
+        frames.flatten().copied().collect()
+    }
+
+    fn at(&mut self, address: u64) -> Vec<u32> {
+        if let Some(known) = self.known.get(&address) {
+            return known.clone();
+        }
+        let mut names = Vec::new();
+        backtrace::resolve(address as *mut _, |symbol| {
+            names.extend(symbol.name().map(|name| format!("{name:#}")));
+        });
+        if names.is_empty() {
+            names.push("(unknown)".to_owned());
+        }
+        // The innermost of inlined functions comes first.
+        let numbers: Vec<u32> = names
+            .into_iter()
+            .rev()
+            .map(|name| self.number(name))
+            .collect();
+        self.known.insert(address, numbers.clone());
+        numbers
+    }
+
+    fn number(&mut self, name: String) -> u32 {
+        let next = self.functions.len() as u32;
+        *self.numbers.entry(name).or_insert_with_key(|name| {
+            self.functions.push(name.clone());
+            next
+        })
+    }
+}
+
+/// The names of this process's threads.
+fn threads() -> Vec<(u32, String)> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
+    let named = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let number = path.file_name()?.to_str()?.parse().ok()?;
+        let name = std::fs::read_to_string(path.join("comm")).ok()?;
+        Some((number, name.trim().to_owned()))
+    });
+    named.collect()
+}

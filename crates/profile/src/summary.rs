@@ -1,0 +1,165 @@
+//! The analysis as text.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::analysis::{Analysis, RankProfile};
+use crate::phase::Phase;
+
+/// How many layers and copies are shown of a rank.
+const MOST_ROWS: usize = 12;
+
+/// [`Analysis`] for people to read.
+///
+/// ```
+/// use everburn_profile::{Analysis, Facts, Phase, Recorder, Summary};
+///
+/// let recorder = Recorder::new(Facts::default());
+/// for step in 1..=4 {
+///     recorder.begin_step(step);
+///     recorder.enter(Phase::Forward);
+/// }
+/// let analysis = Analysis::of(&[recorder.finish()])?;
+/// let text = Summary(&analysis).to_string();
+/// assert!(text.contains("rank 0") && text.contains("forward"), "{text}");
+/// # Ok::<(), everburn_profile::ProfileError>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Summary<'a>(pub &'a Analysis);
+
+impl Display for Summary<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let analysis = self.0;
+        let (steps, left_out) = (analysis.steps, analysis.left_out);
+        writeln!(
+            f,
+            "{steps} steps of {:.2} ms, the first {left_out} not counted; milliseconds a step by rank:",
+            analysis.step_seconds * 1e3
+        )?;
+        writeln!(f)?;
+        phases(f, analysis)?;
+        for rank in &analysis.ranks {
+            layers(f, rank)?;
+        }
+        Ok(())
+    }
+}
+
+fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
+    write!(f, "{:<22}", "")?;
+    for rank in &analysis.ranks {
+        write!(f, "{:>17}", format!("rank {}", rank.facts.rank))?;
+    }
+    writeln!(f)?;
+    let line = |f: &mut Formatter<'_>, name: &str, of: &dyn Fn(&RankProfile) -> String| {
+        write!(f, "{name:<22}")?;
+        for rank in &analysis.ranks {
+            write!(f, "{:>17}", of(rank))?;
+        }
+        writeln!(f)
+    };
+    for phase in Phase::ALL {
+        line(f, phase.name(), &|rank| {
+            let seconds = rank.phase(phase).seconds;
+            let share = 100.0 * seconds / rank.step_seconds.max(f64::MIN_POSITIVE);
+            format!("{:.2} {share:>3.0} %", seconds * 1e3)
+        })?;
+    }
+    line(f, "step", &|rank| {
+        format!("{:.2} 100 %", rank.step_seconds * 1e3)
+    })?;
+    line(f, "exchange, hidden", &|rank| {
+        format!("{:.2}      ", rank.hidden_exchange * 1e3)
+    })?;
+    line(f, "loader threads", &|rank| {
+        format!("{:.2}      ", rank.loading * 1e3)
+    })?;
+    line(
+        f,
+        "ready, without a core",
+        &|rank| match rank.kept_waiting {
+            Some(seconds) => format!("{:.2}      ", seconds * 1e3),
+            None => "-      ".to_owned(),
+        },
+    )?;
+    let total = |rank: &RankProfile, number: fn(&crate::analysis::PhaseCost) -> f64| -> f64 {
+        rank.phases.iter().map(number).sum()
+    };
+    line(f, "allocations", &|rank| {
+        format!("{:.0}      ", total(rank, |cost| cost.allocations))
+    })?;
+    line(f, "allocated, MiB", &|rank| {
+        format!(
+            "{:.1}      ",
+            total(rank, |cost| cost.bytes) / f64::from(1 << 20)
+        )
+    })?;
+    line(f, "peak memory, MiB", &|rank| match rank.peak_memory {
+        Some(bytes) => format!("{:.0}      ", bytes as f64 / f64::from(1 << 20)),
+        None => "-      ".to_owned(),
+    })
+}
+
+fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
+    if rank.layers.is_empty() {
+        return Ok(());
+    }
+    writeln!(f)?;
+    let number = rank.facts.rank;
+    let behind = match rank.facts.is_asynchronous {
+        true => ", as the host asks for them: the device computes behind its back",
+        false => "",
+    };
+    writeln!(
+        f,
+        "{:<30}{:>10}{:>10}{:>8}",
+        format!("layers of rank {number}{behind}"),
+        "forward",
+        "backward",
+        "share"
+    )?;
+    let mut layers: Vec<_> = rank.layers.iter().collect();
+    if layers.len() > MOST_ROWS {
+        layers.sort_by(|one, other| other.seconds().total_cmp(&one.seconds()));
+    }
+    for layer in layers.iter().take(MOST_ROWS) {
+        let share = 100.0 * layer.seconds() / rank.step_seconds.max(f64::MIN_POSITIVE);
+        writeln!(
+            f,
+            "{:<30}{:>10.2}{:>10.2}{share:>6.0} %",
+            layer.name,
+            layer.forward * 1e3,
+            layer.backward * 1e3
+        )?;
+    }
+    if let Some(rest) = layers.get(MOST_ROWS..).filter(|rest| !rest.is_empty()) {
+        let seconds: f64 = rest.iter().map(|layer| layer.seconds()).sum();
+        writeln!(f, "{} more, together {:.2}", rest.len(), seconds * 1e3)?;
+    }
+    for copy in rank
+        .copies
+        .iter()
+        .take(MOST_ROWS)
+        .filter(|copy| copy.seconds > 1e-5)
+    {
+        let layer = if copy.layer.is_empty() {
+            "a pass"
+        } else {
+            &copy.layer
+        };
+        writeln!(
+            f,
+            "  {:.2} ms in `{}` in {layer}, called by {}",
+            copy.seconds * 1e3,
+            copy.by,
+            copy.caller
+        )?;
+    }
+    if rank.samples_dropped > 0 {
+        writeln!(
+            f,
+            "  {} samples of the CPU did not fit and are missing at the end",
+            rank.samples_dropped
+        )?;
+    }
+    Ok(())
+}

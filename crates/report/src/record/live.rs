@@ -1,0 +1,160 @@
+//! `live.json`: how a run stands at this moment.
+
+use serde::{Deserialize, Serialize};
+
+/// What a training is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The ranks meet, and are given the same parameters.
+    #[default]
+    Starting,
+    /// The first steps of a process on a GPU: kernels are compiled, and the fastest of several are chosen.
+    Compiling,
+    /// It makes steps.
+    Training,
+    /// It measures the model on samples that are held out.
+    Validating,
+    /// It waits until a checkpoint's tensors are read.
+    Saving,
+    /// Ranks were lost or come, and the others meet.
+    Regrouping,
+    /// It measures the model on the test samples.
+    Testing,
+    /// It is over, one way or another.
+    Ended,
+}
+
+impl Phase {
+    /// The words for it.
+    ///
+    /// ```
+    /// assert_eq!(everburn_report::Phase::Compiling.text(), "compiling and tuning kernels");
+    /// ```
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Compiling => "compiling and tuning kernels",
+            Self::Training => "training",
+            Self::Validating => "validating",
+            Self::Saving => "saving a checkpoint",
+            Self::Regrouping => "regrouping",
+            Self::Testing => "testing",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// What `live.json` holds, which rank 0 writes anew about every second while the run goes on.
+///
+/// ```
+/// use everburn_report::{Live, Phase};
+///
+/// let live = Live { step: 12, steps: Some(100), phase: Phase::Training, ..Live::default() };
+/// let text = serde_json::to_string(&live).unwrap();
+/// assert_eq!(serde_json::from_str::<Live>(&text).unwrap(), live);
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Live {
+    /// When it was written, in milliseconds since 1970.
+    pub unix_time_ms: u64,
+    /// What the training is doing.
+    pub phase: Phase,
+    /// The epoch that is under way, counted from 1; 0 before the first.
+    pub epoch: u64,
+    /// How many epochs there are to be.
+    pub epochs: u64,
+    /// How many steps have been made over all epochs.
+    pub step: u64,
+    /// How many steps there are to be, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// How many seconds a step has taken lately.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_a_step: Option<f64>,
+    /// The ranks that make steps now.
+    pub members: Vec<usize>,
+    /// What is known of each rank, those that were lost included. May be empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<LiveRank>,
+}
+
+/// What is known of a rank at this moment.
+///
+/// ```
+/// use everburn_report::LiveRank;
+///
+/// let rank = LiveRank { rank: 3, alive: true, ..LiveRank::default() };
+/// assert!(serde_json::to_string(&rank).unwrap().contains(r#""alive":true"#));
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LiveRank {
+    /// Its number at the start of the job.
+    pub rank: usize,
+    /// Whether it gives signs of life.
+    pub alive: bool,
+    /// For how long it has given none, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_seconds: Option<f64>,
+    /// The step that it is at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The collective that is under way, or the last one, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doing: Option<String>,
+    /// Whether that collective is under way.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub under_way: bool,
+    /// What it tells of its process and its device.
+    #[serde(flatten)]
+    pub vitals: Vitals,
+}
+
+/// What a rank knows of its process and its device; what it does not know is absent.
+///
+/// ```
+/// use everburn_report::Vitals;
+///
+/// let vitals = Vitals::from_text(r#"{"gpu_percent":98,"later":true}"#);
+/// assert_eq!(vitals.gpu_percent, Some(98));
+/// assert_eq!(Vitals::from_text("no json"), Vitals::default());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Vitals {
+    /// The machine's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The memory of its process, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// For which share of the time a kernel ran on its GPU lately, in per cent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_percent: Option<u32>,
+    /// How warm its GPU is, in degrees Celsius.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_celsius: Option<u32>,
+    /// How much of its GPU's memory is in use, by anybody, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_bytes: Option<u64>,
+    /// How much memory its GPU has, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_total: Option<u64>,
+}
+
+impl Vitals {
+    /// As one line of JSON.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// What a line of JSON says; nothing of what is none.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+}

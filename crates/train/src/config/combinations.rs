@@ -1,0 +1,109 @@
+//! What does not go together in a configuration.
+
+use everburn_distributed::{CommunicationHookConfig, VirtualRanks};
+
+use super::TrainingConfig;
+use crate::error::TrainError;
+use crate::sync_interval::SyncInterval;
+
+impl TrainingConfig {
+    pub(super) fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
+        let Some(count) = self.virtual_ranks else {
+            return Ok(());
+        };
+        let refuse = |message: String| Err(TrainError::Config(message));
+        VirtualRanks::new(count, 0, world_size)
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        if self.batch_size < count {
+            let batch_size = self.batch_size;
+            return refuse(format!(
+                "a global batch of {batch_size} samples cannot be shared by {count} virtual ranks: use \
+                 --batch-size {count} or more"
+            ));
+        }
+        if self.accumulate > 1 {
+            return refuse(
+                "--accumulate and --virtual-ranks do not go together: the share of a virtual rank is \
+                 computed at once, and more of them make it smaller"
+                    .to_string(),
+            );
+        }
+        if self.sync_batch_norm {
+            return refuse(
+                "--sync-batch-norm and --virtual-ranks do not go together: a rank computes its virtual \
+                 ranks one after the other, each with statistics of its own"
+                    .to_string(),
+            );
+        }
+        if self.ddp.communication != CommunicationHookConfig::default() {
+            return refuse(
+                "--communication-hook and --virtual-ranks do not go together: gradients that are \
+                 rounded on the way depend on the number of ranks"
+                    .to_string(),
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn validate_precision(&self) -> Result<(), TrainError> {
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        if !self.precision.scales_losses() {
+            return match self.chaos.overflows() {
+                true => {
+                    refuse("--chaos overflow is for --precision f16: other types do not overflow")
+                }
+                false => Ok(()),
+            };
+        }
+        if self.sync != SyncInterval::Step {
+            return refuse(
+                "--precision f16 and --sync every=H do not go together: ranks that take steps by themselves \
+                 would each skip others, and scale their losses differently; use --precision bf16, which needs \
+                 no scaling",
+            );
+        }
+        if let CommunicationHookConfig::PowerSgd { .. } = self.ddp.communication {
+            return refuse(
+                "--precision f16 and --communication-hook power-sgd do not go together: what a step that \
+                 overflows has lost would be added to the next; use --communication-hook bf16, or --precision \
+                 bf16",
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn validate_sync(&self) -> Result<(), TrainError> {
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        self.outer
+            .validate()
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        if self
+            .outer_patience
+            .is_some_and(|times| !(times.is_finite() && times >= 1.0))
+        {
+            return refuse("--outer-patience must be a number of at least 1");
+        }
+        if self.sync == SyncInterval::Step {
+            return Ok(());
+        }
+        if self.virtual_ranks.is_some() {
+            return refuse(
+                "--sync every=H and --virtual-ranks do not go together: between two exchanges ranks differ, \
+                 so that the result depends on their number",
+            );
+        }
+        if self.sync_batch_norm {
+            return refuse(
+                "--sync every=H and --sync-batch-norm do not go together: that exchanges statistics in each \
+                 step; running statistics are averaged at the exchanges",
+            );
+        }
+        if self.ddp.communication != CommunicationHookConfig::default() {
+            return refuse(
+                "--sync every=H and --communication-hook do not go together: no gradients travel; \
+                 --compress-outer int8 makes what does smaller",
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! The kernels of a GPU: generated, compiled and tuned while a program runs, and kept for the next one.
+//!
+//! CubeCL keeps all that in one database, which processes may share: what one of them has compiled or measured,
+//! the others read. Here is said where it lies, and seen how much there is to do.
+
+use std::path::{Path, PathBuf};
+
+/// Where what is compiled and tuned is kept.
+///
+/// ```
+/// use everburn_train::{KernelCache, keep_kernels};
+///
+/// let folder = std::env::temp_dir().join("everburn-example-kernels");
+/// match keep_kernels(&folder) {
+///     KernelCache::Folder(kept) => assert_eq!(kept, folder),
+///     KernelCache::Configured(file) => println!("as {} has it", file.display()),
+///     KernelCache::Nowhere(why) => println!("{why}"),
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KernelCache {
+    /// In this folder.
+    Folder(PathBuf),
+    /// Where CubeCL's own configuration file says, which counts first.
+    Configured(PathBuf),
+    /// Nowhere, and why.
+    Nowhere(String),
+}
+
+impl std::fmt::Display for KernelCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Folder(folder) => write!(f, "kept in {} for the next time", folder.display()),
+            Self::Configured(file) => write!(f, "kept as {} says", file.display()),
+            Self::Nowhere(why) => write!(f, "not kept: {why}"),
+        }
+    }
+}
+
+/// Has all kernels of this process be kept in `folder`, and read from there. To be called before anything is
+/// done on a GPU; processes that are told the same folder share it.
+#[cfg(feature = "cuda")]
+pub fn keep_kernels(folder: &Path) -> KernelCache {
+    use burn::cubecl::config::cache::CacheConfig;
+    use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+
+    let here = std::env::current_dir();
+    if let Some(file) = here.ok().and_then(|here| configuration_above(&here)) {
+        return KernelCache::Configured(file);
+    }
+    if let Err(error) = std::fs::create_dir_all(folder) {
+        return KernelCache::Nowhere(format!("{} cannot be made: {error}", folder.display()));
+    }
+    let mut config = CubeClRuntimeConfig::default();
+    config.compilation.cache = true;
+    config.environment.path = CacheConfig::Directory(folder.to_path_buf());
+    config.environment.name = "kernels".to_string();
+    // Variables of CubeCL still win, as they do over its files.
+    match CubeClRuntimeConfig::try_set(config.override_from_env()) {
+        true => KernelCache::Folder(folder.to_path_buf()),
+        false => KernelCache::Nowhere("CubeCL was set up before".to_string()),
+    }
+}
+
+/// This program generates no kernels.
+#[cfg(not(feature = "cuda"))]
+pub fn keep_kernels(_folder: &Path) -> KernelCache {
+    KernelCache::Nowhere("this program was built without CUDA".to_string())
+}
+
+/// The file that CubeCL would read, from `folder` upwards.
+#[cfg(any(feature = "cuda", test))]
+fn configuration_above(folder: &Path) -> Option<PathBuf> {
+    const NAMES: [&str; 4] = ["cubecl.toml", "CubeCL.toml", "burn.toml", "Burn.toml"];
+    // Burn's file may be about other things, and CubeCL would take its defaults then.
+    let is_about_cubecl = |file: &PathBuf| {
+        let all = file
+            .file_name()
+            .is_some_and(|name| name.eq_ignore_ascii_case("cubecl.toml"));
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let mut lines = text.lines().map(str::trim_start);
+        file.is_file() && (all || lines.any(|line| line.starts_with("[cubecl")))
+    };
+    folder.ancestors().find_map(|folder| {
+        let files = NAMES.map(|name| folder.join(name));
+        files.into_iter().find(is_about_cubecl)
+    })
+}
+
+/// Counts the kernels that are launched while it lives.
+pub(crate) struct LaunchCount {
+    #[cfg(feature = "cuda")]
+    seen: std::sync::Arc<Seen>,
+    #[cfg(feature = "cuda")]
+    _watching: burn::cubecl::logging::LaunchObservation,
+}
+
+#[cfg(feature = "cuda")]
+#[derive(Default)]
+struct Seen(std::sync::Mutex<std::collections::HashSet<&'static str>>);
+
+#[cfg(feature = "cuda")]
+impl burn::cubecl::logging::LaunchObserver for Seen {
+    fn launched(&self, kernel: &'static str) {
+        let mut seen = self
+            .0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        seen.insert(kernel);
+    }
+}
+
+impl LaunchCount {
+    #[cfg(feature = "cuda")]
+    pub(crate) fn begin() -> Self {
+        let seen = std::sync::Arc::<Seen>::default();
+        Self {
+            _watching: burn::cubecl::logging::LaunchObservation::new(seen.clone()),
+            seen,
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    pub(crate) fn begin() -> Self {
+        Self {}
+    }
+
+    /// How many different kinds there were, tuning included.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn kinds(&self) -> usize {
+        let seen = self.seen.0.lock();
+        seen.unwrap_or_else(std::sync::PoisonError::into_inner)
+            .len()
+    }
+
+    /// None is launched where none is generated.
+    #[cfg(not(feature = "cuda"))]
+    #[expect(clippy::unused_self, reason = "with CUDA it is used")]
+    pub(crate) fn kinds(&self) -> usize {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cubecls_own_file_is_found_from_any_folder_below() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("a/b");
+        std::fs::create_dir_all(&below).unwrap();
+        let file = folder.path().join("burn.toml");
+        std::fs::write(&file, "[fusion.logger]\n").unwrap();
+        assert_eq!(configuration_above(&below), None);
+        std::fs::write(&file, "[cubecl.compilation]\n").unwrap();
+        assert_eq!(configuration_above(&below), Some(file));
+    }
+
+    #[test]
+    fn it_is_said_where_kernels_are_kept() {
+        let kept = KernelCache::Folder("/var/kernels".into()).to_string();
+        assert_eq!(kept, "kept in /var/kernels for the next time");
+        let nowhere = KernelCache::Nowhere("no room".into()).to_string();
+        assert_eq!(nowhere, "not kept: no room");
+    }
+}

@@ -1,0 +1,151 @@
+//! In which type of number a training computes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use everburn_nn::{ComputeType, low_products};
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+
+/// In which type of number a training computes. Parameters, gradients that ranks exchange and the state of the
+/// optimizer are `f32` whatever it is.
+///
+/// With `bf16` and `f16`, the layers of `everburn_nn` multiply in 16 bits ([`everburn_nn::compute_in`]); norms,
+/// softmax, losses and reductions are computed in `f32`. With `f16` the loss is scaled
+/// ([`LossScaling`](crate::LossScaling)).
+///
+/// ```
+/// use everburn_train::Precision;
+///
+/// assert_eq!("bf16".parse(), Ok(Precision::Bf16));
+/// assert_eq!(Precision::default().to_string(), "f32");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// All in `f32`. On GPUs, CubeCL may multiply `f32` in `tf32` where it measures that to be faster.
+    #[default]
+    F32,
+    /// As `f32`, on GPUs only: says that products of 11 significant binary digits are welcome.
+    Tf32,
+    /// Products in `bf16`.
+    Bf16,
+    /// Products in `f16`, with a loss that is scaled.
+    F16,
+}
+
+/// Text that names no precision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no precision: use f32, bf16, f16 or tf32")]
+pub struct InvalidPrecision {
+    text: String,
+}
+
+impl Precision {
+    const NAMES: [(Self, &'static str); 4] = [
+        (Self::F32, "f32"),
+        (Self::Tf32, "tf32"),
+        (Self::Bf16, "bf16"),
+        (Self::F16, "f16"),
+    ];
+
+    /// In what layers multiply.
+    #[must_use]
+    pub fn compute_type(self) -> ComputeType {
+        match self {
+            Self::F32 | Self::Tf32 => ComputeType::F32,
+            Self::Bf16 => ComputeType::Bf16,
+            Self::F16 => ComputeType::F16,
+        }
+    }
+
+    /// Whether gradients can be too large or too small for it, so that the loss has to be scaled.
+    #[must_use]
+    pub fn scales_losses(self) -> bool {
+        self == Self::F16
+    }
+
+    /// Checks that a device called `device` ("flex", "cuda:0") can compute in it.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] for `tf32` on a processor.
+    pub fn check_device(self, device: &str) -> Result<(), TrainError> {
+        if self != Self::Tf32 || device.starts_with("cuda") {
+            return Ok(());
+        }
+        Err(TrainError::Config(format!(
+            "--precision tf32 is for GPUs, and a rank is to compute on {device}: processors have no such type; \
+             use f32, or bf16 or f16 for the results of a GPU"
+        )))
+    }
+
+    /// Checks after a pass on this thread that some layer has computed in it since there were `before` products
+    /// in half precision.
+    pub(crate) fn check_reached(self, before: u64) -> Result<(), TrainError> {
+        if self.compute_type().low().is_none() || low_products() > before {
+            return Ok(());
+        }
+        Err(TrainError::Config(format!(
+            "--precision {self} reaches no layer of this model: it is for the layers of everburn_nn (Linear, \
+             Conv2d, matmul and the like), which stand in the place of Burn's by a changed import; use them, or \
+             --precision f32"
+        )))
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(value, _)| value == self);
+        f.write_str(name.map_or("f32", |(_, name)| name))
+    }
+}
+
+impl FromStr for Precision {
+    type Err = InvalidPrecision;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPrecision> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text);
+        found
+            .map(|(value, _)| *value)
+            .ok_or_else(|| InvalidPrecision {
+                text: text.to_string(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_precision_is_read_as_it_is_written_in_flags_and_in_files() {
+        #[derive(Serialize, Deserialize)]
+        struct File {
+            precision: Precision,
+        }
+        for (precision, name) in Precision::NAMES {
+            assert_eq!(name.parse(), Ok(precision));
+            assert_eq!(precision.to_string(), name);
+            let text = toml::to_string(&File { precision }).unwrap();
+            assert_eq!(text.trim(), format!("precision = \"{name}\""));
+            assert_eq!(toml::from_str::<File>(&text).unwrap().precision, precision);
+        }
+        let error = "fp16".parse::<Precision>().unwrap_err().to_string();
+        assert!(error.contains("use f32, bf16, f16 or tf32"), "{error}");
+    }
+
+    #[test]
+    fn tf32_on_a_processor_is_refused_with_what_to_use() {
+        assert!(Precision::Tf32.check_device("cuda:1").is_ok());
+        assert!(Precision::Bf16.check_device("flex").is_ok());
+        let error = Precision::Tf32
+            .check_device("flex")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("is for GPUs") && error.contains("use f32"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! Where a step's time goes on each rank, and how rank 0 comes to know of all.
+//!
+//! A rank knows what a step has cost it when the step is over, and then nothing is exchanged any more. So
+//! the numbers of a step travel with the tally of the next one, each in a place of its own of the same
+//! all-reduce: no message more, `8 W` numbers of 8 bytes longer with `W` ranks. Above 64 ranks they come
+//! with every second step, above 128 with every third and so on, so that a tally stays about as short as
+//! with 64. All ranks reckon from the number of the step when that is.
+
+use everburn_report::RankStep;
+
+/// How long a step's passes took a rank, in seconds.
+///
+/// Where a device works behind the host's back, as GPUs do, it is the host's time: what has been asked for
+/// in the forward pass may be computed, and waited for, in the backward pass.
+///
+/// ```
+/// use everburn_train::PassTimes;
+///
+/// let one = PassTimes { forward: 0.25, backward: 0.5, waited: 0.0 };
+/// let mut both = one;
+/// both += one;
+/// assert_eq!(both.forward, 0.5);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PassTimes {
+    /// In forward passes.
+    pub forward: f64,
+    /// In backward passes.
+    pub backward: f64,
+    /// Standing still for other stages of the model.
+    pub waited: f64,
+}
+
+impl std::ops::AddAssign for PassTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.forward += other.forward;
+        self.backward += other.backward;
+        self.waited += other.waited;
+    }
+}
+
+/// How many ranks there may be for all numbers to come with each step.
+const EACH_STEP: usize = 64;
+
+/// The numbers of a [`RankStep`] that travel.
+pub(crate) const NUMBERS: usize = 9;
+
+/// What the newest step was for this rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PastStep {
+    pub(crate) step: usize,
+    /// Its rank is left to who receives it.
+    pub(crate) times: RankStep,
+}
+
+/// Whether the tally of `step` brings what the step before it was for each of `ranks`.
+pub(crate) fn come_with(step: usize, ranks: usize) -> bool {
+    ranks > 0 && step.is_multiple_of(ranks.div_ceil(EACH_STEP))
+}
+
+impl PastStep {
+    /// What travels; `seconds` is above zero, and zeros are of ranks that have no such step.
+    pub(crate) fn numbers(&self) -> [f64; NUMBERS] {
+        numbers_of(&self.times)
+    }
+}
+
+/// What travels of a step, or of the mean of some.
+pub(crate) fn numbers_of(times: &RankStep) -> [f64; NUMBERS] {
+    [
+        times.seconds,
+        times.waited,
+        times.data,
+        times.forward,
+        times.backward,
+        times.exposed,
+        times.optimizer,
+        times.samples.unwrap_or(0) as f64,
+        times.peak_memory.unwrap_or(0) as f64,
+    ]
+}
+
+/// The mean of `steps`, with the most memory of any; zeros of none.
+pub(crate) fn mean(steps: &[RankStep]) -> RankStep {
+    let count = steps.len().max(1) as f64;
+    let of = |part: fn(&RankStep) -> f64| steps.iter().map(part).sum::<f64>() / count;
+    RankStep {
+        rank: 0,
+        seconds: of(|step| step.seconds),
+        waited: of(|step| step.waited),
+        data: of(|step| step.data),
+        forward: of(|step| step.forward),
+        backward: of(|step| step.backward),
+        exposed: of(|step| step.exposed),
+        optimizer: of(|step| step.optimizer),
+        samples: Some(of(|step| step.samples.unwrap_or(0) as f64).round() as u64),
+        peak_memory: steps.iter().filter_map(|step| step.peak_memory).max(),
+    }
+}
+
+/// What ranks have told, in their order; `name` gives each the number by which the user knows it.
+pub(crate) fn of_ranks(numbers: &[f64], name: impl Fn(usize) -> usize) -> Vec<RankStep> {
+    let ranks = numbers.chunks_exact(NUMBERS).enumerate();
+    let told = ranks.filter(|(_, numbers)| numbers[0] > 0.0);
+    let step = told.map(|(rank, numbers)| RankStep {
+        rank: name(rank),
+        seconds: rounded(numbers[0]),
+        waited: rounded(numbers[1]),
+        data: rounded(numbers[2]),
+        forward: rounded(numbers[3]),
+        backward: rounded(numbers[4]),
+        exposed: rounded(numbers[5]),
+        optimizer: rounded(numbers[6]),
+        samples: Some(numbers[7] as u64),
+        peak_memory: Some(numbers[8] as u64).filter(|bytes| *bytes > 0),
+    });
+    step.collect()
+}
+
+/// To microseconds: what comes after is noise, and would double the length of a line.
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_what_was_measured() {
+        let times = RankStep {
+            rank: 0,
+            seconds: 0.5,
+            waited: 0.125,
+            data: 0.25,
+            samples: Some(3),
+            peak_memory: None,
+            ..RankStep::default()
+        };
+        let mut numbers = vec![0.0; NUMBERS];
+        numbers.extend(PastStep { step: 7, times }.numbers());
+        let told = of_ranks(&numbers, |rank| rank + 10);
+        assert_eq!(told, [RankStep { rank: 11, ..times }]);
+    }
+
+    #[test]
+    fn a_mean_of_steps_has_the_most_memory_of_any() {
+        let step = |seconds: f64, memory: u64| RankStep {
+            seconds,
+            forward: seconds / 2.0,
+            samples: Some(seconds as u64),
+            peak_memory: Some(memory),
+            ..RankStep::default()
+        };
+        let mean = mean(&[step(2.0, 30), step(4.0, 10)]);
+        assert_eq!((mean.seconds, mean.forward), (3.0, 1.5));
+        assert_eq!((mean.samples, mean.peak_memory), (Some(3), Some(30)));
+        assert_eq!(super::mean(&[]).seconds, 0.0);
+    }
+
+    #[test]
+    fn many_ranks_tell_less_often() {
+        let often = |ranks| (1..=12).filter(|step| come_with(*step, ranks)).count();
+        assert_eq!([1, 64, 65, 128, 256].map(often), [12, 12, 6, 6, 3]);
+    }
+}

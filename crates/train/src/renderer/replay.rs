@@ -1,0 +1,260 @@
+//! burn-train's dashboard, fed with what another process has recorded.
+
+use burn_train::metric::{
+    Metric, MetricDefinition, MetricEntry, MetricId, MetricMetadata, Numeric,
+};
+use burn_train::renderer::{MetricState, MetricsRenderer};
+use everburn_monitor::{MetricRecord, Update};
+
+use crate::metrics::RankMetric;
+use crate::tally::{StepCost, StepReport, Tally};
+
+/// Feeds a renderer with the lines of a run's `metrics.jsonl`, through the metrics of the training itself: what it shows
+/// is what the training's own dashboard shows, of the steps that were logged.
+///
+/// ```
+/// use everburn_monitor::{MetricRecord, Update};
+/// use everburn_train::renderer::{Lines, Replay};
+///
+/// let mut replay = Replay::on(Box::new(Lines::new(Box::new(std::io::sink()))));
+/// let line = MetricRecord { kind: "step".into(), epoch: 1, step: 10, loss: Some(2.0), ..MetricRecord::default() };
+/// replay.take(&[Update::Metric(line)]);
+/// ```
+pub struct Replay {
+    renderer: Box<dyn MetricsRenderer>,
+    metrics: Vec<(MetricId, RankMetric)>,
+    epochs: usize,
+    /// How many steps an epoch has; 0 while that is not known.
+    steps_an_epoch: u64,
+    label: String,
+    begun: bool,
+    split: Split,
+    epoch: u64,
+    /// The newest step of each kind: what is told again is shown once.
+    shown: [u64; 2],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Split {
+    None,
+    Train,
+    Validation,
+}
+
+impl Replay {
+    /// Feeds `renderer`.
+    pub fn on(renderer: Box<dyn MetricsRenderer>) -> Self {
+        let metrics = [
+            RankMetric::loss(),
+            RankMetric::accuracy(),
+            RankMetric::samples_per_second(),
+            RankMetric::waiting(),
+            RankMetric::exposed_communication(),
+            RankMetric::peak_memory(),
+        ];
+        let named = metrics.map(|metric| (MetricId::new(metric.name()), metric));
+        Self {
+            renderer,
+            metrics: named.to_vec(),
+            epochs: 0,
+            steps_an_epoch: 0,
+            label: String::new(),
+            begun: false,
+            split: Split::None,
+            epoch: 0,
+            shown: [0; 2],
+        }
+    }
+
+    /// Shows what is new.
+    pub fn take(&mut self, updates: &[Update]) {
+        // How many steps there are comes after the steps themselves where a run is read from its beginning.
+        for update in updates {
+            match update {
+                Update::Run { name, config } => {
+                    let config: toml::Table = config.parse().unwrap_or_default();
+                    let model = config.get("model").and_then(toml::Value::as_str);
+                    self.label = format!("{} in {name}", model.unwrap_or("a model"));
+                }
+                Update::Live(live) if live.epochs > 0 => {
+                    self.epochs = live.epochs as usize;
+                    self.steps_an_epoch = live.steps.unwrap_or(0).div_ceil(live.epochs);
+                }
+                _ => {}
+            }
+        }
+        for update in updates {
+            if let Update::Metric(line) = update {
+                self.show(line);
+            }
+        }
+    }
+
+    fn show(&mut self, line: &MetricRecord) {
+        let (place, split) = match line.kind.as_str() {
+            "step" => (0, Split::Train),
+            "validation" => (1, Split::Validation),
+            _ => return,
+        };
+        if line.step <= self.shown[place] {
+            return;
+        }
+        self.shown[place] = line.step;
+        self.enter(split, line);
+        let report = report_of(line);
+        let metadata = MetricMetadata {
+            progress: burn::data::dataloader::Progress::new(0, 0, None),
+            iteration: Some(line.step as usize),
+            lr: None,
+        };
+        for (id, metric) in &mut self.metrics {
+            // A report of numbers has nothing to read from a device.
+            let Ok(entry) = metric.update(&report, &metadata) else {
+                continue;
+            };
+            let entry = MetricEntry::new(id.clone(), entry);
+            let state = MetricState::Numeric(entry, metric.value());
+            match split {
+                Split::Validation => self.renderer.update_valid(state),
+                _ => self.renderer.update_train(state),
+            }
+        }
+        let before = line.epoch.saturating_sub(1) * self.steps_an_epoch;
+        let done = match split {
+            Split::Validation => self.steps_an_epoch,
+            _ => line.step.saturating_sub(before),
+        };
+        self.renderer.update_split(done as usize);
+        if split == Split::Validation {
+            // Its one line is the mean of all.
+            self.enter(Split::None, line);
+        }
+    }
+
+    /// The metrics of each epoch and split begin anew.
+    fn enter(&mut self, split: Split, line: &MetricRecord) {
+        if !std::mem::replace(&mut self.begun, true) {
+            for (id, metric) in &self.metrics {
+                let definition = MetricDefinition::new(id.clone(), metric);
+                self.renderer.register_metric(definition);
+            }
+            let epochs = self.epochs.max(line.epoch as usize);
+            self.renderer.start(epochs, 0, None, Some(&self.label));
+        }
+        if self.split == split && self.epoch == line.epoch {
+            return;
+        }
+        if self.split != Split::None {
+            self.renderer.end_split();
+        }
+        for (_, metric) in &mut self.metrics {
+            metric.clear();
+        }
+        if self.epoch != line.epoch {
+            self.renderer
+                .update_epoch(line.epoch.saturating_sub(1) as usize);
+        }
+        (self.split, self.epoch) = (split, line.epoch);
+        let name = match split {
+            Split::None => return,
+            Split::Train => "train",
+            Split::Validation => "valid",
+        };
+        self.renderer
+            .start_split(name, self.steps_an_epoch as usize);
+    }
+}
+
+/// What a step has reported, as far as its line says.
+fn report_of(line: &MetricRecord) -> StepReport {
+    let predictions = line.predictions.max(line.samples).max(1);
+    let accuracy = line.accuracy.unwrap_or(0.0);
+    let tally = Tally {
+        loss_sum: line.loss.unwrap_or(f64::NAN) * predictions as f64,
+        correct: (accuracy * predictions as f64).round() as u64,
+        predictions,
+        samples: line.samples,
+    };
+    let cost = StepCost {
+        seconds: line.seconds,
+        waited: line.waited,
+        exposed: line.exposed,
+        communication: line.communication,
+        gradient_bytes: line.gradient_bytes,
+        peak_memory: line.peak_memory,
+    };
+    StepReport::OfAllRanks { tally, cost }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use everburn_report::Live;
+
+    use super::*;
+    use crate::renderer::Lines;
+
+    #[derive(Clone, Default)]
+    struct Shown(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shown {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn line(kind: &str, epoch: u64, step: u64, loss: f64) -> Update {
+        Update::Metric(MetricRecord {
+            kind: kind.into(),
+            epoch,
+            step,
+            loss: Some(loss),
+            accuracy: Some(0.5),
+            samples: 64,
+            predictions: 64,
+            seconds: 0.5,
+            ..MetricRecord::default()
+        })
+    }
+
+    #[test]
+    fn a_recorded_run_is_shown_as_one_that_goes_on() {
+        let shown = Shown::default();
+        let mut replay = Replay::on(Box::new(Lines::new(Box::new(shown.clone()))));
+        let live = Live {
+            epochs: 2,
+            steps: Some(40),
+            ..Live::default()
+        };
+        let updates = [
+            line("step", 1, 10, 4.0),
+            line("step", 1, 20, 2.0),
+            line("train", 1, 20, 3.0),
+            line("validation", 1, 20, 1.5),
+            line("step", 2, 30, 1.0),
+            // The file was written anew.
+            line("step", 1, 10, 9.0),
+            line("validation", 2, 40, 0.5),
+            Update::Live(live),
+        ];
+        replay.take(&updates);
+        let text = String::from_utf8(shown.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        for (line, parts) in lines.iter().zip([
+            ["epoch 1/2  train  20/20", "loss 3.0000"],
+            ["epoch 1/2  valid  20/20", "loss 1.5000"],
+            ["epoch 2/2  train  10/20", "loss 1.0000"],
+            ["epoch 2/2  valid  20/20", "loss 0.5000"],
+        ]) {
+            assert!(parts.iter().all(|part| line.contains(part)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! How the learning rate changes over the steps.
+
+use std::fmt;
+
+use burn::lr_scheduler::LrSchedulerConfig;
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
+use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
+use burn::lr_scheduler::step::StepLrSchedulerConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::error::TrainError;
+
+/// By how much [`Schedule::Step`] multiplies the learning rate, unless another number is given.
+const DECAY_FACTOR: f64 = 0.1;
+
+/// How the learning rate changes over the steps, behind those of a warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// It stays as it is.
+    #[default]
+    Constant,
+    /// It falls along a half cosine (Loshchilov and Hutter 2017), to
+    /// [`ScheduleNumbers::final_learning_rate`] at the end of the run.
+    Cosine,
+    /// It falls along a line, to [`ScheduleNumbers::final_learning_rate`] at the end of the run.
+    Linear,
+    /// It is multiplied by [`ScheduleNumbers::decay_factor`] after each
+    /// [`ScheduleNumbers::decay_every`] steps.
+    Step,
+}
+
+/// The numbers of a schedule; what is absent is not asked for, or has its usual value.
+///
+/// ```
+/// use everburn_train::{Schedule, ScheduleNumbers, TrainingConfig};
+///
+/// let numbers = ScheduleNumbers { warmup_steps: 2, ..ScheduleNumbers::default() };
+/// let mut config = TrainingConfig {
+///     schedule: Schedule::Linear,
+///     schedule_numbers: numbers,
+///     ..TrainingConfig::default()
+/// };
+/// config.optimizer.learning_rate = 0.3;
+/// let rates = config.learning_rates(6).unwrap();
+/// let expected = [0.1, 0.2, 0.3, 0.225, 0.15, 0.075];
+/// assert!(rates.iter().zip(expected).all(|(rate, expected)| (rate - expected).abs() < 1e-12));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleNumbers {
+    /// Over so many steps the learning rate first rises along a line: the first step has one part of so
+    /// many and one. The schedule begins behind them.
+    pub warmup_steps: usize,
+    /// Where `cosine` and `linear` end; 0 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_learning_rate: Option<f64>,
+    /// After how many steps `step` lowers the learning rate, each time anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_every: Option<usize>,
+    /// By what `step` multiplies the learning rate; 0.1 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_factor: Option<f64>,
+}
+
+impl Schedule {
+    /// Whether the rate of a step depends on how many steps the run makes.
+    pub(crate) const fn has_an_end(self) -> bool {
+        matches!(self, Self::Cosine | Self::Linear)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Cosine => "cosine",
+            Self::Linear => "linear",
+            Self::Step => "step",
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl ScheduleNumbers {
+    /// What tells one schedule from another; numbers as far as they survive a file.
+    pub(crate) fn describe(&self, schedule: Schedule) -> String {
+        let Self {
+            warmup_steps,
+            final_learning_rate,
+            decay_every,
+            decay_factor,
+        } = *self;
+        let mut text = format!("{schedule:?}");
+        if warmup_steps > 0 {
+            text.push_str(&format!(" behind a warm-up of {warmup_steps}"));
+        }
+        if let Some(rate) = final_learning_rate {
+            text.push_str(&format!(" to {}", rate as f32));
+        }
+        if let Some(steps) = decay_every {
+            let factor = decay_factor.unwrap_or(DECAY_FACTOR) as f32;
+            text.push_str(&format!(" by {factor} every {steps}"));
+        }
+        text
+    }
+
+    /// Refuses numbers that say nothing with `schedule`, or are out of range.
+    fn check(&self, schedule: Schedule, learning_rate: f64) -> Result<(), TrainError> {
+        let refuse = |message: String| Err(TrainError::Config(message));
+        if let Some(rate) = self.final_learning_rate {
+            if !schedule.has_an_end() {
+                return refuse(format!(
+                    "--final-learning-rate is for --schedule cosine or linear, not for {schedule}"
+                ));
+            }
+            if !(0.0..=learning_rate).contains(&rate) {
+                return refuse(format!(
+                    "--final-learning-rate {rate} must be at least 0, and no more than the learning rate \
+                     {learning_rate}"
+                ));
+            }
+        }
+        let steps = matches!(schedule, Schedule::Step);
+        match self.decay_every {
+            Some(0) => return refuse("--decay-every must be at least 1".to_string()),
+            None if steps => {
+                return refuse(
+                    "--schedule step lowers the learning rate every so many steps: say how many by \
+                     --decay-every"
+                        .to_string(),
+                );
+            }
+            Some(_) if !steps => {
+                return refuse(format!(
+                    "--decay-every is for --schedule step, not for {schedule}"
+                ));
+            }
+            _ => {}
+        }
+        match self.decay_factor {
+            Some(_) if !steps => refuse(format!(
+                "--decay-factor is for --schedule step, not for {schedule}"
+            )),
+            Some(factor) if !(factor > 0.0 && factor <= 1.0) => refuse(format!(
+                "--decay-factor {factor} must be above 0 and no more than 1"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Burn's scheduler of a run of `total_steps` steps.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if a number cannot be used, or the run ends within the warm-up.
+    pub(crate) fn init(
+        &self,
+        schedule: Schedule,
+        learning_rate: f64,
+        total_steps: usize,
+    ) -> Result<ModuleLrScheduler, TrainError> {
+        self.check(schedule, learning_rate)?;
+        let warmup = self.warmup_steps;
+        if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
+            return Err(TrainError::Config(format!(
+                "a warm-up of {warmup} steps does not end before the run, which makes {total_steps}: use \
+                 fewer --warmup-steps, or more --epochs or --steps"
+            )));
+        }
+        let rest = total_steps.saturating_sub(warmup).max(1);
+        let end = self.final_learning_rate.unwrap_or(0.0);
+        let main: LrSchedulerConfig = match schedule {
+            Schedule::Constant => LrSchedulerConfig::Constant(learning_rate),
+            Schedule::Cosine => CosineAnnealingLrSchedulerConfig::new(learning_rate, rest)
+                .with_min_lr(end)
+                .into(),
+            Schedule::Linear => LinearLrSchedulerConfig::new(learning_rate, end, rest).into(),
+            Schedule::Step => {
+                let factor = self.decay_factor.unwrap_or(DECAY_FACTOR);
+                StepLrSchedulerConfig::new(learning_rate, self.decay_every.unwrap_or(rest))
+                    .with_gamma(factor)
+                    .into()
+            }
+        };
+        let config = match warmup {
+            0 => main,
+            steps => {
+                let first = learning_rate / (steps + 1) as f64;
+                let rise = LinearLrSchedulerConfig::new(first, learning_rate, steps);
+                SequentialLrSchedulerConfig::new(vec![rise.into(), main], vec![steps]).into()
+            }
+        };
+        let scheduler = ModuleLrSchedulerConfig::new(config).init();
+        scheduler.map_err(|error| {
+            TrainError::Config(format!("--schedule with this --learning-rate: {error}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(
+        schedule: Schedule,
+        numbers: ScheduleNumbers,
+        steps: usize,
+    ) -> Result<Vec<f64>, String> {
+        let scheduler = numbers.init(schedule, 0.8, steps);
+        let mut scheduler = scheduler.map_err(|error| error.to_string())?;
+        Ok((0..steps).map(|_| scheduler.step().base()).collect())
+    }
+
+    fn close(rates: &[f64], expected: &[f64]) {
+        assert_eq!(rates.len(), expected.len());
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+        assert!(
+            rates.iter().zip(expected).all(near),
+            "{rates:?}, not {expected:?}"
+        );
+    }
+
+    #[test]
+    fn each_schedule_has_its_curve_behind_the_warm_up() {
+        let none = ScheduleNumbers::default();
+        let warm = ScheduleNumbers {
+            warmup_steps: 3,
+            ..none
+        };
+        close(&rates(Schedule::Constant, none, 3).unwrap(), &[0.8; 3]);
+        let rise = [0.2, 0.4, 0.6];
+        let all = |curve: &[f64]| [&rise, curve].concat();
+        let constant = rates(Schedule::Constant, warm, 5).unwrap();
+        close(&constant, &all(&[0.8, 0.8]));
+        let to = ScheduleNumbers {
+            final_learning_rate: Some(0.4),
+            ..warm
+        };
+        close(&rates(Schedule::Cosine, to, 5).unwrap(), &all(&[0.8, 0.6]));
+        close(
+            &rates(Schedule::Linear, to, 7).unwrap(),
+            &all(&[0.8, 0.7, 0.6, 0.5]),
+        );
+        let step = ScheduleNumbers {
+            decay_every: Some(2),
+            decay_factor: Some(0.5),
+            ..warm
+        };
+        close(
+            &rates(Schedule::Step, step, 8).unwrap(),
+            &all(&[0.8, 0.8, 0.4, 0.4, 0.2]),
+        );
+    }
+
+    #[test]
+    fn a_schedule_goes_on_from_its_record() {
+        let numbers = ScheduleNumbers {
+            warmup_steps: 3,
+            decay_every: Some(2),
+            ..ScheduleNumbers::default()
+        };
+        let all = rates(Schedule::Step, numbers, 9).unwrap();
+        for made in 0..9 {
+            let fresh = || numbers.init(Schedule::Step, 0.8, 9).unwrap();
+            let mut scheduler = fresh();
+            (0..made).for_each(|_| drop(scheduler.step()));
+            let mut again = fresh().load_record(scheduler.to_record());
+            let rest = (made..9).map(|_| again.step().base()).collect::<Vec<_>>();
+            assert_eq!(rest, all[made..], "behind {made} steps");
+        }
+    }
+
+    #[test]
+    fn numbers_that_say_nothing_or_cannot_be_are_refused() {
+        let refused = |schedule, change: fn(&mut ScheduleNumbers)| {
+            let mut numbers = ScheduleNumbers::default();
+            change(&mut numbers);
+            rates(schedule, numbers, 5).unwrap_err()
+        };
+        let constant = refused(Schedule::Constant, |n| n.final_learning_rate = Some(0.1));
+        assert!(constant.contains("cosine or linear"), "{constant}");
+        let above = refused(Schedule::Cosine, |n| n.final_learning_rate = Some(0.9));
+        assert!(above.contains("--final-learning-rate 0.9"), "{above}");
+        let how_often = refused(Schedule::Step, |_| {});
+        assert!(how_often.contains("--decay-every"), "{how_often}");
+        let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
+        assert!(cosine.contains("--schedule step"), "{cosine}");
+        let rising = refused(Schedule::Step, |n| {
+            (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
+        });
+        assert!(rising.contains("--decay-factor 1.5"), "{rising}");
+        let long = refused(Schedule::Linear, |n| n.warmup_steps = 5);
+        assert!(long.contains("--warmup-steps"), "{long}");
+    }
+}

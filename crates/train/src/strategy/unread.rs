@@ -1,0 +1,266 @@
+//! Steps whose numbers lie on the device, unread.
+//!
+//! Where a device computes by itself, to read the loss of a step is to wait until it has come so far, with
+//! nothing queued behind. So the numbers of some steps are left there and read together, then told to all ranks
+//! in one exchange. How many, all ranks decide alike: as many as take a quarter of a second by the mean of what
+//! the ranks have measured, and none are left where something needs them: a checkpoint, a comparison, the last
+//! step of an epoch or of the training. A wish to stop is told with them.
+
+use std::time::{Duration, Instant};
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use everburn_collectives::group::ReduceOp;
+use everburn_distributed::{Communication, GradientNorm};
+use everburn_report::RankStep;
+
+use super::RankLoop;
+use crate::error::TrainError;
+use crate::rank_times;
+use crate::read_metrics::{ReadMetrics, steps_unread};
+use crate::tally::{Report, StepCost, Tally, Verdict, Votes};
+
+/// What a rank has found in its share of a batch.
+pub(super) enum Found<O> {
+    /// It has been read.
+    Sums(Tally),
+    /// It lies on the device: the outputs of the micro-batches.
+    Unread(Vec<O>),
+}
+
+impl<O: Report> Found<O> {
+    /// The sums, read now.
+    pub(super) fn read(self) -> Result<Tally, TrainError> {
+        match self {
+            Self::Sums(sums) => Ok(sums),
+            Self::Unread(outputs) => {
+                let sums = O::local_sums(&outputs);
+                let sums = sums.map_err(|error| TrainError::Device(error.to_string()))?;
+                Ok(sums
+                    .into_iter()
+                    .fold(Tally::default(), |all, part| all + part))
+            }
+        }
+    }
+}
+
+/// The same on its way to the other ranks, or waiting for it.
+pub(super) enum Telling<O> {
+    Verdict(Verdict),
+    Unread(Vec<O>),
+}
+
+/// A step on this rank.
+pub(super) struct OwnStep {
+    pub(super) number: usize,
+    pub(super) rate: ModuleLearningRate,
+    pub(super) gradient_norm: Option<GradientNorm>,
+    /// Gradients were too large: nothing was learnt in it.
+    pub(super) skipped: bool,
+    pub(super) communication: Communication,
+}
+
+/// A step of which all ranks know the same.
+pub(super) struct KnownStep {
+    pub(super) step: OwnStep,
+    pub(super) tally: Tally,
+    pub(super) cost: StepCost,
+}
+
+/// The steps of this rank whose numbers have not been read.
+pub(super) struct Unread<O> {
+    steps: Vec<(OwnStep, Vec<O>)>,
+    /// What each of them was for this rank, by its host's clock.
+    times: Vec<RankStep>,
+    /// How long the reading before them has held the rank up for the others.
+    waited: Duration,
+    /// How many there may be.
+    limit: usize,
+    since: Instant,
+}
+
+impl<O: Report> Unread<O> {
+    /// At first each step is read: nobody knows how long one takes.
+    pub(super) fn new() -> Self {
+        Self {
+            steps: Vec::new(),
+            times: Vec::new(),
+            waited: Duration::ZERO,
+            limit: 1,
+            since: Instant::now(),
+        }
+    }
+
+    pub(super) fn push(&mut self, step: OwnStep, outputs: Vec<O>, times: RankStep) {
+        self.steps.push((step, outputs));
+        self.times.push(times);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.steps.len() >= self.limit
+    }
+
+    /// Takes all steps, each with what this rank has found in it.
+    fn read(&mut self) -> Result<Vec<(OwnStep, Tally)>, TrainError> {
+        let mut outputs = Vec::new();
+        let mut steps = Vec::new();
+        for (step, own) in self.steps.drain(..) {
+            steps.push((step, own.len()));
+            outputs.extend(own);
+        }
+        let sums = O::local_sums(&outputs);
+        let sums = sums.map_err(|error| TrainError::Device(error.to_string()))?;
+        let mut sums = sums.into_iter();
+        let add = |(step, parts)| {
+            let tally = sums.by_ref().take(parts);
+            (step, tally.fold(Tally::default(), |all, part| all + part))
+        };
+        Ok(steps.into_iter().map(add).collect())
+    }
+}
+
+/// The numbers of a step, and how many they are.
+const NUMBERS: usize = 4;
+
+fn numbers(tally: &Tally) -> [f64; NUMBERS] {
+    [
+        tally.loss_sum,
+        tally.correct as f64,
+        tally.predictions as f64,
+        tally.samples as f64,
+    ]
+}
+
+fn tally_of(numbers: &[f64]) -> Tally {
+    Tally {
+        loss_sum: numbers[0],
+        correct: numbers[1] as u64,
+        predictions: numbers[2] as u64,
+        samples: numbers[3] as u64,
+    }
+}
+
+impl<M, I, B> RankLoop<M, I, B>
+where
+    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+    <M as InferenceStep>::Output: Report,
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    /// Whether the numbers of steps are read late: on all ranks or on none.
+    ///
+    /// Not where a step must be known before the next: survivors go on with the newest that all have made,
+    /// faults on purpose and fingerprints belong to theirs, and what scales losses is read in each step anyway.
+    pub(super) fn agree_on_reading(&self) -> Result<bool, TrainError> {
+        let setup = &self.setup;
+        let config = &setup.config;
+        // These are the same on all ranks.
+        let exact = setup.regroup.is_some()
+            || setup.over.is_some()
+            || config.virtual_ranks.is_some()
+            || config.precision.scales_losses()
+            || config.read_metrics == ReadMetrics::EachStep;
+        if exact {
+            return Ok(false);
+        }
+        let own = config.read_metrics.is_late_on(&setup.device)
+            && setup.recorder.is_none()
+            && config.hash_every.is_none()
+            && config.chaos.is_none();
+        if setup.group.world_size() == 1 {
+            return Ok(own);
+        }
+        let all = setup.group.all_reduce(vec![u8::from(own)], ReduceOp::Min);
+        Ok(all.wait()? == [1])
+    }
+
+    /// Whether all numbers have to be known after step `step`, behind which `left` batches of the epoch come.
+    /// The same on every rank.
+    pub(super) fn must_know(&self, step: usize, left: usize) -> bool {
+        left == 0
+            || self.limit_is_reached()
+            || self.setup.config.compares_after(step)
+            || self.saves_after(step..=step)
+    }
+
+    /// Reads the numbers of all steps that are unread, and adds them up over all ranks; also what the ranks want,
+    /// and what the mean of these steps was for each.
+    pub(super) fn read(
+        &self,
+        unread: &mut Unread<<M as TrainStep>::Output>,
+        votes: Votes,
+        memory: Option<u64>,
+    ) -> Result<(Vec<KnownStep>, Votes, Vec<RankStep>), TrainError> {
+        let steps = unread.read()?;
+        let count = steps.len().max(1);
+        let elapsed = unread.since.elapsed();
+        unread.since = Instant::now();
+        let group = &self.setup.group;
+        let (rank, world_size) = (group.rank(), group.world_size());
+        let each = elapsed.as_secs_f64() / count as f64;
+        let mut sums: Vec<f64> = steps.iter().flat_map(|(_, own)| numbers(own)).collect();
+        let behind = sums.len();
+        sums.extend([votes.stop, votes.save, votes.regroup].map(f64::from));
+        sums.push(each);
+        // A place for each rank, so that a sum hands out what each has.
+        let waited_before = unread.waited.as_secs_f64() / count as f64;
+        let own = RankStep {
+            seconds: each,
+            waited: waited_before,
+            peak_memory: memory,
+            ..rank_times::mean(&std::mem::take(&mut unread.times))
+        };
+        let places = sums.len();
+        sums.resize(places + rank_times::NUMBERS * world_size, 0.0);
+        sums[places + rank_times::NUMBERS * rank..][..rank_times::NUMBERS]
+            .copy_from_slice(&rank_times::numbers_of(&own));
+        let waiting = Instant::now();
+        let sums = group.all_reduce(sums, ReduceOp::Sum).wait()?;
+        let waited = waiting.elapsed();
+        unread.waited = waited;
+        let (tallies, rest) = sums.split_at(behind);
+        let times = rank_times::of_ranks(&rest[4..], |rank| rank);
+        let peak_memory = times.iter().filter_map(|times| times.peak_memory).max();
+        let votes = Votes {
+            stop: rest[0] > 0.0,
+            save: rest[1] > 0.0,
+            regroup: rest[2] > 0.0,
+        };
+        unread.limit = steps_unread(rest[3] / world_size as f64);
+        let spans = Spans {
+            step: each,
+            waited: waited / u32::try_from(count).unwrap_or(u32::MAX),
+            peak_memory,
+        };
+        let known = steps.into_iter().zip(tallies.chunks_exact(NUMBERS));
+        let known = known.map(|((step, _), sums)| KnownStep {
+            cost: spans.cost_of(step.communication),
+            tally: tally_of(sums),
+            step,
+        });
+        Ok((known.collect(), votes, times))
+    }
+}
+
+/// What each of some steps took.
+pub(super) struct Spans {
+    /// In seconds.
+    pub(super) step: f64,
+    /// For the verdict on it.
+    pub(super) waited: Duration,
+    pub(super) peak_memory: Option<u64>,
+}
+
+impl Spans {
+    pub(super) fn cost_of(&self, communication: Communication) -> StepCost {
+        StepCost {
+            seconds: self.step,
+            waited: (communication.exposed + self.waited).as_secs_f64(),
+            exposed: communication.exposed.as_secs_f64(),
+            communication: communication.busy.as_secs_f64(),
+            gradient_bytes: communication.bytes,
+            peak_memory: self.peak_memory,
+        }
+    }
+}

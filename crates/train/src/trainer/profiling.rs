@@ -1,0 +1,51 @@
+//! What a profile needs besides the loop.
+
+use everburn_profile::machine;
+
+use super::Trainer;
+use crate::common_clock::compare_clocks;
+use crate::error::TrainError;
+use crate::sync_interval::SyncInterval;
+
+impl Trainer {
+    /// Refuses what no profile can be made of.
+    pub(super) fn check_profile(&self) -> Result<(), TrainError> {
+        if self.recorder.is_none() {
+            return Ok(());
+        }
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        if self.config.sync != SyncInterval::Step {
+            return refuse(
+                "--profile and --sync every=H do not go together: steps between two exchanges are not recorded; \
+                 profile with --sync step",
+            );
+        }
+        if self.regroup.is_some() {
+            return refuse(
+                "--profile and --elastic do not go together: a rank that is lost takes its recording with it; \
+                 profile without --elastic",
+            );
+        }
+        Ok(())
+    }
+
+    /// Lets the recorder know what this rank is, and how far its clock is from rank 0's. Every rank calls it.
+    pub(super) fn begin_profile(&self) -> Result<(), TrainError> {
+        let Some(recorder) = &self.recorder else {
+            return Ok(());
+        };
+        let prefetch = self.prefetch();
+        recorder.know(|facts| {
+            facts.rank = self.group.rank();
+            facts.world_size = self.group.world_size();
+            facts.machine = machine();
+            facts.is_asynchronous = self.device.memory_pool_usage().is_some();
+            facts.workers = prefetch.workers;
+            facts.prefetch = prefetch.depth;
+            facts.batch_size = self.config.batch_size;
+            facts.model.clone_from(&self.model_name);
+        });
+        compare_clocks(&self.group, recorder)?;
+        Ok(())
+    }
+}

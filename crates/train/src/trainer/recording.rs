@@ -1,0 +1,49 @@
+//! What is recorded when the training is over.
+
+use everburn_collectives::group::CollectiveError;
+use everburn_report::{Event, EventKind};
+
+use super::Trainer;
+use crate::rank_times::{self, NUMBERS, PastStep};
+use crate::record_files::RankLines;
+use crate::report::TrainingReport;
+
+impl Trainer {
+    /// Lets rank 0 know what the last step was for all ranks: there is no next one to tell it with. Every rank calls
+    /// it, and leaves when all have.
+    pub(super) fn tell_last_step(
+        &self,
+        step: usize,
+        past: Option<PastStep>,
+    ) -> Result<(), CollectiveError> {
+        let group = self.present_group();
+        let past = past.filter(|past| past.step == step);
+        let own = past.map_or([0.0; NUMBERS], |past| past.numbers());
+        let all = group.all_gather(own.to_vec()).wait()?.concat();
+        let Some(run) = self.run.as_ref().filter(|_| group.rank() == 0) else {
+            return Ok(());
+        };
+        let members = self.regroup.as_ref().map(|regroup| regroup.members());
+        let name = |rank: usize| match &members {
+            Some(members) => members.get(rank).copied().unwrap_or(rank),
+            None => rank,
+        };
+        let ranks = rank_times::of_ranks(&all, name);
+        // A run that was resumed at its end has made no step, and has the line of its last one.
+        if step > 0 && !ranks.is_empty() {
+            let before = step - 1;
+            RankLines::open(run, before, self.config.log_every).write_now(step, ranks);
+        }
+        Ok(())
+    }
+
+    /// Notes how the training ended, if that was before its time.
+    pub(super) fn record_end(&self, report: &TrainingReport) {
+        if let (Some(run), Some(why)) = (&self.run, &report.stopped) {
+            run.note(Event {
+                step: Some(report.steps as u64),
+                ..Event::new(EventKind::Stop, format!("stopped {why}"))
+            });
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Ranks whose gradients stay on their devices: a stand-in for GPUs, and for NCCL between them.
+
+use std::sync::Arc;
+
+use everburn_collectives::store::HashStore;
+use everburn_distributed::fake::FakeMemory;
+use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_nccl::fake::FakeCluster;
+use everburn_nccl::{Control, NcclConfig};
+use everburn_train::{Trainer, TrainingConfig};
+
+use super::{Job, config, failed, folder, images, model, sound};
+
+/// Without virtual ranks, which are added up in host memory.
+fn plain() -> TrainingConfig {
+    TrainingConfig {
+        virtual_ranks: None,
+        hash_every: None,
+        ..config()
+    }
+}
+
+#[test]
+fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
+    let alone = {
+        let group = everburn_collectives::group::ProcessGroup::alone(
+            everburn_collectives::group::GroupOptions::default(),
+        );
+        let trainer = Trainer::new(plain(), group);
+        let (_, report) = trainer.fit(model(), &sound()).unwrap();
+        report.test_loss.unwrap()
+    };
+    for (failing, fails_at) in [(2, 1), (1, 9), (0, 20)] {
+        let cluster = Arc::new(FakeCluster::new(3));
+        let store: everburn_collectives::store::SharedStore = Arc::new(HashStore::new());
+        let exchange = |slot: usize| -> Arc<dyn ConnectExchange> {
+            let abilities = Abilities {
+                gpu: Some(format!("FAKE-{slot}")),
+                nccl: Ok("2.21.5".to_string()),
+                keeps_to_host: None,
+            };
+            let memory = Arc::new(FakeMemory::new(cluster.clone(), slot));
+            let join = {
+                let cluster = cluster.clone();
+                move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
+                    let quick = cluster.config(slot);
+                    let config = NcclConfig {
+                        tick: quick.tick,
+                        beat: quick.beat,
+                        ..config
+                    };
+                    cluster.connect(slot, config, control)
+                }
+            };
+            let connector = Connector::new(GradientBackend::Auto, abilities, store.clone());
+            Arc::new(connector.with_groups(join, slot, memory, Waits::Host))
+        };
+        let folder = folder();
+        let job = Job {
+            store: store.clone(),
+            folder: folder.path(),
+            range: (2, 3),
+            config: plain(),
+            exchange: Some(&exchange),
+        };
+        let results = std::thread::scope(|scope| {
+            let ranks = [0, 1, 2].map(|slot| {
+                let job = &job;
+                let fails_at = if slot == failing {
+                    fails_at
+                } else {
+                    usize::MAX
+                };
+                scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
+            });
+            ranks.map(|rank| rank.join().unwrap())
+        });
+        for (slot, result) in results.iter().enumerate() {
+            if slot == failing {
+                assert!(failed(result).contains("the disk is broken"));
+                continue;
+            }
+            let report = result.as_ref().unwrap();
+            assert_eq!(report.world_size, 2);
+            assert_eq!(report.gradients_by.as_deref(), Some("nccl (2.21.5)"));
+            let loss = report.test_loss.unwrap();
+            let apart = (loss - alone).abs() / alone;
+            assert!(apart < 1e-3, "{loss} without rank {failing}, {alone} alone");
+        }
+    }
+}

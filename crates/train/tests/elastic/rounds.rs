@@ -1,0 +1,134 @@
+//! Ranks that take steps by themselves, some of which are lost, or come, between two outer steps.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_distributed::{OuterCompression, OuterConfig};
+use everburn_train::{MetricKind, MetricLine, TrainingConfig, TrainingReport};
+
+use super::{Job, LONG, failed, folder, images, sound};
+
+/// Rounds of two steps and of one: an epoch has three.
+fn config(compression: OuterCompression) -> TrainingConfig {
+    TrainingConfig {
+        sync: "every=2".parse().unwrap(),
+        outer: OuterConfig {
+            compression,
+            ..OuterConfig::default()
+        },
+        virtual_ranks: None,
+        hash_every: None,
+        ..super::config()
+    }
+}
+
+/// Checks that each of all nine steps was told of once; how many samples they had.
+fn samples_of_all_steps(folder: &Path) -> u64 {
+    let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<MetricLine>(line).unwrap());
+    let steps = lines
+        .filter(|line| line.kind == MetricKind::Step)
+        .collect::<Vec<_>>();
+    let numbers = steps.iter().map(|line| line.step).collect::<Vec<_>>();
+    assert_eq!(numbers, (1..=9).collect::<Vec<_>>());
+    steps.iter().map(|line| line.samples).sum()
+}
+
+fn alike(reports: &[&TrainingReport], world_size: usize) {
+    for report in reports {
+        assert_eq!(report.world_size, world_size);
+        assert_eq!(report.steps, 9);
+        assert_eq!(report.test_loss, reports[0].test_loss);
+        assert_eq!(report.best_epoch, reports[0].best_epoch);
+    }
+}
+
+#[test]
+fn the_others_end_the_round_in_which_a_rank_is_lost() {
+    // In its first step, in its second, as rank 0, and in another epoch.
+    let cases = [
+        (2, 1, OuterCompression::None),
+        (1, 9, OuterCompression::Int8),
+        (0, 9, OuterCompression::None),
+        (0, 20, OuterCompression::Int8),
+    ];
+    for (failing, fails_at, compression) in cases {
+        let folder = folder();
+        let job = Job {
+            store: Arc::new(HashStore::new()),
+            folder: folder.path(),
+            range: (2, 3),
+            config: config(compression),
+            exchange: None,
+        };
+        let results = std::thread::scope(|scope| {
+            let ranks = [0, 1, 2].map(|slot| {
+                let job = &job;
+                let fails_at = match slot == failing {
+                    true => fails_at,
+                    false => usize::MAX,
+                };
+                scope.spawn(move || job.rank(slot, &images(fails_at, |_| {})))
+            });
+            ranks.map(|rank| rank.join().unwrap())
+        });
+        assert!(failed(&results[failing]).contains("the disk is broken"));
+        let survivors = results.iter().filter_map(|result| result.as_ref().ok());
+        let survivors = survivors.collect::<Vec<_>>();
+        assert_eq!(survivors.len(), 2);
+        alike(&survivors, 2);
+        let samples = samples_of_all_steps(folder.path());
+        // Its shares of the round in which it was lost, and what one survivor was behind another.
+        assert!(
+            (98..=126).contains(&samples),
+            "without {failing}: {samples}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_comes_back_joins_at_the_next_outer_step() {
+    let folder = folder();
+    let store: SharedStore = Arc::new(HashStore::new());
+    let job = Job {
+        store: store.clone(),
+        folder: folder.path(),
+        range: (2, 3),
+        config: config(OuterCompression::Int8),
+        exchange: None,
+    };
+    // Rank 0 does not read on in the second epoch before the newcomer stands at the door.
+    let wait = move |read: usize| {
+        if read == 24 {
+            store
+                .wait_within(&["everburn/elastic/3/joined/2"], LONG)
+                .unwrap();
+        }
+        if read > 24 {
+            // Nor faster than the members look for who is at the door.
+            let moment = Duration::from_millis(100);
+            drop(store.wait_within(&["everburn/elastic/3/closed"], moment));
+        }
+    };
+    let (results, again) = std::thread::scope(|scope| {
+        let (job, waiting) = (&job, images(usize::MAX, wait));
+        let first = scope.spawn(move || job.rank(0, &waiting));
+        let second = scope.spawn(move || job.rank(1, &sound()));
+        let third = scope.spawn(move || {
+            assert!(failed(&job.rank(2, &images(3, |_| {}))).contains("the disk is broken"));
+            // Not before the others have gone on without it.
+            job.store
+                .wait_within(&["everburn/elastic/2/closed"], LONG)
+                .unwrap();
+            job.rank(2, &sound())
+        });
+        let results = [first, second].map(|rank| rank.join().unwrap().unwrap());
+        (results, third.join().unwrap().unwrap())
+    });
+    alike(&[&results[0], &results[1], &again], 3);
+    samples_of_all_steps(folder.path());
+}

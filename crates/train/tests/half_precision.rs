@@ -1,0 +1,374 @@
+//! Training in half precision: as good as in `f32`, and a step that overflows on one rank is skipped by all.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::prelude::*;
+use burn_train::{InferenceStep, TrainOutput, TrainStep};
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
+use everburn_models::mnist::{Mnist, MnistConfig};
+use everburn_train::{
+    Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
+    Precision, RunDirectory, Schedule, StepReport, TrainError, Trainer, TrainingConfig,
+    TrainingData, TrainingReport,
+};
+
+type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+
+fn images() -> Images {
+    let digits = SyntheticDigits::new(5);
+    TrainingData {
+        train: Arc::new(digits.generate(Split::Train, 600).unwrap()),
+        test: Arc::new(digits.generate(Split::Test, 200).unwrap()),
+        batcher: Arc::new(ImageBatcher::unit()),
+        name: "digits".to_string(),
+        fingerprint: String::new(),
+        origin: "generated".to_string(),
+    }
+}
+
+fn config(precision: Precision) -> TrainingConfig {
+    let mut config = TrainingConfig {
+        epochs: 1,
+        batch_size: 50,
+        precision,
+        log_every: 1,
+        validation_samples: Some(100),
+        optimizer: OptimizerConfig {
+            kind: OptimizerKind::AdamW,
+            learning_rate: 0.005,
+            ..OptimizerConfig::default()
+        },
+        ..TrainingConfig::default()
+    };
+    config.ddp.max_gradient_norm = Some(2.0);
+    config
+}
+
+struct Trained {
+    report: TrainingReport,
+    parameters: Vec<Vec<u32>>,
+    lines: Vec<MetricLine>,
+}
+
+/// Trains on ranks that are threads, from weights drawn of the same seed, in `folder`.
+fn train_in(
+    folder: &Path,
+    config: &TrainingConfig,
+    world_size: usize,
+    resume: bool,
+) -> Result<Trained, TrainError> {
+    if resume {
+        // The mark of a run directory, which the command writes.
+        std::fs::write(folder.join("config.toml"), "").unwrap();
+    }
+    let data = images();
+    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
+    let model = model_of_ours();
+    let results = std::thread::scope(|scope| {
+        let ranks = groups.into_iter().map(|group| {
+            let run = (group.rank() == 0).then(|| match resume {
+                false => RunDirectory::create(folder).unwrap(),
+                true => RunDirectory::open(folder).unwrap(),
+            });
+            let (model, data) = (model.clone(), &data);
+            let trainer = Trainer {
+                run,
+                resume,
+                ..Trainer::new(config.clone(), group)
+            };
+            scope.spawn(move || {
+                let model = Classifier::<Mnist, 4>::of_blocks(model);
+                trainer.fit(model, data)
+            })
+        });
+        let ranks = ranks.collect::<Vec<_>>();
+        let results = ranks.into_iter().map(|rank| rank.join().unwrap());
+        results.collect::<Result<Vec<_>, _>>()
+    })?;
+    let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let parameters = results.iter().map(|(model, _)| bits(model)).collect();
+    let (_, report) = results.into_iter().next().unwrap();
+    Ok(Trained {
+        report,
+        parameters,
+        lines: lines.collect(),
+    })
+}
+
+fn train(config: &TrainingConfig, world_size: usize) -> Trained {
+    let folder = tempfile::tempdir().unwrap();
+    train_in(folder.path(), config, world_size, false).unwrap()
+}
+
+fn bits<M: Module>(model: &M) -> Vec<u32> {
+    struct Collect(Vec<u32>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let data = param.val().into_data();
+            self.0.extend(data.iter::<f32>().map(f32::to_bits));
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    model.visit(&mut collect);
+    collect.0
+}
+
+/// Weights that are no draw of the device's, which tests beside this one draw from, too.
+fn model_of_ours() -> Mnist {
+    /// A linear congruential generator, the constants of Knuth's MMIX.
+    struct Uniform(u64);
+    impl Uniform {
+        fn next(&mut self) -> f32 {
+            let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
+            self.0 = next.wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+        }
+    }
+    impl ModuleMapper for Uniform {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| {
+                let (shape, device) = (tensor.dims(), tensor.device());
+                let count = shape.iter().product::<usize>();
+                // Of a convolution, the numbers behind each output; of a linear layer, its rows.
+                let inputs = if D == 4 { count / shape[0] } else { shape[0] };
+                let most = (inputs as f32).sqrt().recip();
+                let values = (0..count).map(|_| most * self.next()).collect::<Vec<_>>();
+                Tensor::from_data(TensorData::new(values, shape), &device).require_grad()
+            })
+        }
+    }
+    let model = MnistConfig::new().init(&Device::flex().autodiff());
+    model.map(&mut Uniform(7)).valid()
+}
+
+fn steps(trained: &Trained) -> Vec<&MetricLine> {
+    let lines = trained.lines.iter();
+    lines.filter(|line| line.kind == MetricKind::Step).collect()
+}
+
+#[test]
+fn bf16_and_f16_learn_what_f32_learns_on_one_rank_and_on_two() {
+    for world_size in [1, 2] {
+        let [exact, bf16, f16] =
+            [Precision::F32, Precision::Bf16, Precision::F16].map(|precision| {
+                let mut config = config(precision);
+                config.epochs = 4;
+                train(&config, world_size)
+            });
+        let loss = |trained: &Trained| trained.report.test_loss.unwrap();
+        assert!(loss(&exact) < 2.0, "{}", loss(&exact));
+        for (low, name) in [(&bf16, "bf16"), (&f16, "f16")] {
+            assert_ne!(low.parameters, exact.parameters, "{name} has no effect");
+            // Losses still fall steeply: a few steps ahead or behind make such a difference. What whole
+            // trainings come to is told in docs/mixed-precision.md.
+            let apart = (loss(low) - loss(&exact)).abs();
+            assert!(apart < 0.4, "{name}: {} and {}", loss(low), loss(&exact));
+            assert!(low.parameters.iter().all(|rank| *rank == low.parameters[0]));
+        }
+        // The scale begins where a gradient may overflow; then it is halved.
+        let skipped = f16.report.skipped_steps;
+        assert!(skipped.is_some_and(|steps| steps <= 4), "{skipped:?}");
+        assert_eq!(
+            (exact.report.skipped_steps, bf16.report.skipped_steps),
+            (None, None)
+        );
+        assert_eq!(steps(&f16)[0].loss_scale, Some(65_536.0));
+        assert_eq!(steps(&bf16)[0].loss_scale, None);
+    }
+}
+
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_on_all() {
+    let mut config = config(Precision::F16);
+    config.chaos = "overflow=1@step:4".parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let trained = train_in(folder.path(), &config, 2, false).unwrap();
+    assert_eq!(trained.report.skipped_steps, Some(1));
+    assert_eq!(trained.parameters[0], trained.parameters[1]);
+    let steps = steps(&trained);
+    assert_eq!(steps.len(), 10, "a step that is skipped is a step");
+    let scales = steps.iter().map(|line| line.loss_scale.unwrap());
+    let expected = [65_536.0; 3].into_iter().chain([32_768.0; 7]);
+    assert_eq!(scales.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    let skipped = steps.iter().map(|line| line.skipped_steps.unwrap());
+    assert_eq!(skipped.collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(steps[3].gradient_norm, None);
+    assert!(steps[4].gradient_norm.unwrap() > 0.0);
+    let events = std::fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let text = "step 4 is skipped: a gradient is too large for f16; the loss scale falls from 65536 to 32768";
+    assert_eq!(events.matches(text).count(), 1, "{events}");
+}
+
+#[test]
+fn nothing_is_learnt_in_a_step_that_is_skipped_and_no_schedule_goes_on() {
+    let trained = |schedule, steps, chaos: &str| {
+        let mut config = config(Precision::F16);
+        config.steps = Some(steps);
+        config.chaos = chaos.parse().unwrap();
+        config.schedule = schedule;
+        train(&config, 2)
+    };
+    let three = trained(Schedule::Constant, 3, "");
+    let skipped = trained(Schedule::Constant, 4, "overflow=0@step:4");
+    assert_eq!(three.parameters, skipped.parameters);
+    let four = trained(Schedule::Constant, 4, "");
+    assert_ne!(three.parameters, four.parameters);
+
+    let rates = |trained: &Trained| {
+        let lines = steps(trained);
+        let rates = lines.iter().map(|line| line.learning_rate.unwrap());
+        rates.collect::<Vec<_>>()
+    };
+    let whole = rates(&trained(Schedule::Cosine, 4, ""));
+    assert!(whole[1] < whole[0], "{whole:?}");
+    let faults = "overflow=0@step:2,overflow=1@step:3";
+    let late = rates(&trained(Schedule::Cosine, 4, faults));
+    assert_eq!(late, [whole[0], whole[1], whole[1], whole[1]]);
+}
+
+#[test]
+fn a_run_that_is_resumed_goes_on_with_its_loss_scale() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(Precision::F16);
+    config.epochs = 2;
+    config.steps = Some(10);
+    config.chaos = "overflow=1@step:3,overflow=0@step:5".parse().unwrap();
+    let begun = train_in(folder.path(), &config, 2, false).unwrap();
+    assert_eq!(begun.report.skipped_steps, Some(2));
+    config.steps = None;
+    config.chaos = Default::default();
+    let resumed = train_in(folder.path(), &config, 2, true).unwrap();
+    assert_eq!(resumed.report.steps, 20);
+    assert_eq!(resumed.report.skipped_steps, Some(2));
+    assert_eq!(steps(&resumed).last().unwrap().loss_scale, Some(16_384.0));
+}
+
+#[test]
+fn a_scale_that_helps_nobody_ends_the_run_with_what_to_do() {
+    let mut config = config(Precision::F16);
+    config.epochs = 4;
+    let faults = (1..=40).map(|step| format!("overflow=1@step:{step}"));
+    config.chaos = faults.collect::<Vec<_>>().join(",").parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let error = train_in(folder.path(), &config, 2, false).err().unwrap();
+    assert!(
+        matches!(error, TrainError::LossScaleTooLow { step: 30, .. }),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("try --precision bf16"),
+        "{error}"
+    );
+}
+
+#[test]
+fn micro_batches_and_virtual_ranks_are_scaled_as_whole_batches_are() {
+    for change in [
+        (|config: &mut TrainingConfig| config.accumulate = 2) as fn(&mut TrainingConfig),
+        |config| config.virtual_ranks = Some(4),
+    ] {
+        let mut config = config(Precision::F16);
+        change(&mut config);
+        let plain = train(&config, 2);
+        assert_eq!(plain.report.skipped_steps, Some(0));
+        config.chaos = "overflow=1@step:4".parse().unwrap();
+        let trained = train(&config, 2);
+        assert_eq!(trained.report.skipped_steps, Some(1));
+        assert_eq!(trained.parameters[0], trained.parameters[1]);
+        let [before, after] = [&plain, &trained].map(|run| steps(run)[3].loss);
+        assert_eq!(before, after, "until then, the same was learnt");
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_with_what_to_do() {
+    let refused = |change: fn(&mut TrainingConfig)| {
+        let mut config = config(Precision::F16);
+        change(&mut config);
+        config.validate(2).unwrap_err().to_string()
+    };
+    let rounds = refused(|config| config.sync = "every=4".parse().unwrap());
+    assert!(rounds.contains("use --precision bf16"), "{rounds}");
+    let factors = refused(|config| config.ddp.communication = "power-sgd:2".parse().unwrap());
+    assert!(factors.contains("--communication-hook bf16"), "{factors}");
+    let fault = refused(|config| {
+        config.precision = Precision::Bf16;
+        config.chaos = "overflow=1@step:1".parse().unwrap();
+    });
+    assert!(fault.contains("--precision f16"), "{fault}");
+}
+
+/// A model that this crate knows nothing of: either none of its layers is ours, or its loss is its own.
+#[derive(Module, Debug)]
+struct Own {
+    burns: Option<nn::Linear>,
+    ours: Option<everburn_nn::Linear>,
+}
+
+impl Own {
+    fn scores(&self, images: Tensor<4>) -> Tensor<2> {
+        let rows = images.flatten::<2>(1, 3);
+        match (&self.burns, &self.ours) {
+            (Some(burns), _) => burns.forward(rows),
+            (None, Some(ours)) => ours.forward(rows),
+            (None, None) => rows,
+        }
+    }
+}
+
+impl TrainStep for Own {
+    type Input = (Tensor<4>, Tensor<1, Int>);
+    type Output = StepReport;
+
+    fn step(&self, (images, classes): Self::Input) -> TrainOutput<StepReport> {
+        let loss = Classification::<4>::loss(self.scores(images), classes);
+        let report = loss.report();
+        TrainOutput::new(self, loss.mean.backward(), report)
+    }
+}
+
+impl InferenceStep for Own {
+    type Input = (Tensor<4>, Tensor<1, Int>);
+    type Output = StepReport;
+
+    fn step(&self, (images, classes): Self::Input) -> StepReport {
+        Classification::<4>::loss(self.scores(images), classes).report()
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_reached_is_told_what_it_lacks() {
+    let device = Device::flex();
+    let linear = || nn::LinearConfig::new(28 * 28, 10).init(&device);
+    let failure = |model: Own, precision| {
+        // Also after another training on this thread, which computed in half precision.
+        let mut config = config(precision);
+        config.steps = Some(2);
+        let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+        let reached = Classifier::<Mnist, 4>::of_blocks(model_of_ours());
+        trainer.fit(reached, &images()).unwrap();
+        let error = trainer.fit(model, &images()).err();
+        error.unwrap().to_string()
+    };
+    let burns = Own {
+        burns: Some(linear()),
+        ours: None,
+    };
+    let error = failure(burns, Precision::Bf16);
+    assert!(
+        error.contains("reaches no layer") && error.contains("everburn_nn"),
+        "{error}"
+    );
+    let unscaled = Own {
+        burns: None,
+        ours: Some(linear().into()),
+    };
+    let error = failure(unscaled, Precision::F16);
+    assert!(error.contains("everburn_train::scaled_loss"), "{error}");
+}

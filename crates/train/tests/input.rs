@@ -1,0 +1,278 @@
+//! However samples come to the device and losses from it, the training is the same.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::prelude::*;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_datasets::{ImageBatcher, Split, SyntheticDigits};
+use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_train::{
+    Classifier, InputConfig, LabeledBatch, MetricKind, MetricLine, ReadMetrics, RunDirectory,
+    StopSignal, TrainError, Trainer, TrainingConfig, TrainingData,
+};
+
+fn data(samples: usize) -> TrainingData<everburn_datasets::ImageItem, LabeledBatch<4>> {
+    let digits = SyntheticDigits::new(5);
+    TrainingData {
+        train: Arc::new(digits.generate(Split::Train, samples).unwrap()),
+        test: Arc::new(digits.generate(Split::Test, 37).unwrap()),
+        batcher: Arc::new(ImageBatcher::unit()),
+        name: "digits".to_string(),
+        fingerprint: String::new(),
+        origin: "generated".to_string(),
+    }
+}
+
+/// Always of the same numbers: they are drawn once.
+fn model() -> Classifier<Mlp, 4> {
+    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
+    let model = MlpConfig::new().init(&Device::flex());
+    let weights = WEIGHTS.get_or_init(|| {
+        let record = model.clone().into_record().into_bytes();
+        record.unwrap().to_vec()
+    });
+    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
+    Classifier::of_blocks(model.try_load_record(record.unwrap()).unwrap())
+}
+
+fn config() -> TrainingConfig {
+    TrainingConfig {
+        epochs: 2,
+        batch_size: 20,
+        log_every: 1,
+        compare_every: 5,
+        validation_samples: Some(21),
+        ..TrainingConfig::default()
+    }
+}
+
+/// What a run has recorded, without times.
+#[derive(Debug, PartialEq)]
+struct Recorded {
+    lines: Vec<(MetricKind, usize, usize, u64, u64)>,
+    /// The bits of all parameters.
+    weights: Vec<u32>,
+    steps: usize,
+}
+
+fn parameters<M: Module>(model: &M) -> Vec<u32> {
+    struct Collect(Vec<u32>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let data = param.val().into_data();
+            self.0.extend(data.iter::<f32>().map(f32::to_bits));
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    model.visit(&mut collect);
+    collect.0
+}
+
+fn recorded(folder: &Path) -> Vec<MetricLine> {
+    let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let lines = lines.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+fn train(ranks: usize, config: &TrainingConfig) -> Recorded {
+    train_after(ranks, config, None)
+}
+
+/// The same, where each shape of batch is run before if `warm_up` says so.
+fn train_after(ranks: usize, config: &TrainingConfig, warm_up: Option<bool>) -> Recorded {
+    let folder = tempfile::tempdir().unwrap();
+    let threads = ProcessGroup::over_threads(ranks, GroupOptions::default())
+        .into_iter()
+        .map(|group| {
+            let (config, path) = (config.clone(), folder.path().join("run"));
+            std::thread::spawn(move || {
+                let run = (group.rank() == 0).then(|| RunDirectory::create(path).unwrap());
+                let trainer = Trainer {
+                    run,
+                    warm_up,
+                    ..Trainer::new(config.clone(), group)
+                };
+                let (model, report) = match config.input.on_device {
+                    true => {
+                        let data = trainer.on_device(data(121), Some(1 << 40)).unwrap();
+                        trainer.fit(model(), &data).unwrap()
+                    }
+                    false => trainer.fit(model(), &data(121)).unwrap(),
+                };
+                (parameters(&model), report.steps)
+            })
+        });
+    let results: Vec<_> = threads.collect();
+    let results = results.into_iter().map(|rank| rank.join().unwrap());
+    let (weights, steps) = results.collect::<Vec<_>>().swap_remove(0);
+    let lines = recorded(&folder.path().join("run")).into_iter();
+    let lines = lines.map(|line| {
+        let MetricLine {
+            kind, epoch, step, ..
+        } = line;
+        (
+            kind,
+            epoch,
+            step,
+            line.loss.to_bits(),
+            line.accuracy.to_bits(),
+        )
+    });
+    Recorded {
+        lines: lines.collect(),
+        weights,
+        steps,
+    }
+}
+
+#[test]
+fn the_way_of_samples_and_losses_changes_no_bit() {
+    for ranks in [1, 2] {
+        let plain = train(ranks, &config());
+        assert_eq!(plain.steps, 10);
+        let steps = plain.lines.iter().filter(|line| line.0 == MetricKind::Step);
+        assert_eq!(steps.count(), 10);
+        let with = |change: fn(&mut TrainingConfig)| {
+            let mut config = config();
+            change(&mut config);
+            train(ranks, &config)
+        };
+        let threads = with(|config| config.input.workers = Some(2));
+        assert_eq!(threads, plain, "{ranks} ranks, threads");
+        let on_device = with(|config| config.input.on_device = true);
+        assert_eq!(on_device, plain, "{ranks} ranks, data on the device");
+        let late = with(|config| config.read_metrics = ReadMetrics::Late);
+        assert_eq!(late, plain, "{ranks} ranks, losses read late");
+        let parts = with(|config| config.accumulate = 3);
+        let late_parts = with(|config| {
+            config.accumulate = 3;
+            config.read_metrics = ReadMetrics::Late;
+            config.input.workers = Some(1);
+        });
+        assert_eq!(late_parts, parts, "{ranks} ranks, micro-batches read late");
+    }
+}
+
+#[test]
+fn a_training_that_was_warmed_up_is_the_same_one() {
+    for ranks in [1, 3] {
+        let cold = train_after(ranks, &config(), Some(false));
+        assert_eq!(
+            train_after(ranks, &config(), Some(true)),
+            cold,
+            "{ranks} ranks"
+        );
+    }
+}
+
+#[test]
+fn all_shapes_of_batches_are_run_once() {
+    // Five batches of 20 and one of 7, each in shares of a third; validation in one batch of 21, the test in
+    // one of 37.
+    let group = ProcessGroup::over_threads(3, GroupOptions::default()).swap_remove(1);
+    let trainer = Trainer::new(config(), group);
+    let warm_up = trainer.warm_up(model(), &data(128)).unwrap();
+    assert_eq!((warm_up.shapes, warm_up.kernels), (4, 0));
+    assert!(warm_up.seconds > 0.0);
+}
+
+#[test]
+fn a_run_whose_losses_are_read_late_stops_at_its_limit_and_goes_on_from_there() {
+    let late = TrainingConfig {
+        read_metrics: ReadMetrics::Late,
+        ..config()
+    };
+    let whole = train(1, &late);
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = Trainer {
+        run: Some(RunDirectory::create(folder.path().join("run")).unwrap()),
+        ..Trainer::new(
+            TrainingConfig {
+                steps: Some(7),
+                ..late.clone()
+            },
+            ProcessGroup::alone(GroupOptions::default()),
+        )
+    };
+    let (_, report) = trainer.fit(model(), &data(121)).unwrap();
+    assert_eq!(report.steps, 7);
+    trainer.config = late;
+    trainer.resume = true;
+    let (model, _) = trainer.fit(model(), &data(121)).unwrap();
+    assert_eq!(parameters(&model), whole.weights);
+    let lines = recorded(&folder.path().join("run"));
+    let steps = lines.iter().filter(|line| line.kind == MetricKind::Step);
+    let steps: Vec<_> = steps.map(|line| (line.step, line.loss.to_bits())).collect();
+    let expected = whole.lines.iter().filter(|line| line.0 == MetricKind::Step);
+    assert_eq!(
+        steps,
+        expected.map(|line| (line.2, line.3)).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_found_with_its_step_though_it_is_read_late() {
+    let config = TrainingConfig {
+        read_metrics: ReadMetrics::Late,
+        compare_every: 0,
+        optimizer: everburn_train::OptimizerConfig {
+            kind: everburn_train::OptimizerKind::Sgd,
+            learning_rate: 1e20,
+            ..Default::default()
+        },
+        ..config()
+    };
+    let at_once = TrainingConfig {
+        read_metrics: ReadMetrics::EachStep,
+        ..config.clone()
+    };
+    let found = [config, at_once].map(|config| {
+        let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+        match trainer.fit(model(), &data(121)).map(drop).unwrap_err() {
+            TrainError::LossNotFinite { step, epoch, .. } => (step, epoch),
+            error => panic!("{error}"),
+        }
+    });
+    assert_eq!(found[0], found[1]);
+}
+
+#[test]
+fn a_wish_to_stop_is_heard_though_losses_are_read_late() {
+    let config = TrainingConfig {
+        epochs: 1_000,
+        read_metrics: ReadMetrics::Late,
+        ..config()
+    };
+    let stop = StopSignal::default();
+    let trainer = Trainer {
+        stop: stop.clone(),
+        ..Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
+    };
+    stop.set();
+    let (_, report) = trainer.fit(model(), &data(121)).unwrap();
+    assert!(
+        report
+            .stopped
+            .is_some_and(|why| why.starts_with("by the user"))
+    );
+    assert_eq!(report.steps, 1);
+}
+
+#[test]
+fn a_set_that_does_not_fit_is_refused_before_it_is_placed() {
+    let config = TrainingConfig {
+        input: InputConfig {
+            on_device: true,
+            ..InputConfig::default()
+        },
+        ..config()
+    };
+    let trainer = Trainer::new(config, ProcessGroup::alone(GroupOptions::default()));
+    let error = trainer.on_device(data(121), Some(1 << 19)).err().unwrap();
+    assert!(error.to_string().contains("--data-on-device"), "{error}");
+    assert!(trainer.on_device(data(121), None).is_ok());
+}

@@ -1,0 +1,301 @@
+//! Three planted faults, each of which a profile names first: a slow loader, a slow rank, a needless copy in a layer.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::module::Module;
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
+use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_nn::{Linear, LinearConfig, relu};
+use everburn_profile::{
+    FOLDER, Facts, Finding, FindingKind, Layer, Phase, RankProfile, Recorder, Results, Sampler,
+    write_results,
+};
+use everburn_train::{
+    Classifier, LabeledBatch, SyncInterval, TrainError, Trainer, TrainingConfig, TrainingData,
+};
+
+/// How long a planted fault holds a step up: much longer than a step of so small a model takes.
+const HELD_UP: Duration = Duration::from_millis(60);
+
+/// How many steps are made.
+const STEPS: usize = 12;
+
+/// A data set on a slow disk.
+struct Slow {
+    digits: Arc<dyn Dataset<ImageItem>>,
+    each: Duration,
+}
+
+impl Dataset<ImageItem> for Slow {
+    fn get(&self, index: usize) -> Result<ImageItem, DatasetError> {
+        thread::sleep(self.each);
+        self.digits.get(index)
+    }
+
+    fn len(&self) -> usize {
+        self.digits.len()
+    }
+}
+
+fn data(each: Duration) -> TrainingData<ImageItem, LabeledBatch<4>> {
+    let digits = SyntheticDigits::new(5);
+    let slow = Slow {
+        digits: Arc::new(digits.generate(Split::Train, 300).unwrap()),
+        each,
+    };
+    TrainingData {
+        train: Arc::new(slow),
+        test: Arc::new(digits.generate(Split::Test, 20).unwrap()),
+        batcher: Arc::new(ImageBatcher::unit()),
+        name: "digits".to_string(),
+        fingerprint: String::new(),
+        origin: "generated".to_string(),
+    }
+}
+
+fn config() -> TrainingConfig {
+    TrainingConfig {
+        epochs: 1,
+        steps: Some(STEPS),
+        batch_size: 20,
+        validation_samples: Some(20),
+        ..TrainingConfig::default()
+    }
+}
+
+fn mlp() -> Mlp {
+    MlpConfig::new().init(&Device::flex())
+}
+
+/// Trains on a recorder, which writes into `folder`.
+fn profile<M: Module + std::fmt::Display + Sync + 'static>(
+    group: ProcessGroup,
+    model: Classifier<M, 4>,
+    data: &TrainingData<ImageItem, LabeledBatch<4>>,
+    recorder: &Recorder,
+    folder: &Path,
+) {
+    let trainer = Trainer {
+        recorder: Some(recorder.clone()),
+        ..Trainer::new(config(), group)
+    };
+    trainer.fit(model, data).unwrap();
+    recorder.finish().write(&folder.join(FOLDER)).unwrap();
+}
+
+/// Two ranks, each with what it is given by its number.
+fn two_ranks(
+    model: fn(usize) -> Classifier<Mlp, 4>,
+    data: fn(usize) -> TrainingData<ImageItem, LabeledBatch<4>>,
+) -> (tempfile::TempDir, Results) {
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
+    let threads = ranks.into_iter().map(|group| {
+        let path = folder.path().to_owned();
+        thread::spawn(move || {
+            let rank = group.rank();
+            let recorder = Recorder::new(Facts::default());
+            profile(group, model(rank), &data(rank), &recorder, &path);
+        })
+    });
+    for thread in threads.collect::<Vec<_>>() {
+        thread.join().unwrap();
+    }
+    let results = write_results(folder.path(), &[]).unwrap();
+    (folder, results)
+}
+
+fn told(findings: &[Finding]) -> String {
+    findings
+        .iter()
+        .map(|finding| format!("{finding}\n"))
+        .collect()
+}
+
+/// The first finding of what the training does: that other tests have the cores at the same time is none.
+fn planted(findings: &[Finding]) -> &Finding {
+    let own = findings
+        .iter()
+        .find(|finding| finding.kind != FindingKind::Cores);
+    own.expect("something is found")
+}
+
+#[test]
+fn a_slow_loader_is_named_first() {
+    let (_folder, results) = two_ranks(
+        |_| Classifier::of_blocks(mlp()),
+        |rank| {
+            // Ten samples a step.
+            let each = HELD_UP / 10;
+            data(if rank == 1 { each } else { Duration::ZERO })
+        },
+    );
+    let first = planted(&results.findings);
+    let all = told(&results.findings);
+    assert_eq!(
+        (first.kind, first.rank),
+        (FindingKind::Data, Some(1)),
+        "{all}"
+    );
+    assert!(
+        first
+            .to_string()
+            .contains("of rank 1's step waits for data"),
+        "{all}"
+    );
+    assert!(first.to_string().contains("raise --workers"), "{all}");
+}
+
+#[test]
+fn a_rank_that_works_longer_is_named_first() {
+    let (_folder, results) = two_ranks(
+        |rank| {
+            Classifier::new(mlp(), move |model: &Mlp, images| {
+                if rank == 1 {
+                    thread::sleep(HELD_UP);
+                }
+                model.forward(images)
+            })
+        },
+        |_| data(Duration::ZERO),
+    );
+    let first = planted(&results.findings);
+    let all = told(&results.findings);
+    assert_eq!(
+        (first.kind, first.rank),
+        (FindingKind::SlowRank, Some(1)),
+        "{all}"
+    );
+    assert!(first.text.contains("mostly in its forward phase"), "{all}");
+    // The other one is not found to communicate too much because it waits.
+    let exchange = results
+        .findings
+        .iter()
+        .find(|finding| finding.kind == FindingKind::Exchange);
+    assert!(
+        exchange.is_none_or(|finding| finding.share < first.share),
+        "{all}"
+    );
+}
+
+/// A network whose second layer looks at its numbers in host memory.
+#[derive(Module, Debug)]
+struct Looking {
+    first: Linear,
+    second: Linear,
+    third: Linear,
+}
+
+impl Looking {
+    fn new() -> Self {
+        let device = Device::flex();
+        let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(&device);
+        Self {
+            first: linear(28 * 28, 16),
+            second: linear(16, 16),
+            third: linear(16, 10),
+        }
+    }
+
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let hidden = relu(self.first.forward(images.flatten::<2>(1, 3)));
+        let hidden = relu(self.second.forward(hidden));
+        let wide = hidden.clone().repeat_dim(1, 2048);
+        for _ in 0..24 {
+            look_at(&wide.clone().into_data());
+        }
+        self.third.forward(hidden)
+    }
+}
+
+fn look_at(numbers: &TensorData) {
+    std::hint::black_box(numbers.num_elements());
+}
+
+#[test]
+fn a_needless_copy_in_a_layer_is_named_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let recorder = Recorder::new(Facts::default()).sampling(Sampler::start().unwrap());
+    let model = Classifier::new(Looking::new(), Looking::forward);
+    profile(
+        group,
+        model,
+        &data(Duration::ZERO),
+        &recorder,
+        folder.path(),
+    );
+    let results = write_results(folder.path(), &[]).unwrap();
+    let first = planted(&results.findings);
+    let all = told(&results.findings);
+    assert_eq!(
+        first.kind,
+        FindingKind::HostCopy,
+        "{all}{:#?}",
+        results.analysis.ranks[0].copies
+    );
+    assert_eq!(first.layer.as_deref(), Some("second"), "{all}");
+    assert!(first.text.contains("Looking"), "{all}");
+    assert!(results.flame_graph.is_some_and(|path| path.exists()));
+}
+
+#[test]
+fn a_step_is_the_sum_of_its_phases_and_its_passes_that_of_its_layers() {
+    let (folder, results) = two_ranks(|_| Classifier::of_blocks(mlp()), |_| data(Duration::ZERO));
+    assert_eq!(results.analysis.steps + results.analysis.left_out, STEPS);
+    for rank in &results.analysis.ranks {
+        let sum: f64 = rank.phases.iter().map(|cost| cost.seconds).sum();
+        assert!((sum / rank.step_seconds - 1.0).abs() < 0.05, "{rank:#?}");
+        let names: Vec<&str> = rank
+            .layers
+            .iter()
+            .map(|layer| layer.name.as_str())
+            .collect();
+        assert!(names.len() >= 2, "{names:?}");
+        let passes = [Phase::Forward, Phase::Backward].map(|phase| rank.phase(phase).seconds);
+        let layers: fn(&RankProfile) -> f64 = |rank| rank.layers.iter().map(Layer::seconds).sum();
+        assert!(
+            (layers(rank) / (passes[0] + passes[1]) - 1.0).abs() < 0.05,
+            "{rank:#?}"
+        );
+    }
+    let trace = std::fs::read_to_string(folder.path().join("trace.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+    let rows = trace["traceEvents"].as_array().unwrap().iter();
+    let rows: Vec<_> = rows
+        .filter(|event| event["name"] == "thread_name")
+        .collect();
+    for name in ["training", "layers", "reducer 0"] {
+        let of_name = rows.iter().filter(|event| event["args"]["name"] == name);
+        assert_eq!(of_name.count(), 2, "{name}: {rows:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_profiled_is_refused() {
+    let trainer = Trainer {
+        recorder: Some(Recorder::new(Facts::default())),
+        ..Trainer::new(
+            TrainingConfig {
+                sync: "every=2".parse::<SyncInterval>().unwrap(),
+                ..config()
+            },
+            ProcessGroup::alone(GroupOptions::default()),
+        )
+    };
+    let error = trainer
+        .fit(Classifier::<_, 4>::of_blocks(mlp()), &data(Duration::ZERO))
+        .unwrap_err();
+    assert!(matches!(error, TrainError::Config(_)), "{error}");
+    assert!(
+        error.to_string().contains("--profile and --sync every=H"),
+        "{error}"
+    );
+}

@@ -1,0 +1,143 @@
+//! `bottleneck` on ranks that are processes: what it finds, what it writes, what it refuses.
+
+use everburn_tests::{Ended, Everburn, Run, SMALL};
+use serde_json::Value;
+
+fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
+    let line = [
+        "bottleneck",
+        "mnist",
+        "--steps",
+        "24",
+        "--batch-size",
+        "20",
+        "--run-dir",
+        "run",
+    ];
+    Everburn::new(folder, line).args(SMALL).args(flags).run()
+}
+
+fn numbers(run: &Run) -> Value {
+    serde_json::from_str(&run.text("bottleneck.json")).unwrap()
+}
+
+#[test]
+fn two_ranks_are_laid_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = bottleneck(folder.path(), &["--ranks", "2", "--workers", "1"]).succeeded();
+    for text in [
+        "findings",
+        "rank 1",
+        "conv2",
+        "trace.json",
+        "flame.svg",
+        "1 threads of --workers",
+    ] {
+        assert!(ended.stdout.contains(text), "no {text}: {ended}");
+    }
+    let run = Run::new(folder.path().join("run"));
+    let numbers = numbers(&run);
+    let ranks = numbers["analysis"]["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 2);
+    for rank in ranks {
+        let phases = rank["phases"].as_array().unwrap().iter();
+        let sum: f64 = phases.map(|phase| phase["seconds"].as_f64().unwrap()).sum();
+        let step = rank["step_seconds"].as_f64().unwrap();
+        assert!((sum / step - 1.0).abs() < 0.05, "{sum} of {step}: {ended}");
+        let allocations = |phase: &Value| phase["allocations"].as_f64().unwrap();
+        let counted: f64 = rank["phases"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(allocations)
+            .sum();
+        assert!(counted > 1.0, "{rank:#}");
+        assert!(rank["loading"].as_f64().unwrap() > 0.0, "{rank:#}");
+    }
+    // What the recordings say in sum is what the training has measured by itself.
+    let measured = run.number("train_seconds");
+    let recording: Value = serde_json::from_str(&run.text("profile/rank-0.json")).unwrap();
+    let steps = recording["steps"].as_array().unwrap();
+    let at = |step: &Value| step["at"].as_u64().unwrap();
+    let recorded = (at(&steps[steps.len() - 1]) - at(&steps[0])) as f64 / 1e9;
+    assert!(
+        (recorded / measured - 1.0).abs() < 0.05,
+        "{recorded} s, {measured} s: {ended}"
+    );
+    assert!(
+        !recording["samples"]["samples"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+    let trace: Value = serde_json::from_str(&run.text("trace.json")).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for name in ["step 24", "forward", "conv1 backward", "bucket 0", "batch"] {
+        for rank in 0..2 {
+            let found = events
+                .iter()
+                .any(|event| event["name"] == name && event["pid"] == rank);
+            assert!(found, "no {name} of rank {rank}");
+        }
+    }
+    let flame = run.text("flame.svg");
+    assert!(
+        flame.contains("everburn_models::mnist") || flame.contains("everburn_kernels"),
+        "{flame:.3000}"
+    );
+    // The same can be said once more, without training.
+    let again = Everburn::new(folder.path(), ["bottleneck", "--of", "run"])
+        .run()
+        .succeeded();
+    let table = |text: &str| text.split("findings").last().unwrap().to_owned();
+    assert_eq!(table(&again.stdout), table(&ended.stdout));
+}
+
+#[test]
+fn a_rank_three_times_as_slow_is_named_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--ranks", "2", "--chaos", "slow=1@step:1:200ms"];
+    let ended = bottleneck(folder.path(), &flags).succeeded();
+    let run = Run::new(folder.path().join("run"));
+    let found = numbers(&run);
+    // That other tests have the cores at the same time is found, too.
+    let own = found["findings"].as_array().unwrap().iter();
+    let first = own.clone().find(|finding| finding["kind"] != "cores");
+    let first = first.expect("something is found");
+    assert_eq!(first["kind"], "slow-rank", "{ended}");
+    assert_eq!(first["rank"], 1, "{ended}");
+}
+
+#[test]
+fn one_rank_alone_has_layers_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = bottleneck(folder.path(), &[]).succeeded();
+    assert!(ended.stdout.contains("layers of rank 0"), "{ended}");
+    assert!(
+        ended.stdout.contains("conv1") && ended.stdout.contains("fc2"),
+        "{ended}"
+    );
+}
+
+#[test]
+fn what_cannot_be_profiled_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (flags, messages) in [
+        (
+            &["--ranks", "2", "--elastic", "1:2"][..],
+            ["--profile and --elastic", "without --elastic"],
+        ),
+        (
+            &["--ranks", "2", "--strategy", "data-parallel"],
+            ["data-parallel", "--strategy ddp"],
+        ),
+        (&["--plan"], ["train nothing", "--plan"]),
+    ] {
+        bottleneck(folder.path(), flags).failed_with(2, &messages);
+    }
+    let ended = Everburn::new(folder.path(), ["bottleneck", "--of", "nowhere"]).run();
+    ended.failed_with(
+        2,
+        &["no recordings of ranks in nowhere/profile", "--profile"],
+    );
+}

@@ -1,0 +1,108 @@
+//! `--precision`, as a user gives it: with processes, records, resumes and what is refused.
+
+use everburn_tests::{Everburn, Run};
+
+#[test]
+fn an_overflow_on_one_process_skips_the_step_on_all_and_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train(folder.path(), "mnist")
+        .args(["--precision", "f16", "--ranks", "2", "--run-dir", "run"])
+        .args(["--epochs", "2", "--log-every", "1", "--compare-every", "1"])
+        .args(["--chaos", "overflow=1@step:3"])
+        .run()
+        .succeeded();
+    let skipped = "steps skipped because gradients overflowed f16: 1";
+    assert!(ended.stdout.contains(skipped), "{ended}");
+    let run = Run::new(folder.path().join("run"));
+    assert_eq!(run.number("skipped_steps"), 1.0);
+    assert_eq!(run.number("steps"), 16.0);
+    let steps = run
+        .metrics()
+        .into_iter()
+        .filter(|line| line["kind"] == "step");
+    let scales = steps.map(|line| line["loss_scale"].as_f64().unwrap());
+    let expected = [65_536.0; 2].into_iter().chain([32_768.0; 14]);
+    assert_eq!(
+        scales.collect::<Vec<_>>(),
+        expected.collect::<Vec<_>>(),
+        "{ended}"
+    );
+    assert!(
+        run.text("events.jsonl").contains("step 3 is skipped"),
+        "{ended}"
+    );
+    assert!(run.text("config.toml").contains("precision = \"f16\""));
+
+    // Another epoch with the scale that the run had come to, and what it was measured by is f16 again.
+    let ended = Everburn::new(folder.path(), ["train", "--resume", "--run-dir", "run"])
+        .args(["--epochs", "3", "--ranks", "2"])
+        .run()
+        .succeeded();
+    assert_eq!(run.number("skipped_steps"), 1.0, "{ended}");
+    let ended = Everburn::new(folder.path(), ["eval", "run", "--json"])
+        .args(["--data", "synthetic", "--train-samples", "600"])
+        .args(["--test-samples", "200"])
+        .run()
+        .succeeded();
+    let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let (found, told) = (
+        result["test_loss"].as_f64().unwrap(),
+        run.number("test_loss"),
+    );
+    assert!((found - told).abs() < 1e-6, "{found} {told}: {ended}");
+}
+
+#[test]
+fn a_text_model_learns_in_bf16_with_gradients_that_travel_in_bf16() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = |name: &str, flags: &[&str]| {
+        let arguments = ["train", "gpt-nano", "--ranks", "2", "--data", "embedded"];
+        Everburn::new(folder.path(), arguments)
+            .args(["--steps", "20", "--batch-size", "8", "--run-dir", name])
+            .args(flags)
+            .run()
+            .succeeded();
+        Run::new(folder.path().join(name))
+    };
+    let exact = train("f32", &[]);
+    let flags = ["--precision", "bf16", "--communication-hook", "bf16"];
+    let low = train(
+        "bf16",
+        &[&flags[..], &["--activation-checkpointing", "blocks"]].concat(),
+    );
+    let (exact_loss, low_loss) = (exact.number("test_loss"), low.number("test_loss"));
+    assert_ne!(exact_loss, low_loss);
+    assert!(
+        (low_loss / exact_loss - 1.0).abs() < 0.02,
+        "{exact_loss} {low_loss}"
+    );
+    let share = low.number("gradient_bytes") / exact.number("gradient_bytes");
+    assert!(share < 0.6, "{share} of the bytes");
+}
+
+#[test]
+fn what_a_precision_cannot_be_used_with_is_refused_before_anything_starts() {
+    let refused = |flags: &[&str], messages: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
+        ended.failed_with(2, messages);
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+        assert!(!folder.path().join("runs").exists(), "{ended}");
+    };
+    refused(
+        &["--precision", "fp16"],
+        &["`fp16` is no precision", "use f32, bf16, f16 or tf32"],
+    );
+    refused(&["--precision", "tf32"], &["is for GPUs", "use f32"]);
+    let rounds = ["--precision", "f16", "--ranks", "2", "--sync", "every=4"];
+    refused(&rounds, &["do not go together", "--precision bf16"]);
+    let mesh = ["--precision", "bf16", "--ranks", "2", "--pipeline", "2"];
+    refused(
+        &mesh,
+        &[
+            "--precision bf16 and a model over several ranks",
+            "use --precision f32",
+        ],
+    );
+    refused(&["--chaos", "overflow=0@step:1"], &["--precision f16"]);
+}

@@ -1,0 +1,265 @@
+//! Looking on: a training on four ranks, two monitors beside it, one of which is killed, and a rank.
+
+use std::path::Path;
+use std::time::Duration;
+
+use everburn_tests::{Everburn, Run, Terminal, binary, skip};
+use rustix::process::Signal;
+
+/// Longer than all that is looked at takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A training that lasts until it is stopped.
+fn train(folder: &Path, flags: &[&str]) -> everburn_tests::Job {
+    Everburn::new(
+        folder,
+        ["train", "mnist", "--epochs", "1000000", "--run-dir", "run"],
+    )
+    .args(everburn_tests::SMALL)
+    .args(flags)
+    .start()
+    .with_deadline(PATIENCE)
+}
+
+/// A monitor of that training in a terminal of this size, with its first numbers.
+fn monitor(folder: &Path, size: (u16, u16)) -> Option<Terminal> {
+    let terminal = Terminal::open_sized(folder, size)?;
+    let program = std::path::absolute(binary()).unwrap();
+    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
+    terminal.enter(&format!(
+        "'{}' monitor run; echo code=$?",
+        program.display()
+    ));
+    terminal.wait_for("burn-train's dashboard", |screen| {
+        ["Train epoch", "Valid epoch", "r ranks"]
+            .iter()
+            .all(|text| screen.contains(text))
+    });
+    Some(terminal)
+}
+
+/// Shows the ranks and waits until all of them work.
+fn ranks(terminal: &Terminal, count: usize) -> String {
+    terminal.press("r");
+    terminal.wait_for("all ranks", |screen| {
+        screen.contains(&format!("{count} of {count} ranks")) && screen.contains("steps ")
+    })
+}
+
+#[test]
+fn two_look_on_one_is_killed_and_so_is_a_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = [(100, 30), (200, 60)];
+    let flags = ["--ranks", "4", "--elastic", "2:4", "--max-restarts", "9"];
+    let job = train(folder.path(), &flags);
+    let run = Run::new(folder.path().join("run"));
+    let there = everburn_tests::holds_within(everburn_tests::DEADLINE, || run.epochs() > 1);
+    assert!(there, "the training makes no steps");
+    let monitors = sizes.map(|size| monitor(folder.path(), size));
+    let [Some(small), Some(large)] = monitors else {
+        drop(job);
+        skip("looking on", "there is no tmux");
+        return;
+    };
+    for terminal in [&small, &large] {
+        let screen = ranks(terminal, 4);
+        for text in [
+            "step time of each rank",
+            "spent on",
+            "d data",
+            "events",
+            "left",
+        ] {
+            assert!(screen.contains(text), "no {text}:\n{screen}");
+        }
+        for rank in 0..4 {
+            let is_row = |line: &str| {
+                line.contains(&format!(" {rank} ok")) || line.contains(&format!(" {rank} slow"))
+            };
+            assert!(screen.lines().any(is_row), "no rank {rank}:\n{screen}");
+        }
+    }
+    // The size changes in the middle, there and back.
+    small.resize((140, 40));
+    small.wait_for("a larger picture", |screen| {
+        screen
+            .lines()
+            .filter(|line| line.chars().count() == 140)
+            .count()
+            > 10
+    });
+    small.resize((100, 30));
+    small.wait_for("a smaller picture", |screen| {
+        screen
+            .lines()
+            .filter(|line| line.chars().count() == 100)
+            .count()
+            > 10
+    });
+    // Back to the dashboard, and out; the terminal is as it was.
+    large.press("r");
+    large.wait_for("the dashboard again", |screen| {
+        screen.contains("Train epoch")
+    });
+    large.press("r");
+    ranks_are_back(&large);
+    small.press("q");
+    let screen = small.wait_for("the shell", |screen| {
+        screen.lines().any(|line| line == "code=0")
+    });
+    assert_eq!(small.property("alternate_on"), "0", "{screen}");
+    assert_eq!(small.property("mouse_any_flag"), "0", "{screen}");
+
+    // One monitor is killed, and nothing else notices.
+    let small = monitor(folder.path(), (100, 30)).unwrap();
+    small.kill_programs("monitor");
+    small.wait_for("its end", |screen| screen.contains("code=137"));
+
+    let before = run.epochs();
+    job.rank(2).signal(Signal::KILL);
+    let screen = large.wait_for("the loss", |screen| screen.contains("restart 1 of"));
+    assert!(screen.contains("rank 2"), "{screen}");
+    large.wait_for("all ranks again", |screen| {
+        screen.contains("4 of 4 ranks") && screen.contains("have made step")
+    });
+    let goes_on = everburn_tests::holds_within(everburn_tests::DEADLINE, || run.epochs() > before);
+    assert!(goes_on, "{}", large.screen());
+
+    job.signal(Signal::INT);
+    let ended = job.wait();
+    large.wait_for("the end", |screen| screen.contains("stopped by the user"));
+    assert!(run.path.join("report.html").is_file(), "{ended}");
+    large.press("q");
+    large.wait_for("the shell", |screen| {
+        screen.lines().any(|line| line == "code=0")
+    });
+}
+
+fn ranks_are_back(terminal: &Terminal) {
+    terminal.wait_for("the ranks again", |screen| screen.contains("spent on"));
+}
+
+#[test]
+fn a_training_shows_its_ranks_by_the_same_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(terminal) = Terminal::open(folder.path()) else {
+        skip("the ranks beside the dashboard", "there is no tmux");
+        return;
+    };
+    let program = std::path::absolute(binary()).unwrap();
+    let small = everburn_tests::SMALL.join(" ");
+    terminal.wait_for("a prompt", |screen| !screen.trim().is_empty());
+    terminal.enter(&format!(
+        "'{}' train mnist --ranks 2 {small} --epochs 1000000 --run-dir run; echo code=$?",
+        program.display()
+    ));
+    terminal.wait_for("a dashboard", |screen| screen.contains("Valid epoch"));
+    ranks(&terminal, 2);
+    terminal.press("r");
+    terminal.wait_for("the dashboard again", |screen| {
+        screen.contains("Valid epoch")
+    });
+    terminal.press("r");
+    ranks_are_back(&terminal);
+    terminal.press("C-c");
+    let screen = terminal.wait_for("the shell", |screen| {
+        screen.lines().any(|line| line == "code=130")
+    });
+    assert!(screen.contains("stopped by the user"), "{screen}");
+    assert_eq!(terminal.property("alternate_on"), "0", "{screen}");
+}
+
+#[test]
+fn without_a_terminal_there_are_lines_of_json_of_runs_that_are_over_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--ranks",
+        "2",
+        "--epochs",
+        "2",
+        "--tensorboard",
+        "--run-dir",
+        "run",
+    ];
+    Everburn::new(folder.path(), ["train", "mnist"])
+        .args(everburn_tests::SMALL)
+        .args(flags)
+        .run()
+        .succeeded();
+    let ended = Everburn::new(folder.path(), ["monitor", "run"])
+        .run()
+        .succeeded();
+    let kinds = [
+        "run", "metric", "ranks", "event", "live", "report", "running",
+    ];
+    let updates: Vec<serde_json::Value> = ended
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for kind in kinds {
+        let there = updates.iter().any(|update| update.get(kind).is_some());
+        assert!(there, "no {kind}: {ended}");
+    }
+    // Every step of every rank adds up to what it took.
+    let run = Run::new(folder.path().join("run"));
+    let lines: Vec<_> = updates
+        .iter()
+        .filter_map(|update| update.get("ranks"))
+        .collect();
+    let last = lines.last().unwrap();
+    assert_eq!(last["step"], run.report()["steps"]);
+    for step in lines
+        .iter()
+        .flat_map(|line| line["ranks"].as_array().unwrap())
+    {
+        let part = |name: &str| step[name].as_f64().unwrap_or(0.0);
+        let parts = ["waited", "data", "forward", "backward", "optimizer"].map(part);
+        let sum: f64 = parts.iter().sum();
+        assert!(sum <= part("seconds") * 1.001 + 1e-5, "{step}");
+        assert!(parts[2] > 0.0 && parts[3] > 0.0, "{step}");
+    }
+    let report = run.text("report.html");
+    for section in [
+        "id=\"ranks\"",
+        "id=\"confusion\"",
+        "id=\"environment\"",
+        "id=\"events\"",
+    ] {
+        assert!(report.contains(section), "no {section}");
+    }
+    let confusion: serde_json::Value = serde_json::from_str(&run.text("confusion.json")).unwrap();
+    let counts = confusion["counts"].as_array().unwrap();
+    let all = counts.iter().flat_map(|row| row.as_array().unwrap());
+    let all: u64 = all.map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(all, run.report()["test_samples"].as_u64().unwrap());
+    let events = std::fs::read_dir(run.path.join("tensorboard")).unwrap();
+    assert!(events.count() >= 1);
+
+    let refused = Everburn::new(folder.path(), ["monitor", "nowhere"]).run();
+    assert_eq!(refused.code(), 2, "{refused}");
+    assert!(refused.stderr.contains("nowhere"), "{refused}");
+}
+
+#[test]
+fn a_run_that_fails_has_a_report_which_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--ranks",
+        "2",
+        "--chaos",
+        "kill=1@step:5",
+        "--run-dir",
+        "run",
+    ];
+    let ended = Everburn::new(folder.path(), ["train", "mnist"])
+        .args(everburn_tests::SMALL)
+        .args(flags)
+        .run();
+    assert_ne!(ended.code(), 0, "{ended}");
+    let run = Run::new(folder.path().join("run"));
+    let events = run.text("events.jsonl");
+    assert!(events.contains(r#""kind":"failure""#), "{events}");
+    assert!(events.contains("SIGKILL"), "{events}");
+    assert!(run.text("report.html").contains("failed"), "{ended}");
+}

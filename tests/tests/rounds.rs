@@ -1,0 +1,219 @@
+//! Ranks that take steps by themselves, averaged parameters and schedules, as a user runs them.
+
+use everburn_tests::{Everburn, Run};
+
+#[test]
+fn ranks_that_take_steps_by_themselves_say_what_that_saves() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, more: &[&str]| {
+        let ended = Everburn::train(folder.path(), "mlp")
+            .args(["--ranks", "2", "--sync", "every=4", "--run-dir", name])
+            .args(more)
+            .run()
+            .succeeded();
+        let run = Run::new(folder.path().join(name));
+        (ended, run.report()["outer"].clone())
+    };
+    let (ended, outer) = run("plain", &["--epochs", "2"]);
+    // 500 samples in batches of 64: rounds of 4 and 4 steps.
+    assert_eq!(outer["steps"], 4, "{ended}");
+    assert!(ended.stdout.contains("4 outer steps: "), "{ended}");
+    assert!(
+        ended.stdout.contains("where gradients would be 940584"),
+        "{ended}"
+    );
+    let (ended, small) = run("small", &["--epochs", "2", "--compress-outer", "int8"]);
+    let bytes = |outer: &serde_json::Value| outer["bytes"].as_u64().unwrap();
+    assert!(
+        2 * bytes(&small) < bytes(&outer),
+        "{small} {outer}: {ended}"
+    );
+    let local = ["--outer-optimizer", "average", "--optimizer", "sgd"];
+    let (ended, outer) = run("local-sgd", &local);
+    assert_eq!(outer["steps"], 6, "{ended}");
+}
+
+#[test]
+fn a_rank_that_is_killed_between_outer_steps_comes_back_at_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train(folder.path(), "mnist-bn")
+        .args(["--ranks", "3", "--elastic", "2:3", "--sync", "every=5"])
+        .args(["--batch-size", "24", "--epochs", "4", "--log-every", "1"])
+        .args([
+            "--compress-outer",
+            "int8",
+            "--ema",
+            "0.99",
+            "--run-dir",
+            "run",
+        ])
+        .args(["--chaos", "kill=1@step:8,kill=0@step:33"])
+        .run()
+        .succeeded();
+    assert!(ended.stderr.contains("have made step"), "{ended}");
+    let run = Run::new(folder.path().join("run"));
+    let steps = run.number("steps") as u64;
+    assert_eq!(steps, 4 * 21, "{ended}");
+    let told = run
+        .metrics()
+        .into_iter()
+        .filter(|line| line["kind"] == "step");
+    let told = told.map(|line| line["step"].as_u64().unwrap());
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        (1..=steps).collect::<Vec<_>>(),
+        "{ended}"
+    );
+    assert!(run.path.join("ema.safetensors").is_file(), "{ended}");
+}
+
+#[test]
+fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let flags = ["--epochs", "2", "--ema", "0.9", "--ema-validate"];
+    Everburn::train(here, "mlp")
+        .args(flags)
+        .args(["--run-dir", "a"])
+        .run()
+        .succeeded();
+    let run = Run::new(here.join("a"));
+    let eval = |flags: &[&str]| {
+        let ended = Everburn::new(here, ["eval", "a", "--json"])
+            .args(["--data", "synthetic", "--train-samples", "600"])
+            .args(["--test-samples", "200"])
+            .args(flags)
+            .run()
+            .succeeded();
+        let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        result["test_loss"].as_f64().unwrap()
+    };
+    let (plain, averaged) = (eval(&[]), eval(&["--ema"]));
+    assert!((averaged - run.number("test_loss")).abs() < 1e-6);
+    assert!((plain - averaged).abs() > 1e-6, "{plain} {averaged}");
+    assert!((eval(&["--ema", "--ranks", "2"]) - averaged).abs() < 1e-6);
+    assert!((eval(&["--ema", "--checkpoint", "2"]) - averaged).abs() < 1e-6);
+    for (name, more) in [("plain", &[][..]), ("averaged", &["--ema"])] {
+        let file = format!("{name}.safetensors");
+        Everburn::new(
+            here,
+            ["export", "a", "--to", "safetensors", "--output", &file],
+        )
+        .args(more)
+        .run()
+        .succeeded();
+    }
+    let read = |name: &str| std::fs::read(here.join(name)).unwrap();
+    assert_ne!(read("plain.safetensors"), read("averaged.safetensors"));
+    // The best epoch's, of which the average decided.
+    let best = [
+        "export",
+        "a",
+        "--to",
+        "pt-names",
+        "--checkpoint",
+        "best",
+        "--ema",
+    ];
+    Everburn::new(here, best).run().succeeded();
+    Everburn::train(here, "mlp")
+        .args(["--steps", "1", "--run-dir", "b"])
+        .run()
+        .succeeded();
+    let messages = ["ema.safetensors", "was it one with --ema?"];
+    Everburn::new(here, ["eval", "b", "--ema", "--data", "synthetic"])
+        .run()
+        .failed_with(2, &messages);
+}
+
+#[test]
+fn a_schedule_with_a_warm_up_is_that_of_the_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--schedule",
+        "step",
+        "--decay-every",
+        "3",
+        "--decay-factor",
+        "0.5",
+    ];
+    Everburn::train(folder.path(), "mlp")
+        .args(flags)
+        .args([
+            "--warmup-steps",
+            "1",
+            "--learning-rate",
+            "0.008",
+            "--steps",
+            "8",
+        ])
+        .args(["--log-every", "1", "--run-dir", "a"])
+        .run()
+        .succeeded();
+    let lines = Run::new(folder.path().join("a")).metrics().into_iter();
+    let rates = lines.filter_map(|line| line["learning_rate"].as_f64());
+    let expected = [0.004, 0.008, 0.008, 0.008, 0.004, 0.004, 0.004, 0.002];
+    let rates = rates.collect::<Vec<_>>();
+    assert_eq!(rates.len(), expected.len());
+    let near = rates
+        .iter()
+        .zip(expected)
+        .all(|(a, b)| (a - b).abs() < 1e-12);
+    assert!(near, "{rates:?}");
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |flags: &[&str], messages: &[&str]| {
+        let ended = Everburn::new(folder.path(), ["train", "mnist", "--data", "synthetic"])
+            .args(flags)
+            .run();
+        ended.failed_with(2, messages);
+    };
+    let sync = ["--sync", "every=50"];
+    let with = |flags: &[&'static str]| [&sync[..], flags].concat();
+    refused(&["--sync", "often"], &["every=50"]);
+    refused(
+        &with(&["--virtual-ranks", "2"]),
+        &["--sync every=H and --virtual-ranks do not go together"],
+    );
+    refused(
+        &with(&["--ranks", "2", "--pipeline", "2"]),
+        &["--sync every=50 and the mesh", "do not go together"],
+    );
+    refused(
+        &with(&["--communication-hook", "fp16"]),
+        &["--communication-hook", "--compress-outer int8"],
+    );
+    refused(&with(&["--sync-batch-norm"]), &["--sync-batch-norm"]);
+    refused(
+        &with(&["--outer-optimizer", "average", "--outer-momentum", "0.5"]),
+        &["--outer-optimizer nesterov"],
+    );
+    refused(&with(&["--outer-patience", "0.5"]), &["--outer-patience"]);
+    refused(
+        &["--compress-outer", "int8"],
+        &[
+            "--compress-outer is for ranks that take steps by themselves",
+            "--sync every=50",
+        ],
+    );
+    refused(&["--ema", "1.5"], &["--ema 1.5 must be"]);
+    refused(
+        &["--ema", "0.9", "--ranks", "2", "--pipeline", "2"],
+        &["--ema and the mesh"],
+    );
+    refused(&["--schedule", "step"], &["--decay-every"]);
+    refused(
+        &[
+            "--schedule",
+            "linear",
+            "--warmup-steps",
+            "9",
+            "--steps",
+            "5",
+        ],
+        &["a warm-up of 9 steps does not end before the run"],
+    );
+}

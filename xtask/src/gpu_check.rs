@@ -1,0 +1,170 @@
+//! `cargo xtask gpu-check`: builds the binary for machines with a GPU, and checks this one's; or, with
+//! `--build-only`, leaves it stripped and compressed for a machine that has a GPU and no Rust.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::Args;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use miette::{IntoDiagnostic, WrapErr, miette};
+
+use crate::binary;
+use crate::cargo::{remove_traces_of_cargo_run, target_dir};
+
+/// Machines with a GPU are often lent for minutes, and take no more than so much.
+const LARGEST: u64 = 60 << 20;
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Build the binary for a machine with a GPU, say how large it is, and check nothing
+    #[arg(long)]
+    build_only: bool,
+
+    /// What `everburn gpu-check` is told, as in `-- --sections numbers` (`-- --help` shows it)
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    arguments: Vec<OsString>,
+}
+
+/// Builds, and checks where there is a GPU.
+pub fn run(options: &Options) -> miette::Result<ExitCode> {
+    if !options.build_only
+        && let Err(missing) = everburn_nccl::gpus()
+    {
+        // Before a build of many minutes that could only end in the same words.
+        eprintln!(
+            "SKIPPED: {missing}\n`cargo xtask gpu-check --build-only` makes the binary for a machine with a GPU; \
+             docs/gpu-check.md says how it is used there"
+        );
+        return Ok(ExitCode::FAILURE);
+    }
+    let Some(program) = binary::for_gpus()? else {
+        // Cargo has said why.
+        eprintln!(
+            "where LLVM could not be fetched, run ../shared/bin/setup-llvm once, then this again"
+        );
+        return Ok(ExitCode::FAILURE);
+    };
+    let folder = target_dir().join("gpu-check");
+    let packed = pack(&program, &folder)?;
+    println!("{packed}");
+    if packed.compressed >= LARGEST {
+        return Err(miette!(
+            "it takes {} compressed, and machines that are lent take no more than {}",
+            mib(packed.compressed),
+            mib(LARGEST)
+        ));
+    }
+    if options.build_only {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = Command::new(&packed.program);
+    remove_traces_of_cargo_run(&mut command);
+    binary::keep_freed_memory(&mut command);
+    command.arg("gpu-check").args(&options.arguments);
+    binary::become_program(command)
+}
+
+/// The binary as it travels.
+struct Packed {
+    program: PathBuf,
+    archive: PathBuf,
+    size: u64,
+    compressed: u64,
+}
+
+impl std::fmt::Display for Packed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}: {}\n{}: {}",
+            self.program.display(),
+            mib(self.size),
+            self.archive.display(),
+            mib(self.compressed)
+        )
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Leaves `program` in `folder` without its symbols, and beside it the same compressed. With gzip: every machine
+/// can undo that.
+fn pack(program: &Path, folder: &Path) -> miette::Result<Packed> {
+    let failed = |what: &Path| format!("cannot write {}", what.display());
+    std::fs::create_dir_all(folder)
+        .into_diagnostic()
+        .wrap_err_with(|| failed(folder))?;
+    let stripped = folder.join("everburn");
+    std::fs::copy(program, &stripped)
+        .into_diagnostic()
+        .wrap_err_with(|| failed(&stripped))?;
+    strip(&stripped);
+    let archive = folder.join("everburn.gz");
+    compress(&stripped, &archive)
+        .into_diagnostic()
+        .wrap_err_with(|| failed(&archive))?;
+    let size = |path: &Path| std::fs::metadata(path).map(|file| file.len());
+    Ok(Packed {
+        size: size(&stripped).into_diagnostic()?,
+        compressed: size(&archive).into_diagnostic()?,
+        program: stripped,
+        archive,
+    })
+}
+
+/// Takes the names of functions out, which a machine does not need; the binary works with them as well.
+fn strip(program: &Path) {
+    let stripped = Command::new("strip")
+        .arg(program)
+        .stdin(Stdio::null())
+        .status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        eprintln!("`strip` (binutils) did not work: the binary is larger than it need be");
+    }
+}
+
+fn compress(from: &Path, to: &Path) -> io::Result<()> {
+    let mut from = BufReader::new(File::open(from)?);
+    let to = BufWriter::new(File::create(to)?);
+    let mut encoder = GzEncoder::new(to, Compression::best());
+    io::copy(&mut from, &mut encoder)?;
+    encoder.finish()?.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    #[test]
+    fn what_is_packed_is_the_same_when_unpacked_and_says_how_large_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        let bytes = b"no program, but many of the same bytes ".repeat(1 << 12);
+        std::fs::write(&program, &bytes).unwrap();
+        let archive = folder.path().join("program.gz");
+        compress(&program, &archive).unwrap();
+        let mut unpacked = Vec::new();
+        let mut decoder = GzDecoder::new(File::open(&archive).unwrap());
+        decoder.read_to_end(&mut unpacked).unwrap();
+        assert_eq!(unpacked, bytes);
+        let packed = Packed {
+            program,
+            archive,
+            size: 3 << 20,
+            compressed: 1 << 19,
+        };
+        let text = packed.to_string();
+        assert!(text.contains("program: 3.0 MiB"), "{text}");
+        assert!(text.ends_with("program.gz: 0.5 MiB"), "{text}");
+    }
+}
