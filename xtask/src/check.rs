@@ -286,6 +286,8 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
     ]);
     steps.extend(races::steps());
     steps.extend([
+        // `cargo test --test` builds no binary of another package, and the next step starts it.
+        Step::cargo("binary", &["build", "--release", "--workspace"]),
         // Whole trainings on real MNIST, 1, 2 and 4 ranks: minutes, so not part of `test`.
         Step::cargo(
             "long tests",
@@ -401,6 +403,8 @@ mod tests {
         assert!(check.contains(
             &"RUSTDOCFLAGS=\"-D warnings\" cargo doc --release --workspace --no-deps".into()
         ));
+        let at = |wanted: &str| check.iter().position(|line| line.contains(wanted));
+        assert!(at("cargo build --release --workspace") < at("--test whole_mnist"));
         assert!(root().join(".ci/run").exists());
     }
 
