@@ -113,6 +113,14 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
             "leave --strategy out, or leave --elastic out",
         ));
     }
+    if let Some(stage) = config.training.ddp.shard {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--elastic and --shard {stage} do not go together: what a lost rank has kept, no other rank has"
+            ),
+            "leave --elastic out, and use --resume after a loss, on any number of ranks; or leave --shard out",
+        ));
+    }
     if max != world_size {
         return Err(CliError::usage_with_help(
             format!("--elastic {min}:{max} is for {max} ranks, and {world_size} are to be started"),

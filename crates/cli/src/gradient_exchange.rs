@@ -26,6 +26,11 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
         let hook = training.ddp.communication;
         return Some(format!("--communication-hook {hook} changes them there"));
     }
+    if let Some(stage) = training.ddp.shard.filter(|stage| stage.cuts_gradients()) {
+        return Some(format!(
+            "--shard {stage} adds them up there, for the rank that keeps them"
+        ));
+    }
     if config.ranks.strategy == Strategy::ModelParallel {
         return Some("a rank's model is on several devices".to_string());
     }

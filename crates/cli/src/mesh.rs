@@ -65,6 +65,12 @@ pub(crate) fn settle(
             "no rank has the whole model: leave --ema away",
         ));
     }
+    if let (false, Some(stage)) = (mesh.is_data_only(), config.training.ddp.shard) {
+        return Err(CliError::usage_with_help(
+            format!("--shard {stage} and the mesh {mesh} do not go together"),
+            "a mesh cuts the model itself: leave --mesh and --pipeline away, or --shard",
+        ));
+    }
     if !mesh.is_data_only() && config.ranks.strategy != Strategy::Ddp {
         let name = match config.ranks.strategy {
             Strategy::ModelParallel => "model-parallel",

@@ -1,6 +1,7 @@
 //! What a training says at its end.
 
 use everburn::prelude::*;
+use everburn::train::ShardingReport;
 
 /// Prints what came of a training.
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -51,6 +52,9 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(skipped) = report.skipped_steps {
         say!("steps skipped because gradients overflowed f16: {skipped}");
     }
+    if let Some(sharding) = &report.sharding {
+        print_sharding(sharding);
+    }
     if let Some(way) = &report.gradients_by {
         say!("gradients travelled by {way}");
     }
@@ -60,6 +64,34 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
+    }
+}
+
+/// What a rank has kept at most.
+fn print_sharding(sharding: &ShardingReport) {
+    let most = sharding.most();
+    let bytes = everburn::schedules::quantity::bytes;
+    say!(
+        "a rank kept {} of parameters, {} of gradients and {} of the optimizer's state{}  (--shard {})",
+        bytes(most.parameters),
+        bytes(most.gradients),
+        bytes(most.optimizer),
+        if sharding.offloaded {
+            " (in the host's memory)"
+        } else {
+            ""
+        },
+        sharding.stage,
+    );
+    if most.gradient_buckets > 0 {
+        say!(
+            "for a while in each step: {} of gradients on their way{}",
+            bytes(most.gradient_buckets),
+            match most.gathered {
+                0 => String::new(),
+                gathered => format!(", and {} of whole parameters", bytes(gathered)),
+            }
+        );
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::bucket::BucketLimits;
 use crate::communication_hook::CommunicationHookConfig;
 use crate::error::DdpError;
+use crate::sharding::ShardStage;
 
 /// The size of a bucket unless another is given: 25 MiB, as in PyTorch.
 pub const DEFAULT_BUCKET_BYTES: usize = 25 * 1024 * 1024;
@@ -67,6 +68,13 @@ pub struct DdpConfig {
     pub communication: CommunicationHookConfig,
     /// What becomes of running statistics.
     pub buffers: BufferSync,
+    /// What each rank keeps a part of only, and not the whole: see [`crate::ParameterShards`]. Nothing if
+    /// absent, or `none`.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::sharding::stage_or_none"
+    )]
+    pub shard: Option<ShardStage>,
 }
 
 impl Default for DdpConfig {
@@ -78,6 +86,7 @@ impl Default for DdpConfig {
             max_gradient_norm: None,
             communication: CommunicationHookConfig::default(),
             buffers: BufferSync::default(),
+            shard: None,
         }
     }
 }
@@ -93,12 +102,24 @@ impl DdpConfig {
                 "--bucket-mib must be at least 1".to_string(),
             ));
         }
+        if self.cuts_gradients() && self.communication != CommunicationHookConfig::None {
+            return Err(DdpError::Config(format!(
+                "--communication-hook {} changes whole gradients, and with --shard gradients or --shard \
+                 parameters no rank has them: leave it out, or use --shard optimizer",
+                self.communication
+            )));
+        }
         match self.max_gradient_norm {
             Some(norm) if !(norm.is_finite() && norm > 0.0) => Err(DdpError::Config(format!(
                 "--max-gradient-norm must be a positive number, not {norm}"
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Whether each rank is given its slices of the mean gradients only.
+    pub(crate) fn cuts_gradients(&self) -> bool {
+        self.shard.is_some_and(ShardStage::cuts_gradients)
     }
 
     /// The sizes of buckets.

@@ -183,6 +183,9 @@ pub enum DdpError {
     /// The thread that exchanges gradients is in trouble.
     #[error("the gradient reducer failed: {0}")]
     Reducer(String),
+    /// Parameters that are cut over the ranks could not be gathered.
+    #[error("parameters could not be gathered from the ranks: {0}")]
+    Gather(String),
     /// No rank had a sample in this step.
     ///
     /// Ranks whose data end at different times take part with no samples until all of them get

@@ -1,6 +1,6 @@
 //! Gradients seen while the backward pass still runs.
 //!
-//! [`watch`] gives a copy of a module whose parameters pass through a differentiable identity
+//! [`watch_with`] gives a copy of a module whose parameters pass through a differentiable identity
 //! operation, the *tap*. Its backward step runs when all that uses the parameter has been
 //! differentiated, so it sees the parameter's finished gradient. The model's code does not change
 //! and sees ordinary tensors.
@@ -29,10 +29,13 @@ use burn::backend::{
 };
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
+use burn::tensor::DType;
+use everburn_nn::ParameterSource;
 use everburn_profile::{Pass, Recorder};
 
 use crate::gradient::Gradient;
 use crate::reducer::lock;
+use crate::sharding;
 
 /// The most rungs that a tap climbs: ranks that are threads count each other's nodes, and a rung
 /// that is too low costs a little overlap and nothing else.
@@ -74,6 +77,12 @@ pub(crate) trait TapGradient: Backend {
         tensor
     }
 
+    /// `numbers`, with the place that `place` has in a graph; without autodiff there is none.
+    fn attach(place: FloatTensor<Self>, numbers: FloatTensor<Self>) -> FloatTensor<Self> {
+        drop(place);
+        numbers
+    }
+
     /// `rung` itself, one deeper.
     fn next_rung(rung: FloatTensor<Self>) -> FloatTensor<Self> {
         rung
@@ -113,6 +122,24 @@ where
     }
 }
 
+/// What has a place in a graph gets the gradient of what was attached to it.
+#[derive(Debug)]
+struct AttachBackward;
+
+impl<B: Backend> Backward<B, 1> for AttachBackward
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        if let [Some(place)] = ops.parents {
+            gradients.register::<B>(place.id, gradient);
+        }
+    }
+}
+
 /// A rung has no gradient.
 #[derive(Debug)]
 struct RungBackward;
@@ -139,6 +166,12 @@ where
             OpsKind::Tracked(operation) => operation.finish(tap, primitive),
             OpsKind::UnTracked(operation) => operation.finish(primitive),
         }
+    }
+
+    fn attach(place: FloatTensor<Self>, numbers: FloatTensor<Self>) -> FloatTensor<Self> {
+        let operation = Backward::<B, 1>::prepare::<C>(AttachBackward, [place.node()]);
+        let (numbers, _) = numbers.into_parts();
+        operation.compute_bound().stateless(numbers)
     }
 
     fn next_rung(rung: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -195,17 +228,28 @@ impl Ladder {
     }
 }
 
-/// A copy of `model` whose gradients go into `sink` as they are finished; `indices` gives each
-/// trainable parameter its number there. Also how many of them the model has.
-///
-/// A parameter that the model holds twice (tied weights) goes through one tap, so its gradient is
-/// whole when the sink gets it. One that the forward pass does not ask for gets no tap. `recorder` is told
-/// when the passes come to each.
+/// [`watch_with`] the model's own numbers.
 pub(crate) fn watch<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
     sink: &Arc<dyn GradientSink>,
     recorder: Option<&Recorder>,
+) -> (M, usize) {
+    watch_with(model, indices, sink, recorder, None)
+}
+
+/// A copy of `model` whose gradients go into `sink` as they are finished; `indices` gives each
+/// trainable parameter its number there. Also how many of them the model has.
+///
+/// A parameter that the model holds twice (tied weights) goes through one tap, so its gradient is
+/// whole when the sink gets it. One that the forward pass does not ask for gets no tap. `recorder` is told
+/// when the passes come to each. Where there is a `pass`, its numbers stand in place of the model's.
+pub(crate) fn watch_with<M: Module>(
+    model: &M,
+    indices: &HashMap<ParamId, usize>,
+    sink: &Arc<dyn GradientSink>,
+    recorder: Option<&Recorder>,
+    pass: Option<&Arc<sharding::Pass>>,
 ) -> (M, usize) {
     let mut watcher = Watcher {
         indices,
@@ -213,9 +257,16 @@ pub(crate) fn watch<M: Module>(
         recorder,
         ladder: Arc::new(Mutex::new(Ladder::new())),
         watched: HashMap::new(),
+        pass,
     };
     let watched = model.clone().map(&mut watcher);
     (watched, watcher.watched.len())
+}
+
+/// A tensor of `shape` that takes the memory of one number: a place in a graph.
+fn placeholder<const D: usize>(shape: Shape, device: &Device, dtype: DType) -> Tensor<D> {
+    let one = Tensor::<D>::zeros([1; D], (device, dtype));
+    one.expand(shape).set_require_grad(true)
 }
 
 struct Watcher<'a> {
@@ -225,6 +276,7 @@ struct Watcher<'a> {
     ladder: Arc<Mutex<Ladder>>,
     /// `Param<Tensor<D>>` by its id.
     watched: HashMap<ParamId, Box<dyn Any>>,
+    pass: Option<&'a Arc<sharding::Pass>>,
 }
 
 impl ModuleMapper for Watcher<'_> {
@@ -239,6 +291,32 @@ impl ModuleMapper for Watcher<'_> {
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let (sink, ladder) = (self.sink.clone(), self.ladder.clone());
         let recorder = self.recorder.cloned();
+        if let Some(pass) = self.pass.cloned() {
+            let (on, of) = (device.clone(), shape.clone());
+            let dtype = pass.dtype(index);
+            pass.place_of(id, &device, move || {
+                // Also where a checkpointed segment asks, which goes to the source itself.
+                if let Some(recorder) = &recorder {
+                    recorder.mark(index, Pass::Forward);
+                }
+                let tap = GradientTap {
+                    sink,
+                    index,
+                    recorder,
+                };
+                let tapped = lock(&ladder).tap(placeholder::<D>(of, &on, dtype), tap);
+                tapped.into_dispatch()
+            });
+            let attach_at_first_use = move |_: &Device, _: bool| {
+                let (place, numbers) = (pass.place(id), pass.numbers(id));
+                let attached = <Dispatch as TapGradient>::attach(place, numbers);
+                Tensor::from_dispatch(attached)
+            };
+            let watched: Param<Tensor<D>> =
+                Param::uninitialized(id, attach_at_first_use, device, true, shape);
+            self.watched.insert(id, Box::new(watched.clone()));
+            return watched;
+        }
         let tap_at_first_use = move |_: &Device, _: bool| {
             if let Some(recorder) = &recorder {
                 recorder.mark(index, Pass::Forward);

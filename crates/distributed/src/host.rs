@@ -101,6 +101,62 @@ impl HostBuffer {
         })
     }
 
+    /// Writes the elements `part` of `data` to `start` and what follows; fails if `data` has another type.
+    pub(crate) fn put_part(
+        &mut self,
+        start: usize,
+        data: &TensorData,
+        part: Range<usize>,
+    ) -> Result<(), String> {
+        each_type!(self, values => {
+            let new = data.as_slice().map_err(|error| format!("{error:?}"))?;
+            let new = &new[part];
+            values[start..start + new.len()].copy_from_slice(new);
+            Ok(())
+        })
+    }
+
+    /// A copy of `range`.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(values[range].to_vec()),
+            Self::F64(values) => Self::F64(values[range].to_vec()),
+            Self::F16(values) => Self::F16(values[range].to_vec()),
+            Self::BF16(values) => Self::BF16(values[range].to_vec()),
+        }
+    }
+
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        each_type!(self, values => values.len())
+    }
+
+    /// How many bytes they are.
+    pub(crate) fn num_bytes(&self) -> usize {
+        each_type!(self, values => size_of_val(values.as_slice()))
+    }
+
+    /// Adds the elements up over all ranks and gives each rank its part of them, of as many equal ones as
+    /// there are ranks; the bytes of this rank's.
+    pub(crate) fn reduce_scatter(
+        self,
+        group: &ProcessGroup,
+    ) -> Result<(Self, u64), CollectiveError> {
+        let bytes = self.num_bytes() as u64;
+        macro_rules! of_type {
+            ($values:ident, $variant:ident) => {
+                Self::$variant(group.reduce_scatter($values, ReduceOp::Sum).wait()?)
+            };
+        }
+        let own = match self {
+            Self::F32(values) => of_type!(values, F32),
+            Self::F64(values) => of_type!(values, F64),
+            Self::F16(values) => of_type!(values, F16),
+            Self::BF16(values) => of_type!(values, BF16),
+        };
+        Ok((own, bytes))
+    }
+
     /// Sets the element at `place` to one or zero.
     pub(crate) fn set_flag(&mut self, place: usize, flag: bool) {
         let flag = f32::from(u8::from(flag));

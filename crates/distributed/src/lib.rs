@@ -4,6 +4,7 @@
 //!   gradients over the samples of all ranks. It stands beside the model and does not wrap it, so
 //!   parameter paths never change.
 //! - [`OuterLoop`] makes ranks equal that take many steps by themselves: local SGD and DiLoCo.
+//! - [`ParameterShards`] leaves each rank its share of optimizer state, gradients and parameters: ZeRO.
 //! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
 //! - [`DistributedLoader`] reads them, on threads of its own where it is to ([`Prefetch`]); [`Resident`] keeps
 //!   whole data sets on the device.
@@ -85,6 +86,7 @@ mod reducer;
 mod replicas;
 mod resident;
 mod sampler;
+mod sharding;
 mod shared;
 mod synchronization;
 mod tensor_parallel;
@@ -116,6 +118,7 @@ pub use probe::Probe;
 pub use replicas::Fingerprint;
 pub use resident::{Resident, ResidentSet, Row, Rows};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
+pub use sharding::{CutPass, GradientSlices, HeldBytes, ParameterShards, ShardStage, Slices};
 pub use synchronization::{Communication, GradientNorm, SyncedGradients, Synchronization};
 pub use tensor_parallel::{RankTensors, tensor_parallel, verify_whole_parameters};
 pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};

@@ -13,6 +13,8 @@ use crate::bucket::Bucket;
 use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
+use crate::sharding::Held;
+use crate::sharding::cut::CutBucket;
 use crate::virtual_ranks::VirtualRanks;
 
 /// How much longer than the group a waiter has patience: the group's own error tells more.
@@ -31,6 +33,8 @@ pub(crate) enum Job {
     Samples(usize, Share),
     /// A bucket of this rank's mean gradients.
     Bucket(Load),
+    /// The same, of which each rank is given its slices.
+    Scatter(ScatterLoad),
     /// Which parameters this rank used: where buckets are on a device, and do not tell.
     Used(Vec<bool>),
     /// Rank 0's order of parameters; empty if it has none to offer.
@@ -42,6 +46,7 @@ impl Job {
     fn label(&self) -> Option<u32> {
         match self {
             Self::Bucket(load) => u32::try_from(load.index).ok(),
+            Self::Scatter(load) => u32::try_from(load.index).ok(),
             Self::Samples(..) | Self::Used(_) | Self::Order(_) => None,
         }
     }
@@ -62,6 +67,16 @@ pub(crate) struct Load {
     pub(crate) of_virtual: Option<(VirtualRanks, Vec<HostBuffer>)>,
 }
 
+/// A bucket on its way to the ranks that keep it.
+#[derive(Debug)]
+pub(crate) struct ScatterLoad {
+    pub(crate) index: usize,
+    pub(crate) layout: CutBucket,
+    pub(crate) buffer: HostBuffer,
+    /// The memory, until it has been added up.
+    pub(crate) held: Held,
+}
+
 /// What came of a job.
 pub(crate) enum Outcome {
     /// How many samples all ranks have.
@@ -73,6 +88,8 @@ pub(crate) enum Outcome {
         /// The sum of squares of each parameter, if it was asked for.
         squares: Vec<f64>,
     },
+    /// This rank's segment of a bucket.
+    Slices { index: usize, buffer: HostBuffer },
     /// Which parameters some rank used.
     Used(Vec<bool>),
     /// Rank 0's order.
@@ -158,6 +175,7 @@ impl Reducer {
                 return self.hands.len();
             }
             Job::Bucket(load) => load.index % self.hands.len(),
+            Job::Scatter(load) => load.index % self.hands.len(),
             Job::Used(_) | Job::Order(_) => 0,
         };
         self.hands[hand].submit(job, report_to);
@@ -264,6 +282,7 @@ impl Worker {
                 Ok((Outcome::Samples(total), 8))
             }
             Job::Bucket(load) => self.reduce(load),
+            Job::Scatter(load) => self.scatter(load),
             Job::Used(used) => {
                 let mut flags: Vec<u8> = used.into_iter().map(u8::from).collect();
                 self.group.all_reduce_in_place(&mut flags, ReduceOp::Max)?;
@@ -276,6 +295,22 @@ impl Worker {
                 Ok((Outcome::Order(orders.swap_remove(0)), 0))
             }
         }
+    }
+
+    fn scatter(&self, load: ScatterLoad) -> Result<(Outcome, u64), CollectiveError> {
+        let ScatterLoad {
+            index,
+            layout,
+            mut buffer,
+            held,
+        } = load;
+        // Before the sum, as above; flags are counted, not weighted.
+        for rank in 0..layout.cut.world_size {
+            buffer.scale(layout.gradients_of(rank), self.share);
+        }
+        let (buffer, bytes) = buffer.reduce_scatter(&self.group)?;
+        drop(held);
+        Ok((Outcome::Slices { index, buffer }, bytes))
     }
 
     fn reduce(&mut self, load: Load) -> Result<(Outcome, u64), CollectiveError> {

@@ -15,6 +15,8 @@ use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, Reducer, Report, lock};
 use crate::replicas::{self, TensorKind};
+use crate::sharding::Gauge;
+use crate::sharding::cut::Cut;
 
 /// What a [`crate::Ddp`] shares with its steps.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) reducer: Option<Reducer>,
     pub(crate) medium: Medium,
     pub(crate) plan: Mutex<Plan>,
+    /// The memory of buckets whose gradients are cut over the ranks.
+    pub(crate) gradient_buckets: Gauge,
     /// What is told when passes come to parameters and buckets travel.
     pub(crate) recorder: OnceLock<Recorder>,
 }
@@ -94,7 +98,7 @@ impl Shared {
         let bucket;
         let name = match outcome {
             Outcome::Samples(_) => "samples",
-            Outcome::Bucket { index, .. } => {
+            Outcome::Bucket { index, .. } | Outcome::Slices { index, .. } => {
                 bucket = format!("bucket {index}");
                 &bucket
             }
@@ -120,6 +124,14 @@ impl Shared {
     /// The label of the training step.
     pub(crate) fn step(&self) -> u64 {
         self.group.step()
+    }
+
+    /// How parameters are cut over the ranks, where they are.
+    pub(crate) fn cut(&self) -> Cut {
+        Cut {
+            rank: self.group.rank(),
+            world_size: self.group.world_size(),
+        }
     }
 
     pub(crate) fn is_first(&self) -> bool {

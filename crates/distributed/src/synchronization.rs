@@ -6,6 +6,7 @@ mod gradients;
 mod host_buckets;
 mod norm;
 mod on_device;
+mod scatter;
 mod step;
 mod virtual_step;
 
@@ -20,11 +21,14 @@ use self::device_buckets::DeviceBuckets;
 use self::gradients::{Summed, gradients_of};
 use self::host_buckets::HostBuckets;
 pub use self::norm::GradientNorm;
+pub(crate) use self::norm::NORM_EPSILON;
+use self::scatter::ScatterBuckets;
 use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::gradient_tap::{GradientSink, Nowhere, watch};
+use crate::gradient_tap::{GradientSink, Nowhere, watch_with};
 use crate::reducer::{Job, Report, Share, lock};
+use crate::sharding::CutPass;
 use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
 
@@ -112,6 +116,10 @@ impl Synchronization {
         let plan = shared.take_plan()?;
         let parameters = shared.parameters().len();
         let contents = match medium {
+            Medium::Host if shared.config().cuts_gradients() => {
+                let gauge = shared.gradient_buckets.clone();
+                Contents::Scatter(ScatterBuckets::new(&plan, shared.cut(), gauge))
+            }
             Medium::Host => match shared.take_buffers() {
                 Ok(buffers) => Contents::Host(HostBuckets::new(buffers, parameters)),
                 Err(error) => {
@@ -164,7 +172,7 @@ impl Synchronization {
     /// [`VirtualRanks::own`], in a step that [`Ddp::begin_virtual`] has begun. Those that have samples
     /// run in their order, one pass each.
     pub fn watch_virtual<M: Module>(&self, model: &M, own: usize) -> M {
-        self.watch_pass(model, BackwardPass::of_virtual(&self.step, own))
+        self.watch_pass(model, BackwardPass::of_virtual(&self.step, own), None)
     }
 
     /// A copy of `model` for one forward and backward pass over `samples` samples, whose loss is
@@ -174,13 +182,20 @@ impl Synchronization {
     /// its parameters, and `is_require_grad` of a parameter's value is false. Running statistics
     /// are those of `model`. A copy serves one pass.
     pub fn watch<M: Module>(&self, model: &M, samples: usize) -> M {
-        self.watch_pass(model, BackwardPass::new(&self.step, samples, false))
+        self.watch_pass(model, BackwardPass::new(&self.step, samples, false), None)
     }
 
     /// As [`Synchronization::watch`], for the last or only pass of the step: each bucket of
     /// gradients leaves as soon as it is full.
     pub fn watch_last<M: Module>(&self, model: &M, samples: usize) -> M {
-        self.watch_pass(model, BackwardPass::new(&self.step, samples, true))
+        self.watch_pass(model, BackwardPass::new(&self.step, samples, true), None)
+    }
+
+    /// As [`Synchronization::watch_last`], of a model of whose parameters this rank has slices: they are gathered
+    /// as `pass` asks for them.
+    pub fn watch_cut<M: Module>(&self, model: &M, samples: usize, pass: &CutPass) -> M {
+        let sink = BackwardPass::new(&self.step, samples, true);
+        self.watch_pass(model, sink, Some(pass))
     }
 
     /// A copy of `model` with which a rank whose samples have run out takes part in a pass of the
@@ -190,15 +205,26 @@ impl Synchronization {
     /// Its backward pass runs in the order of the other ranks' watched copies, which is not that of
     /// the model itself where branches are parallel.
     pub fn watch_stand_in<M: Module>(&self, model: &M) -> M {
-        let model = everburn_nn::without_samples(model.clone());
-        let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
-        watch(&model, self.ddp.shared().numbers(), &sink, None).0
+        self.stand_in(model, None)
     }
 
-    fn watch_pass<M: Module>(&self, model: &M, pass: BackwardPass) -> M {
+    /// The same, of a model of whose parameters this rank has slices.
+    pub fn watch_stand_in_cut<M: Module>(&self, model: &M, pass: &CutPass) -> M {
+        self.stand_in(model, Some(pass))
+    }
+
+    fn stand_in<M: Module>(&self, model: &M, cut: Option<&CutPass>) -> M {
+        let model = everburn_nn::without_samples(model.clone());
+        let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
+        let numbers = self.ddp.shared().numbers();
+        watch_with(&model, numbers, &sink, None, cut.map(|cut| &cut.pass)).0
+    }
+
+    fn watch_pass<M: Module>(&self, model: &M, pass: BackwardPass, cut: Option<&CutPass>) -> M {
         let shared = self.ddp.shared();
         let sink: Arc<dyn GradientSink> = Arc::new(pass);
-        let (watched, found) = watch(model, shared.numbers(), &sink, shared.recorder());
+        let (numbers, cut) = (shared.numbers(), cut.map(|cut| &cut.pass));
+        let (watched, found) = watch_with(model, numbers, &sink, shared.recorder(), cut);
         if found != shared.parameters().len() {
             lock(&self.step).refuse(shared.other_model(model));
         }
@@ -275,7 +301,10 @@ impl Synchronization {
         let (used, buckets) = (step.used().to_vec(), step.plan.buckets().len());
         let (plan, samples) = (step.plan.clone(), step.samples as u64);
         let Contents::Host(host) = &mut step.contents else {
-            return Err(DdpError::StepOpen);
+            return Err(DdpError::Config(
+                "gradients are cut over the ranks, and no rank has all of them: call `finish_cut`"
+                    .to_string(),
+            ));
         };
         let mut summed = Summed {
             shared: shared.clone(),

@@ -102,8 +102,9 @@ pub use placement::{
 };
 pub use precision::{ComputeType, compute_in, compute_type, in_f32, low_products, lowered};
 pub use recompute::{
-    Randomness, SegmentValue, checkpoint, checkpoint_with, checkpointed_forward, checkpointed_run,
-    recomputing,
+    ParameterSource, Randomness, SegmentValue, SharedSource, checkpoint, checkpoint_with,
+    checkpointed_forward, checkpointed_run, has_parameter_source, recomputing,
+    with_parameters_from,
 };
 pub use recording::{Recording, RecordingError};
 pub use sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig};

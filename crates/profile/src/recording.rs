@@ -154,6 +154,8 @@ pub struct BackgroundSpan {
 pub enum Track {
     /// One that exchanges gradients, by its number.
     Reducer(u32),
+    /// The one that gathers parameters of which each rank has slices.
+    Gatherer,
     /// One that assembles batches, by the system's number of the thread.
     Loader(u32),
 }

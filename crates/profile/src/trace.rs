@@ -14,6 +14,7 @@ use crate::recording::{Pass, Recording, Track};
 const TRAINING: u32 = 1;
 const LAYERS: u32 = 2;
 const REDUCERS: u32 = 10;
+const GATHERER: u32 = 90;
 const LOADERS: u32 = 100;
 
 /// Writes a trace of `recordings` for Perfetto (<https://ui.perfetto.dev>) or `chrome://tracing`.
@@ -63,6 +64,7 @@ fn events(recording: &Recording, zero: i64) -> Vec<Value> {
         let place = tracks.binary_search(&track).unwrap_or(0) as u32;
         match track {
             Track::Reducer(number) => REDUCERS + number,
+            Track::Gatherer => GATHERER,
             Track::Loader(_) => LOADERS + place,
         }
     };
@@ -78,6 +80,7 @@ fn events(recording: &Recording, zero: i64) -> Vec<Value> {
     for track in &tracks {
         let name = match track {
             Track::Reducer(number) => format!("reducer {number}"),
+            Track::Gatherer => "gatherer".to_owned(),
             Track::Loader(thread) => format!("loader (thread {thread})"),
         };
         name_row(row(*track), name);

@@ -49,7 +49,7 @@ pub use record::{
     Vitals,
 };
 pub use run::{
-    BestEpoch, Curve, EpochMetrics, Events, Grid, Metrics, Note, Quantity, RankTimes, RankTotal,
-    Results, Run, Settings, Versions,
+    BestEpoch, Curve, EpochMetrics, Events, Grid, HeldBytes, Metrics, Note, Quantity, RankTimes,
+    RankTotal, Results, Run, Settings, Sharding, Versions,
 };
 pub use writing::write_report;

@@ -17,7 +17,7 @@ pub use events::Events;
 pub use grid::{Grid, Quantity};
 pub use metrics::{Curve, EpochMetrics, Metrics};
 pub use ranks::{RankTimes, RankTotal};
-pub use results::{BestEpoch, Results, Versions};
+pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
 pub use settings::Settings;
 
 use crate::ReportError;

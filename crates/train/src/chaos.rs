@@ -70,6 +70,12 @@ impl Chaos {
         self.faults.is_empty()
     }
 
+    /// Whether a rank's parameters are changed.
+    pub(crate) fn corrupts(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(fault, _)| matches!(fault, Fault::Corrupt(_)))
+    }
+
     /// What befalls `rank` at step `step`, counted from 1.
     pub fn at(&self, step: usize, rank: usize) -> impl Iterator<Item = Fault> {
         let now = move |fault: Fault, from: usize| match fault {

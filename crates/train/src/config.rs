@@ -114,6 +114,9 @@ pub struct TrainingConfig {
     pub early_stopping: Option<EarlyStopping>,
     /// The optimizer.
     pub optimizer: OptimizerConfig,
+    /// The optimizer's state is in the host's memory, where its slice is updated.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub offload_optimizer: bool,
     /// How gradients are synchronised.
     pub ddp: DdpConfig,
     /// How samples come to the device.
@@ -152,6 +155,7 @@ impl Default for TrainingConfig {
             ema: None,
             early_stopping: None,
             optimizer: OptimizerConfig::default(),
+            offload_optimizer: false,
             ddp: DdpConfig::default(),
             input: InputConfig::default(),
         }
@@ -234,6 +238,7 @@ impl TrainingConfig {
         }
         self.optimizer.init()?;
         self.validate_sync()?;
+        self.validate_sharding()?;
         self.validate_precision()?;
         if let Some(ema) = &self.ema {
             ema.validate()?;

@@ -114,7 +114,7 @@ pub use predictions::{Classes, Predictions};
 pub use rank_times::PassTimes;
 pub use read_metrics::ReadMetrics;
 pub use regroup::Regroup;
-pub use report::{BestEpoch, OuterReport, TrainingReport, Versions};
+pub use report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
 pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
 pub use samples::Samples;
 pub use schedule::{Schedule, ScheduleNumbers};

@@ -106,6 +106,9 @@ impl TrainingConfig {
         if self.ema.is_some() {
             return refuse("--ema");
         }
+        if self.ddp.shard.is_some() {
+            return refuse("--shard");
+        }
         let wrong = |what: String| Err(TrainError::Config(what));
         let norm = self.ddp.max_gradient_norm.map(f64::from);
         if norm != over.max_gradient_norm() {

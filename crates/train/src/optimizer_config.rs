@@ -20,6 +20,16 @@ pub enum OptimizerKind {
     Sgd,
 }
 
+impl OptimizerKind {
+    /// Whether it treats each number of a parameter by itself, with a state of one number for each: then ranks
+    /// can share a parameter's update. Not so what looks at a parameter's rows, or norm.
+    pub(crate) const fn is_elementwise(self) -> bool {
+        match self {
+            Self::Adam | Self::AdamW | Self::Sgd => true,
+        }
+    }
+}
+
 /// An optimizer and its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

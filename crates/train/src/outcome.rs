@@ -7,7 +7,7 @@ use everburn_report::ConfusionMatrix;
 use crate::error::TrainError;
 use crate::loss_scaling::LossScaling;
 use crate::rank_times::PastStep;
-use crate::report::{BestEpoch, OuterReport};
+use crate::report::{BestEpoch, OuterReport, ShardingReport};
 use crate::tally::{StepCost, Tally};
 
 /// Where a loop has come to.
@@ -33,6 +33,8 @@ pub(crate) struct LoopOutcome {
     pub(crate) test: Option<(Tally, f64)>,
     /// Of a training whose ranks take steps by themselves.
     pub(crate) outer: Option<OuterReport>,
+    /// Of a training whose ranks keep parts of its state.
+    pub(crate) sharding: Option<ShardingReport>,
     /// The averaged model as a safetensors file, where this rank has it.
     pub(crate) averaged: Option<Arc<Vec<u8>>>,
     /// What the newest step was for this rank, which nobody has been told yet.

@@ -1,5 +1,6 @@
 //! `report.json`: what came out of a run.
 
+use everburn_distributed::{HeldBytes, ShardStage};
 use serde::{Deserialize, Serialize};
 
 /// The versions with which a run was made.
@@ -73,6 +74,9 @@ pub struct TrainingReport {
     /// What ranks exchanged that took steps by themselves, since the run was begun or resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer: Option<OuterReport>,
+    /// What each rank has kept of the training's state, where it has kept a part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharding: Option<ShardingReport>,
     /// The test was of the averaged model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub averaged: bool,
@@ -114,6 +118,42 @@ impl OuterReport {
     #[must_use]
     pub const fn saved(&self) -> u64 {
         self.bytes_of_gradients.saturating_sub(self.bytes)
+    }
+}
+
+/// What each rank has kept of a training's state, whose parts lie on several.
+///
+/// ```
+/// use everburn_distributed::{HeldBytes, ShardStage};
+/// use everburn_train::ShardingReport;
+///
+/// let held = HeldBytes { optimizer: 800, ..HeldBytes::default() };
+/// let report = ShardingReport { stage: ShardStage::Optimizer, offloaded: false, ranks: vec![held; 2] };
+/// assert_eq!(report.most().optimizer, 800);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardingReport {
+    /// What was cut over the ranks.
+    pub stage: ShardStage,
+    /// The optimizer's state was in the host's memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub offloaded: bool,
+    /// By rank: how many bytes it has held.
+    pub ranks: Vec<HeldBytes>,
+}
+
+impl ShardingReport {
+    /// The most that a rank has held of each.
+    #[must_use]
+    pub fn most(&self) -> HeldBytes {
+        let most = |of: fn(&HeldBytes) -> u64| self.ranks.iter().map(of).max().unwrap_or(0);
+        HeldBytes {
+            parameters: most(|held| held.parameters),
+            gradients: most(|held| held.gradients),
+            optimizer: most(|held| held.optimizer),
+            gradient_buckets: most(|held| held.gradient_buckets),
+            gathered: most(|held| held.gathered),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod half_precision;
 mod profiling;
 mod records;
 mod rounds;
+mod sharded;
 mod unread;
 mod validation;
 mod virtual_step;
@@ -29,7 +30,7 @@ use burn_train::{
 };
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    Buffers, ConnectExchange, Ddp, DistributedLoader, synchronize_batch_norms,
+    Buffers, ConnectExchange, Ddp, DistributedLoader, ParameterShards, synchronize_batch_norms,
 };
 use everburn_profile::Recorder;
 
@@ -166,6 +167,7 @@ where
             late: BTreeSet::new(),
             past: None,
             reads_late: false,
+            shards: None,
             low_before: everburn_nn::low_products(),
         };
         let model = learner.model();
@@ -222,6 +224,8 @@ struct RankLoop<M: LearnerModel, I, B> {
     past: Option<PastStep>,
     /// The numbers of steps are left on the device for a while.
     reads_late: bool,
+    /// What each rank keeps a part of, if anything.
+    shards: Option<ParameterShards>,
     /// How many products this thread had computed in half precision before.
     low_before: u64,
 }
@@ -296,6 +300,8 @@ where
             }
         }
         let exchange = match &self.setup.exchange {
+            // The ranks' own choice is host memory then.
+            Some(_) if self.cuts_gradients() => None,
             Some(exchange) => exchange.connect(&replicas)?,
             None => None,
         };
@@ -311,10 +317,12 @@ where
         self.keep(&model)?;
         self.meet(&model)?;
         self.make_up_for_checkpoint(&model)?;
+        let model = self.begin_sharding(model, &ddp)?;
         let model = self.train_epochs(model, &ddp).and_then(|model| {
             if let Some(checkpoints) = &mut self.setup.checkpoints {
                 checkpoints.finish()?;
             }
+            let model = self.end_sharding(model)?;
             self.leave_averaged(&model)?;
             if self.setup.regroup.is_some() {
                 self.test(&model)?;
@@ -372,6 +380,7 @@ where
                     finished
                 }
             };
+            model = self.open(model)?;
             // What is written from here on must not come from a sum that has failed meanwhile.
             ddp.settle()?;
             model = ddp.synchronize_buffers(model)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::Int;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
@@ -207,7 +208,15 @@ impl<M: Module, O: Objective> TrainStep for Supervised<M, O> {
         let start = Instant::now();
         let loss = self.loss(batch);
         let report = loss.report().after_forward(start.elapsed().as_secs_f64());
-        TrainOutput::new(self, scaled_loss(loss.mean).backward(), report)
+        let gradients = scaled_loss(loss.mean).backward();
+        if everburn_nn::has_parameter_source() {
+            // They have gone to the exchange, and to look for them would gather all parameters.
+            return TrainOutput {
+                grads: GradientsParams::new(),
+                item: report,
+            };
+        }
+        TrainOutput::new(self, gradients, report)
     }
 }
 

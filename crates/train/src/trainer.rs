@@ -1,5 +1,6 @@
 //! One call that trains, validates, tests and records, on every rank.
 
+mod elastic;
 mod evaluating;
 mod loaders;
 mod profiling;
@@ -271,12 +272,7 @@ impl Trainer {
             self.config.validate_over(&**over)?;
         }
         self.check_profile()?;
-        if over.is_some() && self.regroup.is_some() {
-            return Err(TrainError::Config(
-                "a model over several ranks does not outlive the loss of one: train it without --elastic"
-                    .to_string(),
-            ));
-        }
+        self.check_elastic(over.is_some())?;
         let agreement = self.agreement(data)?;
         if self.regroup.is_none() {
             agreement.clone().check(&self.group)?;
@@ -443,6 +439,7 @@ impl Trainer {
             gradient_bytes: outcome.cost.gradient_bytes,
             gradients_by: self.gradients_by(),
             outer: outcome.outer,
+            sharding: outcome.sharding,
             skipped_steps: outcome.loss_scaling.map(|scaling| scaling.skipped_steps),
             averaged: test.is_some() && self.config.ema.is_some_and(|ema| ema.validate),
             peak_memory: outcome.cost.peak_memory,

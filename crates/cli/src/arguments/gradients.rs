@@ -1,8 +1,28 @@
 //! Flags of gradients, from one step's batch to what travels.
 
+use std::str::FromStr;
+
 use clap::Args;
-use everburn::distributed::{BufferSync, CommunicationHookConfig};
+use everburn::distributed::{BufferSync, CommunicationHookConfig, ShardStage};
 use everburn::train::{ActivationCheckpointing, Precision};
+
+/// `--shard`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shard(pub(crate) Option<ShardStage>);
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            text => match text.parse() {
+                Ok(stage) => Ok(Self(Some(stage))),
+                Err(_) => Err("use none, optimizer, gradients or parameters".to_string()),
+            },
+        }
+    }
+}
 
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Gradients")]
@@ -30,6 +50,15 @@ pub(crate) struct GradientFlags {
     /// Scale gradients down to this norm, over all parameters together [default: never].
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub(crate) max_gradient_norm: Option<f32>,
+
+    /// Leave each rank a part, not the whole, of: optimizer (its state), gradients (and the optimizer's state)
+    /// or parameters (and both); ZeRO 1, 2 and 3 [default: none].
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) shard: Option<Shard>,
+
+    /// Keep this rank's part of the optimizer's state in the host's memory, and update it there; with --shard.
+    #[arg(long)]
+    pub(crate) offload_optimizer: bool,
 
     /// How gradients travel: none (as they are), fp16, bf16 or power-sgd:RANK [default: none].
     #[arg(long, value_name = "HOOK")]

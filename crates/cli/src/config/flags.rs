@@ -121,6 +121,10 @@ pub(super) fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Re
     layer.set(&["training", "overlap"], overlap.as_ref())?;
     let sync_batch_norm = given(flags.sync_batch_norm);
     layer.set(&["training", "sync_batch_norm"], sync_batch_norm.as_ref())?;
+    let whole = flags.shard.is_some_and(|shard| shard.0.is_none());
+    // A run that goes on without slices has nothing to keep elsewhere.
+    let offload = given(flags.offload_optimizer).or(whole.then_some(false));
+    layer.set(&["training", "offload_optimizer"], offload.as_ref())?;
     let mut set_ddp =
         |key: &str, value: Option<Value>| layer.set(&["training", "ddp", key], value.as_ref());
     let norm = flags
@@ -135,6 +139,11 @@ pub(super) fn add_gradient_flags(layer: &mut Layer, flags: &GradientFlags) -> Re
         .buffers
         .map(|buffers| Value::String(buffers.to_string()));
     set_ddp("buffers", buffers)?;
+    let shard = flags.shard.map(|shard| match shard.0 {
+        Some(stage) => Value::String(stage.to_string()),
+        None => Value::String("none".to_string()),
+    });
+    set_ddp("shard", shard)?;
     set_ddp(
         "static_graph",
         given(flags.static_graph).map(Value::Boolean),

@@ -41,7 +41,7 @@ impl DeviceSum {
         let used = step.used().to_vec();
         let (held, under_way) = match &mut step.contents {
             Contents::Device(device) => device.take(),
-            Contents::Host(_) => (Vec::new(), Vec::new()),
+            Contents::Host(_) | Contents::Scatter(_) => (Vec::new(), Vec::new()),
         };
         Ok(Self {
             shared: step.shared.clone(),

@@ -5,7 +5,7 @@ use burn::prelude::*;
 use crate::error::DdpError;
 
 /// What a clipped norm is compared with is raised by this, as in PyTorch.
-pub(super) const NORM_EPSILON: f64 = 1e-6;
+pub(crate) const NORM_EPSILON: f64 = 1e-6;
 
 /// The norm of all gradients of a step together, before they were clipped.
 ///

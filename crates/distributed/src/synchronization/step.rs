@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::device_buckets::DeviceBuckets;
 use super::host_buckets::{Arrival, HostBuckets};
+use super::scatter::ScatterBuckets;
 use super::virtual_step::VirtualStep;
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
@@ -54,6 +55,8 @@ pub(super) struct Step {
 pub(super) enum Contents {
     Host(HostBuckets),
     Device(DeviceBuckets),
+    /// In host memory, on their way to the ranks that keep them.
+    Scatter(ScatterBuckets),
 }
 
 /// The sink of one backward pass.
@@ -88,7 +91,7 @@ impl BackwardPass {
     pub(super) fn of_virtual(step: &Arc<Mutex<Step>>, own: usize) -> Self {
         let pass = match &lock(step).contents {
             Contents::Host(host) => host.over_virtual.as_ref().map(|over| over.pass(own)),
-            Contents::Device(_) => None,
+            Contents::Device(_) | Contents::Scatter(_) => None,
         };
         let (samples, last) = pass.unwrap_or((0, false));
         Self {
@@ -240,6 +243,10 @@ impl Step {
                 let expected = &self.shared.parameters()[number];
                 device.put(arrival, gradient, expected)
             }
+            Contents::Scatter(scatter) => {
+                let expected = &self.shared.parameters()[number];
+                scatter.put(arrival, gradient, &self.plan, expected)
+            }
         };
         put.map_err(|reason| DdpError::Read {
             parameter: path(),
@@ -263,6 +270,20 @@ impl Step {
                     }
                     (Ok(Some(load)), ..) => host.filling[index].buffer = Some(load.buffer),
                     (Ok(None), ..) => {}
+                    (Err((number, reason)), ..) => {
+                        let parameter = self.shared.parameters()[number].path.clone();
+                        self.refuse(DdpError::Read { parameter, reason });
+                    }
+                }
+            }
+            Contents::Scatter(scatter) => {
+                self.launched += 1;
+                let load = scatter.load(index, &self.plan, &self.used, &self.shared);
+                match (load, self.shared.reducer(), &self.reports) {
+                    (Ok(load), Some(reducer), Some(reports)) => {
+                        self.expected += reducer.submit(Job::Scatter(load), reports);
+                    }
+                    (Ok(load), ..) => scatter.keep(load),
                     (Err((number, reason)), ..) => {
                         let parameter = self.shared.parameters()[number].path.clone();
                         self.refuse(DdpError::Read { parameter, reason });
@@ -308,7 +329,7 @@ impl Step {
             self.shared.check_static(&self.used)?;
         }
         // On a device nothing is sent in a step without samples, of which this rank may not know yet.
-        if matches!(self.contents, Contents::Host(_)) {
+        if !matches!(self.contents, Contents::Device(_)) {
             while self.launched < self.missing.len() && self.launch() {}
         }
         self.late()

@@ -18,6 +18,7 @@ mod graph;
 mod operations;
 mod parameters;
 mod randomness;
+mod source;
 mod value;
 
 use std::cell::Cell;
@@ -36,6 +37,7 @@ use self::randomness::{Draws, Recording};
 
 pub use blocks::{checkpointed_forward, checkpointed_run};
 pub use randomness::Randomness;
+pub use source::{ParameterSource, SharedSource, has_parameter_source, with_parameters_from};
 pub use value::SegmentValue;
 
 /// Runs `segment` on `module` and `input`, keeps nothing but the input, and runs it again in the backward

@@ -11,6 +11,7 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
 
 use super::graph::{leaf, untracked};
+use super::source::{self, SharedSource};
 
 /// A parameter that a segment has asked for.
 #[derive(Debug)]
@@ -34,22 +35,27 @@ impl Used {
 struct Uses(Arc<Mutex<Vec<Used>>>);
 
 /// A copy of a module whose parameters have no graph and are noted when they are asked for.
-#[derive(Debug)]
 pub(crate) struct Observed<M> {
     pub(crate) module: M,
     candidates: HashSet<ParamId>,
     uses: Uses,
+    /// Of the parameters whose numbers are not to be kept.
+    sources: Sources,
 }
+
+type Sources = HashMap<ParamId, SharedSource>;
 
 impl<M: Module> Observed<M> {
     pub(crate) fn new(module: &M) -> Self {
         let mut observer = Observer {
             uses: Uses::default(),
             observed: HashMap::new(),
+            sources: Sources::new(),
         };
         let module = module.clone().map(&mut observer);
         Self {
             module,
+            sources: observer.sources,
             candidates: observer.observed.into_keys().collect(),
             uses: observer.uses,
         }
@@ -75,6 +81,7 @@ impl<M: Module> Observed<M> {
         let mut keeper = Keeper {
             candidates: &self.candidates,
             values: values.collect(),
+            sources: &self.sources,
         };
         (uses, self.module.map(&mut keeper))
     }
@@ -102,6 +109,7 @@ struct Observer {
     uses: Uses,
     /// `Param<Tensor<D>>` by its id: a parameter that the module holds twice stays one.
     observed: HashMap<ParamId, Box<dyn Any>>,
+    sources: Sources,
 }
 
 impl ModuleMapper for Observer {
@@ -121,7 +129,16 @@ impl ModuleMapper for Observer {
         }
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
         let uses = self.uses.clone();
+        let source = source::of(id);
+        if let Some(source) = &source {
+            self.sources.insert(id, source.clone());
+        }
         let at_first_use = move |_: &Device, _: bool| {
+            if let Some(source) = source {
+                let (value, is_new) = (source.place(id), false);
+                lock(&uses).push(Used { id, value, is_new });
+                return Tensor::from_dispatch(source.numbers(id));
+            }
             let had_value = param.is_initialized();
             let value = param.val().into_dispatch();
             let is_new = !had_value && Dispatch::float_is_require_grad(&value);
@@ -138,6 +155,7 @@ impl ModuleMapper for Observer {
 struct Keeper<'a> {
     candidates: &'a HashSet<ParamId>,
     values: HashMap<ParamId, DispatchTensor>,
+    sources: &'a Sources,
 }
 
 impl ModuleMapper for Keeper<'_> {
@@ -145,6 +163,11 @@ impl ModuleMapper for Keeper<'_> {
         let id = param.id;
         if !self.candidates.contains(&id) {
             return param;
+        }
+        if let (Some(_), Some(source)) = (self.values.get(&id), self.sources.get(&id)) {
+            let source = source.clone();
+            let again = move |_: &Device, _: bool| Tensor::from_dispatch(source.numbers(id));
+            return Param::uninitialized(id, again, param.lazy_device(), true, param.lazy_shape());
         }
         if let Some(value) = self.values.get(&id) {
             return Param::initialized(id, Tensor::from_dispatch(value.clone()));

@@ -179,6 +179,22 @@ fn tiles(run: &Run) -> Vec<Tile> {
         peak.map(quantity::bytes),
         "of a rank, in a step".to_owned(),
     );
+    if let Some(sharding) = &results.sharding
+        && let Some((rank, held)) = sharding.most()
+    {
+        let bytes = |bytes: u64| quantity::bytes(bytes as f64);
+        let detail = format!(
+            "of gradients {}, of the optimizer {}; rank {rank}, --shard {}",
+            bytes(held.gradients),
+            bytes(held.optimizer),
+            plain::line(&sharding.stage, 40)
+        );
+        add(
+            "parameters kept by a rank",
+            Some(bytes(held.parameters)),
+            detail,
+        );
+    }
     if let (Some(exposed), Some(train)) = (
         results.exposed_seconds,
         results.train_seconds.filter(|train| *train > 0.0),

@@ -47,6 +47,8 @@ pub struct Results {
     pub gradient_bytes: Option<u64>,
     /// The most memory that a rank has used, in bytes.
     pub peak_memory: Option<u64>,
+    /// What each rank has kept of the training's state, where it has kept a part.
+    pub sharding: Option<Sharding>,
     /// Why the run ended early.
     pub stopped: Option<String>,
     /// The epoch after which it was resumed.
@@ -62,6 +64,40 @@ pub struct BestEpoch {
     pub epoch: u64,
     /// Its mean validation loss, in nats.
     pub validation_loss: f64,
+}
+
+/// What ranks have kept of a training's state, whose parts lie on several.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Sharding {
+    /// What was cut over the ranks.
+    pub stage: String,
+    /// By rank: what it has held.
+    pub ranks: Vec<HeldBytes>,
+}
+
+/// How many bytes a rank has held of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct HeldBytes {
+    /// Trained parameters.
+    pub parameters: u64,
+    /// Averaged gradients.
+    pub gradients: u64,
+    /// The optimizer's state.
+    pub optimizer: u64,
+}
+
+impl Sharding {
+    /// The most that a rank has held of all together, and who.
+    pub(crate) fn most(&self) -> Option<(usize, HeldBytes)> {
+        let total = |held: &HeldBytes| {
+            let parameters = held.parameters.saturating_add(held.gradients);
+            parameters.saturating_add(held.optimizer)
+        };
+        let ranks = self.ranks.iter().copied().enumerate();
+        ranks.max_by_key(|(rank, held)| (total(held), std::cmp::Reverse(*rank)))
+    }
 }
 
 /// The versions with which a run was made.

@@ -3,6 +3,7 @@
 use everburn_distributed::{CommunicationHookConfig, VirtualRanks};
 
 use super::TrainingConfig;
+use crate::divergence::OnDivergence;
 use crate::error::TrainError;
 use crate::sync_interval::SyncInterval;
 
@@ -40,6 +41,72 @@ impl TrainingConfig {
                 "--communication-hook and --virtual-ranks do not go together: gradients that are \
                  rounded on the way depend on the number of ranks"
                     .to_string(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Refuses what does not go with `--shard`. (Its optimizers treat each number by itself, as all of
+    /// [`OptimizerKind`](crate::OptimizerKind) do.)
+    pub(super) fn validate_sharding(&self) -> Result<(), TrainError> {
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        let Some(stage) = self.ddp.shard else {
+            return match self.offload_optimizer {
+                true => refuse(
+                    "--offload-optimizer is for an optimizer whose state is kept apart from the model: add \
+                     --shard optimizer",
+                ),
+                false => Ok(()),
+            };
+        };
+        self.ddp
+            .validate()
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        if !self.optimizer.kind.is_elementwise() {
+            return refuse(
+                "--shard is for optimizers that treat each number by itself: use --optimizer sgd, adam or \
+                 adam-w",
+            );
+        }
+        if self.virtual_ranks.is_some() {
+            return refuse(
+                "--shard and --virtual-ranks do not go together: virtual ranks add gradients up in an order \
+                 of their own, for which each rank needs all of them",
+            );
+        }
+        if self.sync != SyncInterval::Step {
+            return refuse(
+                "--shard and --sync every=H do not go together: a rank that takes steps by itself needs all \
+                 parameters and the optimizer's whole state",
+            );
+        }
+        if self.hash_every.is_some() {
+            return refuse(
+                "--shard and --hash-every do not go together: no rank has the optimizer's whole state",
+            );
+        }
+        if self.on_divergence == OnDivergence::Repair {
+            return refuse(
+                "--shard and --on-divergence repair do not go together: a rank's part of the optimizer's \
+                 state is nowhere else to be had",
+            );
+        }
+        if stage.cuts_gradients() && !self.overlap {
+            return refuse(
+                "--shard gradients, --shard parameters and --no-overlap do not go together: gradients that \
+                 stay until the backward pass has ended are all there at once; use --shard optimizer",
+            );
+        }
+        if stage.cuts_parameters() && self.ema.is_some() {
+            return refuse(
+                "--shard parameters and --ema do not go together: the average follows whole parameters; use \
+                 --shard gradients",
+            );
+        }
+        if stage.cuts_parameters() && self.chaos.corrupts() {
+            return refuse(
+                "--shard parameters and --chaos corrupt do not go together: between steps no rank has whole \
+                 parameters; use --shard gradients",
             );
         }
         Ok(())

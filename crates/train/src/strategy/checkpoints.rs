@@ -46,7 +46,7 @@ where
         ddp: &Ddp,
         epoch: usize,
     ) -> Result<M, TrainError> {
-        let model = ddp.synchronize_buffers(model)?;
+        let model = ddp.synchronize_buffers(self.open(model)?)?;
         ddp.settle()?;
         require_finite(&model, epoch, self.outcome.step)?;
         self.make_states_equal(&model)?;
@@ -60,9 +60,10 @@ where
         if self.setup.regroup.is_some() {
             self.recent.due = Some(self.progress().place());
         }
+        let states = self.gather_slices()?;
         let state = &self.setup.state;
         let whole = match &self.setup.over {
-            None => None,
+            None => states.map(|states| (model.clone(), states)),
             Some(over) => {
                 let optimizer = over.gather_optimizer(model, state.optimizer_bytes()?)?;
                 Some((over.gather(model.clone())?, optimizer))

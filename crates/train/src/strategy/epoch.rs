@@ -76,9 +76,13 @@ where
             self.suffer(number);
             self.seed(number);
 
+            model = self.before_passes(model)?;
             let (mut synced, found, passes);
             let (own_samples, scaled) = (share.samples, self.scale_losses(number));
             match loader.sampler().virtual_ranks() {
+                None if self.cuts_gradients() => {
+                    (synced, found, passes) = self.forward_and_backward_cut(&model, share, ddp)?;
+                }
                 None => (synced, found, passes) = self.forward_and_backward(&model, share, ddp)?,
                 Some(ranks) => {
                     let sums;
@@ -123,12 +127,9 @@ where
                 false => self.setup.state.scheduler.step(),
             };
             if !skipped {
-                model = ddp.tie(model.optimize(
-                    &mut self.setup.state.optimizer,
-                    rate.clone(),
-                    synced.gradients,
-                ));
+                model = self.learn(model, synced.gradients, rate.clone(), ddp)?;
             }
+            synced.communication.exposed += self.waited_for_parameters();
             self.count_overflow(number, skipped)?;
             let optimizer = optimizing.elapsed();
             self.profile(Doing::Waiting);
@@ -195,13 +196,15 @@ where
                 epoch_cost += known.cost;
                 self.record(known, epoch, total_items)?;
             }
-            if self.setup.config.compares_after(number) {
+            // Of what each rank has a part of its own of, there is nothing to compare.
+            if self.setup.config.compares_after(number) && !self.cuts_parameters() {
                 model = self.compare(model, ddp, Some(&tally))?;
             }
             self.hash(&model, number..=number, &tally)?;
             self.check_on_checkpoint()?;
             let samples = self.setup.samples.as_ref();
             if left > 0 && samples.is_some_and(|samples| samples.is_due(number)) {
+                model = self.open(model)?;
                 self.show_sample(&model)?;
             }
             if (votes.save || self.saves_after(number..=number)) && left > 0 {

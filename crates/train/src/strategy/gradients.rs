@@ -94,7 +94,7 @@ where
 
     /// Answers the other ranks' layers that compute over all ranks, for as many micro-batches as
     /// they have more than this rank.
-    fn take_part_without_samples(
+    pub(super) fn take_part_without_samples(
         &self,
         model: &M,
         rounds: usize,
@@ -113,7 +113,7 @@ where
 }
 
 /// A pass forward and backward whose sums stay on the device: how long the host took to ask for it.
-fn unread_pass<M, B>(
+pub(super) fn unread_pass<M, B>(
     model: &M,
     batch: B,
     times: &mut PassTimes,

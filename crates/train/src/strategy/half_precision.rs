@@ -6,6 +6,7 @@ use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use everburn_collectives::group::ReduceOp;
 use everburn_distributed::{GradientNorm, SyncedGradients};
 use everburn_report::{Event, EventKind};
 
@@ -40,7 +41,8 @@ where
 
     /// Checks that the passes over this rank's `samples` samples have computed as the configuration says, and
     /// undoes the scaling of their losses in the gradients, which are clipped after it. `true` if they are not
-    /// finite, on all ranks or on none: then the step is to be skipped, and they are nobody's.
+    /// finite, on all ranks or on none: then the step is to be skipped, and they are nobody's. Where each rank has
+    /// its slices of the gradients only, all ranks call it.
     pub(super) fn unscale(
         &self,
         model: &M,
@@ -63,10 +65,17 @@ where
             )));
         }
         let gradients = std::mem::take(&mut synced.gradients);
-        let (gradients, norm) = multiplied(model, gradients, scaling.scale.recip());
-        let norm = norm
+        let (gradients, norm) = self.multiplied(model, gradients, scaling.scale.recip());
+        let mut norm = norm
             .try_into_scalar::<f64>()
             .map_err(|error| TrainError::Device(error.to_string()))?;
+        if self.cuts_gradients() {
+            // An overflow lies in one rank's slices, and is in the norm of all ranks.
+            let mut squares = [norm * norm];
+            let group = &self.setup.group;
+            group.all_reduce_in_place(&mut squares, ReduceOp::Sum)?;
+            norm = squares[0].sqrt();
+        }
         if !norm.is_finite() {
             synced.norm = None;
             return Ok(true);
@@ -75,10 +84,26 @@ where
         let most = config.ddp.max_gradient_norm.map(f64::from);
         let clips = most.map(|most| most / (norm + NORM_EPSILON));
         synced.gradients = match clips.filter(|factor| *factor < 1.0) {
-            Some(factor) => multiplied(model, gradients, factor).0,
+            Some(factor) => self.multiplied(model, gradients, factor).0,
             None => gradients,
         };
         Ok(false)
+    }
+
+    /// The gradients that this rank has, of `model` or its slices of them, times `factor`, and their norm, `[1]`.
+    fn multiplied(
+        &self,
+        model: &M,
+        gradients: GradientsParams,
+        factor: f64,
+    ) -> (GradientsParams, Tensor<1>) {
+        match &self.shards {
+            Some(shards) if self.cuts_gradients() => {
+                let ids = shards.ddp().parameters().iter().map(|entry| entry.id);
+                multiplied_slices(ids, gradients, factor)
+            }
+            _ => multiplied(model, gradients, factor),
+        }
     }
 
     /// Counts a step that was skipped, or was not; all ranks come to the same.
@@ -128,45 +153,72 @@ fn multiplied<M: Module>(
     gradients: GradientsParams,
     factor: f64,
 ) -> (GradientsParams, Tensor<1>) {
-    struct Multiply {
-        factor: f64,
-        given: GradientsParams,
-        made: GradientsParams,
-        squares: Vec<Tensor<1>>,
-        /// Tied weights are visited twice and have one gradient.
-        seen: HashSet<ParamId>,
-    }
-    impl ModuleVisitor for Multiply {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !self.seen.insert(param.id) {
-                return;
-            }
-            if let Some(gradient) = self.given.remove::<D>(param.id) {
-                let gradient = gradient.mul_scalar(self.factor);
-                let squares = gradient.clone().mul(gradient.clone()).sum();
-                self.squares.push(squares);
-                self.made.register(param.id, gradient);
-            }
+    let mut multiply = Multiply::new(gradients, factor);
+    model.visit(&mut multiply);
+    multiply.finish()
+}
+
+/// The same of gradients of the slices of the parameters `ids`.
+fn multiplied_slices(
+    ids: impl Iterator<Item = ParamId>,
+    gradients: GradientsParams,
+    factor: f64,
+) -> (GradientsParams, Tensor<1>) {
+    let mut multiply = Multiply::new(gradients, factor);
+    ids.for_each(|id| multiply.multiply::<1>(id));
+    multiply.finish()
+}
+
+struct Multiply {
+    factor: f64,
+    given: GradientsParams,
+    made: GradientsParams,
+    squares: Vec<Tensor<1>>,
+    /// Tied weights are visited twice and have one gradient.
+    seen: HashSet<ParamId>,
+}
+
+impl Multiply {
+    fn new(given: GradientsParams, factor: f64) -> Self {
+        Self {
+            factor,
+            given,
+            made: GradientsParams::new(),
+            squares: Vec::new(),
+            seen: HashSet::new(),
         }
     }
-    let mut visitor = Multiply {
-        factor,
-        given: gradients,
-        made: GradientsParams::new(),
-        squares: Vec::new(),
-        seen: HashSet::new(),
-    };
-    model.visit(&mut visitor);
-    let mut squares = visitor.squares.into_iter();
-    let sum = match squares.next() {
-        // The parts of a model may lie on several devices.
-        Some(first) => squares.fold(first, |sum, more| {
-            let device = sum.device();
-            sum + more.to_device(&device)
-        }),
-        None => Tensor::zeros([1], &Device::default()),
-    };
-    (visitor.made, sum.sqrt())
+
+    fn multiply<const D: usize>(&mut self, id: ParamId) {
+        if !self.seen.insert(id) {
+            return;
+        }
+        if let Some(gradient) = self.given.remove::<D>(id) {
+            let gradient = gradient.mul_scalar(self.factor);
+            let squares = gradient.clone().mul(gradient.clone()).sum();
+            self.squares.push(squares);
+            self.made.register(id, gradient);
+        }
+    }
+
+    fn finish(self) -> (GradientsParams, Tensor<1>) {
+        let mut squares = self.squares.into_iter();
+        let sum = match squares.next() {
+            // The parts of a model may lie on several devices.
+            Some(first) => squares.fold(first, |sum, more| {
+                let device = sum.device();
+                sum + more.to_device(&device)
+            }),
+            None => Tensor::zeros([1], &Device::default()),
+        };
+        (self.made, sum.sqrt())
+    }
+}
+
+impl ModuleVisitor for Multiply {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.multiply::<D>(param.id);
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +246,18 @@ mod tests {
         assert_eq!(weight.into_data(), TensorData::from([[3.0_f32], [0.0]]));
         let norm = norm.into_scalar::<f64>();
         assert!((norm - 10.0_f64.sqrt()).abs() < 1e-6, "{norm}");
+    }
+
+    #[test]
+    fn slices_are_multiplied_by_their_identities() {
+        let (device, id) = (Device::flex(), ParamId::new());
+        let mut slices = GradientsParams::new();
+        slices.register(id, Tensor::<1>::from_floats([6.0, 8.0], &device));
+        let ids = [ParamId::new(), id].into_iter();
+        let (slices, norm) = multiplied_slices(ids, slices, 0.5);
+        let slice = slices.get::<1>(id).unwrap().into_data();
+        assert_eq!(slice, TensorData::from([3.0_f32, 4.0]));
+        assert_eq!(norm.into_scalar::<f64>(), 5.0);
     }
 
     #[test]

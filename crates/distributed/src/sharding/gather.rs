@@ -1,0 +1,371 @@
+//! The thread that gathers slices into whole parameters while the model computes.
+//!
+//! Parameters travel in *chunks* of neighbours, in the order of registration, which is about that of the
+//! forward pass. All ranks gather the same chunks in the same order, whatever their models ask for: a rank
+//! without samples asks for nothing.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use burn::backend::{AllocationProperty, Bytes};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use everburn_collectives::group::ProcessGroup;
+use everburn_profile::{Recorder, Track};
+
+use super::cut::Cut;
+use super::held::{Gauge, Held};
+use super::stream::Stream;
+use crate::bucket::BucketEntry;
+use crate::error::DdpError;
+use crate::reducer::{PATIENCE, lock};
+
+/// Parameters that are gathered together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// Their numbers.
+    pub(crate) numbers: Vec<usize>,
+}
+
+/// Chunks of `parameters` of at most `limit` bytes, the first of at most `first`, unless one parameter is
+/// larger.
+pub(crate) fn chunks(parameters: &[BucketEntry], first: usize, limit: usize) -> Vec<Chunk> {
+    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut bytes = usize::MAX;
+    for (number, entry) in parameters.iter().enumerate() {
+        let limit = if chunks.len() < 2 { first } else { limit };
+        bytes = bytes.saturating_add(entry.num_bytes());
+        match chunks.last_mut() {
+            Some(chunk) if bytes <= limit => chunk.numbers.push(number),
+            _ => {
+                bytes = entry.num_bytes();
+                chunks.push(Chunk {
+                    numbers: vec![number],
+                });
+            }
+        }
+    }
+    chunks
+}
+
+/// All ranks' bytes of a chunk.
+pub(crate) struct Gathered {
+    /// By rank: the slices of the chunk's parameters, one after the other.
+    ranks: Vec<Vec<u8>>,
+}
+
+impl Gathered {
+    /// The whole parameter `number` of `chunk`, whose memory `gauge` counts as long as it lives.
+    pub(crate) fn whole(
+        &self,
+        chunk: &Chunk,
+        number: usize,
+        parameters: &[BucketEntry],
+        cut: Cut,
+        gauge: Option<&Gauge>,
+    ) -> TensorData {
+        let bytes_of = |number: usize| {
+            let entry = &parameters[number];
+            cut.length(entry.num_elements()) * entry.dtype.size()
+        };
+        let before = chunk.numbers.iter().take_while(|other| **other != number);
+        let start: usize = before.map(|other| bytes_of(*other)).sum();
+        let entry = &parameters[number];
+        let mut whole = Counted::of(entry.num_bytes(), gauge);
+        let mut rest = whole.bytes_mut();
+        for rank in &self.ranks {
+            let slice = &rank[start..start + bytes_of(number)];
+            // The last slices end with zeros that are no part of it.
+            let (own, behind) = rest.split_at_mut(slice.len().min(rest.len()));
+            own.copy_from_slice(&slice[..own.len()]);
+            rest = behind;
+        }
+        TensorData::from_bytes(whole.share(), Shape::from(entry.shape.clone()), entry.dtype)
+    }
+}
+
+/// A parameter's memory, in words so that any type of number can lie in it.
+struct Counted {
+    words: Vec<u64>,
+    length: usize,
+    _held: Option<Held>,
+}
+
+impl Counted {
+    fn of(length: usize, gauge: Option<&Gauge>) -> Self {
+        Self {
+            words: vec![0; length.div_ceil(size_of::<u64>())],
+            length,
+            _held: gauge.map(|gauge| gauge.hold(length as u64)),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
+    }
+
+    /// As a tensor's memory: gone with the last tensor on it.
+    fn share(self) -> Bytes {
+        let shared = bytes::Bytes::from_owner(self);
+        Bytes::from_shared(shared, AllocationProperty::Native)
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.length]
+    }
+}
+
+/// A chunk that is on its way.
+#[derive(Default)]
+pub(crate) struct Promise {
+    state: Mutex<Option<Result<Arc<Gathered>, DdpError>>>,
+    ready: Condvar,
+}
+
+impl Promise {
+    fn fulfil(&self, result: Result<Gathered, DdpError>) {
+        *lock(&self.state) = Some(result.map(Arc::new));
+        self.ready.notify_all();
+    }
+
+    /// The chunk, once it is there; and how long that took.
+    ///
+    /// # Errors
+    /// Why it does not come; [`DdpError::Gather`] if nothing came for `patience`.
+    pub(crate) fn wait(&self, patience: Duration) -> (Result<Arc<Gathered>, DdpError>, Duration) {
+        let start = Instant::now();
+        let state = lock(&self.state);
+        let waited = self
+            .ready
+            .wait_timeout_while(state, patience, |state| state.is_none());
+        let state = match waited {
+            Ok((state, _)) => state,
+            Err(poisoned) => poisoned.into_inner().0,
+        };
+        let result = state.clone().unwrap_or_else(|| {
+            Err(DdpError::Gather(format!(
+                "nothing came for {patience:.0?}, longer than an operation may take"
+            )))
+        });
+        (result, start.elapsed())
+    }
+}
+
+enum Job {
+    /// A chunk.
+    Chunk {
+        slices: Vec<Tensor<1>>,
+        number: usize,
+        promise: Arc<Promise>,
+    },
+    /// What a pass asks for.
+    Stream(Arc<Stream>),
+}
+
+/// The thread, seen from outside.
+pub(crate) struct Gatherer {
+    group: ProcessGroup,
+    jobs: Mutex<Option<Sender<Job>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Gatherer {
+    /// Starts the thread over `group`, which nobody else may use; `recorder` is told what it does.
+    pub(crate) fn start(group: ProcessGroup, recorder: Option<Recorder>) -> Result<Self, DdpError> {
+        let (jobs, inbox) = mpsc::channel();
+        let link = Link {
+            // The forward pass computes on the same cores.
+            group: group.in_background(),
+            recorder,
+        };
+        let thread = thread::Builder::new()
+            .name("everburn-gather".to_string())
+            .spawn(move || run(&link, &inbox))
+            .map_err(|error| DdpError::Gather(format!("it could not be started: {error}")))?;
+        Ok(Self {
+            group,
+            jobs: Mutex::new(Some(jobs)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Gathers chunk `number`, of which this rank has `slices`. All ranks call it for the same chunks in the
+    /// same order.
+    pub(crate) fn gather(&self, number: usize, slices: Vec<Tensor<1>>) -> Arc<Promise> {
+        let promise = Arc::new(Promise::default());
+        let job = Job::Chunk {
+            slices,
+            number,
+            promise: promise.clone(),
+        };
+        if !self.submit(job) {
+            let ended = "its thread has ended, as it does after a panic; see the log";
+            promise.fulfil(Err(DdpError::Gather(ended.to_string())));
+        }
+        promise
+    }
+
+    /// Gathers what a pass asks for. All ranks call it, in the same order.
+    pub(crate) fn follow(&self, stream: Arc<Stream>) {
+        // Without a thread nothing comes, and who asks is told after the deadline.
+        let _ = self.submit(Job::Stream(stream));
+    }
+
+    fn submit(&self, job: Job) -> bool {
+        match lock(&self.jobs).as_ref() {
+            Some(jobs) => jobs.send(job).is_ok(),
+            None => false,
+        }
+    }
+
+    /// How long a gathered chunk is waited for: the group's own error tells more.
+    pub(crate) fn patience(&self) -> Duration {
+        self.group.timeout() + PATIENCE
+    }
+
+    /// Tells the other ranks that this one does not go on.
+    pub(crate) fn abort(&self, reason: &str) {
+        self.group.abort(reason);
+    }
+}
+
+impl Drop for Gatherer {
+    fn drop(&mut self) {
+        drop(lock(&self.jobs).take());
+        if let Some(thread) = lock(&self.thread).take() {
+            // A panic has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(link: &Link, inbox: &Receiver<Job>) {
+    while let Ok(job) = inbox.recv() {
+        let (slices, number, promise) = match job {
+            Job::Stream(stream) => {
+                stream.run(link);
+                continue;
+            }
+            Job::Chunk {
+                slices,
+                number,
+                promise,
+            } => (slices, number, promise),
+        };
+        promise.fulfil(link.gather(number, slices));
+    }
+}
+
+/// What the thread gathers over.
+pub(crate) struct Link {
+    group: ProcessGroup,
+    recorder: Option<Recorder>,
+}
+
+impl Link {
+    /// Chunk `number`, of which this rank has `slices`.
+    pub(crate) fn gather(
+        &self,
+        number: usize,
+        slices: Vec<Tensor<1>>,
+    ) -> Result<Gathered, DdpError> {
+        let began = Instant::now();
+        self.group.set_label(u32::try_from(number).ok());
+        let gathered = self.exchange(slices);
+        if let Err(DdpError::Read { reason, .. }) = &gathered {
+            // The others would wait for what this rank cannot read.
+            self.group.abort(format!(
+                "a slice of a parameter could not be read: {reason}"
+            ));
+        }
+        if let Some(recorder) = &self.recorder {
+            let name = format!("parameters {number}");
+            recorder.background(Track::Gatherer, &name, began, began.elapsed());
+        }
+        gathered
+    }
+
+    fn exchange(&self, slices: Vec<Tensor<1>>) -> Result<Gathered, DdpError> {
+        let mut own = Vec::new();
+        for slice in slices {
+            own.extend_from_slice(read(slice)?.as_bytes());
+        }
+        let ranks = self.group.all_gather(own).wait()?;
+        Ok(Gathered { ranks })
+    }
+}
+
+/// The numbers of a slice.
+pub(crate) fn read(slice: Tensor<1>) -> Result<TensorData, DdpError> {
+    slice.try_into_data().map_err(|error| DdpError::Read {
+        parameter: "a slice of a parameter".to_string(),
+        reason: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::ParamId;
+    use burn::tensor::DType;
+
+    use super::*;
+
+    fn entry(shape: &[usize], dtype: DType) -> BucketEntry {
+        BucketEntry {
+            path: format!("{shape:?}"),
+            id: ParamId::new(),
+            shape: shape.to_vec(),
+            dtype,
+        }
+    }
+
+    #[test]
+    fn chunks_are_no_larger_than_asked_for_unless_one_parameter_is() {
+        let lengths = [1, 2, 100, 3, 4];
+        let parameters = lengths.map(|length| entry(&[length], DType::F32));
+        let numbers = |first, limit| {
+            let chunks = chunks(&parameters, first, limit);
+            chunks.into_iter().map(|c| c.numbers).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(12, 28), [vec![0, 1], vec![2], vec![3, 4]]);
+        assert_eq!(numbers(1 << 20, 1 << 20), [vec![0, 1, 2, 3, 4]]);
+        assert!(chunks(&[], 1, 1).is_empty());
+    }
+
+    #[test]
+    fn what_is_gathered_is_whole_on_every_rank() {
+        let parameters = [entry(&[2, 2], DType::F32), entry(&[5], DType::F32)];
+        let chunk = Chunk {
+            numbers: vec![0, 1],
+        };
+        let values = [vec![1.0f32, 2.0, 3.0, 4.0], vec![5.0, 6.0, 7.0, 8.0, 9.0]];
+        let groups = ProcessGroup::over_threads(3, Default::default());
+        let ranks = groups.into_iter().map(|group| {
+            let (parameters, chunk, values) = (parameters.clone(), chunk.clone(), values.clone());
+            thread::spawn(move || {
+                let cut = Cut {
+                    rank: group.rank(),
+                    world_size: 3,
+                };
+                let gatherer = Gatherer::start(group, None).unwrap();
+                let slices = values.iter().map(|values| {
+                    let mut own = values[cut.own(values.len())].to_vec();
+                    own.resize(cut.length(values.len()), 0.0);
+                    Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
+                });
+                let promise = gatherer.gather(0, slices.collect());
+                let gathered = promise.wait(gatherer.patience()).0.unwrap();
+                [0, 1].map(|number| gathered.whole(&chunk, number, &parameters, cut, None))
+            })
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            let [first, second] = rank.join().unwrap();
+            assert_eq!(first, TensorData::from([[1.0f32, 2.0], [3.0, 4.0]]));
+            assert_eq!(second, TensorData::from([5.0f32, 6.0, 7.0, 8.0, 9.0]));
+        }
+    }
+}

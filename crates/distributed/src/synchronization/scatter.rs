@@ -1,0 +1,224 @@
+//! Buckets of which a rank is given its slices: they are filled from one backward pass, leave when they are
+//! full, and their memory goes with them.
+
+use std::time::Instant;
+
+use super::host_buckets::Arrival;
+use super::step::Contents;
+use super::{Synchronization, follow_order};
+use crate::bucket::{BucketEntry, BucketPlan};
+use crate::error::DdpError;
+use crate::gradient::Gradient;
+use crate::host::HostBuffer;
+use crate::reducer::{Outcome, ScatterLoad, lock};
+use crate::sharding::GradientSlices;
+use crate::sharding::cut::{Cut, CutBucket};
+use crate::sharding::{Gauge, Held};
+use crate::shared::Shared;
+use crate::synchronization::Communication;
+
+/// The gradients of a step on their way to the ranks that keep them.
+#[derive(Debug)]
+pub(super) struct ScatterBuckets {
+    layouts: Vec<CutBucket>,
+    filling: Vec<Option<Filling>>,
+    gauge: Gauge,
+}
+
+/// A bucket that is being filled.
+#[derive(Debug)]
+pub(super) struct Filling {
+    buffer: HostBuffer,
+    held: Held,
+}
+
+impl ScatterBuckets {
+    pub(super) fn new(plan: &BucketPlan, cut: Cut, gauge: Gauge) -> Self {
+        let buckets = plan.buckets();
+        Self {
+            layouts: buckets.iter().map(|b| CutBucket::of(b, cut)).collect(),
+            filling: buckets.iter().map(|_| None).collect(),
+            gauge,
+        }
+    }
+
+    /// The bucket `index`, of zeros if nothing has come into it.
+    fn bucket(&mut self, index: usize, entry: &BucketEntry) -> Result<&mut Filling, String> {
+        let filling = &mut self.filling[index];
+        if filling.is_none() {
+            let elements = self.layouts[index].elements();
+            let buffer = HostBuffer::zeroed(entry.dtype, elements);
+            let buffer = buffer.ok_or("its type of number cannot be averaged")?;
+            let held = self.gauge.hold((elements * entry.dtype.size()) as u64);
+            *filling = Some(Filling { buffer, held });
+        }
+        filling
+            .as_mut()
+            .ok_or_else(|| "it was not made".to_string())
+    }
+
+    /// Puts a gradient at its places in its bucket.
+    pub(super) fn put(
+        &mut self,
+        arrival: Arrival,
+        gradient: Gradient,
+        plan: &BucketPlan,
+        entry: &BucketEntry,
+    ) -> Result<(), String> {
+        if arrival.used || !arrival.last || arrival.factor != 1.0 {
+            return Err(
+                "a step whose gradients are cut over the ranks has one pass: begin another one for \
+                 each micro-batch"
+                    .to_string(),
+            );
+        }
+        let data = gradient.read()?;
+        let elements = entry.num_elements();
+        if data.num_elements() != elements {
+            return Err(format!(
+                "it has {} elements instead of {elements}",
+                data.num_elements()
+            ));
+        }
+        let (index, slot) = plan.place(arrival.number);
+        let layout = self.layouts[index].clone();
+        let filling = self.bucket(index, entry)?;
+        for rank in 0..layout.cut.world_size {
+            let from = layout.cut.of_rank(rank, elements);
+            let start = layout.slice_of(rank, slot).start;
+            filling.buffer.put_part(start, &data, from)?;
+        }
+        Ok(())
+    }
+
+    /// The bucket `index`, ready to leave; `used` tells what this rank has gradients of. Fails with the
+    /// parameter whose bucket could not be made.
+    pub(super) fn load(
+        &mut self,
+        index: usize,
+        plan: &BucketPlan,
+        used: &[bool],
+        shared: &Shared,
+    ) -> Result<ScatterLoad, (usize, String)> {
+        let numbers = plan.buckets()[index].parameters();
+        let layout = self.layouts[index].clone();
+        let first = &shared.parameters()[numbers[0]];
+        let filling = self.bucket(index, first);
+        let filling = filling.map_err(|reason| (numbers[0], reason))?;
+        for rank in 0..layout.cut.world_size {
+            for (slot, number) in numbers.iter().enumerate() {
+                let place = rank * layout.segment() + layout.flag(slot);
+                filling.buffer.set_flag(place, used[*number]);
+            }
+        }
+        let filling = self.filling[index].take();
+        let Filling { buffer, held } = filling.expect("it was made above");
+        Ok(ScatterLoad {
+            index,
+            layout,
+            buffer,
+            held,
+        })
+    }
+
+    /// Keeps what a rank that is alone would have been given back.
+    pub(super) fn keep(&mut self, load: ScatterLoad) {
+        let ScatterLoad {
+            index,
+            buffer,
+            held,
+            ..
+        } = load;
+        self.filling[index] = Some(Filling { buffer, held });
+    }
+
+    fn take_filled(&mut self) -> Vec<Option<HostBuffer>> {
+        let filled = self.filling.iter_mut().map(Option::take);
+        filled.map(|filling| Some(filling?.buffer)).collect()
+    }
+}
+
+impl Synchronization {
+    /// As [`finish`](Synchronization::finish), of a step whose gradients are cut over the ranks
+    /// ([`crate::DdpConfig::shard`]): this rank's slices of the mean gradients.
+    ///
+    /// # Errors
+    /// As [`finish`](Synchronization::finish), but for gradients that are not numbers.
+    pub fn finish_cut(mut self) -> Result<GradientSlices, DdpError> {
+        let result = self.complete_cut();
+        if let Err(error) = &result
+            && !error.is_verdict_of_all()
+        {
+            // Told before this value's drop could tell a lesser reason.
+            self.abort(&error.to_string());
+        }
+        self.finished = true;
+        result
+    }
+
+    fn complete_cut(&self) -> Result<GradientSlices, DdpError> {
+        let start = self.waiting_since.unwrap_or_else(Instant::now);
+        let shared = self.ddp.shared();
+        let asks_for_order = shared.wants_order();
+        let mut step = lock(&self.step);
+        step.close()?;
+        let mut expected = step.expected();
+        if asks_for_order {
+            expected += step.submit_order();
+        }
+        // From now on the channel closes with the reducer.
+        step.reports = None;
+        let plan = step.plan.clone();
+        let (own_samples, own) = (step.samples, step.used().to_vec());
+        let mut samples = own_samples as u64;
+        let Contents::Scatter(buckets) = &mut step.contents else {
+            return Err(DdpError::Config(
+                "gradients are cut where `DdpConfig::shard` says so only: call `finish`"
+                    .to_string(),
+            ));
+        };
+        let layouts = buckets.layouts.clone();
+        let mut segments = buckets.take_filled();
+        drop(step);
+        let (mut order, mut communication) = (Vec::new(), Communication::default());
+        if let Some(reducer) = shared.reducer() {
+            for _ in 0..expected {
+                let report = reducer.next_report(&self.reports)?;
+                shared.record_exchange(&report);
+                communication.busy += report.busy;
+                match report.outcome? {
+                    Outcome::Samples(all) => samples = all,
+                    Outcome::Slices { index, buffer } => {
+                        communication.bytes += report.bytes;
+                        segments[index] = Some(buffer);
+                    }
+                    Outcome::Order(offered) => order = offered,
+                    Outcome::Bucket { .. } | Outcome::Used(_) => {}
+                }
+            }
+            communication.exposed = start.elapsed();
+        }
+        lock(&self.step).late()?;
+        if samples == 0 {
+            return Err(DdpError::NoSamples);
+        }
+        let mut used = own.clone();
+        let mut slices: Vec<Option<HostBuffer>> = used.iter().map(|_| None).collect();
+        for ((bucket, layout), segment) in plan.buckets().iter().zip(&layouts).zip(segments) {
+            let Some(segment) = segment else { continue };
+            for (slot, number) in bucket.parameters().iter().enumerate() {
+                used[*number] = segment.flag(layout.flag(slot));
+                slices[*number] = used[*number].then(|| segment.part(layout.slice(slot)));
+            }
+        }
+        let own = (own_samples > 0).then_some(own.as_slice());
+        shared.remember_used(used, own)?;
+        shared.count_samples(own_samples);
+        follow_order(shared, &order);
+        Ok(GradientSlices {
+            slices,
+            samples,
+            communication,
+        })
+    }
+}

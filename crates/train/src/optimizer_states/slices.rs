@@ -1,0 +1,179 @@
+//! The state of parameters that are cut elementwise over ranks: what has a number for each of a parameter's is
+//! cut alike, and all else every rank has.
+
+use std::collections::HashMap;
+
+use burn::tensor::TensorData;
+use burn_pack::{Scalar, Tensor};
+use everburn_distributed::ParameterShards;
+
+use super::{States, wrong};
+use crate::error::TrainError;
+
+/// The number under which Burn's record has how many dimensions a parameter has. A slice has one.
+const DIMENSIONS: &str = "__rank";
+
+/// The shapes of parameters, by their identities.
+pub(crate) type Shapes = HashMap<u64, Vec<usize>>;
+
+/// This rank's slices of a state of whole parameters.
+///
+/// # Errors
+/// If the state has something that is not a number for each of a parameter's.
+pub(crate) fn slices_of(
+    whole: Vec<u8>,
+    shapes: &Shapes,
+    shards: &ParameterShards,
+) -> Result<Vec<u8>, TrainError> {
+    let mut states = States::of(whole)?;
+    for (name, tensor) in std::mem::take(&mut states.tensors) {
+        let shape = shape_of(&name, shapes)?;
+        if *tensor.shape != **shape {
+            return Err(not_elementwise(&name));
+        }
+        let (id, data) = (tensor.param_id, data_of(tensor)?);
+        let slice = tensor_of(&name, id, shards.slice(&data));
+        states.tensors.insert(name, slice);
+    }
+    for id in shapes.keys() {
+        states.set_dimensions(*id, 1);
+    }
+    states.into_bytes()
+}
+
+/// The state of whole parameters, from those of the slices of all ranks, in their order.
+///
+/// # Errors
+/// If the ranks have states of different things, or a state has something that is not a number for each of a
+/// slice's.
+pub(crate) fn whole_of(parts: Vec<Vec<u8>>, shapes: &Shapes) -> Result<Vec<u8>, TrainError> {
+    let world_size = parts.len();
+    let states = parts.into_iter().map(States::of);
+    let mut states = states.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let Some(mut first) = states.next() else {
+        return Ok(Vec::new());
+    };
+    let mut others = states.collect::<Vec<_>>();
+    for (name, tensor) in std::mem::take(&mut first.tensors) {
+        let shape = shape_of(&name, shapes)?;
+        let elements: usize = shape.iter().product();
+        let length = elements.div_ceil(world_size);
+        let (id, own) = (tensor.param_id, data_of(tensor)?);
+        let (dtype, size) = (own.dtype(), own.dtype().size());
+        let mut bytes = Vec::with_capacity(world_size * length * size);
+        let mut add = |data: &TensorData| match **data.shape() == [length] {
+            true => {
+                bytes.extend_from_slice(data.as_bytes());
+                Ok(())
+            }
+            false => Err(not_elementwise(&name)),
+        };
+        add(&own)?;
+        for (rank, other) in others.iter_mut().enumerate() {
+            let part = other.tensors.remove(&name).ok_or_else(|| {
+                let rank = rank + 1;
+                TrainError::BurnTrain(format!(
+                    "the optimizer's state: `{name}` has not come from rank {rank}"
+                ))
+            })?;
+            add(&data_of(part)?)?;
+        }
+        bytes.truncate(elements * size);
+        let whole = TensorData::from_bytes_vec(bytes, shape.clone(), dtype);
+        first
+            .tensors
+            .insert(name.clone(), tensor_of(&name, id, whole));
+    }
+    for (id, shape) in shapes {
+        first.set_dimensions(*id, shape.len());
+    }
+    first.into_bytes()
+}
+
+/// How many bytes the tensors of a state have.
+pub(crate) fn num_bytes(state: Vec<u8>) -> Result<u64, TrainError> {
+    let states = States::of(state)?;
+    let of = |tensor: &Tensor| tensor.shape.num_elements() * tensor.dtype.size();
+    Ok(states
+        .tensors
+        .values()
+        .map(|tensor| of(tensor) as u64)
+        .sum())
+}
+
+impl States {
+    /// Sets how many dimensions the parameter `id` has, if there is a state of it.
+    fn set_dimensions(&mut self, id: u64, dimensions: usize) {
+        if let Some(known) = self.scalars.get_mut(&format!("{id}.{DIMENSIONS}")) {
+            *known = Scalar::from(dimensions);
+        }
+    }
+}
+
+fn shape_of<'a>(name: &str, shapes: &'a Shapes) -> Result<&'a Vec<usize>, TrainError> {
+    let id = name.split('.').next().and_then(|id| id.parse().ok());
+    id.and_then(|id: u64| shapes.get(&id)).ok_or_else(|| {
+        TrainError::BurnTrain(format!(
+            "the optimizer's state: `{name}` is of a parameter that is not trained"
+        ))
+    })
+}
+
+fn not_elementwise(name: &str) -> TrainError {
+    TrainError::BurnTrain(format!(
+        "the optimizer's state: `{name}` has not one number for each of its parameter's, and cannot be cut \
+         over the ranks; train without --shard"
+    ))
+}
+
+fn data_of(tensor: Tensor) -> Result<TensorData, TrainError> {
+    let (_, dtype, shape, _, bytes) = tensor.into_parts().map_err(wrong)?;
+    Ok(TensorData::from_bytes(bytes, shape, dtype))
+}
+
+fn tensor_of(name: &str, id: Option<u64>, data: TensorData) -> Tensor {
+    let (dtype, shape) = (data.dtype(), data.shape().clone());
+    Tensor::new(name.to_string(), dtype, shape, id, data.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(tensors: &[(&str, TensorData)], dimensions: u64) -> Vec<u8> {
+        let tensors = tensors
+            .iter()
+            .map(|(name, data)| (name.to_string(), tensor_of(name, Some(7), data.clone())));
+        let states = States {
+            tensors: tensors.collect(),
+            scalars: [
+                ("7.__rank".to_string(), Scalar::UInt(dimensions)),
+                ("7.momentum.time".to_string(), Scalar::Int(3)),
+            ]
+            .into(),
+            ..States::default()
+        };
+        states.into_bytes().unwrap()
+    }
+
+    #[test]
+    fn slices_of_all_ranks_are_the_whole_again() {
+        let shapes = Shapes::from([(7, vec![1, 3])]);
+        let slice = |values: [f32; 2]| state(&[("7.moment", TensorData::from(values))], 1);
+        let whole = whole_of(vec![slice([1.0, 2.0]), slice([3.0, 0.0])], &shapes).unwrap();
+        let moment = TensorData::from([[1.0f32, 2.0, 3.0]]);
+        assert_eq!(whole, state(&[("7.moment", moment)], 2));
+        assert_eq!(num_bytes(whole).unwrap(), 12);
+    }
+
+    #[test]
+    fn what_has_another_form_or_does_not_come_is_refused() {
+        let shapes = Shapes::from([(7, vec![2, 2])]);
+        let row = state(&[("7.row", TensorData::from([1.0f32]))], 1);
+        let error = whole_of(vec![row.clone(), row], &shapes).unwrap_err();
+        assert!(error.to_string().contains("without --shard"), "{error}");
+        let slice = state(&[("7.moment", TensorData::from([1.0f32, 2.0]))], 1);
+        let error = whole_of(vec![slice, state(&[], 1)], &shapes).unwrap_err();
+        assert!(error.to_string().contains("from rank 1"), "{error}");
+    }
+}

@@ -1,0 +1,251 @@
+//! Steps of ranks that keep a part each of optimizer state, gradients and parameters.
+
+use std::time::Duration;
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::optim::GradientsParams;
+use burn::prelude::*;
+use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use everburn_distributed::{
+    Ddp, GradientSlices, HeldBytes, ParameterShards, ShardStage, ShareOfBatch, SyncedGradients,
+};
+use everburn_profile::Phase;
+
+use super::RankLoop;
+use super::gradients::{timed_pass, unread_pass};
+use super::unread::Found;
+use crate::error::TrainError;
+use crate::optimizer_states::{self, Shapes};
+use crate::rank_times::PassTimes;
+use crate::report::ShardingReport;
+use crate::tally::{Report, Tally};
+
+/// The tag of messages with slices of an optimizer's state.
+const STATES: u64 = 1 << 57;
+
+/// A step's mean gradients, what this rank has found in it, and how long its passes took.
+type Passed<O> = (SyncedGradients, Found<O>, PassTimes);
+
+impl<M, I, B> RankLoop<M, I, B>
+where
+    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
+    <M as TrainStep>::Output: Report,
+    <M as InferenceStep>::Output: Report,
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    /// Leaves this rank its slices, where that is asked for: of the parameters, and of the optimizer's state
+    /// that a checkpoint had. All ranks call it.
+    pub(super) fn begin_sharding(&mut self, model: M, ddp: &Ddp) -> Result<M, TrainError> {
+        let config = &self.setup.config;
+        let Some(stage) = config.ddp.shard else {
+            return Ok(model);
+        };
+        let offload = config.offload_optimizer.then(Device::flex);
+        let (shards, model) = ParameterShards::cut(model, ddp, offload)?;
+        tracing::debug!("each rank keeps a part of: {stage}");
+        if self.outcome.step > 0 {
+            let whole = self.setup.state.optimizer_bytes()?;
+            let slices = optimizer_states::slices_of(whole, &shapes(ddp), &shards)?;
+            self.setup.state.load_optimizer(slices)?;
+        }
+        self.shards = Some(shards);
+        Ok(model)
+    }
+
+    /// The model with its parameters, there or on their way, where each rank keeps a part of them. All ranks
+    /// call it.
+    pub(super) fn open(&mut self, model: M) -> Result<M, TrainError> {
+        match &mut self.shards {
+            Some(shards) => Ok(shards.open(model)?),
+            None => Ok(model),
+        }
+    }
+
+    /// The model as a step's passes need it: with its parameters, unless these are gathered as they are asked for.
+    pub(super) fn before_passes(&mut self, model: M) -> Result<M, TrainError> {
+        match &mut self.shards {
+            Some(shards) if shards.stage().cuts_parameters() => Ok(shards.close(model)),
+            _ => self.open(model),
+        }
+    }
+
+    /// Whether no rank has all gradients.
+    pub(super) fn cuts_gradients(&self) -> bool {
+        let stage = self.setup.config.ddp.shard;
+        stage.is_some_and(ShardStage::cuts_gradients)
+    }
+
+    /// Whether no rank has all parameters.
+    pub(super) fn cuts_parameters(&self) -> bool {
+        let stage = self.setup.config.ddp.shard;
+        stage.is_some_and(ShardStage::cuts_parameters)
+    }
+
+    /// As [`forward_and_backward`](Self::forward_and_backward), of which this rank is given its slices: each
+    /// micro-batch's gradients leave at once, so that no rank ever holds all of them.
+    pub(super) fn forward_and_backward_cut(
+        &mut self,
+        model: &M,
+        share: ShareOfBatch<B>,
+        ddp: &Ddp,
+    ) -> Result<Passed<<M as TrainStep>::Output>, TrainError> {
+        let mut found = match self.reads_late {
+            true => Found::Unread(Vec::new()),
+            false => Found::Sums(Tally::default()),
+        };
+        let mut times = PassTimes::default();
+        let mut slices = GradientSlices::default();
+        let checkpointing = self.setup.config.activation_checkpointing;
+        let twice = checkpointing.blocks_a_segment().is_some();
+        let mut parts = share.micro_batches.into_iter();
+        for _ in 0..share.rounds.max(1) {
+            let part = parts.next();
+            let step = ddp.begin(part.as_ref().map_or(0, |part| part.samples))?;
+            let cut = self.shards.as_ref().ok_or_else(not_begun)?.pass(twice)?;
+            let pass = || match part {
+                None => self.take_part_without_samples(model, 1, || match &cut {
+                    Some(cut) => step.watch_stand_in_cut(model, cut),
+                    None => step.watch_stand_in(model),
+                }),
+                Some(part) => {
+                    let watched = match &cut {
+                        Some(cut) => step.watch_cut(model, part.samples, cut),
+                        None => step.watch_last(model, part.samples),
+                    };
+                    self.profile_pass(&mut times, |times| match &mut found {
+                        Found::Sums(sums) => {
+                            timed_pass(&watched, part.batch, times, sums).map(drop)
+                        }
+                        Found::Unread(outputs) => {
+                            outputs.push(unread_pass(&watched, part.batch, times).item);
+                            Ok(())
+                        }
+                    })
+                }
+            };
+            let passed = match &cut {
+                Some(cut) => cut.run(pass),
+                None => pass(),
+            };
+            self.profile(Phase::Exchange);
+            // What is left of the parameters goes to the other ranks only.
+            drop(cut);
+            let passed = match &self.shards {
+                Some(shards) => passed.and_then(|()| Ok(shards.check()?)),
+                None => passed,
+            };
+            if let Err(error) = passed {
+                step.give_up(&error.to_string());
+                return Err(error);
+            }
+            slices.add(step.finish_cut()?);
+        }
+        let shards = self.shards.as_mut().ok_or_else(not_begun)?;
+        Ok((shards.average(slices)?, found, times))
+    }
+
+    /// What the optimizer makes of `model` with the mean gradients of a step. Where each rank keeps a part, its
+    /// slices are updated, and the others' are on their way.
+    pub(super) fn learn(
+        &mut self,
+        model: M,
+        mut gradients: GradientsParams,
+        rate: ModuleLearningRate,
+        ddp: &Ddp,
+    ) -> Result<M, TrainError> {
+        let cuts_gradients = self.cuts_gradients();
+        let optimizer = &mut self.setup.state.optimizer;
+        let Some(shards) = &mut self.shards else {
+            return Ok(ddp.tie(model.optimize(optimizer, rate, gradients)));
+        };
+        if !cuts_gradients {
+            gradients = shards.cut_gradients(&model, gradients)?;
+        }
+        let model = shards.update(model, gradients, |slices, gradients| {
+            optimizer.step(rate, slices, gradients)
+        })?;
+        Ok(model)
+    }
+
+    /// How long the training thread has stood still for parameters since this was last asked.
+    pub(super) fn waited_for_parameters(&self) -> Duration {
+        let shards = self.shards.as_ref();
+        shards.map_or(Duration::ZERO, ParameterShards::take_waited)
+    }
+
+    /// The whole state of the optimizer on rank 0, from the slices of all ranks; nothing on the others.
+    pub(super) fn gather_slices(&self) -> Result<Option<Vec<u8>>, TrainError> {
+        let Some(shards) = &self.shards else {
+            return Ok(None);
+        };
+        let own = self.setup.state.optimizer_bytes()?;
+        let group = &self.setup.group;
+        if group.rank() > 0 {
+            group.send(own, 0, STATES).wait()?;
+            return Ok(Some(Vec::new()));
+        }
+        let mut parts = vec![own];
+        for rank in 1..group.world_size() {
+            parts.push(group.recv::<u8>(rank, STATES).wait()?);
+        }
+        Ok(Some(optimizer_states::whole_of(
+            parts,
+            &shapes(shards.ddp()),
+        )?))
+    }
+
+    /// The model with all its parameters, at the end; what each rank has held goes into the report. All ranks
+    /// call it.
+    pub(super) fn end_sharding(&mut self, model: M) -> Result<M, TrainError> {
+        let Some(mut shards) = self.shards.take() else {
+            return Ok(model);
+        };
+        let model = shards.settle(model)?;
+        let optimizer = self.setup.state.optimizer_bytes()?;
+        let held = HeldBytes {
+            optimizer: optimizer_states::num_bytes(optimizer)?,
+            ..shards.held()
+        };
+        let own = [
+            held.parameters,
+            held.gradients,
+            held.optimizer,
+            held.gradient_buckets,
+            held.gathered,
+        ];
+        let own = own.iter().flat_map(|bytes| bytes.to_le_bytes()).collect();
+        let all = self.setup.group.all_gather::<u8>(own).wait()?;
+        let ranks = all.iter().map(|bytes| {
+            let mut numbers = bytes.chunks_exact(size_of::<u64>()).map(|bytes| {
+                let bytes = bytes.try_into().unwrap_or_default();
+                u64::from_le_bytes(bytes)
+            });
+            let mut next = || numbers.next().unwrap_or_default();
+            HeldBytes {
+                parameters: next(),
+                gradients: next(),
+                optimizer: next(),
+                gradient_buckets: next(),
+                gathered: next(),
+            }
+        });
+        self.outcome.sharding = Some(ShardingReport {
+            stage: shards.stage(),
+            offloaded: self.setup.config.offload_optimizer,
+            ranks: ranks.collect(),
+        });
+        Ok(model)
+    }
+}
+
+/// The shapes of the parameters that `ddp` keeps equal.
+fn shapes(ddp: &Ddp) -> Shapes {
+    let parameters = ddp.parameters().iter();
+    let shapes = parameters.map(|entry| (entry.id.val(), entry.shape.clone()));
+    shapes.collect()
+}
+
+fn not_begun() -> TrainError {
+    TrainError::Config("this rank has no slices of the model's parameters yet".to_string())
+}

@@ -1,0 +1,381 @@
+//! Ranks that keep a part each of optimizer state, gradients and parameters train as ranks that keep all.
+
+mod training;
+
+use burn::prelude::*;
+use everburn_distributed::{DdpConfig, HeldBytes, ShardStage};
+use everburn_models::gpt::{GptConfig, Positions};
+use everburn_models::mnist::{Mnist, MnistConfig};
+use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_train::{
+    Classification, NextToken, OptimizerConfig, OptimizerKind, Precision, TrainingConfig,
+};
+
+use self::training::{
+    CONTEXT, STAGES, adam_w, assert_close, assert_within, drawn, images, parameters, texts, train,
+    try_train, with,
+};
+
+fn net() -> Mnist {
+    drawn(MnistConfig::new().init(&Device::flex()))
+}
+
+/// A W-th of `whole`, within a tenth.
+fn is_share(part: u64, whole: u64, world_size: usize) -> bool {
+    let expected = whole as f64 / world_size as f64;
+    (part as f64 - expected).abs() <= 0.1 * expected
+}
+
+#[test]
+fn each_stage_on_two_and_four_ranks_has_the_losses_and_a_share_of_the_memory_of_plain_ddp() {
+    let (model, data, config) = (net(), images(900), adam_w(50));
+    let all = with(&config, Some(ShardStage::Parameters));
+    let whole = train::<_, Classification<4>, _>(&model, &data, &all, 1).held()[0];
+    let bytes = 4 * parameters(&model).len() as u64;
+    assert_eq!((whole.parameters, whole.gradients), (bytes, bytes));
+    assert_eq!(whole.optimizer, 2 * bytes, "two moments");
+    for world_size in [2, 4] {
+        let plain = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
+        assert_eq!(plain.losses.len(), 50);
+        assert!(plain.losses[49] < plain.losses[0], "{:?}", plain.losses);
+        assert_eq!(plain.report.sharding, None);
+        for stage in STAGES {
+            let what = format!("{stage} on {world_size} ranks");
+            let config = with(&config, Some(stage));
+            let cut = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
+            assert_close(&cut, &plain, &what);
+            assert_eq!(cut.held().len(), world_size, "{what}");
+            for held in cut.held() {
+                let share = |part, whole| is_share(part, whole, world_size);
+                assert!(share(held.optimizer, whole.optimizer), "{what}: {held:?}");
+                let expected = (stage.cuts_gradients(), stage.cuts_parameters());
+                let is_cut = |part, whole| match part == whole {
+                    true => false,
+                    false => {
+                        assert!(share(part, whole), "{what}: {held:?}");
+                        true
+                    }
+                };
+                let gradients = is_cut(held.gradients, whole.gradients);
+                let parameters = is_cut(held.parameters, whole.parameters);
+                assert_eq!((gradients, parameters), expected, "{what}: {held:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn clipping_uneven_shares_and_micro_batches_make_no_difference() {
+    let (model, data) = (net(), images(205));
+    // 13 samples on 3 ranks, and a tail; a rank has no micro-batch where others have one.
+    let config = TrainingConfig {
+        batch_size: 13,
+        ddp: DdpConfig {
+            max_gradient_norm: Some(0.5),
+            bucket_bytes: 40_000,
+            first_bucket_bytes: 4_000,
+            ..DdpConfig::default()
+        },
+        ..adam_w(18)
+    };
+    let plain = train::<_, Classification<4>, _>(&model, &data, &config, 3);
+    assert!(
+        plain
+            .norms
+            .iter()
+            .all(|norm| norm.is_some_and(|norm| norm > 0.0))
+    );
+    for stage in STAGES {
+        for accumulate in [1, 3] {
+            let config = TrainingConfig {
+                accumulate,
+                ..with(&config, Some(stage))
+            };
+            let cut = train::<_, Classification<4>, _>(&model, &data, &config, 3);
+            assert_close(
+                &cut,
+                &plain,
+                &format!("{stage}, {accumulate} micro-batches"),
+            );
+        }
+    }
+}
+
+#[test]
+fn every_optimizer_can_be_cut() {
+    let (model, data) = (net(), images(200));
+    for kind in [OptimizerKind::Sgd, OptimizerKind::Adam] {
+        let momentum = if kind == OptimizerKind::Sgd { 0.9 } else { 0.0 };
+        let config = TrainingConfig {
+            optimizer: OptimizerConfig {
+                kind,
+                momentum,
+                learning_rate: 1e-3,
+                weight_decay: 0.01,
+                ..OptimizerConfig::default()
+            },
+            ..adam_w(12)
+        };
+        let plain = train::<_, Classification<4>, _>(&model, &data, &config, 2);
+        let config = with(&config, Some(ShardStage::Parameters));
+        let cut = train::<_, Classification<4>, _>(&model, &data, &config, 2);
+        assert_close(&cut, &plain, &format!("{kind:?}"));
+    }
+}
+
+#[test]
+fn an_optimizer_that_is_elsewhere_does_the_same() {
+    let (model, data, config) = (net(), images(200), adam_w(12));
+    for (stage, world_size) in STAGES.into_iter().zip([1, 2, 2]) {
+        let plain = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
+        let config = TrainingConfig {
+            offload_optimizer: true,
+            ..with(&config, Some(stage))
+        };
+        let cut = train::<_, Classification<4>, _>(&model, &data, &config, world_size);
+        assert_close(&cut, &plain, &format!("{stage}"));
+        assert!(cut.report.sharding.unwrap().offloaded);
+    }
+}
+
+#[test]
+fn running_statistics_are_averaged_as_ever() {
+    let model: MnistBn = drawn(MnistBnConfig::new().with_dropout(0.0).init(&Device::flex()));
+    let (data, config) = (images(200), adam_w(15));
+    for sync_batch_norm in [false, true] {
+        let config = TrainingConfig {
+            sync_batch_norm,
+            ..config.clone()
+        };
+        let plain = train::<_, Classification<4>, _>(&model, &data, &config, 2);
+        for stage in STAGES {
+            let config = with(&config, Some(stage));
+            let cut = train::<_, Classification<4>, _>(&model, &data, &config, 2);
+            assert_close(&cut, &plain, &format!("{stage}"));
+        }
+    }
+}
+
+#[test]
+fn a_language_model_with_tied_weights_is_cut_too() {
+    let (data, vocabulary) = texts();
+    let model = GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(24)
+        .with_layers(2)
+        .with_heads(2)
+        .with_dropout(0.0)
+        .with_positions(Positions::Learned);
+    let model = drawn(model.init(&Device::flex()));
+    let config = adam_w(10);
+    let plain = train::<_, NextToken, _>(&model, &data, &config, 2);
+    for stage in STAGES {
+        let config = with(&config, Some(stage));
+        let cut = train::<_, NextToken, _>(&model, &data, &config, 2);
+        assert_close(&cut, &plain, &format!("{stage}"));
+    }
+}
+
+#[test]
+fn a_model_that_is_recomputed_in_blocks_never_has_all_its_parameters_during_a_step() {
+    let (data, vocabulary) = texts();
+    let model = GptConfig::new(vocabulary)
+        .with_context(CONTEXT)
+        .with_width(32)
+        .with_layers(8)
+        .with_heads(2);
+    let model = drawn(model.init(&Device::flex()));
+    let config = TrainingConfig {
+        activation_checkpointing: "blocks".parse().unwrap(),
+        ddp: DdpConfig {
+            bucket_bytes: 20_000,
+            first_bucket_bytes: 20_000,
+            ..DdpConfig::default()
+        },
+        ..adam_w(10)
+    };
+    let plain = train::<_, NextToken, _>(&model, &data, &config, 2);
+    let config = with(&config, Some(ShardStage::Parameters));
+    let bytes = 4 * plain.parameters.len() as u64;
+    for accumulate in [1, 2] {
+        let config = TrainingConfig {
+            accumulate,
+            ..config.clone()
+        };
+        let cut = train::<_, NextToken, _>(&model, &data, &config, 2);
+        assert_close(&cut, &plain, &format!("{accumulate} micro-batches"));
+        for held in cut.held() {
+            assert!(
+                held.gathered > 0 && held.gathered < bytes / 2,
+                "{held:?} of {bytes}"
+            );
+            assert!(held.gradient_buckets < bytes, "{held:?} of {bytes}");
+        }
+    }
+    let without = TrainingConfig {
+        activation_checkpointing: "none".parse().unwrap(),
+        ..config
+    };
+    let cut = train::<_, NextToken, _>(&model, &data, &without, 2);
+    let held = cut.held()[0];
+    assert_eq!(
+        held.gathered, bytes,
+        "they are in the graph until the backward pass is over"
+    );
+}
+
+#[test]
+fn a_run_goes_on_at_any_stage_on_any_number_of_ranks() {
+    let (model, data) = (net(), images(220));
+    let config = TrainingConfig {
+        checkpoint_every: "5steps".parse().unwrap(),
+        ..adam_w(20)
+    };
+    let at_once = train::<_, Classification<4>, _>(&model, &data, &config, 1);
+    let none = (None, 1);
+    let stage = |stage, ranks| (Some(stage), ranks);
+    let ways = [
+        [
+            none,
+            stage(ShardStage::Optimizer, 2),
+            stage(ShardStage::Parameters, 4),
+        ],
+        [
+            stage(ShardStage::Optimizer, 4),
+            stage(ShardStage::Gradients, 3),
+            none,
+        ],
+        [
+            stage(ShardStage::Parameters, 3),
+            (None, 2),
+            stage(ShardStage::Gradients, 1),
+        ],
+    ];
+    for way in ways {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trained = None;
+        for (number, (stage, ranks)) in way.into_iter().enumerate() {
+            let config = TrainingConfig {
+                steps: Some([7, 13, 20][number]),
+                ..with(&config, stage)
+            };
+            let folder = folder.path();
+            let resume = number > 0;
+            let result =
+                try_train::<_, Classification<4>, _>(&model, &data, &config, ranks, folder, resume);
+            trained = Some(result.unwrap());
+        }
+        assert_within(1e-3, &trained.unwrap(), &at_once, &format!("{way:?}"));
+    }
+}
+
+#[test]
+fn a_checkpoint_is_the_same_file_for_file() {
+    let (model, data) = (net(), images(100));
+    let files = |shard: Option<ShardStage>, ranks: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let config = with(&adam_w(5), shard);
+        let trained =
+            try_train::<_, Classification<4>, _>(&model, &data, &config, ranks, folder.path(), false);
+        trained.unwrap();
+        let checkpoints = std::fs::read_dir(folder.path().join("checkpoints")).unwrap();
+        let checkpoint = checkpoints
+            .map(|entry| entry.unwrap().path())
+            .max()
+            .unwrap();
+        [
+            "model.safetensors",
+            "optimizer.safetensors",
+            "scheduler.bpk",
+        ]
+        .map(|name| std::fs::read(checkpoint.join(name)).unwrap())
+    };
+    // On one rank no sum is made in another order.
+    let plain = files(None, 1);
+    for stage in STAGES {
+        assert!(files(Some(stage), 1) == plain, "{stage}");
+    }
+    // Two ranks' sums have one order only.
+    let plain = files(None, 2);
+    for stage in STAGES {
+        assert!(files(Some(stage), 2) == plain, "{stage}");
+    }
+}
+
+#[test]
+fn a_step_that_overflows_f16_on_one_rank_updates_no_slices_of_any() {
+    let (model, data) = (net(), images(200));
+    let config = TrainingConfig {
+        precision: Precision::F16,
+        chaos: "overflow=1@step:4".parse().unwrap(),
+        ddp: DdpConfig {
+            max_gradient_norm: Some(0.5),
+            ..DdpConfig::default()
+        },
+        ..adam_w(12)
+    };
+    let plain = train::<_, Classification<4>, _>(&model, &data, &config, 2);
+    assert_eq!(plain.report.skipped_steps, Some(1));
+    assert_eq!(plain.norms[3], None);
+    for stage in STAGES {
+        for accumulate in [1, 2] {
+            let what = format!("{stage}, {accumulate} micro-batches");
+            let config = TrainingConfig {
+                accumulate,
+                ..with(&config, Some(stage))
+            };
+            let cut = train::<_, Classification<4>, _>(&model, &data, &config, 2);
+            assert_eq!(cut.report.skipped_steps, Some(1), "{what}");
+            // Where a weight is rounded the other way, more differs than by a sum in another order.
+            assert_within(1e-2, &cut, &plain, &what);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let (model, data) = (net(), images(60));
+    let refused = |change: fn(&mut TrainingConfig), stage, text: &str| {
+        let mut config = with(&adam_w(2), stage);
+        change(&mut config);
+        let folder = tempfile::tempdir().unwrap();
+        let trained =
+            try_train::<_, Classification<4>, _>(&model, &data, &config, 2, folder.path(), false);
+        let error = trained.err().unwrap().to_string();
+        assert!(error.contains(text), "{error}");
+    };
+    let cut = Some(ShardStage::Gradients);
+    refused(|c| c.virtual_ranks = Some(2), cut, "--virtual-ranks");
+    refused(|c| c.hash_every = Some(1), cut, "--hash-every");
+    refused(|c| c.sync = "every=2".parse().unwrap(), cut, "--sync");
+    refused(|c| c.overlap = false, cut, "--no-overlap");
+    refused(
+        |c| c.offload_optimizer = true,
+        None,
+        "add --shard optimizer",
+    );
+    refused(
+        |c| c.ddp.communication = "power-sgd:2".parse().unwrap(),
+        cut,
+        "--communication-hook power-sgd:2",
+    );
+    refused(
+        |c| c.ema = Some(toml::from_str("decay = 0.9").unwrap()),
+        Some(ShardStage::Parameters),
+        "--ema",
+    );
+}
+
+#[test]
+fn nothing_is_reported_that_was_not_held() {
+    let (model, data) = (net(), images(100));
+    let config = with(&adam_w(4), Some(ShardStage::Optimizer));
+    let held = train::<_, Classification<4>, _>(&model, &data, &config, 2).held()[1];
+    let unknown = HeldBytes {
+        parameters: held.parameters,
+        gradients: held.gradients,
+        optimizer: held.optimizer,
+        ..HeldBytes::default()
+    };
+    assert_eq!(held, unknown);
+}

@@ -1,0 +1,160 @@
+//! `--shard`: ranks that are processes, each with a part of the training's state.
+
+use std::path::Path;
+
+use everburn_tests::{Everburn, Run};
+
+fn train(folder: &Path, name: &str, steps: &str, ranks: &str, flags: &[&str]) -> (Run, String) {
+    let ended = Everburn::train(folder, "mnist")
+        .args(["--steps", steps, "--epochs", "2", "--batch-size", "16"])
+        .args(["--optimizer", "adam-w", "--schedule", "constant"])
+        .args(["--log-every", "1", "--run-dir", name, "--ranks", ranks])
+        .args(flags)
+        .run()
+        .succeeded();
+    (Run::new(folder.join(name)), ended.stdout)
+}
+
+/// Losses are the same but for rounding: another number of ranks adds gradients up in another order, and where
+/// one is next to nothing, Adam's step follows its sign.
+fn assert_within(tolerance: f64, found: &Run, expected: &Run, what: &str) {
+    let (found, expected) = (found.losses("step"), expected.losses("step"));
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for ((_, a), (_, b)) in found.iter().zip(&expected) {
+        assert!((a - b).abs() <= tolerance * b.abs(), "{what}: {a} {b}");
+    }
+}
+
+/// What a rank has held, from the report.
+fn held(run: &Run, rank: usize, of: &str) -> f64 {
+    let report = run.report();
+    let held = &report["sharding"]["ranks"][rank][of];
+    held.as_f64()
+        .unwrap_or_else(|| panic!("no {of} of rank {rank} in {report:#}"))
+}
+
+#[test]
+fn each_stage_has_the_losses_of_plain_ddp_and_a_share_of_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (plain, _) = train(folder, "plain", "20", "2", &[]);
+    assert!(plain.report()["sharding"].is_null());
+    let (alone, _) = train(folder, "alone", "20", "1", &["--shard", "parameters"]);
+    for (stage, ranks, transport) in [
+        ("optimizer", "2", "shm"),
+        ("gradients", "2", "tcp"),
+        ("parameters", "4", "shm"),
+    ] {
+        let flags = ["--shard", stage, "--transport", transport];
+        let (run, printed) = train(folder, stage, "20", ranks, &flags);
+        let tolerance = if ranks == "2" { 1e-5 } else { 1e-3 };
+        assert_within(tolerance, &run, &plain, stage);
+        let line = format!("(--shard {stage})");
+        assert!(printed.contains(&line), "{printed}");
+        let world_size: f64 = ranks.parse().unwrap();
+        let last = world_size as usize - 1;
+        let mut cut = vec!["optimizer"];
+        if stage != "optimizer" {
+            cut.push("gradients");
+        }
+        if stage == "parameters" {
+            cut.push("parameters");
+        }
+        for of in cut {
+            for rank in [0, last] {
+                let share = held(&alone, 0, of) / world_size;
+                let own = held(&run, rank, of);
+                assert!((own - share).abs() <= 0.1 * share, "{stage}: {own} {share}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_at_another_stage_on_another_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (at_once, _) = train(folder, "at-once", "24", "1", &[]);
+    let first = ["--shard", "parameters", "--checkpoint-every", "4steps"];
+    let (run, _) = train(folder, "run", "8", "2", &first);
+    let ways = [
+        ("16", "3", "optimizer"),
+        ("20", "2", "none"),
+        ("24", "2", "gradients"),
+    ];
+    for (steps, ranks, stage) in ways {
+        let arguments = ["train", "--resume", "--run-dir", "run", "--steps", steps];
+        Everburn::new(folder, arguments)
+            .args(["--ranks", ranks, "--shard", stage])
+            .run()
+            .succeeded();
+    }
+    assert_within(1e-3, &run, &at_once, "resumed three times");
+}
+
+#[test]
+fn the_state_may_be_in_the_hosts_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (plain, _) = train(folder, "plain", "6", "2", &[]);
+    let flags = ["--shard", "gradients", "--offload-optimizer"];
+    let (run, printed) = train(folder, "run", "6", "2", &flags);
+    assert_within(1e-5, &run, &plain, "offloaded");
+    assert!(printed.contains("(in the host's memory)"), "{printed}");
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |flags: &[&str], messages: &[&str]| {
+        let ended = Everburn::train(folder.path(), "mnist").args(flags).run();
+        ended.failed_with(2, messages);
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+    };
+    let cut = ["--ranks", "2", "--shard", "gradients"];
+    let with = |flags: &[&'static str]| [&cut[..], flags].concat();
+    refused(
+        &["--ranks", "2", "--shard", "zero-3"],
+        &["none, optimizer, gradients or parameters"],
+    );
+    refused(
+        &with(&["--elastic", "1:2"]),
+        &["--elastic", "--shard gradients", "--resume"],
+    );
+    refused(
+        &with(&["--mesh", "pipeline=2"]),
+        &["--shard", "do not go together"],
+    );
+    refused(
+        &with(&["--virtual-ranks", "2"]),
+        &["--shard and --virtual-ranks"],
+    );
+    refused(
+        &with(&["--communication-hook", "power-sgd:2"]),
+        &["--communication-hook power-sgd:2", "--shard optimizer"],
+    );
+    refused(
+        &with(&["--no-overlap"]),
+        &["--no-overlap", "--shard optimizer"],
+    );
+    refused(
+        &with(&["--on-divergence", "repair"]),
+        &["--on-divergence repair"],
+    );
+    refused(
+        &["--ranks", "2", "--offload-optimizer"],
+        &["--offload-optimizer", "--shard optimizer"],
+    );
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_others_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = Everburn::train(folder.path(), "mnist")
+        .args(["--ranks", "2", "--shard", "parameters", "--steps", "20"])
+        .args(["--chaos", "kill=1@step:3"])
+        .run();
+    assert!(!ended.stderr.contains("panicked"), "{ended}");
+    assert!(ended.stderr.contains("rank 1"), "{ended}");
+    assert_ne!(ended.code(), 0, "{ended}");
+}
