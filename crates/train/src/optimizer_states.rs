@@ -19,7 +19,7 @@ use crate::error::TrainError;
 pub(crate) use mean::mean;
 pub(crate) use paths::{by_path, of_paths};
 pub(crate) use shards::{CutParameter, cut, join};
-pub(crate) use slices::{Shapes, num_bytes, slices_of, whole_of};
+pub(crate) use slices::{Shapes, num_bytes, renamed, slices_of, whole_of};
 
 #[derive(Default)]
 struct States {

@@ -90,6 +90,37 @@ pub(crate) fn whole_of(parts: Vec<Vec<u8>>, shapes: &Shapes) -> Result<Vec<u8>, 
     first.into_bytes()
 }
 
+/// The state with other identities of parameters: each process draws its own, and what ranks exchange has to
+/// name a parameter alike.
+///
+/// # Errors
+/// If the state has something of a parameter that is not in `identities`.
+pub(crate) fn renamed(
+    state: Vec<u8>,
+    identities: &HashMap<u64, u64>,
+) -> Result<Vec<u8>, TrainError> {
+    let states = States::of(state)?;
+    let rename = |name: &str| {
+        let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
+        let new = id.parse().ok().and_then(|id: u64| identities.get(&id));
+        let new = new.ok_or_else(|| not_trained(name))?;
+        Ok::<_, TrainError>((*new, format!("{new}{rest}")))
+    };
+    let mut named = States::default();
+    for (name, tensor) in states.tensors {
+        let (id, name) = rename(&name)?;
+        let tensor = tensor_of(&name, Some(id), data_of(tensor)?);
+        named.tensors.insert(name, tensor);
+    }
+    for (name, value) in states.scalars {
+        named.scalars.insert(rename(&name)?.1, value);
+    }
+    for (name, path) in states.paths {
+        named.paths.insert(rename(&name)?.1, path);
+    }
+    named.into_bytes()
+}
+
 /// How many bytes the tensors of a state have.
 pub(crate) fn num_bytes(state: Vec<u8>) -> Result<u64, TrainError> {
     let states = States::of(state)?;
@@ -112,11 +143,14 @@ impl States {
 
 fn shape_of<'a>(name: &str, shapes: &'a Shapes) -> Result<&'a Vec<usize>, TrainError> {
     let id = name.split('.').next().and_then(|id| id.parse().ok());
-    id.and_then(|id: u64| shapes.get(&id)).ok_or_else(|| {
-        TrainError::BurnTrain(format!(
-            "the optimizer's state: `{name}` is of a parameter that is not trained"
-        ))
-    })
+    id.and_then(|id: u64| shapes.get(&id))
+        .ok_or_else(|| not_trained(name))
+}
+
+fn not_trained(name: &str) -> TrainError {
+    TrainError::BurnTrain(format!(
+        "the optimizer's state: `{name}` is of a parameter that is not trained"
+    ))
 }
 
 fn not_elementwise(name: &str) -> TrainError {
@@ -164,6 +198,18 @@ mod tests {
         let moment = TensorData::from([[1.0f32, 2.0, 3.0]]);
         assert_eq!(whole, state(&[("7.moment", moment)], 2));
         assert_eq!(num_bytes(whole).unwrap(), 12);
+    }
+
+    #[test]
+    fn a_state_follows_its_parameter_to_another_identity() {
+        let whole = state(&[("7.moment", TensorData::from([1.0f32, 2.0]))], 1);
+        let there = renamed(whole.clone(), &[(7, 0)].into()).unwrap();
+        let moved = States::of(there.clone()).unwrap();
+        assert_eq!(moved.tensors["0.moment"].param_id, Some(0));
+        assert!(moved.scalars.contains_key("0.momentum.time"));
+        assert_eq!(renamed(there, &[(0, 7)].into()).unwrap(), whole);
+        let error = renamed(whole, &[(8, 0)].into()).unwrap_err();
+        assert!(error.to_string().contains("not trained"), "{error}");
     }
 
     #[test]

@@ -179,7 +179,10 @@ where
         let Some(shards) = &self.shards else {
             return Ok(None);
         };
-        let own = self.setup.state.optimizer_bytes()?;
+        // Each rank's process has drawn other identities; their order is the same.
+        let numbered = shards.ddp().parameters().iter().map(|entry| entry.id.val());
+        let numbers = numbered.clone().zip(0..).collect();
+        let own = optimizer_states::renamed(self.setup.state.optimizer_bytes()?, &numbers)?;
         let group = &self.setup.group;
         if group.rank() > 0 {
             group.send(own, 0, STATES).wait()?;
@@ -189,10 +192,14 @@ where
         for rank in 1..group.world_size() {
             parts.push(group.recv::<u8>(rank, STATES).wait()?);
         }
-        Ok(Some(optimizer_states::whole_of(
-            parts,
-            &shapes(shards.ddp()),
-        )?))
+        let shapes = shards
+            .ddp()
+            .parameters()
+            .iter()
+            .map(|entry| entry.shape.clone());
+        let whole = optimizer_states::whole_of(parts, &(0..).zip(shapes).collect())?;
+        let identities = (0..).zip(numbered).collect();
+        Ok(Some(optimizer_states::renamed(whole, &identities)?))
     }
 
     /// The model with all its parameters, at the end; what each rank has held goes into the report. All ranks

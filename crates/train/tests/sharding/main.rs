@@ -275,8 +275,14 @@ fn a_checkpoint_is_the_same_file_for_file() {
     let files = |shard: Option<ShardStage>, ranks: usize| {
         let folder = tempfile::tempdir().unwrap();
         let config = with(&adam_w(5), shard);
-        let trained =
-            try_train::<_, Classification<4>, _>(&model, &data, &config, ranks, folder.path(), false);
+        let trained = try_train::<_, Classification<4>, _>(
+            &model,
+            &data,
+            &config,
+            ranks,
+            folder.path(),
+            false,
+        );
         trained.unwrap();
         let checkpoints = std::fs::read_dir(folder.path().join("checkpoints")).unwrap();
         let checkpoint = checkpoints
