@@ -76,8 +76,7 @@ pub(super) fn below_peak(analysis: &Analysis) -> Option<Finding> {
         layer: Some(name.clone()),
         share: 0.0,
         text: format!(
-            "layer {name} computes {way} at {:.0} % of what rank {number} can on its machine ({:.1} of {:.1} \
-             GFLOP/s{batch})",
+            "layer {name} computes {way} at {:.0} % of rank {number}'s peak ({:.1} of {:.1} GFLOP/s{batch})",
             100.0 * reached / peak,
             reached / 1e9,
             peak / 1e9
