@@ -29,6 +29,8 @@ fn two_ranks_are_laid_open() {
         "findings",
         "rank 1",
         "conv2",
+        "GFLOP/s of passes",
+        "of peak",
         "trace.json",
         "flame.svg",
         "1 threads of --workers",
@@ -117,6 +119,35 @@ fn one_rank_alone_has_layers_too() {
         ended.stdout.contains("conv1") && ended.stdout.contains("fc2"),
         "{ended}"
     );
+}
+
+#[test]
+fn a_layer_is_counted_for_what_it_computes() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = bottleneck(folder.path(), &[]).succeeded();
+    let numbers = numbers(&Run::new(folder.path().join("run")));
+    let rank = &numbers["analysis"]["ranks"][0];
+    let peak = rank["facts"]["peak_operations"].as_f64();
+    assert!(peak.is_some_and(|peak| peak > 0.0), "{ended}");
+    // What a batch of 20 images takes; nobody asks for the gradient of the images.
+    let expected = [
+        ("conv1", 2 * 20 * (10 * 24 * 24) * 25, 1),
+        ("conv2", 2 * 20 * (20 * 8 * 8) * (10 * 25), 2),
+        ("fc1", 2 * 20 * 320 * 50, 2),
+        ("fc2", 2 * 20 * 50 * 10, 2),
+    ];
+    let layers = rank["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), expected.len(), "{ended}");
+    for (layer, (name, forward, times)) in layers.iter().zip(expected) {
+        let found = ["forward_operations", "backward_operations"]
+            .map(|pass| layer[pass].as_f64().unwrap().round() as u64);
+        assert_eq!(layer["name"], name, "{ended}");
+        assert_eq!(found, [forward, times * forward], "{name}: {ended}");
+        let share = layer["share_of_peak"].as_f64().unwrap();
+        // A convolution of ours may be faster than the product by which the peak is measured, on a machine that is not
+        // alone even twice so.
+        assert!(share > 0.0 && share < 3.0, "{name}: {share}: {ended}");
+    }
 }
 
 #[test]

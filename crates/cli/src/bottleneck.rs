@@ -209,6 +209,7 @@ pub(crate) fn write(
         return Ok(());
     };
     CountingAllocator::count(false);
+    everburn::nn::count_operations(false);
     let folder = run.map(RunDirectory::path).or(arguments.run_dir.as_deref());
     if let Some(folder) = folder {
         recorder.finish().write(&folder.join(FOLDER))?;

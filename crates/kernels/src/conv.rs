@@ -15,6 +15,7 @@ pub use shape::Conv2dShape;
 
 use crate::error::{KernelError, check_length};
 use crate::isa::InstructionSet;
+use crate::operations::add_convolution;
 use columns::Columns;
 use plan::Plan;
 
@@ -86,6 +87,7 @@ fn conv2d_on(
     if let Some(bias) = bias {
         check_length(CONV, "bias", shape.channels[1], bias.len())?;
     }
+    add_convolution(shape, output.len());
     if pointwise::fits(shape) {
         pointwise::apply(
             shape,
@@ -131,6 +133,7 @@ fn input_grad_on(
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight", shape.weight_len()?, weight.len())?;
     check_length(CONV, "input_grad", shape.input_len()?, input_grad.len())?;
+    add_convolution(shape, gradient.len());
     if pointwise::fits(shape) {
         let weight = pointwise::weights(shape, weight).transposed();
         pointwise::apply(shape, weight, gradient, None, input_grad);
@@ -174,6 +177,7 @@ fn weight_grad_on(
     check_length(CONV, "input", shape.input_len()?, input.len())?;
     check_length(CONV, "gradient", shape.output_len()?, gradient.len())?;
     check_length(CONV, "weight_grad", shape.weight_len()?, weight_grad.len())?;
+    add_convolution(shape, gradient.len());
     if pointwise::fits(shape) {
         pointwise::weight_grad(shape, input, gradient, weight_grad);
         return Ok(());

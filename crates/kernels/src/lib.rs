@@ -15,6 +15,8 @@
 //! - [`relu`] and [`gelu`], each with its `_backward`.
 //! - [`softmax`], [`causal_softmax`] and [`log_softmax`], each with its `_backward`.
 //! - [`cross_entropy`] and its gradient, [`cross_entropy_backward`].
+//! - [`count_operations`]: how many floating point operations all that has computed; [`peak_operations`]: how many a
+//!   second this machine can.
 //! - [`mod@reference`]: the same by definition, generic over `f32` and `f64`; slow, for tests and for
 //!   `f64` tensors.
 //!
@@ -32,6 +34,7 @@ mod lanes;
 mod layer_norm;
 mod matmul;
 mod norm;
+mod operations;
 mod parallel;
 mod pool;
 pub mod reference;
@@ -53,6 +56,7 @@ pub use matmul::{Matrices, Matrix, matmul, matmul_each};
 pub use norm::{
     BatchNormShape, BatchNormStatistics, batch_norm, batch_norm_train, batch_norm_train_backward,
 };
+pub use operations::{add_operations, count_operations, operations_counted, peak_operations};
 pub use pool::{
     AdaptivePool2dShape, Divisor, PlaneIndex, Pool2dShape, Rounding, adaptive_avg_pool2d,
     adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,

@@ -1,6 +1,7 @@
 //! Products of matrices, by the kernels of the `gemm` crate.
 
 use crate::error::{KernelError, check_length, product};
+use crate::operations::add_operations;
 use crate::parallel::{each_piece, multiply_adds};
 
 const MATMUL: &str = "matmul";
@@ -133,6 +134,7 @@ pub fn matmul(
     if output.is_empty() {
         return Ok(());
     }
+    add_operations(output.len(), inner);
     let per_task = rows.div_ceil(TASKS).next_multiple_of(16).max(ROWS);
     let work = multiply_adds(output.len().saturating_mul(inner));
     each_piece(output, per_task * columns, work, |index, output| {
@@ -259,6 +261,7 @@ pub fn matmul_each(
     if output.is_empty() {
         return Ok(());
     }
+    add_operations(output.len(), inner);
     let count = left.batch[0] * left.batch[1];
     let per_task = count.div_ceil(TASKS);
     let work = multiply_adds(length.saturating_mul(inner));

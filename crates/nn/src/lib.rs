@@ -12,6 +12,7 @@
 //!   faster kernels on CPUs.
 //! - [`compute_in`] lets these layers multiply in half precision, and everything else as it is; a model that
 //!   wants its activations low, too, calls [`lowered`].
+//! - [`count_operations`] has the products and convolutions of these layers counted, on every back end.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
@@ -74,6 +75,7 @@ mod group;
 mod layers;
 mod linear;
 mod normalize;
+mod operations;
 mod placement;
 mod precision;
 mod rank_ops;
@@ -96,6 +98,7 @@ pub use layers::{
     conv2d, cross_entropy, gelu, matmul, relu, rotary,
 };
 pub use linear::{Linear, LinearConfig, linear};
+pub use operations::{count_operations, operations_counted, peak_operations};
 pub use placement::{
     DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
     split_by_time,

@@ -48,6 +48,8 @@ pub struct RankProfile {
     pub layers: Vec<Layer>,
     /// Copies between device and host within the passes, the longest first.
     pub copies: Vec<HostCopy>,
+    /// How many passes forward and backward a step made.
+    pub passes: f64,
     /// How many samples of the CPU did not fit.
     pub samples_dropped: u64,
 }
@@ -65,6 +67,8 @@ pub struct PhaseCost {
     pub allocations: f64,
     /// Of how many bytes together.
     pub bytes: f64,
+    /// How many floating point operations were counted.
+    pub operations: f64,
 }
 
 /// A step, from its beginning to that of the next.
@@ -129,8 +133,14 @@ impl RankProfile {
                 cpu: seconds(of().map(|span| span.cpu).sum()),
                 allocations: of().map(|span| span.allocations).sum::<u64>() as f64 / steps,
                 bytes: of().map(|span| span.bytes).sum::<u64>() as f64 / steps,
+                operations: of()
+                    .map(|span| span.operations[1].saturating_sub(span.operations[0]))
+                    .sum::<u64>() as f64
+                    / steps,
             }
         };
+        let forward = phases.iter().filter(|span| span.phase == Phase::Forward);
+        let passes = forward.count() as f64 / steps;
         let whole: u64 = windows.iter().map(|window| window.end - window.begin).sum();
         let kept_waiting: u64 = windows.iter().map(|window| window.kept_waiting).sum();
         let peak_memory = windows.iter().map(|window| window.peak_memory).max();
@@ -162,6 +172,7 @@ impl RankProfile {
             peak_memory: peak_memory.filter(|bytes| *bytes > 0),
             layers: layers::sums(recording, &segments, steps),
             copies: copies::found(recording, &phases, &segments, steps),
+            passes,
             samples_dropped: recording.samples.dropped,
         }
     }
@@ -169,6 +180,20 @@ impl RankProfile {
     /// What a phase took.
     pub fn phase(&self, phase: Phase) -> PhaseCost {
         self.phases[phase.index()]
+    }
+
+    /// How many floating point operations a second its passes computed; `None` where none are counted.
+    pub fn operations_a_second(&self) -> Option<f64> {
+        let passes = || self.phases.iter().filter(|cost| cost.phase.is_pass());
+        let operations = passes().map(|cost| cost.operations).sum();
+        layers::rate(operations, passes().map(|cost| cost.seconds).sum())
+    }
+
+    /// How many samples a pass had, if it is known.
+    pub fn samples_a_pass(&self) -> Option<f64> {
+        let facts = &self.facts;
+        let passes = self.passes * facts.world_size as f64;
+        (facts.batch_size > 0 && passes > 0.0).then(|| facts.batch_size as f64 / passes)
     }
 
     /// How long it was busy with itself: all that does not depend on other ranks.

@@ -3,7 +3,12 @@
 //! Each rule asks "what if": how long would a step take if this were mended? All ranks wait for the slowest, so a step
 //! is as long as the longest own work of a rank (what it does without waiting for others) and what the exchange takes
 //! when nobody is late. A finding's share is what mending would win of the step; those that win most come first.
+//!
+//! Behind them comes what is no fault and promises nothing: a layer that computes far below what the machine can, and
+//! the layer that takes most of the time.
 
+mod below_peak;
+mod order;
 mod rules;
 
 use serde::Serialize;
@@ -31,6 +36,8 @@ pub enum FindingKind {
     Optimizer,
     /// Records, comparisons and checkpoints take a large part.
     Records,
+    /// Nothing is wrong: a layer computes much slower than the machine can.
+    BelowPeak,
     /// Nothing is wrong: where most of the time is.
     LargestLayer,
 }
@@ -77,7 +84,7 @@ impl std::fmt::Display for Finding {
 }
 
 impl Analysis {
-    /// What is worth mending, the most first; last, where most of the time is.
+    /// What is worth mending, the most first; last, where the machine is not used well and where most of the time is.
     pub fn findings(&self) -> Vec<Finding> {
         let rules = [
             rules::data,
@@ -92,7 +99,8 @@ impl Analysis {
         let mut findings: Vec<Finding> = found
             .filter(|finding| finding.share >= LEAST_SHARE)
             .collect();
-        findings.sort_by(|one, other| other.share.total_cmp(&one.share));
+        order::sort(self, &mut findings);
+        findings.extend(below_peak::below_peak(self));
         findings.extend(rules::largest_layer(self));
         findings
     }

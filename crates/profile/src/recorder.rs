@@ -42,11 +42,22 @@ pub struct Recorder {
 struct State {
     recording: Recording,
     /// What has been entered since the counters were last read: the newest is still going on.
-    open: Vec<(Phase, u64)>,
+    open: Vec<Open>,
     counters: Counters,
+    /// Tells how many floating point operations the process has counted.
+    count: Option<fn() -> u64>,
     step: u32,
     is_full: bool,
     sampler: Option<Sampler>,
+}
+
+/// A phase whose end is not known yet.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    phase: Phase,
+    begin: u64,
+    /// How many operations had been counted by its beginning, if that is known.
+    operations: Option<u64>,
 }
 
 /// What is counted of the training thread and its process.
@@ -55,17 +66,7 @@ struct Counters {
     cpu: u64,
     allocations: u64,
     bytes: u64,
-}
-
-impl Counters {
-    fn read() -> Self {
-        let (allocations, bytes) = CountingAllocator::counted();
-        Self {
-            cpu: clock::thread_cpu(),
-            allocations,
-            bytes,
-        }
-    }
+    operations: u64,
 }
 
 impl Recorder {
@@ -93,6 +94,11 @@ impl Recorder {
     pub fn sampling(self, sampler: Sampler) -> Self {
         self.lock().sampler = Some(sampler);
         self
+    }
+
+    /// Asks `count` from now on how many floating point operations the process has counted, which only grows.
+    pub fn count_operations(&self, count: fn() -> u64) {
+        self.lock().count = Some(count);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,24 +136,40 @@ impl Recorder {
             state.recording.facts.training_thread = own_thread();
         }
         state.recording.steps.push(start);
-        state.counters = Counters::read();
-        state.open.push((Phase::Data, at));
+        state.counters = state.read_counters();
+        let operations = Some(state.counters.operations);
+        state.open.push(Open {
+            phase: Phase::Data,
+            begin: at,
+            operations,
+        });
     }
 
     /// From now on the step is in `phase`. Without a step, nothing happens.
     pub fn enter(&self, phase: Phase) {
         let mut state = self.lock();
-        if let Some(now) = state.close() {
-            state.open.push((phase, now));
+        if let Some(begin) = state.close() {
+            let operations = Some(state.counters.operations);
+            state.open.push(Open {
+                phase,
+                begin,
+                operations,
+            });
         }
     }
 
-    /// The step was in `phase` since `instant`, which lies behind the beginning of the phase before.
-    pub fn enter_at(&self, phase: Phase, instant: Instant) {
+    /// The step was in `phase` since `instant`, which lies behind the beginning of the phase before. That one has
+    /// computed so many `operations`; where it is not known, they are shared out by time.
+    pub fn enter_at(&self, phase: Phase, instant: Instant, operations: Option<u64>) {
         let at = clock::at(instant);
         let mut state = self.lock();
-        if let Some((_, begin)) = state.open.last().copied() {
-            state.open.push((phase, at.max(begin)));
+        if let Some(before) = state.open.last().copied() {
+            let by_then = before.operations.zip(operations);
+            state.open.push(Open {
+                phase,
+                begin: at.max(before.begin),
+                operations: by_then.map(|(first, more)| first.saturating_add(more)),
+            });
         }
     }
 
@@ -181,10 +203,12 @@ impl Recorder {
         let mut state = self.lock();
         if !state.open.is_empty() {
             let parameter = u32::try_from(parameter).unwrap_or(u32::MAX);
+            let operations = state.operations();
             state.recording.marks.push(Mark {
                 parameter,
                 pass,
                 at,
+                operations,
             });
         }
     }
@@ -244,37 +268,58 @@ impl Recorder {
 }
 
 impl State {
+    fn operations(&self) -> u64 {
+        self.count.map_or(0, |count| count())
+    }
+
+    fn read_counters(&self) -> Counters {
+        let (allocations, bytes) = CountingAllocator::counted();
+        Counters {
+            cpu: clock::thread_cpu(),
+            allocations,
+            bytes,
+            operations: self.operations(),
+        }
+    }
+
     /// Ends what is going on; when, if anything was.
     fn close(&mut self) -> Option<u64> {
-        if self.open.is_empty() {
-            return None;
-        }
-        let (now, counters) = (clock::now(), Counters::read());
-        let first = self.open[0].1;
+        let first = self.open.first()?.begin;
+        let (now, counters) = (clock::now(), self.read_counters());
         let all = now.saturating_sub(first).max(1);
         let since = |new: u64, old: u64| new.saturating_sub(old);
-        let (before, open) = (self.counters, std::mem::take(&mut self.open));
-        for (index, (phase, begin)) in open.iter().copied().enumerate() {
-            let end = open
-                .get(index + 1)
-                .map_or(now, |(_, next)| (*next).min(now));
-            // What was not read in between is shared out by time.
-            let part = |count: u64| {
-                (u128::from(count) * u128::from(end.saturating_sub(begin)) / u128::from(all)) as u64
+        let before = self.counters;
+        // What was not read in between is shared out by time.
+        let part =
+            |count: u64, time: u64| (u128::from(count) * u128::from(time) / u128::from(all)) as u64;
+        let computed = since(counters.operations, before.operations);
+        let mut counted = before.operations;
+        let mut open = self.open.drain(..).peekable();
+        while let Some(Open { phase, begin, .. }) = open.next() {
+            let next = open.peek().copied();
+            let end = next.map_or(now, |next| next.begin.min(now));
+            let time = end.saturating_sub(begin);
+            let by_end = match next {
+                None => counters.operations,
+                Some(next) => next.operations.unwrap_or_else(|| {
+                    before.operations + part(computed, end.saturating_sub(first))
+                }),
             };
+            // A count that somebody else has told does not go beyond what there is to share out.
+            let by_end = by_end.max(counted).min(counters.operations.max(counted));
             self.recording.phases.push(PhaseSpan {
                 phase,
                 step: self.step,
                 begin: begin.min(end),
                 end,
-                cpu: part(since(counters.cpu, before.cpu)),
-                allocations: part(since(counters.allocations, before.allocations)),
-                bytes: part(since(counters.bytes, before.bytes)),
+                cpu: part(since(counters.cpu, before.cpu), time),
+                allocations: part(since(counters.allocations, before.allocations), time),
+                bytes: part(since(counters.bytes, before.bytes), time),
+                operations: [counted, by_end],
             });
+            counted = by_end;
         }
         self.counters = counters;
-        self.open = open;
-        self.open.clear();
         Some(now)
     }
 }
@@ -286,6 +331,8 @@ fn own_thread() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     #[test]
@@ -294,9 +341,9 @@ mod tests {
         recorder.begin_step(7);
         recorder.enter(Phase::Forward);
         let earlier = Instant::now();
-        recorder.enter_at(Phase::Backward, earlier);
+        recorder.enter_at(Phase::Backward, earlier, None);
         // Before the phase that goes on: it takes no time.
-        recorder.enter_at(Phase::Exchange, earlier);
+        recorder.enter_at(Phase::Exchange, earlier, None);
         recorder.enter(Phase::Optimizer);
         recorder.begin_step(8);
         let recording = recorder.finish();
@@ -325,7 +372,7 @@ mod tests {
     fn outside_of_steps_nothing_is_recorded() {
         let recorder = Recorder::new(Facts::default());
         recorder.enter(Phase::Forward);
-        recorder.enter_at(Phase::Backward, Instant::now());
+        recorder.enter_at(Phase::Backward, Instant::now(), None);
         recorder.mark(3, Pass::Forward);
         recorder.end_step();
         recorder.peak_memory(9);
@@ -333,5 +380,46 @@ mod tests {
         assert!(
             recording.phases.is_empty() && recording.marks.is_empty() && recording.steps.is_empty()
         );
+    }
+
+    #[test]
+    fn operations_are_counted_at_marks_and_at_the_ends_of_phases() {
+        static COUNTED: AtomicU64 = AtomicU64::new(1000);
+        let compute = |operations| COUNTED.fetch_add(operations, Ordering::Relaxed);
+        let recorder = Recorder::new(Facts::default());
+        recorder.count_operations(|| COUNTED.load(Ordering::Relaxed));
+        recorder.begin_step(1);
+        recorder.enter(Phase::Forward);
+        recorder.mark(0, Pass::Forward);
+        compute(30);
+        recorder.mark(1, Pass::Forward);
+        compute(20);
+        let turned = Instant::now();
+        compute(60);
+        recorder.mark(1, Pass::Backward);
+        compute(40);
+        recorder.mark(0, Pass::Backward);
+        // That the forward pass was over is only told when all is.
+        recorder.enter_at(Phase::Backward, turned, Some(50));
+        recorder.enter(Phase::Optimizer);
+        compute(7);
+        // More than there were: somebody has miscounted.
+        recorder.enter_at(Phase::Waiting, Instant::now(), Some(90));
+        let recording = recorder.finish();
+        let marks: Vec<u64> = recording.marks.iter().map(|mark| mark.operations).collect();
+        assert_eq!(marks, [1000, 1030, 1110, 1150]);
+        let phases: Vec<[u64; 2]> = recording
+            .phases
+            .iter()
+            .map(|span| span.operations)
+            .collect();
+        let expected = [
+            [1000, 1000],
+            [1000, 1050],
+            [1050, 1150],
+            [1150, 1157],
+            [1157, 1157],
+        ];
+        assert_eq!(phases, expected);
     }
 }

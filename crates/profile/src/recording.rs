@@ -80,6 +80,9 @@ pub struct Facts {
     pub model: String,
     /// The operating-system number of the training thread.
     pub training_thread: u32,
+    /// How many floating point operations a second its threads could compute at most, while all ranks tried at once;
+    /// `None` where that was not measured.
+    pub peak_operations: Option<f64>,
 }
 
 /// The beginning of a step.
@@ -112,6 +115,10 @@ pub struct PhaseSpan {
     pub allocations: u64,
     /// Of how many bytes together.
     pub bytes: u64,
+    /// How many floating point operations the process had counted by its beginning and by its end; zeros where nobody
+    /// counts.
+    #[serde(default)]
+    pub operations: [u64; 2],
 }
 
 /// The moment in which a pass came to a parameter.
@@ -123,6 +130,9 @@ pub struct Mark {
     pub pass: Pass,
     /// When.
     pub at: u64,
+    /// How many floating point operations the process had counted by then.
+    #[serde(default)]
+    pub operations: u64,
 }
 
 /// A way through the model.
@@ -276,6 +286,40 @@ mod tests {
             let error = Recording::read_all(&path).unwrap_err().to_string();
             assert!(error.contains("--profile"), "{error}");
         }
+    }
+
+    #[test]
+    fn recordings_from_before_operations_were_counted_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recording = Recording {
+            marks: vec![Mark {
+                parameter: 3,
+                pass: Pass::Forward,
+                at: 17,
+                operations: 0,
+            }],
+            phases: vec![PhaseSpan {
+                phase: Phase::Forward,
+                step: 1,
+                begin: 10,
+                end: 20,
+                cpu: 5,
+                allocations: 1,
+                bytes: 8,
+                operations: [0, 0],
+            }],
+            ..Recording::default()
+        };
+        recording.format = FORMAT;
+        let mut older = serde_json::to_value(&recording).unwrap();
+        let without = |place: &mut serde_json::Value, name: &str| {
+            place.as_object_mut().unwrap().remove(name).unwrap();
+        };
+        without(&mut older["marks"][0], "operations");
+        without(&mut older["phases"][0], "operations");
+        without(&mut older["facts"], "peak_operations");
+        fs::write(folder.path().join("rank-0.json"), older.to_string()).unwrap();
+        assert_eq!(Recording::read_all(folder.path()).unwrap(), [recording]);
     }
 
     #[test]

@@ -93,10 +93,33 @@ fn phases(f: &mut Formatter<'_>, analysis: &Analysis) -> fmt::Result {
             total(rank, |cost| cost.bytes) / f64::from(1 << 20)
         )
     })?;
+    line(f, "GFLOP/s of passes", &|rank| {
+        let peak = rank.facts.peak_operations;
+        match (rank.operations_a_second(), peak) {
+            (None, _) => "-      ".to_owned(),
+            (Some(reached), None) => format!("{:.1}      ", reached / 1e9),
+            (Some(reached), Some(peak)) => {
+                let share = 100.0 * reached / peak.max(f64::MIN_POSITIVE);
+                format!("{:.1} {share:>3.0} %", reached / 1e9)
+            }
+        }
+    })?;
+    line(
+        f,
+        "  at its peak",
+        &|rank| match rank.facts.peak_operations {
+            Some(peak) => format!("{:.1} 100 %", peak / 1e9),
+            None => "-      ".to_owned(),
+        },
+    )?;
     line(f, "peak memory, MiB", &|rank| match rank.peak_memory {
         Some(bytes) => format!("{:.0}      ", bytes as f64 / f64::from(1 << 20)),
         None => "-      ".to_owned(),
     })
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
 }
 
 fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
@@ -111,11 +134,13 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     };
     writeln!(
         f,
-        "{:<30}{:>10}{:>10}{:>8}",
+        "{:<30}{:>10}{:>10}{:>8}{:>10}{:>9}",
         format!("layers of rank {number}{behind}"),
         "forward",
         "backward",
-        "share"
+        "share",
+        "GFLOP/s",
+        "of peak"
     )?;
     let mut layers: Vec<_> = rank.layers.iter().collect();
     if layers.len() > MOST_ROWS {
@@ -125,10 +150,20 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
         let share = 100.0 * layer.seconds() / rank.step_seconds.max(f64::MIN_POSITIVE);
         writeln!(
             f,
-            "{:<30}{:>10.2}{:>10.2}{share:>6.0} %",
+            "{:<30}{:>10.2}{:>10.2}{share:>6.0} %{:>10}{:>9}",
             layer.name,
             layer.forward * 1e3,
-            layer.backward * 1e3
+            layer.backward * 1e3,
+            or_dash(
+                layer
+                    .operations_a_second
+                    .map(|reached| format!("{:.1}", reached / 1e9))
+            ),
+            or_dash(
+                layer
+                    .share_of_peak
+                    .map(|share| format!("{:.0} %", 100.0 * share))
+            )
         )?;
     }
     if let Some(rest) = layers.get(MOST_ROWS..).filter(|rest| !rest.is_empty()) {

@@ -106,6 +106,7 @@ fn events(recording: &Recording, zero: i64) -> Vec<Value> {
         let args = json!({
             "step": span.step, "cpu_ms": span.cpu as f64 / 1e6,
             "allocations": span.allocations, "allocated_bytes": span.bytes,
+            "operations": span.operations[1].saturating_sub(span.operations[0]),
         });
         events.push(event(
             TRAINING,
@@ -120,7 +121,7 @@ fn events(recording: &Recording, zero: i64) -> Vec<Value> {
             Pass::Forward => "forward",
             Pass::Backward => "backward",
         };
-        let args = json!({"pass": pass});
+        let args = json!({"pass": pass, "operations": segment.operations});
         let name = format!("{} {pass}", segment.module);
         events.push(event(LAYERS, &name, segment.begin, segment.end, args));
     }
@@ -171,6 +172,7 @@ mod tests {
             cpu: 0,
             allocations: 0,
             bytes: 0,
+            operations: [0, 0],
         };
         Recording {
             facts: Facts {

@@ -111,7 +111,7 @@ pub use optimizer_config::{OptimizerConfig, OptimizerKind};
 pub use parallel_config::{InvalidStages, ParallelConfig, ParallelError, Parallelism, Stages};
 pub use precision::{InvalidPrecision, Precision};
 pub use predictions::{Classes, Predictions};
-pub use rank_times::PassTimes;
+pub use rank_times::{ForwardPass, PassTimes};
 pub use read_metrics::ReadMetrics;
 pub use regroup::Regroup;
 pub use report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};

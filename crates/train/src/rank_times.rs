@@ -16,7 +16,7 @@ use everburn_report::RankStep;
 /// ```
 /// use everburn_train::PassTimes;
 ///
-/// let one = PassTimes { forward: 0.25, backward: 0.5, waited: 0.0 };
+/// let one = PassTimes { forward: 0.25, backward: 0.5, ..PassTimes::default() };
 /// let mut both = one;
 /// both += one;
 /// assert_eq!(both.forward, 0.5);
@@ -29,6 +29,30 @@ pub struct PassTimes {
     pub backward: f64,
     /// Standing still for other stages of the model.
     pub waited: f64,
+    /// How many floating point operations the forward passes computed; 0 where nobody counts.
+    pub forward_operations: u64,
+}
+
+/// What a forward pass was.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ForwardPass {
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// How many floating point operations it computed ([`everburn_nn::count_operations`]); 0 where nobody counts.
+    pub operations: u64,
+}
+
+impl PassTimes {
+    /// Of a pass forward and backward that took so many `seconds`, of which it was `forward` first.
+    pub(crate) fn of_pass(seconds: f64, forward: Option<ForwardPass>) -> Self {
+        let forward = forward.unwrap_or_default();
+        Self {
+            forward: forward.seconds,
+            backward: (seconds - forward.seconds).max(0.0),
+            waited: 0.0,
+            forward_operations: forward.operations,
+        }
+    }
 }
 
 impl std::ops::AddAssign for PassTimes {
@@ -36,6 +60,7 @@ impl std::ops::AddAssign for PassTimes {
         self.forward += other.forward;
         self.backward += other.backward;
         self.waited += other.waited;
+        self.forward_operations += other.forward_operations;
     }
 }
 

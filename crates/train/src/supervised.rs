@@ -14,6 +14,7 @@ use everburn_nn::{Activation, DeviceSplit, InBlocks, Randomness};
 use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::loss_scaling::scaled_loss;
 use crate::objective::{Classification, Loss, NextToken, Objective};
+use crate::rank_times::ForwardPass;
 use crate::tally::StepReport;
 
 /// A batch of inputs `[B, ...]` and of class indices `[B]`.
@@ -205,9 +206,12 @@ impl<M: Module, O: Objective> TrainStep for Supervised<M, O> {
     type Output = StepReport;
 
     fn step(&self, batch: Self::Input) -> TrainOutput<StepReport> {
-        let start = Instant::now();
+        let (start, counted) = (Instant::now(), everburn_nn::operations_counted());
         let loss = self.loss(batch);
-        let report = loss.report().after_forward(start.elapsed().as_secs_f64());
+        let report = loss.report().after_forward(ForwardPass {
+            seconds: start.elapsed().as_secs_f64(),
+            operations: everburn_nn::operations_counted() - counted,
+        });
         let gradients = scaled_loss(loss.mean).backward();
         if everburn_nn::has_parameter_source() {
             // They have gone to the exchange, and to look for them would gather all parameters.

@@ -8,7 +8,7 @@ use everburn_report::RankStep;
 use serde::{Deserialize, Serialize};
 
 use crate::predictions::{Classes, Predictions};
-use crate::rank_times::{self, NUMBERS, PastStep};
+use crate::rank_times::{self, ForwardPass, NUMBERS, PastStep};
 
 /// Sums over predictions: a prediction is the class of a sample, or the next token of a text, of
 /// which a sample has many. A mean is formed last and once, over all ranks: never a mean of means.
@@ -208,8 +208,8 @@ pub enum StepReport {
         predictions: usize,
         /// How many samples there were.
         samples: usize,
-        /// How long the forward pass took, in seconds; `None` if nobody has measured it.
-        forward: Option<f64>,
+        /// What the forward pass was; `None` if nobody has measured it.
+        forward: Option<ForwardPass>,
         /// Which class each sample is of, and which it was taken for, where there are classes.
         classes: Option<Classes>,
     },
@@ -315,11 +315,11 @@ impl StepReport {
         Ok(reports.iter().map(tally).collect())
     }
 
-    /// The same, with how long the forward pass took.
+    /// The same, with what the forward pass was.
     #[must_use]
-    pub(crate) fn after_forward(mut self, seconds: f64) -> Self {
+    pub(crate) fn after_forward(mut self, pass: ForwardPass) -> Self {
         if let Self::Local { forward, .. } = &mut self {
-            *forward = Some(seconds);
+            *forward = Some(pass);
         }
         self
     }
@@ -345,8 +345,9 @@ pub trait Report: ItemLazy + 'static {
     /// The device's error if they cannot be read.
     fn predictions(&self) -> Result<Option<Predictions>, TensorReadError>;
 
-    /// How long this process' forward pass took, in seconds, where it was measured.
-    fn forward_seconds(&self) -> Option<f64>;
+    /// What this process' forward pass was, where it was measured.
+    fn forward(&self) -> Option<ForwardPass>;
+
     /// The sums of several outputs of this process, read together.
     ///
     /// # Errors
@@ -374,7 +375,7 @@ impl Report for StepReport {
         }
     }
 
-    fn forward_seconds(&self) -> Option<f64> {
+    fn forward(&self) -> Option<ForwardPass> {
         match self {
             Self::Local { forward, .. } => *forward,
             Self::OfAllRanks { .. } => None,

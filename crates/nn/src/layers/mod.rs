@@ -5,6 +5,7 @@ mod backward;
 #[cfg(feature = "flex")]
 mod buffers;
 mod conv2d;
+mod counted;
 mod differentiable;
 mod drop_in;
 mod dropout;

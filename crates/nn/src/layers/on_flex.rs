@@ -32,8 +32,8 @@ use super::half::{raised, through_f32};
 use super::operations::{
     LayerOps, class_loss, class_loss_gradient, factors, looked_back, looked_back_gradient, turned,
 };
-use super::rows;
 use super::window::Window;
+use super::{counted, rows};
 
 /// Two numbers of the device's generator, in one dimension more than `input` has.
 fn seed(input: &Tensor) -> Tensor {
@@ -53,7 +53,7 @@ impl LayerOps for Flex {
     fn convolve(input: Tensor, weight: Tensor, options: ConvOptions<2>) -> Tensor {
         through_f32!(convolve(input, weight; options));
         convolve(&input, &weight, None, &options)
-            .unwrap_or_else(|| Self::conv2d(input, weight, None, options))
+            .unwrap_or_else(|| counted::conv2d::<Self>(input, weight, None, options))
     }
 
     fn convolve_with_bias(
@@ -64,7 +64,7 @@ impl LayerOps for Flex {
     ) -> Tensor {
         through_f32!(convolve_with_bias(input, weight, bias; options));
         convolve(&input, &weight, Some(&bias), &options)
-            .unwrap_or_else(|| Self::conv2d(input, weight, Some(bias), options))
+            .unwrap_or_else(|| counted::conv2d::<Self>(input, weight, Some(bias), options))
     }
 
     fn convolve_input_gradient(
@@ -83,7 +83,9 @@ impl LayerOps for Flex {
                 Ok(float(input_grad, input.shape(), &input))
             })
         };
-        fast().unwrap_or_else(|| Self::conv2d_x_backward(input, weight, gradient, options))
+        fast().unwrap_or_else(|| {
+            counted::conv2d_input_gradient::<Self>(input, weight, gradient, options)
+        })
     }
 
     fn convolve_weight_gradient(
@@ -102,7 +104,9 @@ impl LayerOps for Flex {
                 Ok(float(weight_grad, weight.shape(), &weight))
             })
         };
-        fast().unwrap_or_else(|| Self::conv2d_weight_backward(input, weight, gradient, options))
+        fast().unwrap_or_else(|| {
+            counted::conv2d_weight_gradient::<Self>(input, weight, gradient, options)
+        })
     }
 
     fn convolve_bias_gradient(input: Tensor, bias: Tensor, gradient: Tensor) -> Tensor {
@@ -223,7 +227,7 @@ impl LayerOps for Flex {
 
     fn multiply(left: Tensor, right: Tensor) -> Tensor {
         through_f32!(multiply(left, right));
-        multiply(&left, &right, None).unwrap_or_else(|| Self::float_matmul(left, right))
+        multiply(&left, &right, None).unwrap_or_else(|| counted::matmul::<Self>(left, right))
     }
 
     fn multiply_with_bias(left: Tensor, right: Tensor, bias: Tensor) -> Tensor {
@@ -231,7 +235,7 @@ impl LayerOps for Flex {
         multiply(&left, &right, Some(&bias)).unwrap_or_else(|| {
             let columns = bias.shape()[0];
             let bias = Self::float_reshape(bias, Shape::new([1, columns]));
-            Self::float_add(Self::float_matmul(left, right), bias)
+            Self::float_add(counted::matmul::<Self>(left, right), bias)
         })
     }
 

@@ -6,8 +6,8 @@ use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, IndexingUpdateOp, Scalar, Shape, Slice, TensorData};
 
 use super::half::in_f32;
-use super::rows;
 use super::window::Window;
+use super::{counted, rows};
 
 /// What layers compute. The bodies are Burn's own operations, which is what every back end but the
 /// CPU's has; flex has kernels of ours in their place.
@@ -23,7 +23,7 @@ pub(crate) trait LayerOps: Backend {
         weight: FloatTensor<Self>,
         options: ConvOptions<2>,
     ) -> FloatTensor<Self> {
-        Self::conv2d(input, weight, None, options)
+        counted::conv2d::<Self>(input, weight, None, options)
     }
 
     /// The same, and `bias`, `[C_out]`.
@@ -33,7 +33,7 @@ pub(crate) trait LayerOps: Backend {
         bias: FloatTensor<Self>,
         options: ConvOptions<2>,
     ) -> FloatTensor<Self> {
-        Self::conv2d(input, weight, Some(bias), options)
+        counted::conv2d::<Self>(input, weight, Some(bias), options)
     }
 
     /// The gradient of [`LayerOps::convolve`] with respect to its input.
@@ -43,7 +43,7 @@ pub(crate) trait LayerOps: Backend {
         gradient: FloatTensor<Self>,
         options: ConvOptions<2>,
     ) -> FloatTensor<Self> {
-        Self::conv2d_x_backward(input, weight, gradient, options)
+        counted::conv2d_input_gradient::<Self>(input, weight, gradient, options)
     }
 
     /// The gradient of [`LayerOps::convolve`] with respect to its weight.
@@ -53,7 +53,7 @@ pub(crate) trait LayerOps: Backend {
         gradient: FloatTensor<Self>,
         options: ConvOptions<2>,
     ) -> FloatTensor<Self> {
-        Self::conv2d_weight_backward(input, weight, gradient, options)
+        counted::conv2d_weight_gradient::<Self>(input, weight, gradient, options)
     }
 
     /// The gradient of [`LayerOps::convolve`] with respect to its bias.
@@ -118,7 +118,7 @@ pub(crate) trait LayerOps: Backend {
 
     /// The product of two matrices, or of each pair in `[B, heads, rows, columns]`.
     fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::float_matmul(left, right)
+        counted::matmul::<Self>(left, right)
     }
 
     /// `left * right`, and `bias` added to each row: the same bits as one after the other.
@@ -129,7 +129,7 @@ pub(crate) trait LayerOps: Backend {
     ) -> FloatTensor<Self> {
         let columns = bias.shape()[0];
         let bias = Self::float_reshape(bias, Shape::new([1, columns]));
-        Self::float_add(Self::float_matmul(left, right), bias)
+        Self::float_add(counted::matmul::<Self>(left, right), bias)
     }
 
     /// Zeros in the place of negative numbers.

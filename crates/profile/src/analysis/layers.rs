@@ -21,13 +21,48 @@ pub struct Layer {
     pub forward: f64,
     /// How long a step's backward passes were in it, in seconds.
     pub backward: f64,
+    /// How many floating point operations of a step's forward passes were counted in it.
+    pub forward_operations: f64,
+    /// How many floating point operations of a step's backward passes were counted in it.
+    pub backward_operations: f64,
+    /// How many of them it computed a second, in both passes; `None` where none are counted, or where a device computes
+    /// them at another time.
+    pub operations_a_second: Option<f64>,
+    /// Which part that is of the most that its rank could compute, where this is known.
+    pub share_of_peak: Option<f64>,
 }
 
 impl Layer {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            forward: 0.0,
+            backward: 0.0,
+            forward_operations: 0.0,
+            backward_operations: 0.0,
+            operations_a_second: None,
+            share_of_peak: None,
+        }
+    }
+
     /// Both passes together, in seconds.
     pub fn seconds(&self) -> f64 {
         self.forward + self.backward
     }
+
+    /// How many operations a second it computed in `pass`; `None` as for [`operations_a_second`](Self::operations_a_second).
+    pub fn operations_a_second_of(&self, pass: Pass) -> Option<f64> {
+        self.operations_a_second?;
+        match pass {
+            Pass::Forward => rate(self.forward_operations, self.forward),
+            Pass::Backward => rate(self.backward_operations, self.backward),
+        }
+    }
+}
+
+/// Operations a second, where there are any.
+pub(super) fn rate(operations: f64, seconds: f64) -> Option<f64> {
+    (operations > 0.0 && seconds > 0.0).then(|| operations / seconds)
 }
 
 /// A part of a pass that belongs to one module.
@@ -37,7 +72,12 @@ pub(crate) struct Segment<'a> {
     pub(crate) pass: Pass,
     pub(crate) begin: u64,
     pub(crate) end: u64,
+    /// How many floating point operations were counted in it.
+    pub(crate) operations: u64,
 }
+
+/// A moment, and what had been counted by then.
+type Moment = (u64, u64);
 
 /// The parts of all passes among `phases`, in their order.
 pub(crate) fn segments<'a>(recording: &'a Recording, phases: &[PhaseSpan]) -> Vec<Segment<'a>> {
@@ -57,42 +97,48 @@ pub(crate) fn segments<'a>(recording: &'a Recording, phases: &[PhaseSpan]) -> Ve
         let [Some(first), Some(last)] = [marks.first(), marks.last()] else {
             continue;
         };
-        let edges: Vec<(u32, u64, u64)> = match pass {
+        let of = |mark: &Mark| -> Moment { (mark.at, mark.operations) };
+        let (begin, end) = (
+            (span.begin, span.operations[0]),
+            (span.end, span.operations[1]),
+        );
+        let edges: Vec<(u32, Moment, Moment)> = match pass {
             Pass::Forward => {
-                let ends = marks.iter().skip(1).map(|mark| mark.at).chain([span.end]);
+                let ends = marks.iter().skip(1).map(of).chain([end]);
                 let parts = marks.iter().zip(ends);
-                let parts = parts.map(|(mark, end)| (mark.parameter, mark.at, end));
+                let parts = parts.map(|(mark, end)| (mark.parameter, of(mark), end));
                 // What comes before the first parameter prepares the first module's input.
-                [(first.parameter, span.begin, first.at)]
+                [(first.parameter, begin, of(first))]
                     .into_iter()
                     .chain(parts)
                     .collect()
             }
             Pass::Backward => {
-                let begins = [span.begin]
-                    .into_iter()
-                    .chain(marks.iter().map(|mark| mark.at));
+                let begins = [begin].into_iter().chain(marks.iter().map(of));
                 let parts = begins.zip(&marks);
-                let parts = parts.map(|(begin, mark)| (mark.parameter, begin, mark.at));
-                parts.chain([(last.parameter, last.at, span.end)]).collect()
+                let parts = parts.map(|(begin, mark)| (mark.parameter, begin, of(mark)));
+                parts.chain([(last.parameter, of(last), end)]).collect()
             }
         };
-        for (parameter, begin, end) in edges {
+        for (parameter, (begin, counted), (end, by_end)) in edges {
             let Some(path) = recording.parameters.get(parameter as usize) else {
                 continue;
             };
             let module = module_of(path);
+            let operations = by_end.saturating_sub(counted);
             match segments.last_mut() {
                 Some(before)
                     if before.module == module && before.end == begin && before.pass == pass =>
                 {
                     before.end = end;
+                    before.operations += operations;
                 }
                 _ => segments.push(Segment {
                     module,
                     pass,
                     begin,
                     end,
+                    operations,
                 }),
             }
         }
@@ -111,23 +157,35 @@ pub(crate) fn sums(recording: &Recording, segments: &[Segment<'_>], steps: f64) 
     // Modules that no forward pass of the window came to are found in the backward pass, if anywhere.
     for module in used.map(|segment| segment.module).chain(order) {
         places.entry(module).or_insert_with(|| {
-            layers.push(Layer {
-                name: module.to_owned(),
-                forward: 0.0,
-                backward: 0.0,
-            });
+            layers.push(Layer::new(module));
             layers.len() - 1
         });
     }
     for segment in segments {
         let layer = &mut layers[places[segment.module]];
         let seconds = (segment.end - segment.begin) as f64 / 1e9 / steps;
+        let operations = segment.operations as f64 / steps;
         match segment.pass {
-            Pass::Forward => layer.forward += seconds,
-            Pass::Backward => layer.backward += seconds,
+            Pass::Forward => {
+                layer.forward += seconds;
+                layer.forward_operations += operations;
+            }
+            Pass::Backward => {
+                layer.backward += seconds;
+                layer.backward_operations += operations;
+            }
         }
     }
     layers.retain(|layer| layer.seconds() > 0.0);
+    let facts = &recording.facts;
+    // Where a device computes behind the host's back, the times are those at which it was asked to.
+    for layer in layers.iter_mut().filter(|_| !facts.is_asynchronous) {
+        let operations = layer.forward_operations + layer.backward_operations;
+        layer.operations_a_second = rate(operations, layer.seconds());
+        let peak = facts.peak_operations.filter(|peak| *peak > 0.0);
+        let shared = layer.operations_a_second.zip(peak);
+        layer.share_of_peak = shared.map(|(reached, peak)| reached / peak);
+    }
     layers
 }
 
@@ -149,6 +207,7 @@ mod tests {
             cpu: 0,
             allocations: 0,
             bytes: 0,
+            operations: [0, 0],
         }
     }
 
@@ -157,6 +216,7 @@ mod tests {
             parameter,
             pass,
             at,
+            operations: 0,
         }
     }
 
@@ -207,5 +267,58 @@ mod tests {
     fn passes_without_marks_belong_to_no_module() {
         let phases = [span(Phase::Forward, 0, 10)];
         assert!(segments(&Recording::default(), &phases).is_empty());
+    }
+
+    #[test]
+    fn operations_are_shared_out_as_the_time_is() {
+        use Pass::{Backward, Forward};
+        let counted = |mark: Mark, operations| Mark { operations, ..mark };
+        let mut recording = Recording {
+            parameters: ["a.weight", "b.weight"].map(String::from).to_vec(),
+            marks: vec![
+                counted(mark(0, Forward, 110), 1000),
+                counted(mark(1, Forward, 150), 1400),
+                counted(mark(1, Backward, 250), 1900),
+                counted(mark(0, Backward, 290), 2300),
+            ],
+            ..Recording::default()
+        };
+        let counted = |span: PhaseSpan, operations| PhaseSpan { operations, ..span };
+        let phases = [
+            counted(span(Phase::Forward, 100, 200), [1000, 1500]),
+            counted(span(Phase::Backward, 200, 300), [1500, 2300]),
+        ];
+        recording.facts.peak_operations = Some(40e9);
+        let parts = segments(&recording, &phases);
+        assert_eq!(
+            parts.iter().map(|part| part.operations).sum::<u64>(),
+            1300,
+            "nothing is lost"
+        );
+        let layers = sums(&recording, &parts, 1.0);
+        let found: Vec<(f64, f64)> = layers
+            .iter()
+            .map(|layer| (layer.forward_operations, layer.backward_operations))
+            .collect();
+        assert_eq!(found, [(400.0, 400.0), (100.0, 400.0)]);
+        // 400 in 50 ns forward and 400 in 50 ns backward.
+        let close = |found: Option<f64>, expected: f64| {
+            assert!((found.unwrap() / expected - 1.0).abs() < 1e-9, "{found:?}");
+        };
+        close(layers[0].operations_a_second, 8e9);
+        close(layers[0].share_of_peak, 0.2);
+        close(layers[1].operations_a_second_of(Forward), 2e9);
+        close(layers[1].operations_a_second_of(Backward), 8e9);
+        // What a device computes behind the host's back is counted, and is no rate.
+        recording.facts.is_asynchronous = true;
+        let layers = sums(&recording, &segments(&recording, &phases), 1.0);
+        assert_eq!(layers[0].forward_operations, 400.0);
+        assert_eq!(
+            (
+                layers[0].operations_a_second,
+                layers[0].operations_a_second_of(Forward)
+            ),
+            (None, None)
+        );
     }
 }

@@ -3,6 +3,7 @@
 use super::{Finding, FindingKind};
 use crate::analysis::{Analysis, RankProfile};
 use crate::phase::Phase;
+use crate::recording::Facts;
 
 /// How much longer than the others a rank must work to be called slow.
 const SLOW: f64 = 1.2;
@@ -15,7 +16,7 @@ const USUAL_OPTIMIZER: f64 = 0.2;
 const BUSY: f64 = 0.9;
 
 /// Which part of a step mending wins, if it takes `without` of each rank's own work away.
-fn won(analysis: &Analysis, without: impl Fn(&RankProfile) -> f64) -> f64 {
+pub(super) fn won(analysis: &Analysis, without: impl Fn(&RankProfile) -> f64) -> f64 {
     let ranks = || analysis.ranks.iter();
     let now = ranks().map(RankProfile::own_seconds).fold(0.0, f64::max);
     let mended = ranks().map(|rank| rank.own_seconds() - without(rank).min(rank.own_seconds()));
@@ -197,32 +198,58 @@ pub(super) fn exchange(analysis: &Analysis) -> Option<Finding> {
     })
 }
 
-/// Others have the cores.
-pub(super) fn cores(analysis: &Analysis) -> Option<Finding> {
-    let of = |rank: &RankProfile| rank.kept_waiting.unwrap_or(0.0);
-    let (worst, seconds) = largest(analysis, of)?;
-    let facts = &worst.facts;
-    let same_machine = |rank: &&RankProfile| rank.facts.machine == facts.machine;
-    let wanted: usize = analysis
+fn kept_waiting(rank: &RankProfile) -> f64 {
+    rank.kept_waiting.unwrap_or(0.0)
+}
+
+/// On how many threads the ranks of `facts`'s machine compute, if these are more than it has cores.
+fn wanted_in_vain(analysis: &Analysis, facts: &Facts) -> Option<usize> {
+    let ranks = analysis.ranks.iter();
+    let here = ranks.filter(|rank| rank.facts.machine == facts.machine);
+    let wanted = here.map(|rank| rank.facts.threads).sum();
+    (wanted > facts.cores && facts.cores > 0).then_some(wanted)
+}
+
+/// Whether the rank that most lacks a core lacks it because of the training itself.
+pub(super) fn ranks_want_more_than_there_is(analysis: &Analysis) -> bool {
+    let worst = largest(analysis, kept_waiting);
+    worst.is_some_and(|(worst, _)| wanted_in_vain(analysis, &worst.facts).is_some())
+}
+
+/// Whether `finding` is of a slow rank that stood without a core for half of what it is late, or longer.
+pub(super) fn is_slow_for_want_of_cores(analysis: &Analysis, finding: &Finding) -> bool {
+    let (slow, others): (Vec<&RankProfile>, Vec<&RankProfile>) = analysis
         .ranks
         .iter()
-        .filter(same_machine)
-        .map(|rank| rank.facts.threads)
-        .sum();
-    let cores = facts.cores;
-    let advice = match wanted > cores && cores > 0 {
-        true => format!(
+        .partition(|rank| Some(rank.facts.rank) == finding.rank);
+    let [slow] = slow.as_slice() else {
+        return false;
+    };
+    let more = |number: fn(&RankProfile) -> f64| {
+        let usual = median(others.iter().map(|rank| number(rank)).collect());
+        number(slow) - usual.unwrap_or(0.0)
+    };
+    more(kept_waiting) >= 0.5 * more(work)
+}
+
+/// Others have the cores.
+pub(super) fn cores(analysis: &Analysis) -> Option<Finding> {
+    let (worst, seconds) = largest(analysis, kept_waiting)?;
+    let facts = &worst.facts;
+    let advice = match wanted_in_vain(analysis, facts) {
+        Some(wanted) => format!(
             "take fewer --ranks or --threads-per-rank: the ranks of this machine compute on {wanted} threads and may \
-             use {cores} cores"
+             use {} cores",
+            facts.cores
         ),
-        false => "end what else computes on this machine".to_owned(),
+        None => "end what else computes on this machine".to_owned(),
     };
     let rank = facts.rank;
     Some(Finding {
         kind: FindingKind::Cores,
         rank: Some(rank),
         layer: None,
-        share: won(analysis, of),
+        share: won(analysis, kept_waiting),
         text: format!(
             "rank {rank} is ready to compute and has no core for {} of its step",
             percent(seconds, worst.step_seconds)

@@ -99,7 +99,8 @@ mod tests {
             PassTimes {
                 forward,
                 backward,
-                waited
+                waited,
+                ..PassTimes::default()
             }
         );
         assert_eq!(pass_times(&[]), PassTimes::default());

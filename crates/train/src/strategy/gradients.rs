@@ -125,12 +125,7 @@ where
     let start = Instant::now();
     let output = TrainStep::step(model, batch);
     let passed = start.elapsed().as_secs_f64();
-    let forward = output.item.forward_seconds().unwrap_or(0.0);
-    *times += PassTimes {
-        forward,
-        backward: (passed - forward).max(0.0),
-        waited: 0.0,
-    };
+    *times += PassTimes::of_pass(passed, output.item.forward());
     output
 }
 
@@ -150,12 +145,7 @@ where
     let part = output.item.local();
     // What the device has yet to compute is waited for where the sums are read.
     let passed = start.elapsed().as_secs_f64();
-    let forward = output.item.forward_seconds().unwrap_or(0.0);
-    *times += PassTimes {
-        forward,
-        backward: (passed - forward).max(0.0),
-        waited: 0.0,
-    };
+    *times += PassTimes::of_pass(passed, output.item.forward());
     *sums += part.map_err(|error| TrainError::Device(error.to_string()))?;
     Ok(output)
 }

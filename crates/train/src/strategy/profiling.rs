@@ -51,9 +51,11 @@ where
             return run(times);
         };
         self.profile(Phase::Forward);
-        let (began, before) = (Instant::now(), times.forward);
+        let (began, before) = (Instant::now(), *times);
         let done = run(times);
-        recorder.enter_at(Phase::Backward, began + seconds(times.forward - before));
+        let turned = began + seconds(times.forward - before.forward);
+        let operations = times.forward_operations - before.forward_operations;
+        recorder.enter_at(Phase::Backward, turned, Some(operations));
         done
     }
 
@@ -65,9 +67,9 @@ where
         };
         let backward = began + seconds(times.forward);
         let waiting = backward + seconds(times.backward);
-        recorder.enter_at(Phase::Backward, backward);
-        recorder.enter_at(Phase::Waiting, waiting);
-        recorder.enter_at(Phase::Exchange, waiting + seconds(times.waited));
+        recorder.enter_at(Phase::Backward, backward, None);
+        recorder.enter_at(Phase::Waiting, waiting, None);
+        recorder.enter_at(Phase::Exchange, waiting + seconds(times.waited), None);
     }
 
     /// What a device has yet to compute belongs to the phase that asked for it.
