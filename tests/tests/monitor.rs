@@ -42,7 +42,10 @@ fn monitor(folder: &Path, size: (u16, u16)) -> Option<Terminal> {
 fn ranks(terminal: &Terminal, count: usize) -> String {
     terminal.press("r");
     terminal.wait_for("all ranks", |screen| {
-        screen.contains(&format!("{count} of {count} ranks")) && screen.contains("steps ")
+        // The events are at the bottom: what is above them has been drawn by then.
+        let parts = ["steps ", "events", "left"];
+        screen.contains(&format!("{count} of {count} ranks"))
+            && parts.iter().all(|part| screen.contains(part))
     })
 }
 
