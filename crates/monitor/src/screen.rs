@@ -256,7 +256,8 @@ impl Shown {
         loop {
             use std::sync::mpsc::TryRecvError;
             let ends = matches!(self.stop.try_recv(), Err(TryRecvError::Disconnected));
-            due |= self.wait(FRAME.saturating_sub(drawn.elapsed()).min(FRAME), ends);
+            let until = if due { FRAME } else { SLOW_FRAME };
+            due |= self.wait(until.saturating_sub(drawn.elapsed()).min(FRAME), ends);
             if ends {
                 // What is still in the pipe comes after the dashboard's end.
                 if let Some(painted) = &mut self.painted {

@@ -39,22 +39,29 @@ impl Painted {
         self.pipe.as_fd()
     }
 
-    /// Takes what is there; `false` if there is nothing any more.
+    /// Takes what is there; tells whether the picture may be another one by that.
     pub(super) fn read(&mut self) -> bool {
         let mut bytes = [0; 16 << 10];
-        let count = self.pipe.read(&mut bytes).unwrap_or(0);
+        let count = self.take(&mut bytes);
+        shows(&bytes[..count])
+    }
+
+    /// Takes what is there, through `bytes`; 0 if there is nothing any more.
+    fn take(&mut self, bytes: &mut [u8]) -> usize {
+        let count = self.pipe.read(bytes).unwrap_or(0);
         self.screen.process(&bytes[..count]);
         self.tail.extend(&bytes[..count]);
         if self.tail.len() > 2 * KEPT {
             self.tail.drain(..self.tail.len() - KEPT);
         }
-        count > 0
+        count
     }
 
     /// Reads to the end, which has come when nobody can write any more; returns what was said after the dashboard had
     /// left its screen.
     pub(super) fn drain(&mut self) -> Vec<u8> {
-        while self.read() {}
+        let mut bytes = [0; 16 << 10];
+        while self.take(&mut bytes) > 0 {}
         let ends = self
             .tail
             .windows(LEAVES.len())
@@ -97,6 +104,30 @@ impl Painted {
     }
 }
 
+/// Whether `bytes` put something on a screen. A dashboard paints ten times a second: mostly nothing but colours being
+/// reset and the cursor being hidden, for which the screen need not be drawn.
+fn shows(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    loop {
+        match rest {
+            [] => return false,
+            [b'\x1b', b'[', sequence @ ..] => {
+                let end = sequence.iter().position(|byte| (0x40..0x7f).contains(byte));
+                match end.map(|end| (sequence[end], &sequence[end + 1..])) {
+                    // What is erased, scrolled or inserted is seen, too.
+                    Some((b'J' | b'K' | b'L' | b'M' | b'P' | b'S' | b'T' | b'X' | b'@', _)) => {
+                        return true;
+                    }
+                    Some((_, behind)) => rest = behind,
+                    // Cut off: nobody knows.
+                    None => return true,
+                }
+            }
+            _ => return true,
+        }
+    }
+}
+
 fn style(cell: &vt100::Cell) -> Style {
     let colour = |colour| match colour {
         vt100::Color::Default => Color::Reset,
@@ -123,6 +154,16 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    fn only_what_puts_something_on_the_screen_shows() {
+        for nothing in ["", "\x1b[39m\x1b[49m\x1b[59m\x1b[0m\x1b[?25l", "\x1b[3;4H"] {
+            assert!(!shows(nothing.as_bytes()), "{nothing:?}");
+        }
+        for something in ["a", "\x1b[3;4Hloss", "\x1b[2J", "\x1b[0m\n", "\x1b[3"] {
+            assert!(shows(something.as_bytes()), "{something:?}");
+        }
+    }
 
     #[test]
     fn a_picture_is_shown_at_any_size_and_last_words_are_kept() {
