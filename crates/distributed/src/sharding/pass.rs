@@ -80,7 +80,7 @@ struct Place {
 enum State {
     /// Made when it is first asked for: how deep a tap is depends on when.
     Ahead(Box<dyn FnOnce() -> DispatchTensor + Send>),
-    Made(DispatchTensor),
+    Made(Box<DispatchTensor>),
     Being,
 }
 
@@ -131,10 +131,10 @@ impl ParameterSource for Pass {
         let place = places.get_mut(&id).expect("it was asked whether it has it");
         let tensor = match std::mem::replace(&mut place.tensor, State::Being) {
             State::Ahead(make) => make(),
-            State::Made(tensor) => tensor,
+            State::Made(tensor) => *tensor,
             State::Being => unreachable!("making a place asks for no other"),
         };
-        place.tensor = State::Made(tensor.clone());
+        place.tensor = State::Made(Box::new(tensor.clone()));
         tensor
     }
 
