@@ -51,6 +51,10 @@ fn everything<const D: usize>(
     all
 }
 
+/// Below this, the largest number of an array is what is left of larger ones, in sums of numbers around 1 that cancel
+/// each other, and a tolerance by its size would ask for more digits than these have.
+const SMALLEST_SCALE: f64 = 0.1;
+
 /// Equal within 1e-5 of the largest number of an array.
 #[track_caller]
 fn assert_close(ours: &Everything, theirs: &Everything) {
@@ -58,7 +62,9 @@ fn assert_close(ours: &Everything, theirs: &Everything) {
     for (index, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
         assert_eq!(ours.len(), theirs.len(), "array {index}");
         let finite = theirs.iter().filter(|value| value.is_finite());
-        let scale = finite.fold(1e-3, |largest: f64, value| largest.max(value.abs()));
+        let scale = finite.fold(SMALLEST_SCALE, |largest: f64, value| {
+            largest.max(value.abs())
+        });
         for (ours, theirs) in ours.iter().zip(theirs) {
             assert!(
                 // A window of nothing but padding has no maximum.
