@@ -53,7 +53,7 @@ fn everything<const D: usize>(
 
 /// Below this, the largest number of an array is what is left of larger ones, in sums of numbers around 1 that cancel
 /// each other, and a tolerance by its size would ask for more digits than these have.
-const SMALLEST_SCALE: f64 = 0.1;
+const SMALLEST_SCALE: f64 = 1.0;
 
 /// Equal within 1e-5 of the largest number of an array.
 #[track_caller]
