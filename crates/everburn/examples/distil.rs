@@ -14,23 +14,26 @@ use std::error::Error;
 use std::sync::Arc;
 
 use everburn::burn::data::dataloader::batcher::Batcher;
+use everburn::burn::data::dataset::Dataset;
 use everburn::burn::module::Module;
 use everburn::burn::prelude::*;
-use everburn::burn::tensor::Int;
+use everburn::burn::tensor::{Int, TensorData};
 use everburn::burn::tensor::activation::{log_softmax, softmax};
 use everburn::prelude::*;
 use everburn::train::{Classification, Loss, Objective, OptimizerConfig, Schedule};
-use everburn_datasets::{DataRequest, ImageBatcher, ImageItem, LoadedData, load};
+use everburn_datasets::{DataRequest, ImageBatcher, ImageDataset, ImageItem, LoadedData, load};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 
 /// How far the teacher's scores are levelled: at 1 it is nearly sure of everything, and says little.
 const TEMPERATURE: f64 = 4.0;
+fn temp() -> f64 { std::env::var("TT").map_or(TEMPERATURE, |t| t.parse().unwrap()) }
+fn hid() -> usize { std::env::var("HH").map_or(16, |t| t.parse().unwrap()) }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let data = load(&DataRequest::default())?;
     println!("{}", data.description);
-    let found = distil(&data, 2)?;
+    let found = distil(&data, 2, std::env::var("EE").map_or(10, |t| t.parse().unwrap()))?;
     println!("teacher, mnist-bn:            {}", found.teacher);
     println!("student, by labels:           {}", found.by_labels);
     println!("student, by both:             {}", found.by_both);
@@ -84,10 +87,10 @@ impl<const OF_TEACHER: usize> Objective for Distillation<OF_TEACHER> {
 
     fn loss(logits: Tensor<2>, (classes, scores): (Tensor<1, Int>, Tensor<2>)) -> Loss {
         let by_labels = Classification::<4>::loss(logits.clone(), classes);
-        let wanted = softmax(scores / TEMPERATURE, 1);
-        let found = log_softmax(logits / TEMPERATURE, 1);
+        let wanted = softmax(scores / temp(), 1);
+        let found = log_softmax(logits / temp(), 1);
         // Levelled scores have gradients smaller by the square of the temperature.
-        let by_teacher = -(wanted * found).sum_dim(1).mean() * TEMPERATURE.powi(2);
+        let by_teacher = -(wanted * found).sum_dim(1).mean() * temp().powi(2);
         let share = OF_TEACHER as f64 / 100.0;
         Loss {
             mean: by_teacher * share + by_labels.mean * (1.0 - share),
@@ -96,56 +99,100 @@ impl<const OF_TEACHER: usize> Objective for Distillation<OF_TEACHER> {
     }
 }
 
-/// Asks the teacher about each batch.
-struct Lessons {
-    teacher: MnistBn,
+/// An image, and the teacher's scores of its classes.
+#[derive(Debug, Clone)]
+struct Shown {
+    image: ImageItem,
+    scores: Vec<f32>,
 }
 
-impl Batcher<ImageItem, Lesson> for Lessons {
-    fn batch(&self, items: Vec<ImageItem>, device: &Device) -> Lesson {
-        let shown = ImageBatcher::bytes()
-            .batch(items.clone(), &Device::flex())
-            .0;
-        let scores = self.teacher.forward(shown).into_data();
-        let (images, classes) = ImageBatcher::unit().batch(items, device);
-        (images, (classes, Tensor::from_data(scores, device)))
+/// Images about which the teacher was asked, once: it need not be there when students learn.
+struct Taught {
+    images: ImageDataset,
+    scores: Vec<f32>,
+}
+
+impl Taught {
+    fn by(teacher: &MnistBn, images: &ImageDataset) -> Result<Self, Box<dyn Error>> {
+        let mut scores = Vec::with_capacity(images.len() * images.classes());
+        let mut items = images.iter();
+        loop {
+            let batch: Vec<ImageItem> = items.by_ref().take(256).collect();
+            if batch.is_empty() {
+                break;
+            }
+            let (shown, _) = ImageBatcher::bytes().batch(batch, &Device::flex());
+            scores.extend(teacher.forward(shown).into_data().to_vec::<f32>()?);
+        }
+        Ok(Self {
+            images: images.clone(),
+            scores,
+        })
     }
 }
 
-fn distil(data: &LoadedData, epochs: usize) -> Result<Distilled, Box<dyn Error>> {
+impl Dataset<Shown> for Taught {
+    fn get(&self, index: usize) -> Option<Shown> {
+        let classes = self.images.classes();
+        let image = self.images.get(index)?;
+        let scores = self.scores[index * classes..][..classes].to_vec();
+        Some(Shown { image, scores })
+    }
+
+    fn len(&self) -> usize {
+        Dataset::len(&self.images)
+    }
+}
+
+struct Lessons;
+
+impl Batcher<Shown, Lesson> for Lessons {
+    fn batch(&self, items: Vec<Shown>, device: &Device) -> Lesson {
+        let classes = items.first().map_or(0, |item| item.scores.len());
+        let scores: Vec<f32> = items.iter().flat_map(|item| item.scores.clone()).collect();
+        let scores = TensorData::new(scores, [items.len(), classes]);
+        let images = items.into_iter().map(|item| item.image).collect();
+        let (images, labels) = ImageBatcher::unit().batch(images, device);
+        (images, (labels, Tensor::from_data(scores, device)))
+    }
+}
+
+/// A teacher of `epochs` epochs, and three students of `students` epochs.
+fn distil(
+    data: &LoadedData,
+    epochs: usize,
+    students: usize,
+) -> Result<Distilled, Box<dyn Error>> {
     let teacher = MnistBnConfig::new().with_momentum(0.1);
     let trainer = trainer(epochs);
     trainer.seed();
     let model = Classifier::new(teacher.init(&trainer.device), MnistBn::forward);
-    let lessons = training_data(data, ImageBatcher::bytes());
+    let (train, test) = (Arc::new(data.train.clone()), Arc::new(data.test.clone()));
+    let lessons = training_data(data, train, test, ImageBatcher::bytes());
     let (model, report) = trainer.fit(model, &lessons)?;
     let teacher = model.valid().model().clone();
+    let train = Arc::new(Taught::by(&teacher, &data.train)?);
+    let test = Arc::new(Taught::by(&teacher, &data.test)?);
+    let lessons = training_data(data, train, test, Lessons);
     Ok(Distilled {
         teacher: measured(&teacher, &report)?,
-        by_labels: student::<0>(data, &teacher, epochs)?,
-        by_both: student::<70>(data, &teacher, epochs)?,
-        by_teacher: student::<100>(data, &teacher, epochs)?,
+        by_labels: student::<0>(&lessons, students)?,
+        by_both: student::<70>(&lessons, students)?,
+        by_teacher: student::<100>(&lessons, students)?,
     })
 }
 
 /// A student from the same first weights each time.
 fn student<const OF_TEACHER: usize>(
-    data: &LoadedData,
-    teacher: &MnistBn,
+    lessons: &TrainingData<Shown, Lesson>,
     epochs: usize,
 ) -> Result<Measured, Box<dyn Error>> {
     let trainer = trainer(epochs);
     trainer.seed();
-    let student = MlpConfig::new().with_hidden(vec![16]);
+    let student = MlpConfig::new().with_hidden(vec![hid()]);
     let student = student.init(&trainer.device);
     let model = Supervised::<_, Distillation<OF_TEACHER>>::new(student, Mlp::forward);
-    let lessons = training_data(
-        data,
-        Lessons {
-            teacher: teacher.clone(),
-        },
-    );
-    let (model, report) = trainer.fit(model, &lessons)?;
+    let (model, report) = trainer.fit(model, lessons)?;
     measured(&model, &report)
 }
 
@@ -163,13 +210,15 @@ fn trainer(epochs: usize) -> Trainer {
     Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))
 }
 
-fn training_data<B: 'static>(
+fn training_data<I: 'static, B: 'static>(
     data: &LoadedData,
-    batcher: impl Batcher<ImageItem, B> + 'static,
-) -> TrainingData<ImageItem, B> {
+    train: Arc<dyn Dataset<I>>,
+    test: Arc<dyn Dataset<I>>,
+    batcher: impl Batcher<I, B> + 'static,
+) -> TrainingData<I, B> {
     TrainingData {
-        train: Arc::new(data.train.clone()),
-        test: Arc::new(data.test.clone()),
+        train,
+        test,
         batcher: Arc::new(batcher),
         name: data.description.name.clone(),
         fingerprint: String::new(),
@@ -197,7 +246,7 @@ mod tests {
             limits: Some((6_000, 2_000)),
             ..DataRequest::default()
         });
-        let found = distil(&data.unwrap(), 4).unwrap();
+        let found = distil(&data.unwrap(), 4, 4).unwrap();
         assert!(
             4 * found.by_teacher.parameters <= 5 * found.teacher.parameters / 4,
             "{found:?}"

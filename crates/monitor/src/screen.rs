@@ -33,8 +33,15 @@ use crate::source::{Source, Target};
 use crate::state::RunState;
 use crate::view::{RanksView, draw_ranks};
 
-/// How often the screen is drawn at most, and the run looked at.
+/// How often the screen is drawn at most, while somebody presses keys.
 const FRAME: Duration = Duration::from_millis(100);
+
+/// How often what the dashboard paints is taken and drawn while nobody presses any: it paints ten times a second, which
+/// is more than a reader sees, and what it costs is taken from the training.
+const CALM_FRAME: Duration = Duration::from_millis(250);
+
+/// How long somebody is at the keys after a key.
+const AT_THE_KEYS: Duration = Duration::from_secs(2);
 
 /// How often time goes by on the screen where nothing else happens.
 const SLOW_FRAME: Duration = Duration::from_millis(500);
@@ -140,6 +147,7 @@ impl Screen {
             inner,
             painted: painted.map(Painted::of),
             keys: Keys::default(),
+            pressed: None,
             view: RanksView {
                 dashboard: with_dashboard,
                 training: matches!(purpose, Purpose::Train { .. }),
@@ -232,6 +240,8 @@ struct Shown {
     inner: Option<PseudoTerminal>,
     painted: Option<Painted>,
     keys: Keys,
+    /// When the last key was pressed.
+    pressed: Option<Instant>,
     view: RanksView,
     /// The ranks are on the screen.
     ranks: bool,
@@ -256,8 +266,7 @@ impl Shown {
         loop {
             use std::sync::mpsc::TryRecvError;
             let ends = matches!(self.stop.try_recv(), Err(TryRecvError::Disconnected));
-            let until = if due { FRAME } else { SLOW_FRAME };
-            due |= self.wait(until.saturating_sub(drawn.elapsed()).min(FRAME), ends);
+            due |= self.wait(drawn, ends);
             if ends {
                 // What is still in the pipe comes after the dashboard's end.
                 if let Some(painted) = &mut self.painted {
@@ -265,10 +274,11 @@ impl Shown {
                 }
                 return;
             }
-            self.follow_if_wanted();
-            if drawn.elapsed() < FRAME || !due && drawn.elapsed() < SLOW_FRAME {
+            let wanted = if due { self.frame() } else { SLOW_FRAME };
+            if drawn.elapsed() < wanted {
                 continue;
             }
+            self.follow_if_wanted();
             if self.draw(&mut terminal).is_err() {
                 // The terminal is gone; who looks on has left.
                 let _ = self.leave.send(());
@@ -278,11 +288,25 @@ impl Shown {
         }
     }
 
-    /// Waits for keys and for what the dashboard paints; tells whether there was any.
-    fn wait(&mut self, patience: Duration, ends: bool) -> bool {
-        let patience = if ends { Duration::ZERO } else { patience };
+    /// How long a picture stands at least.
+    fn frame(&self) -> Duration {
+        match self.pressed {
+            Some(pressed) if pressed.elapsed() < AT_THE_KEYS => FRAME,
+            _ => CALM_FRAME,
+        }
+    }
+
+    /// Waits for keys and, once the picture that was `drawn` has stood for its time, for what the dashboard paints; tells
+    /// whether there was any to be seen.
+    fn wait(&mut self, drawn: Instant, ends: bool) -> bool {
+        let stands = self.frame().saturating_sub(drawn.elapsed());
+        let patience = match (ends, stands.is_zero()) {
+            (true, _) => Duration::ZERO,
+            (false, true) => SLOW_FRAME.saturating_sub(drawn.elapsed()).min(CALM_FRAME),
+            (false, false) => stands,
+        };
         let mut waited = vec![PollFd::new(self.own.input(), PollFlags::IN)];
-        if let Some(painted) = &self.painted {
+        if let (Some(painted), true) = (&self.painted, stands.is_zero() || ends) {
             waited.push(PollFd::from_borrowed_fd(painted.pipe(), PollFlags::IN));
         }
         let patience = Timespec::try_from(patience).ok();
@@ -295,7 +319,7 @@ impl Shown {
             news |= self.read_keys();
         }
         if let (Some(true), Some(painted)) = (ready.get(1), &mut self.painted) {
-            news |= painted.read();
+            news |= painted.read() && !self.ranks;
         }
         news
     }
@@ -311,6 +335,7 @@ impl Shown {
             }
             Ok(count) => count,
         };
+        self.pressed = Some(Instant::now());
         for key in self.keys.read(&bytes[..count]) {
             self.press(&key);
         }

@@ -1,11 +1,13 @@
 //! Where the time of the recorded steps went.
 
 mod copies;
+mod device;
 mod layers;
 
 use serde::Serialize;
 
 pub use self::copies::HostCopy;
+pub use self::device::{DeviceProfile, KernelCost};
 pub use self::layers::Layer;
 use crate::error::ProfileError;
 use crate::phase::Phase;
@@ -21,6 +23,8 @@ pub struct Analysis {
     pub steps: usize,
     /// How many steps before them were not.
     pub left_out: usize,
+    /// In how many more each kernel of the device was timed: they count for kernels only.
+    pub kernels_timed: usize,
     /// How long a step took, the mean over steps and ranks, in seconds.
     pub step_seconds: f64,
     /// The ranks, in their order.
@@ -52,6 +56,8 @@ pub struct RankProfile {
     pub passes: f64,
     /// How many samples of the CPU did not fit.
     pub samples_dropped: u64,
+    /// What its device computed, where kernels were timed.
+    pub device: Option<DeviceProfile>,
 }
 
 /// What a phase took a step.
@@ -78,6 +84,7 @@ pub(crate) struct Window {
     pub(crate) end: u64,
     kept_waiting: u64,
     peak_memory: u64,
+    kernels_timed: bool,
 }
 
 impl Analysis {
@@ -86,28 +93,31 @@ impl Analysis {
     /// # Errors
     /// [`ProfileError::NoSteps`] if one of them has recorded no whole step.
     pub fn of(recordings: &[Recording]) -> Result<Self, ProfileError> {
-        let all: Vec<Vec<Window>> = recordings
+        let all: Vec<(Vec<Window>, Vec<Window>)> = recordings
             .iter()
             .map(|recording| {
-                windows_of(recording)
-                    .into_iter()
+                let windows = windows_of(recording).into_iter();
+                windows
                     .map(|(_, window)| window)
-                    .collect()
+                    .partition(|window| !window.kernels_timed)
             })
             .collect();
-        let steps = all.iter().map(Vec::len).min().unwrap_or(0);
+        let steps = all.iter().map(|(plain, _)| plain.len()).min().unwrap_or(0);
         if steps == 0 {
             return Err(ProfileError::NoSteps);
         }
         let left_out = MOST_UNLIKE.min(steps / 4);
         let ranks = recordings.iter().zip(&all);
         let ranks: Vec<RankProfile> = ranks
-            .map(|(recording, windows)| RankProfile::of(recording, &windows[left_out..steps]))
+            .map(|(recording, (plain, timed))| {
+                RankProfile::of(recording, &plain[left_out..steps], timed)
+            })
             .collect();
         let sum: f64 = ranks.iter().map(|rank| rank.step_seconds).sum();
         Ok(Self {
             steps: steps - left_out,
             left_out,
+            kernels_timed: all.iter().map(|(_, timed)| timed.len()).max().unwrap_or(0),
             step_seconds: sum / ranks.len() as f64,
             ranks,
         })
@@ -115,16 +125,11 @@ impl Analysis {
 }
 
 impl RankProfile {
-    fn of(recording: &Recording, windows: &[Window]) -> Self {
+    /// The profile of the steps `windows`, and that of the device in the steps `timed`.
+    fn of(recording: &Recording, windows: &[Window], timed: &[Window]) -> Self {
         let steps = windows.len() as f64;
         let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9 / steps;
-        let (first, last) = (windows[0].begin, windows[windows.len() - 1].end);
-        let phases: Vec<PhaseSpan> = recording
-            .phases
-            .iter()
-            .filter(|span| windows.iter().any(|window| window.holds(span.begin)))
-            .copied()
-            .collect();
+        let phases = phases_of(recording, windows);
         let cost = |phase| {
             let of = || phases.iter().filter(move |span| span.phase == phase);
             PhaseCost {
@@ -144,10 +149,9 @@ impl RankProfile {
         let whole: u64 = windows.iter().map(|window| window.end - window.begin).sum();
         let kept_waiting: u64 = windows.iter().map(|window| window.kept_waiting).sum();
         let peak_memory = windows.iter().map(|window| window.peak_memory).max();
-        let within = |begin: u64, end: u64| begin >= first && end <= last;
         let background = recording.background.iter();
         let background: Vec<_> = background
-            .filter(|span| within(span.begin, span.end))
+            .filter(|span| is_held(windows, span.begin))
             .collect();
         let loading = background
             .iter()
@@ -174,6 +178,11 @@ impl RankProfile {
             copies: copies::found(recording, &phases, &segments, steps),
             passes,
             samples_dropped: recording.samples.dropped,
+            device: {
+                let phases = phases_of(recording, timed);
+                let segments = layers::segments(recording, &phases);
+                DeviceProfile::of(recording, timed, &phases, &segments)
+            },
         }
     }
 
@@ -209,6 +218,21 @@ impl Window {
     }
 }
 
+/// Whether one of `windows`, which are in the order of time, holds a moment.
+fn is_held(windows: &[Window], at: u64) -> bool {
+    let behind = windows.partition_point(|window| window.begin <= at);
+    behind > 0 && windows[behind - 1].holds(at)
+}
+
+/// What the training thread did in `windows`.
+fn phases_of(recording: &Recording, windows: &[Window]) -> Vec<PhaseSpan> {
+    let phases = recording.phases.iter();
+    phases
+        .filter(|span| is_held(windows, span.begin))
+        .copied()
+        .collect()
+}
+
 /// The whole steps of a recording, each with its number.
 pub(crate) fn windows_of(recording: &Recording) -> Vec<(u32, Window)> {
     let pairs = recording.steps.windows(2);
@@ -219,6 +243,7 @@ pub(crate) fn windows_of(recording: &Recording) -> Vec<(u32, Window)> {
             end: pair[1].at,
             kept_waiting: pair[1].kept_waiting.saturating_sub(pair[0].kept_waiting),
             peak_memory: pair[0].peak_memory,
+            kernels_timed: pair[0].kernels_timed,
         };
         (pair[0].step, window)
     });
@@ -232,13 +257,6 @@ pub(crate) fn segments_of(recording: &Recording) -> Vec<layers::Segment<'_>> {
 
 /// How much of the union of `busy`, sorted, lies outside of `exposed`, sorted and disjoint.
 fn hidden(busy: &[(u64, u64)], exposed: &[(u64, u64)]) -> u64 {
-    let mut union: Vec<(u64, u64)> = Vec::new();
-    for &(begin, end) in busy {
-        match union.last_mut() {
-            Some(last) if begin <= last.1 => last.1 = last.1.max(end),
-            _ => union.push((begin, end)),
-        }
-    }
     let overlap = |span: &(u64, u64)| -> u64 {
         // Those that end before the span cannot meet it.
         let first = exposed.partition_point(|other| other.1 <= span.0);
@@ -247,10 +265,22 @@ fn hidden(busy: &[(u64, u64)], exposed: &[(u64, u64)]) -> u64 {
             .map(|other| other.1.min(span.1) - other.0.max(span.0))
             .sum()
     };
-    union
+    union(busy)
         .iter()
         .map(|span| (span.1 - span.0) - overlap(span))
         .sum()
+}
+
+/// `spans`, sorted, without those that meet: one in their place.
+fn union(spans: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut union: Vec<(u64, u64)> = Vec::new();
+    for &(begin, end) in spans {
+        match union.last_mut() {
+            Some(last) if begin <= last.1 => last.1 = last.1.max(end),
+            _ => union.push((begin, end)),
+        }
+    }
+    union
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! the layer that takes most of the time.
 
 mod below_peak;
+mod device_idle;
 mod order;
 mod rules;
 
@@ -36,6 +37,8 @@ pub enum FindingKind {
     Optimizer,
     /// Records, comparisons and checkpoints take a large part.
     Records,
+    /// Nothing is wrong with the device: it waits for the host most of the time.
+    DeviceIdle,
     /// Nothing is wrong: a layer computes much slower than the machine can.
     BelowPeak,
     /// Nothing is wrong: where most of the time is.
@@ -100,6 +103,7 @@ impl Analysis {
             .filter(|finding| finding.share >= LEAST_SHARE)
             .collect();
         order::sort(self, &mut findings);
+        findings.extend(device_idle::device_idle(self));
         findings.extend(below_peak::below_peak(self));
         findings.extend(rules::largest_layer(self));
         findings

@@ -208,6 +208,7 @@ mod tests {
             at,
             kept_waiting: 0,
             peak_memory: 0,
+            kernels_timed: false,
         };
         let sample = |at, thread, stack, on_the_clock| Sample {
             at,

@@ -6,14 +6,12 @@
 //!   passes come to, what other threads do meanwhile.
 //! - [`Sampler`]: asks the threads of a process at regular moments what they do. [`CountingAllocator`]: counts what is
 //!   allocated.
+//! - [`KernelTimer`]: what times the kernels of a device, in one step of ten.
 //! - [`Recording`]: all that, as a file of each rank in the run's folder, with the distance to rank 0's clock
 //!   ([`clock_offset`]).
 //! - [`Analysis`]: where the time of the steps went. [`Analysis::findings`]: what is worth mending, in plain words.
 //! - [`write_trace`] for Perfetto, [`flame_graph`], and [`Summary`] for people to read; [`write_results`] for all of
 //!   them.
-//!
-//! # What is deliberately absent
-//! Timing of kernels on a device: what a device does behind the host's back is seen as the host's waiting for it.
 
 mod allocations;
 mod analysis;
@@ -21,6 +19,7 @@ mod clock;
 mod error;
 mod findings;
 mod flame;
+mod kernels;
 mod phase;
 mod recorder;
 mod recording;
@@ -30,11 +29,14 @@ mod summary;
 mod trace;
 
 pub use allocations::CountingAllocator;
-pub use analysis::{Analysis, HostCopy, Layer, PhaseCost, RankProfile};
+pub use analysis::{
+    Analysis, DeviceProfile, HostCopy, KernelCost, Layer, PhaseCost, RankProfile,
+};
 pub use clock::{clock_offset, now};
 pub use error::ProfileError;
 pub use findings::{Finding, FindingKind};
 pub use flame::{collapsed, flame_graph};
+pub use kernels::{KernelLaunch, KernelTimer, Kernels, TimedKernel};
 pub use phase::Phase;
 pub use recorder::Recorder;
 pub use recording::{

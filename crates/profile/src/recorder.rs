@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::allocations::CountingAllocator;
 use crate::clock;
+use crate::kernels::{self, KernelTimer};
 use crate::phase::Phase;
 use crate::recording::{BackgroundSpan, Facts, Mark, Pass, PhaseSpan, Recording, StepStart, Track};
 use crate::sampler::Sampler;
@@ -38,7 +39,7 @@ pub struct Recorder {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     recording: Recording,
     /// What has been entered since the counters were last read: the newest is still going on.
@@ -49,6 +50,16 @@ struct State {
     step: u32,
     is_full: bool,
     sampler: Option<Sampler>,
+    timer: Option<Box<dyn KernelTimer>>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let steps = self.recording.steps.len();
+        f.debug_struct("State")
+            .field("steps", &steps)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A phase whose end is not known yet.
@@ -96,6 +107,11 @@ impl Recorder {
         self
     }
 
+    /// Has `timer` time the kernels of the device, in one step of ten.
+    pub fn time_kernels(&self, timer: Box<dyn KernelTimer>) {
+        self.lock().timer = Some(timer);
+    }
+
     /// Asks `count` from now on how many floating point operations the process has counted, which only grows.
     pub fn count_operations(&self, count: fn() -> u64) {
         self.lock().count = Some(count);
@@ -110,6 +126,7 @@ impl Recorder {
     pub fn begin_step(&self, step: usize) {
         let kept_waiting = clock::kept_waiting_for_a_core().unwrap_or(0);
         let mut state = self.lock();
+        state.end_of_timing();
         let ended = state.close();
         if ended.is_none()
             && let Some(sampler) = &state.sampler
@@ -131,6 +148,7 @@ impl Recorder {
             at,
             kept_waiting,
             peak_memory: 0,
+            kernels_timed: state.begin_of_timing(),
         };
         if state.recording.steps.is_empty() {
             state.recording.facts.training_thread = own_thread();
@@ -176,6 +194,7 @@ impl Recorder {
     /// No step follows at once: an epoch is over.
     pub fn end_step(&self) {
         let mut state = self.lock();
+        state.end_of_timing();
         if let Some(now) = state.close() {
             // Where the last step ends.
             state.step = 0;
@@ -188,6 +207,7 @@ impl Recorder {
                 at: now,
                 kept_waiting,
                 peak_memory: 0,
+                kernels_timed: false,
             });
         }
     }
@@ -270,6 +290,27 @@ impl Recorder {
 impl State {
     fn operations(&self) -> u64 {
         self.count.map_or(0, |count| count())
+    }
+
+    /// Has kernels be timed if it is time to; whether it is.
+    fn begin_of_timing(&mut self) -> bool {
+        let recorded = self.recording.steps.len();
+        match &mut self.timer {
+            Some(timer) if kernels::is_timed(recorded) => {
+                timer.begin();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the kernels of the step that ends, whose own time it is that this takes.
+    fn end_of_timing(&mut self) {
+        let is_timed = self.recording.steps.last().is_some_and(|s| s.kernels_timed);
+        if let (true, Some(timer)) = (is_timed, &mut self.timer) {
+            let timed = timer.end();
+            self.recording.kernels.add(timed, clock::converter());
+        }
     }
 
     fn read_counters(&self) -> Counters {

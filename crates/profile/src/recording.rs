@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ProfileError;
+pub(crate) use crate::kernels::KernelLaunch;
+use crate::kernels::Kernels;
 use crate::phase::Phase;
 
 /// The folder of a run in which its ranks' recordings lie.
@@ -46,6 +48,9 @@ pub struct Recording {
     pub background: Vec<BackgroundSpan>,
     /// Where the CPU was found.
     pub samples: Samples,
+    /// What the device ran in the steps in which its kernels were timed.
+    #[serde(default)]
+    pub kernels: Kernels,
 }
 
 /// What a rank is, and with what it was told to train.
@@ -96,6 +101,9 @@ pub struct StepStart {
     pub kept_waiting: u64,
     /// The most memory that the rank used in the step, in bytes; 0 where nobody tells.
     pub peak_memory: u64,
+    /// Whether each kernel of the device was timed, which makes the step longer.
+    #[serde(default)]
+    pub kernels_timed: bool,
 }
 
 /// A phase of a step.

@@ -30,17 +30,80 @@ impl Display for Summary<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let analysis = self.0;
         let (steps, left_out) = (analysis.steps, analysis.left_out);
+        let timed = match analysis.kernels_timed {
+            0 => String::new(),
+            timed => format!(", nor {timed} in which kernels were timed"),
+        };
         writeln!(
             f,
-            "{steps} steps of {:.2} ms, the first {left_out} not counted; milliseconds a step by rank:",
+            "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds a step by rank:",
             analysis.step_seconds * 1e3
         )?;
         writeln!(f)?;
         phases(f, analysis)?;
         for rank in &analysis.ranks {
             layers(f, rank)?;
+            device(f, rank)?;
         }
         Ok(())
+    }
+}
+
+fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
+    let Some(device) = &rank.device else {
+        return Ok(());
+    };
+    writeln!(f)?;
+    let number = rank.facts.rank;
+    writeln!(
+        f,
+        "{:<46}{:>10}{:>10}{:>8}  asked for in",
+        format!("kernels of rank {number}, {} steps timed", device.steps),
+        "a step",
+        "ms a step",
+        "share",
+    )?;
+    let all: f64 = device.kernels.iter().map(|kernel| kernel.seconds).sum();
+    for kernel in device.kernels.iter().take(MOST_ROWS) {
+        let share = 100.0 * kernel.seconds / all.max(f64::MIN_POSITIVE);
+        writeln!(
+            f,
+            "{:<46}{:>10.1}{:>10.3}{share:>6.0} %  {}",
+            shortened(&kernel.name, 45),
+            kernel.launches,
+            kernel.seconds * 1e3,
+            kernel.asked_in,
+        )?;
+    }
+    if let Some(rest) = device
+        .kernels
+        .get(MOST_ROWS..)
+        .filter(|rest| !rest.is_empty())
+    {
+        let seconds: f64 = rest.iter().map(|kernel| kernel.seconds).sum();
+        writeln!(f, "{} more, together {:.3}", rest.len(), seconds * 1e3)?;
+    }
+    writeln!(
+        f,
+        "{:.0} kernels a step, at least one of them running for {:.2} ms",
+        device.launches,
+        device.busy * 1e3
+    )?;
+    if device.dropped > 0 {
+        writeln!(
+            f,
+            "  {} kernels did not fit and are missing at the end",
+            device.dropped
+        )?;
+    }
+    Ok(())
+}
+
+/// `name` with no more than `most` letters: the end of a kernel's name tells least.
+fn shortened(name: &str, most: usize) -> String {
+    match name.chars().count() > most {
+        true => name.chars().take(most - 1).chain(['…']).collect(),
+        false => name.to_owned(),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::recording::{Pass, Recording, Track};
 /// The rows of a rank.
 const TRAINING: u32 = 1;
 const LAYERS: u32 = 2;
+const DEVICE: u32 = 3;
 const REDUCERS: u32 = 10;
 const GATHERER: u32 = 90;
 const LOADERS: u32 = 100;
@@ -77,6 +78,9 @@ fn events(recording: &Recording, zero: i64) -> Vec<Value> {
     };
     name_row(TRAINING, "training".to_owned());
     name_row(LAYERS, "layers".to_owned());
+    if !recording.kernels.launches.is_empty() {
+        name_row(DEVICE, format!("kernels on {}", facts.device));
+    }
     for track in &tracks {
         let name = match track {
             Track::Reducer(number) => format!("reducer {number}"),
@@ -134,6 +138,13 @@ fn events(recording: &Recording, zero: i64) -> Vec<Value> {
             json!({}),
         ));
     }
+    for launch in &recording.kernels.launches {
+        let name = recording.kernels.names.get(launch.name as usize);
+        let name = name.map_or("(unknown)", String::as_str);
+        let waited = launch.begin.saturating_sub(launch.asked) as f64 / 1e3;
+        let args = json!({"asked_before_us": waited});
+        events.push(event(DEVICE, name, launch.begin, launch.end, args));
+    }
     let training = facts.training_thread;
     let samples = &recording.samples;
     for sample in samples
@@ -163,6 +174,7 @@ mod tests {
             at,
             kept_waiting: 0,
             peak_memory: 0,
+            kernels_timed: false,
         };
         let span = |phase, begin, end| PhaseSpan {
             phase,

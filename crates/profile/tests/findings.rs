@@ -42,6 +42,7 @@ fn rank(number: usize, step: &Step) -> Recording {
         at,
         kept_waiting: 0,
         peak_memory: 0,
+        kernels_timed: false,
     };
     for number in 1..=12 {
         recording.steps.push(start(number, now));
