@@ -80,6 +80,7 @@ mod host;
 mod initial_state;
 mod loader;
 mod outer_loop;
+mod patience;
 mod placement;
 mod probe;
 mod reducer;
@@ -106,6 +107,7 @@ pub use device::CudaMemory;
 pub use device::{
     Abilities, BurnExchange, Choice, ConnectExchange, Connector, DeviceExchange, DeviceMemory,
     GradientBackend, HostExchange, Lent, NcclExchange, PendingSum, Waits, fake, gpu_number,
+    kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;

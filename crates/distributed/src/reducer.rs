@@ -13,12 +13,10 @@ use crate::bucket::Bucket;
 use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
+use crate::patience::Patience;
 use crate::sharding::Held;
 use crate::sharding::cut::CutBucket;
 use crate::virtual_ranks::VirtualRanks;
-
-/// How much longer than the group a waiter has patience: the group's own error tells more.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many threads take turns with the buckets: while one of them waits for the last bytes of its
 /// bucket, the other's keep the links busy.
@@ -184,18 +182,18 @@ impl Reducer {
 
     /// The next report; waits as long as exchanges are finished within the group's timeout.
     pub(crate) fn next_report(&self, reports: &Receiver<Report>) -> Result<Report, DdpError> {
-        let patience = self.hands[0].group.timeout() + PATIENCE;
-        reports.recv_timeout(patience).map_err(|error| match error {
-            RecvTimeoutError::Timeout => {
-                self.abort("the gradient exchange came to no end");
-                DdpError::Reducer(format!(
-                    "nothing came from it for {patience:.0?}, longer than an operation may take"
-                ))
-            }
-            RecvTimeoutError::Disconnected => {
-                DdpError::Reducer("it has ended, as it does after a panic; see the log".to_string())
-            }
-        })
+        let patience = Patience::in_step(&self.hands[0].group);
+        reports
+            .recv_timeout(patience.duration())
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => {
+                    self.abort("the gradient exchange came to no end");
+                    DdpError::Reducer(patience.is_over("the next bucket of gradients"))
+                }
+                RecvTimeoutError::Disconnected => DdpError::Reducer(
+                    "it has ended, as it does after a panic; see the log".to_string(),
+                ),
+            })
     }
 
     /// Tells the other ranks that this one does not go on with the step.

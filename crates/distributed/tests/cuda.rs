@@ -10,7 +10,7 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{
     BurnExchange, CudaMemory, Ddp, DdpConfig, DeviceExchange, DeviceMemory, HostExchange,
-    NcclExchange, Waits, check_placement, gpu_number, share_of,
+    NcclExchange, Waits, check_placement, gpu_number, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclConfig, NcclGroup, gpus};
 
@@ -222,6 +222,30 @@ fn memory_that_is_lent_comes_back_as_the_same_tensor() {
     let back = CudaMemory.take_back(lent).unwrap();
     let sum = (back * 2.0).sum().into_scalar::<f32>();
     assert_eq!(sum, 999_000.0);
+}
+
+#[test]
+#[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
+fn kernels_are_timed_one_by_one() {
+    let device = Device::cuda(0);
+    let mut timer = kernel_timer(&device).unwrap();
+    let product = || {
+        let numbers = Tensor::<2>::ones([512, 512], &device);
+        numbers.clone().matmul(numbers).sum().into_scalar::<f32>()
+    };
+    product();
+    timer.begin();
+    let since = std::time::Instant::now();
+    assert_eq!(product(), 512.0 * 512.0 * 512.0);
+    let all = since.elapsed();
+    let kernels = timer.end();
+    assert!(!kernels.is_empty());
+    assert!(kernels.iter().all(|kernel| kernel.asked >= since));
+    let busy: std::time::Duration = kernels.iter().map(|kernel| kernel.took).sum();
+    assert!(!busy.is_zero() && busy <= all, "{busy:?} of {all:?}");
+    // Nobody watches any more.
+    product();
+    assert!(timer.end().is_empty());
 }
 
 /// `cargo xtask test` lists these as skipped where there is one GPU.

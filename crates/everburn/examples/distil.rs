@@ -14,11 +14,11 @@ use std::error::Error;
 use std::sync::Arc;
 
 use everburn::burn::data::dataloader::batcher::Batcher;
-use everburn::burn::data::dataset::Dataset;
+use everburn::burn::data::dataset::{Dataset, DatasetError};
 use everburn::burn::module::Module;
 use everburn::burn::prelude::*;
-use everburn::burn::tensor::{Int, TensorData};
 use everburn::burn::tensor::activation::{log_softmax, softmax};
+use everburn::burn::tensor::{Int, TensorData};
 use everburn::prelude::*;
 use everburn::train::{Classification, Loss, Objective, OptimizerConfig, Schedule};
 use everburn_datasets::{DataRequest, ImageBatcher, ImageDataset, ImageItem, LoadedData, load};
@@ -27,13 +27,21 @@ use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 
 /// How far the teacher's scores are levelled: at 1 it is nearly sure of everything, and says little.
 const TEMPERATURE: f64 = 4.0;
-fn temp() -> f64 { std::env::var("TT").map_or(TEMPERATURE, |t| t.parse().unwrap()) }
-fn hid() -> usize { std::env::var("HH").map_or(16, |t| t.parse().unwrap()) }
+fn temp() -> f64 {
+    std::env::var("TT").map_or(TEMPERATURE, |t| t.parse().unwrap())
+}
+fn hid() -> usize {
+    std::env::var("HH").map_or(16, |t| t.parse().unwrap())
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let data = load(&DataRequest::default())?;
     println!("{}", data.description);
-    let found = distil(&data, 2, std::env::var("EE").map_or(10, |t| t.parse().unwrap()))?;
+    let found = distil(
+        &data,
+        2,
+        std::env::var("EE").map_or(10, |t| t.parse().unwrap()),
+    )?;
     println!("teacher, mnist-bn:            {}", found.teacher);
     println!("student, by labels:           {}", found.by_labels);
     println!("student, by both:             {}", found.by_both);
@@ -117,12 +125,13 @@ impl Taught {
         let mut scores = Vec::with_capacity(images.len() * images.classes());
         let mut items = images.iter();
         loop {
-            let batch: Vec<ImageItem> = items.by_ref().take(256).collect();
+            let batch = items.by_ref().take(256);
+            let batch = batch.collect::<Result<Vec<ImageItem>, _>>()?;
             if batch.is_empty() {
                 break;
             }
             let (shown, _) = ImageBatcher::bytes().batch(batch, &Device::flex());
-            scores.extend(teacher.forward(shown).into_data().to_vec::<f32>()?);
+            scores.extend(teacher.forward(shown).into_data().try_to_vec::<f32>()?);
         }
         Ok(Self {
             images: images.clone(),
@@ -132,11 +141,11 @@ impl Taught {
 }
 
 impl Dataset<Shown> for Taught {
-    fn get(&self, index: usize) -> Option<Shown> {
+    fn get(&self, index: usize) -> Result<Shown, DatasetError> {
         let classes = self.images.classes();
         let image = self.images.get(index)?;
         let scores = self.scores[index * classes..][..classes].to_vec();
-        Some(Shown { image, scores })
+        Ok(Shown { image, scores })
     }
 
     fn len(&self) -> usize {
@@ -158,11 +167,7 @@ impl Batcher<Shown, Lesson> for Lessons {
 }
 
 /// A teacher of `epochs` epochs, and three students of `students` epochs.
-fn distil(
-    data: &LoadedData,
-    epochs: usize,
-    students: usize,
-) -> Result<Distilled, Box<dyn Error>> {
+fn distil(data: &LoadedData, epochs: usize, students: usize) -> Result<Distilled, Box<dyn Error>> {
     let teacher = MnistBnConfig::new().with_momentum(0.1);
     let trainer = trainer(epochs);
     trainer.seed();

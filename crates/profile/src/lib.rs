@@ -29,9 +29,7 @@ mod summary;
 mod trace;
 
 pub use allocations::CountingAllocator;
-pub use analysis::{
-    Analysis, DeviceProfile, HostCopy, KernelCost, Layer, PhaseCost, RankProfile,
-};
+pub use analysis::{Analysis, DeviceProfile, HostCopy, KernelCost, Layer, PhaseCost, RankProfile};
 pub use clock::{clock_offset, now};
 pub use error::ProfileError;
 pub use findings::{Finding, FindingKind};

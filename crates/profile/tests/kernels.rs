@@ -157,7 +157,9 @@ fn a_device_that_waits_for_its_host_is_told_behind_all_faults() {
         .unwrap();
     let before = &found[..place];
     assert!(
-        before.iter().any(|finding| finding.kind == FindingKind::Data),
+        before
+            .iter()
+            .any(|finding| finding.kind == FindingKind::Data),
         "{found:?}"
     );
     assert_eq!(found[place].share, 0.0);

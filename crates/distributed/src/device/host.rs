@@ -8,7 +8,6 @@
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
@@ -17,7 +16,8 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use super::exchange::{DeviceExchange, PendingSum};
 use super::staging::{Staged, stage};
 use crate::error::DdpError;
-use crate::reducer::{PATIENCE, lock};
+use crate::patience::Patience;
+use crate::reducer::lock;
 
 /// Adds buckets up through host memory.
 ///
@@ -96,7 +96,8 @@ impl DeviceExchange for HostExchange {
         }
         Ok(Box::new(HostSum {
             sum,
-            patience: self.group.timeout() + PATIENCE,
+            bucket,
+            patience: Patience::in_step(&self.group),
         }))
     }
 
@@ -107,15 +108,17 @@ impl DeviceExchange for HostExchange {
     fn settle(&self) -> Result<(), DdpError> {
         let mut count = lock(&self.under_way.count);
         while *count > 0 {
-            let patience = self.group.timeout() + PATIENCE;
+            let patience = Patience::in_step(&self.group);
             let (locked, late) = self
                 .under_way
                 .fewer
-                .wait_timeout(count, patience)
+                .wait_timeout(count, patience.duration())
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
             count = locked;
             if late.timed_out() {
-                return Err(stuck(patience));
+                let left = *count;
+                let what = format!("the last {left} buckets of gradients");
+                return Err(DdpError::Reducer(patience.is_over(&what)));
             }
         }
         drop(count);
@@ -139,25 +142,23 @@ impl Drop for HostExchange {
 
 struct HostSum {
     sum: Receiver<Result<Tensor<1>, DdpError>>,
-    patience: Duration,
+    bucket: usize,
+    patience: Patience,
 }
 
 impl PendingSum for HostSum {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        match self.sum.recv_timeout(self.patience) {
+        match self.sum.recv_timeout(self.patience.duration()) {
             Ok(sum) => sum,
-            Err(RecvTimeoutError::Timeout) => Err(stuck(self.patience)),
+            Err(RecvTimeoutError::Timeout) => {
+                let what = format!("the sum of bucket {} of the gradients", self.bucket);
+                Err(DdpError::Reducer(self.patience.is_over(&what)))
+            }
             Err(RecvTimeoutError::Disconnected) => Err(DdpError::Reducer(
                 "it has ended, as it does after a panic; see the log".to_string(),
             )),
         }
     }
-}
-
-fn stuck(patience: Duration) -> DdpError {
-    DdpError::Reducer(format!(
-        "nothing came from it for {patience:.0?}, longer than an operation may take"
-    ))
 }
 
 struct Worker {

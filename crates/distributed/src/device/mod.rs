@@ -27,6 +27,7 @@ mod nccl;
 mod staging;
 
 use burn::prelude::*;
+use everburn_profile::KernelTimer;
 
 pub use self::choice::{Abilities, Choice, GradientBackend};
 pub use self::collective::BurnExchange;
@@ -38,6 +39,24 @@ pub(crate) use self::flat::{flatten, views};
 pub use self::host::HostExchange;
 pub(crate) use self::layout::FlatLayout;
 pub use self::nccl::{NcclExchange, Waits};
+
+/// What times each kernel that this process runs on `device`; `None` where that cannot be: only CUDA tells.
+///
+/// ```
+/// use burn::prelude::Device;
+///
+/// assert!(everburn_distributed::kernel_timer(&Device::flex()).is_none());
+/// ```
+#[must_use]
+pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
+    #[cfg(feature = "cuda")]
+    return cuda::number_of(device).map(|_| Box::<cuda::CudaKernelTimer>::default() as _);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = device;
+        None
+    }
+}
 
 /// The number of the GPU that `device` is, counted as `CUDA_VISIBLE_DEVICES` has them; `None` where it is
 /// no NVIDIA GPU.

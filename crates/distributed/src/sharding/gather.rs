@@ -20,7 +20,8 @@ use super::held::{Gauge, Held};
 use super::stream::Stream;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
-use crate::reducer::{PATIENCE, lock};
+use crate::patience::Patience;
+use crate::reducer::lock;
 
 /// Parameters that are gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,24 +133,27 @@ impl Promise {
         self.ready.notify_all();
     }
 
-    /// The chunk, once it is there; and how long that took.
+    /// The chunk, once it is there; and how long that took. `wanted` is what of it is waited for.
     ///
     /// # Errors
-    /// Why it does not come; [`DdpError::Gather`] if nothing came for `patience`.
-    pub(crate) fn wait(&self, patience: Duration) -> (Result<Arc<Gathered>, DdpError>, Duration) {
+    /// Why it does not come; [`DdpError::Gather`] if nothing came as long as there was `patience`.
+    pub(crate) fn wait(
+        &self,
+        patience: Patience,
+        wanted: &str,
+    ) -> (Result<Arc<Gathered>, DdpError>, Duration) {
         let start = Instant::now();
         let state = lock(&self.state);
         let waited = self
             .ready
-            .wait_timeout_while(state, patience, |state| state.is_none());
+            .wait_timeout_while(state, patience.duration(), |state| state.is_none());
         let state = match waited {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
         };
         let result = state.clone().unwrap_or_else(|| {
-            Err(DdpError::Gather(format!(
-                "nothing came for {patience:.0?}, longer than an operation may take"
-            )))
+            let what = format!("the parameter `{wanted}`");
+            Err(DdpError::Gather(patience.is_over(&what)))
         });
         (result, start.elapsed())
     }
@@ -223,8 +227,8 @@ impl Gatherer {
     }
 
     /// How long a gathered chunk is waited for: the group's own error tells more.
-    pub(crate) fn patience(&self) -> Duration {
-        self.group.timeout() + PATIENCE
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::with(&self.group)
     }
 
     /// Tells the other ranks that this one does not go on.
@@ -358,7 +362,7 @@ mod tests {
                     Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
                 });
                 let promise = gatherer.gather(0, slices.collect());
-                let gathered = promise.wait(gatherer.patience()).0.unwrap();
+                let gathered = promise.wait(gatherer.patience(), "all").0.unwrap();
                 [0, 1].map(|number| gathered.whole(&chunk, number, &parameters, cut, None))
             })
         });

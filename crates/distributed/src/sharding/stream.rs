@@ -121,7 +121,9 @@ impl Stream {
         }
     }
 
-    /// Gathers as the pass asks, on a thread of its own, to the end.
+    /// Gathers as the pass asks, on a thread of its own, to the end. It waits for the pass of its own process as long as
+    /// that computes, as it waits for a pass to begin: what other ranks wait for has their deadlines, and a pass that is
+    /// given up ends it.
     pub(crate) fn run(&self, link: &Link) {
         for position in 0..self.len() {
             let (half, chunk) = self.at(position);
@@ -176,7 +178,9 @@ impl Stream {
         let waits = |state: &mut State| {
             state.gathered <= position && state.failed.is_none() && !state.ended
         };
-        let waited = self.changed.wait_timeout_while(state, patience, waits);
+        let waited = self
+            .changed
+            .wait_timeout_while(state, patience.duration(), waits);
         state = match waited {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
@@ -199,9 +203,11 @@ impl Stream {
                 _ if state.gathered > position => {
                     self.refuse(number, "is asked for, and was not in the first step")
                 }
-                _ => DdpError::Gather(format!(
-                    "nothing came for {patience:.0?}, longer than an operation may take"
-                )),
+                _ => {
+                    let path = &self.common.parameters[number].path;
+                    let what = format!("the parameter `{path}`");
+                    DdpError::Gather(patience.is_over(&what))
+                }
             },
         )
     }

@@ -12,6 +12,7 @@ use super::held::Gauge;
 use super::stream::Habits;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
+use crate::patience::Patience;
 use crate::reducer::lock;
 
 /// What all parameters of a model have in common, however often they are gathered.
@@ -21,7 +22,7 @@ pub(crate) struct Common {
     pub(crate) chunks: Arc<Vec<Chunk>>,
     /// By parameter: its chunk.
     pub(crate) places: Vec<usize>,
-    pub(crate) patience: Duration,
+    pub(crate) patience: Patience,
     /// The parameters of passes.
     pub(crate) gathered: Gauge,
     pub(crate) habits: Mutex<Habits>,
@@ -34,7 +35,7 @@ impl Common {
         parameters: Vec<BucketEntry>,
         cut: Cut,
         chunks: Arc<Vec<Chunk>>,
-        patience: Duration,
+        patience: Patience,
     ) -> Self {
         let mut places = vec![0; parameters.len()];
         for (index, chunk) in chunks.iter().enumerate() {
@@ -127,7 +128,7 @@ impl OnItsWay {
             promise,
             common,
         } = self;
-        let (gathered, waited) = promise.wait(common.patience);
+        let (gathered, waited) = promise.wait(common.patience, &common.parameters[number].path);
         common.add_waited(waited);
         let found = gathered.map(|gathered| common.whole(&gathered, number, false));
         common.tensor(number, found, device)

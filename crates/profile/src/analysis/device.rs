@@ -66,7 +66,11 @@ impl DeviceProfile {
         let mut costs: Vec<KernelCost> = by_name
             .into_iter()
             .map(|(name, places)| KernelCost {
-                name: kernels.names.get(name as usize).cloned().unwrap_or_default(),
+                name: kernels
+                    .names
+                    .get(name as usize)
+                    .cloned()
+                    .unwrap_or_default(),
                 launches: places.values().map(|sum| sum.0).sum::<u64>() as f64 / steps,
                 seconds: seconds(places.values().map(|sum| sum.1).sum()),
                 asked_in: places

@@ -15,11 +15,10 @@ pub(super) fn device_idle(analysis: &Analysis) -> Option<Finding> {
     let ranks = analysis.ranks.iter();
     let devices = ranks.filter_map(|rank| rank.device.as_ref().map(|device| (rank, device)));
     let share = |rank: &crate::RankProfile, busy: f64| busy / rank.step_seconds;
-    let (rank, device) = devices.min_by(|(one, a), (other, b)| {
-        share(one, a.busy).total_cmp(&share(other, b.busy))
-    })?;
+    let (rank, device) = devices
+        .min_by(|(one, a), (other, b)| share(one, a.busy).total_cmp(&share(other, b.busy)))?;
     let busy = share(rank, device.busy);
-    if !(busy < EXPECTED) {
+    if busy.is_nan() || busy >= EXPECTED {
         return None;
     }
     let mean = device.busy / device.launches.max(1.0);

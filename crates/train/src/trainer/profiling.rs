@@ -40,6 +40,9 @@ impl Trainer {
         let peak = self.peak(is_asynchronous)?;
         everburn_nn::count_operations(true);
         recorder.count_operations(everburn_nn::operations_counted);
+        if let Some(timer) = everburn_distributed::kernel_timer(&self.device) {
+            recorder.time_kernels(timer);
+        }
         recorder.know(|facts| {
             facts.rank = self.group.rank();
             facts.world_size = self.group.world_size();

@@ -6,6 +6,7 @@
 //! Burn. Neither waits for the GPU.
 
 mod kernel;
+mod kernel_timer;
 mod memory;
 
 use burn::backend::fusion::custom::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
@@ -23,6 +24,7 @@ use burn_cubecl::fusion::FusionCubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
 
+pub(crate) use self::kernel_timer::CudaKernelTimer;
 pub use self::memory::CudaMemory;
 use super::layout::FlatLayout;
 use crate::gradient::Gradient;

@@ -1,0 +1,147 @@
+//! How long each kernel runs, by CubeCL's own profiling.
+//!
+//! CubeCL puts an event before and behind each kernel that is launched, and hands both over unread, so that kernels run
+//! one after the other as they do otherwise; they are read when the step is over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use cubecl::future::block_on;
+use cubecl_runtime::config::{TypeNameFormatLevel, type_name_format};
+use cubecl_runtime::logging::{
+    LaunchObservation, LaunchObserver, ProfileDuration, TimingMethod, TimingRequest,
+};
+use everburn_profile::{KernelTimer, TimedKernel};
+
+use crate::reducer::lock;
+
+/// Times the kernels of this process on CUDA.
+#[derive(Default)]
+pub(crate) struct CudaKernelTimer {
+    launches: Arc<Launches>,
+    watching: Option<(LaunchObservation, Instant)>,
+}
+
+impl KernelTimer for CudaKernelTimer {
+    fn begin(&mut self) {
+        lock(&self.launches.kept).clear();
+        let since = Instant::now();
+        let observer: Arc<dyn LaunchObserver> = self.launches.clone();
+        self.watching = Some((LaunchObservation::new(observer), since));
+    }
+
+    fn end(&mut self) -> Vec<TimedKernel> {
+        let Some((watching, since)) = self.watching.take() else {
+            return Vec::new();
+        };
+        drop(watching);
+        let kept = std::mem::take(&mut *lock(&self.launches.kept));
+        lock(&self.launches.asked).clear();
+        kept.into_iter()
+            .filter_map(|launch| launch.read(since))
+            .collect()
+    }
+}
+
+/// What was launched while somebody watched.
+#[derive(Default)]
+struct Launches {
+    /// When each thread asked for the kernel that it is about to launch.
+    asked: Mutex<HashMap<ThreadId, Instant>>,
+    kept: Mutex<Vec<Launch>>,
+}
+
+struct Launch {
+    kernel: &'static str,
+    asked: Instant,
+    measured: Measured,
+}
+
+enum Measured {
+    /// Two events on the device that nobody has waited for.
+    Unread(ProfileDuration),
+    /// CubeCL's own log of kernels is on and has read them.
+    Read(Duration),
+}
+
+impl Launches {
+    fn keep(&self, kernel: &'static str, measured: Measured) {
+        let asked = lock(&self.asked).remove(&thread::current().id());
+        lock(&self.kept).push(Launch {
+            kernel,
+            asked: asked.unwrap_or_else(Instant::now),
+            measured,
+        });
+    }
+}
+
+impl LaunchObserver for Launches {
+    fn launched(&self, _kernel: &'static str) {
+        lock(&self.asked).insert(thread::current().id(), Instant::now());
+    }
+
+    fn timing(&self) -> TimingRequest {
+        TimingRequest::Deferred
+    }
+
+    fn profiled(&self, kernel: &'static str, profile: ProfileDuration) {
+        self.keep(kernel, Measured::Unread(profile));
+    }
+
+    fn timed(&self, kernel: &'static str, duration: Duration, _method: TimingMethod) {
+        self.keep(kernel, Measured::Read(duration));
+    }
+}
+
+impl Launch {
+    /// What the device measured, which is waited for; `None` if it did not. `since` lies before all of it.
+    fn read(self, since: Instant) -> Option<TimedKernel> {
+        let (began, took) = match self.measured {
+            Measured::Read(took) => (self.asked, took),
+            Measured::Unread(profile) => {
+                let ticks = block_on(profile.resolve())?;
+                let began = since + ticks.start_duration_since(since);
+                (began, ticks.duration())
+            }
+        };
+        // What the device could not tell is told by CubeCL as an hour.
+        (took < Duration::from_secs(3600)).then(|| TimedKernel {
+            name: type_name_format(self.kernel, TypeNameFormatLevel::Balanced),
+            asked: self.asked,
+            began,
+            took,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_is_found_with_when_it_was_asked_for_and_how_long_it_took() {
+        let launches = Launches::default();
+        let since = Instant::now();
+        launches.launched("some::path::Kernel");
+        let began = Instant::now();
+        let end = began + Duration::from_micros(7);
+        launches.profiled(
+            "some::path::Kernel",
+            ProfileDuration::new_system_time(began, end),
+        );
+        launches.launched("read");
+        launches.timed("read", Duration::from_micros(3), TimingMethod::System);
+        launches.launched("broken");
+        let hour = began + Duration::from_secs(3600);
+        launches.profiled("broken", ProfileDuration::new_system_time(began, hour));
+        let kept = std::mem::take(&mut *lock(&launches.kept));
+        let read: Vec<TimedKernel> = kept.into_iter().filter_map(|l| l.read(since)).collect();
+        assert_eq!(read.len(), 2);
+        assert_eq!((read[0].began, read[0].took), (began, end - began));
+        assert!(since <= read[0].asked && read[0].asked <= began);
+        assert_eq!(read[1].took, Duration::from_micros(3));
+        assert!(lock(&launches.asked).is_empty());
+    }
+}

@@ -1,0 +1,74 @@
+//! How long a thread of one's own is waited for that exchanges with other ranks.
+
+use std::time::Duration;
+
+use everburn_collectives::group::ProcessGroup;
+
+/// How much longer than an operation of the group: its own error tells more.
+const LONGER: Duration = Duration::from_secs(5);
+
+/// How long a rank waits for its own thread, and who it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    rank: usize,
+    timeout: Duration,
+    step: Option<u64>,
+}
+
+impl Patience {
+    /// For a thread that exchanges over `group`, in any step.
+    pub(crate) fn with(group: &ProcessGroup) -> Self {
+        Self {
+            rank: group.rank(),
+            timeout: group.timeout(),
+            step: None,
+        }
+    }
+
+    /// For a thread that exchanges over `group`, in its present step.
+    pub(crate) fn in_step(group: &ProcessGroup) -> Self {
+        Self {
+            step: Some(group.step()),
+            ..Self::with(group)
+        }
+    }
+
+    pub(crate) fn duration(self) -> Duration {
+        self.timeout + LONGER
+    }
+
+    /// What is to be said when it is over and `what` has not come.
+    pub(crate) fn is_over(self, what: &str) -> String {
+        let Self {
+            rank,
+            timeout,
+            step,
+        } = self;
+        let step = step.map_or(String::new(), |step| format!(" in step {step}"));
+        let waited = self.duration();
+        format!(
+            "rank {rank} has waited {waited:.0?}{step} for {what}; an operation between ranks ends after \
+             {timeout:.0?} at the latest, so that its own thread hangs in something else: check whether the \
+             device answers, and whether the process was stopped or its machine is out of memory"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_what_and_since_when_is_said() {
+        let group = ProcessGroup::over_threads(1, Default::default()).remove(0);
+        group.set_step(7);
+        let patience = Patience::in_step(&group);
+        assert!(patience.duration() > group.timeout());
+        let text = patience.is_over("bucket 3");
+        assert!(
+            text.starts_with("rank 0 has waited ") && text.contains(" in step 7 for bucket 3; "),
+            "{text}"
+        );
+        assert!(text.contains("check whether"), "{text}");
+    }
+}
