@@ -62,6 +62,13 @@ fn two_ranks_are_laid_open() {
     let steps = recording["steps"].as_array().unwrap();
     let at = |step: &Value| step["at"].as_u64().unwrap();
     let recorded = (at(&steps[steps.len() - 1]) - at(&steps[0])) as f64 / 1e9;
+    // The training looks at the clock before the last line of its record.
+    let phases = recording["phases"].as_array().unwrap();
+    let last = phases.iter().rfind(|span| span["phase"] == "records");
+    let last = last.map_or(0, |span| {
+        span["end"].as_u64().unwrap() - span["begin"].as_u64().unwrap()
+    });
+    let recorded = recorded - last as f64 / 1e9;
     assert!(
         (recorded / measured - 1.0).abs() < 0.05,
         "{recorded} s, {measured} s: {ended}"

@@ -157,7 +157,7 @@ fn a_changed_parameter_is_found_named_and_mended() {
 fn who_stalls_is_named_with_step_and_operation_and_what_its_log_says() {
     let folder = tempfile::tempdir().unwrap();
     let ended = train(folder.path(), "run", &["--ranks", "3"])
-        .args(["--chaos", "stall=1@step:7", "--timeout", "5"])
+        .args(["--chaos", "stall=1@step:7", "--timeout", "15"])
         .run();
     assert_eq!(ended.code(), 76, "{ended}");
     let named = ended.stderr.matches("rank 1 stalled at step 7").count();

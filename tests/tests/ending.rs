@@ -1,6 +1,6 @@
 //! However a run ends, all of it ends, and the user is told why.
 
-use everburn_tests::{Everburn, Job, ORPHAN_DEADLINE, Run};
+use everburn_tests::{DEADLINE, Everburn, Job, ORPHAN_DEADLINE, Run};
 use rustix::process::Signal;
 
 /// A training that goes on until it is ended, in the middle of it: two epochs are recorded.
@@ -115,7 +115,7 @@ fn a_diverging_run_fails_and_says_what_to_try() {
             .args(["--optimizer", "sgd", "--learning-rate", "1e30"])
             .args(["--ranks", ranks, "--run-dir", "run"])
             .start()
-            .wait_until_gone(ORPHAN_DEADLINE);
+            .wait_until_gone(DEADLINE);
         ended.failed_with(1, &["in epoch 1", "diverged", "a lower --learning-rate"]);
         assert!(!ended.stderr.contains("panicked"), "{ended}");
         let run = folder.path().join("run");
@@ -135,7 +135,7 @@ fn a_run_that_diverges_later_keeps_its_earlier_checkpoints() {
             .args(["--weight-decay", "30", "--epochs", "100"])
             .args(["--ranks", ranks, "--run-dir", "run"])
             .start()
-            .wait_until_gone(ORPHAN_DEADLINE);
+            .wait_until_gone(DEADLINE);
         ended.failed_with(1, &["diverged", "a lower --learning-rate"]);
         let run = Run::new(folder.path().join("run"));
         let epochs = run.losses("validation").len();

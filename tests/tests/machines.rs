@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port};
 
 /// How long ranks wait for each other here.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(45);
 
 /// Starts two commands in one folder, as on machines that share a disk, and waits for both to end.
 fn both(start: impl Fn(&Path, usize) -> Everburn) -> (tempfile::TempDir, [Ended; 2]) {

@@ -211,7 +211,7 @@ fn a_rank_that_dies_within_the_model_is_named_by_the_step() {
 #[test]
 fn a_rank_that_skips_the_model_is_named_by_the_step() {
     let options = GroupOptions {
-        timeout: Some(Duration::from_secs(1)),
+        timeout: Some(Duration::from_secs(5)),
         ..GroupOptions::default()
     };
     let groups = ProcessGroup::over_threads(2, options);

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use burn::data::dataset::{Dataset, DatasetError};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
@@ -36,13 +36,32 @@ fn images(train: Arc<dyn Dataset<ImageItem>>, batcher: ImageBatcher) -> Images {
     }
 }
 
-/// Always of the same numbers: they are drawn once.
+/// Numbers that look random and are the same in each run of these tests (Knuth's generator).
+struct Uniform(u64);
+
+impl ModuleMapper for Uniform {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| {
+            let (shape, device) = (tensor.dims(), tensor.device());
+            let most = (shape[0] as f32).sqrt().recip();
+            let values = (0..shape.iter().product::<usize>()).map(|_| {
+                let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
+                self.0 = next.wrapping_add(1_442_695_040_888_963_407);
+                most * ((self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0)
+            });
+            let values = TensorData::new(values.collect::<Vec<_>>(), shape);
+            Tensor::from_data(values, &device)
+        })
+    }
+}
+
+/// Always of the same numbers.
 fn model() -> Mlp {
     static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
     let model = MlpConfig::new().init(&Device::flex());
     let weights = WEIGHTS.get_or_init(|| {
-        let record = model.clone().into_record().into_bytes();
-        record.unwrap().to_vec()
+        let record = model.clone().map(&mut Uniform(7)).into_record();
+        record.into_bytes().unwrap().to_vec()
     });
     let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
     model.try_load_record(record.unwrap()).unwrap()

@@ -41,7 +41,7 @@ fn a_rank_that_dies_between_the_passes_is_named() {
 fn a_rank_that_skips_a_layer_is_named() {
     let whole = gpt(Positions::Learned);
     let options = GroupOptions {
-        timeout: Some(Duration::from_secs(1)),
+        timeout: Some(Duration::from_secs(5)),
         ..GroupOptions::default()
     };
     let groups = ProcessGroup::over_threads(2, options);

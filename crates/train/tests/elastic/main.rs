@@ -155,7 +155,7 @@ impl Job<'_> {
     fn options(&self, slot: usize, incarnation: u64) -> ElasticOptions {
         ElasticOptions {
             patience: LONG,
-            wait_for_min: Duration::from_secs(2),
+            wait_for_min: Duration::from_secs(8),
             ..ElasticOptions::new(self.range, slot, incarnation)
         }
     }
