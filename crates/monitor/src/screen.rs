@@ -27,7 +27,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use self::keys::{Key, Keys};
 use self::painted::Painted;
 use self::pseudo_terminal::PseudoTerminal;
-use self::streams::{OwnStreams, Redirected};
+use self::streams::{OwnStreams, Pace, Redirected};
 use crate::error::MonitorError;
 use crate::source::{Source, Target};
 use crate::state::RunState;
@@ -38,7 +38,7 @@ const FRAME: Duration = Duration::from_millis(100);
 
 /// How often what the dashboard paints is taken and drawn while nobody presses any: it paints ten times a second, which
 /// is more than a reader sees, and what it costs is taken from the training.
-const CALM_FRAME: Duration = Duration::from_millis(250);
+const CALM_FRAME: Duration = Duration::from_millis(400);
 
 /// How long somebody is at the keys after a key.
 const AT_THE_KEYS: Duration = Duration::from_secs(2);
@@ -134,7 +134,13 @@ impl Screen {
         own.output()
             .write_all(ENTER)
             .map_err(MonitorError::terminal)?;
-        let redirected = inner.as_ref().map(Redirected::to).transpose();
+        let pace = match &purpose {
+            Purpose::LookOn { .. } => Pace::OfTheReader,
+            // The training itself writes into the pipe, and must not wait for who reads.
+            Purpose::Train { .. } => Pace::Free,
+        };
+        let redirected = inner.as_ref().map(|inner| Redirected::to(inner, pace));
+        let redirected = redirected.transpose();
         let (redirected, painted) = match redirected.map_err(MonitorError::terminal)? {
             Some((redirected, output)) => (Some(redirected), Some(output)),
             None => (None, None),

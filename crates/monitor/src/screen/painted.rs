@@ -3,10 +3,12 @@
 use std::io::{PipeReader, Read};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The picture is larger than any screen: a dashboard places each letter by its row and column, so that a change of the
 /// terminal's size needs no agreement between the two.
@@ -18,6 +20,15 @@ const LEAVES: &[u8] = b"\x1b[?1049l";
 
 /// How much of what came last is kept, to find what was said after the end.
 const KEPT: usize = 64 << 10;
+
+/// Whoever paints goes on sooner than that within a picture, and pauses longer behind it.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// Behind a pause or not, what has come by then is shown.
+const LONGEST_PICTURE: Duration = Duration::from_millis(50);
 
 pub(super) struct Painted {
     pipe: PipeReader,
@@ -39,11 +50,21 @@ impl Painted {
         self.pipe.as_fd()
     }
 
-    /// Takes what is there; tells whether the picture may be another one by that.
+    /// Takes what is there, to the end of the picture that it is a part of; tells whether the screen may be another one by
+    /// that.
     pub(super) fn read(&mut self) -> bool {
         let mut bytes = [0; 16 << 10];
-        let count = self.take(&mut bytes);
-        shows(&bytes[..count])
+        let start = Instant::now();
+        let mut news = false;
+        loop {
+            let count = self.take(&mut bytes);
+            news |= shows(&bytes[..count]);
+            let ready = &mut [PollFd::from_borrowed_fd(self.pipe.as_fd(), PollFlags::IN)];
+            let more = count > 0 && poll(ready, Some(&PAUSE)).is_ok_and(|ready| ready > 0);
+            if !more || start.elapsed() > LONGEST_PICTURE {
+                return news;
+            }
+        }
     }
 
     /// Takes what is there, through `bytes`; 0 if there is nothing any more.

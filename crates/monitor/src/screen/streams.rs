@@ -1,7 +1,7 @@
 //! The process' own standard streams, and what stands in their place.
 
 use std::fs::File;
-use std::io::{self, PipeReader};
+use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 
@@ -38,6 +38,30 @@ impl OwnStreams {
     }
 }
 
+/// How fast a dashboard may paint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// As it likes.
+    Free,
+    /// As fast as its picture is read: else it paints ten times a second for nobody.
+    OfTheReader,
+}
+
+impl Pace {
+    fn pipe(self) -> io::Result<(PipeReader, PipeWriter)> {
+        #[cfg(target_os = "linux")]
+        if self == Self::OfTheReader {
+            use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+            // A page holds one write in packet mode, and a pipe of one page no second one before that is read.
+            let (read, write) = pipe_with(PipeFlags::DIRECT | PipeFlags::CLOEXEC)?;
+            fcntl_setpipe_size(&write, 1)?;
+            return Ok((read.into(), write.into()));
+        }
+        io::pipe()
+    }
+}
+
 /// Standard input is a pseudo terminal and standard output a pipe, until this is dropped.
 pub(super) struct Redirected {
     input: OwnedFd,
@@ -46,8 +70,8 @@ pub(super) struct Redirected {
 
 impl Redirected {
     /// Puts them there; returns the end of the pipe from which to read.
-    pub(super) fn to(terminal: &PseudoTerminal) -> io::Result<(Self, PipeReader)> {
-        let (read, write) = io::pipe()?;
+    pub(super) fn to(terminal: &PseudoTerminal, pace: Pace) -> io::Result<(Self, PipeReader)> {
+        let (read, write) = pace.pipe()?;
         let this = Self {
             input: rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?,
             output: rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?,
@@ -65,5 +89,28 @@ impl Drop for Redirected {
         let _ = io::stdout().flush();
         let _ = rustix::stdio::dup2_stdin(&self.input);
         let _ = rustix::stdio::dup2_stdout(&self.output);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::{Read, Write};
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn who_paints_at_the_readers_pace_waits_for_it() {
+        let (mut read, mut write) = Pace::OfTheReader.pipe().unwrap();
+        rustix::io::ioctl_fionbio(&write, true).unwrap();
+        write.write_all(b"one").unwrap();
+        let full = rustix::io::write(&write, b"two").unwrap_err();
+        assert_eq!(full, Errno::AGAIN);
+        let mut bytes = [0; 64];
+        assert_eq!(read.read(&mut bytes).unwrap(), 3);
+        write.write_all(b"two").unwrap();
+        assert_eq!(read.read(&mut bytes).unwrap(), 3);
+        assert_eq!(&bytes[..3], b"two");
     }
 }
