@@ -319,9 +319,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("pid");
         let script = format!("sleep 600 & echo $! > '{}'; wait", mark.display());
-        let failure = shell(&script, Duration::from_millis(300)).unwrap_err();
+        // Long enough for the shell to start what it starts, on a busy machine too.
+        let failure = shell(&script, Duration::from_secs(3)).unwrap_err();
         assert!(failure.to_string().contains("--run-timeout"), "{failure}");
         let sleeper = fs::read_to_string(mark).unwrap();
+        assert!(sleeper.trim().parse::<u32>().is_ok(), "{sleeper:?}");
         assert!(is_gone(&sleeper), "{sleeper} is left");
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ReduceOp};
 
-use crate::harness::{Meeting, WIRES, error, on_all_ranks, options};
+use crate::harness::{Meeting, SHORT, WIRES, error, in_parallel, on_all_ranks, options};
 
 #[track_caller]
 fn assert_lost(error: &CollectiveError, lost: usize, operation: &str) {
@@ -102,10 +102,10 @@ fn what_was_sent_before_leaving_arrives() {
 #[test]
 fn the_deadline_names_who_is_missing() {
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(300)),
+        timeout: Some(SHORT),
         ..options()
     };
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let the_others_gave_up = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
             group.set_step(34);
@@ -132,16 +132,16 @@ fn the_deadline_names_who_is_missing() {
             "{:?}",
             errors[1]
         );
-    }
+    });
 }
 
 #[test]
 fn a_mismatch_is_named_although_a_rank_never_calls() {
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(300)),
+        timeout: Some(SHORT),
         ..options()
     };
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let the_others_gave_up = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
             let result = match group.rank() {
@@ -160,7 +160,7 @@ fn a_mismatch_is_named_although_a_rank_never_calls() {
                             rank 1 called all_reduce(u8[1], sum); rank 2 called nothing in time";
             assert!(text.contains(expected), "{text}");
         }
-    }
+    });
 }
 
 #[test]
@@ -302,10 +302,10 @@ fn a_destroyed_group_refuses_calls() {
 #[test]
 fn destroy_names_who_has_not_left() {
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(300)),
+        timeout: Some(SHORT),
         ..options()
     };
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let gave_up = Meeting::of(3);
         on_all_ranks(wire, 3, options, |group| {
             if group.rank() == 1 {
@@ -320,5 +320,5 @@ fn destroy_names_who_has_not_left() {
                 "{error:?}"
             );
         });
-    }
+    });
 }

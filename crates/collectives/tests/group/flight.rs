@@ -1,10 +1,8 @@
 //! What a group remembers of its last operations.
 
-use std::time::Duration;
-
 use everburn_collectives::group::{FlightState, GroupOptions, ProcessGroup, ReduceOp};
 
-use crate::harness::{Meeting, WIRES, error, on_all_ranks, options};
+use crate::harness::{Meeting, SHORT, WIRES, error, in_parallel, on_all_ranks, options};
 
 #[test]
 fn the_last_operations_of_all_kinds_are_remembered() {
@@ -109,12 +107,14 @@ fn the_collective_under_way_stays_however_many_are_queued_behind_it() {
 #[test]
 fn whom_a_failed_operation_waited_for_is_kept() {
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(100)),
+        timeout: Some(SHORT),
         ..options()
     };
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let meeting = Meeting::of(3);
         on_all_ranks(wire, 3, options, |group| {
+            // Their deadlines begin when all are here.
+            meeting.wait();
             if group.rank() != 2 {
                 error(group.barrier().wait());
                 let entry = group.flight_record().remove(0);
@@ -129,5 +129,5 @@ fn whom_a_failed_operation_waited_for_is_kept() {
             }
             meeting.wait();
         });
-    }
+    });
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::watch::{Evidence, HangReport, Watch, WatchOptions};
 
-use crate::harness::{Meeting, WIRES, Wire, error, on_all_ranks, options};
+use crate::harness::{GENEROUS, Meeting, WIRES, Wire, error, in_parallel, on_all_ranks, options};
 
 /// Beats so seldom that on a busy machine none is taken for missing, and so often that there are some within a
 /// short deadline.
@@ -33,7 +33,8 @@ fn reports_of_a_rank_that_never_calls(
     before: impl Fn() + Sync,
 ) -> Vec<Option<HangReport>> {
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(500)),
+        // Of the barrier before, too, which takes its time on a busy machine; and of several beats.
+        timeout: Some(Duration::from_secs(3)),
         ..options()
     };
     let meeting = Meeting::of(3);
@@ -64,7 +65,7 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rank1.log");
     std::fs::write(&path, "reading\nthe disk is slow\n").unwrap();
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let store: SharedStore = Arc::new(HashStore::new());
         let log = Some(&*path);
         let reports = reports_of_a_rank_that_never_calls(wire, &store, log, || {});
@@ -89,7 +90,7 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
             }
         }
         assert_eq!(reports.iter().flatten().count(), 2);
-    }
+    });
 }
 
 #[test]
@@ -170,12 +171,16 @@ fn a_rank_that_ends_in_good_order_and_one_that_dies_are_no_hang() {
         meeting.wait();
         if group.rank() == 1 {
             drop(watch);
-            let beat = store.get("watch/1").unwrap();
-            assert!(
-                String::from_utf8(beat)
-                    .unwrap()
-                    .contains("\"goodbye\":true")
-            );
+            // Dropping it waits for its thread a moment only.
+            let begun = Instant::now();
+            loop {
+                let beat = String::from_utf8(store.get("watch/1").unwrap()).unwrap();
+                if beat.contains("\"goodbye\":true") {
+                    break;
+                }
+                assert!(begun.elapsed() < GENEROUS, "no goodbye in {beat}");
+                std::thread::sleep(INTERVAL / 20);
+            }
             group.sever();
             meeting.wait();
             return;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::SharedStore;
+use everburn_collectives::transport::TcpMesh;
 
 use crate::memory_store::MemoryStore;
 
@@ -23,6 +24,10 @@ pub const WIRES: [Wire; 2] = [Wire::Threads, Wire::Tcp];
 
 /// Long enough for a busy machine; only tests of the deadline itself use less.
 pub const GENEROUS: Duration = Duration::from_secs(30);
+
+/// A deadline that is meant to pass, and long enough for what comes before it on a busy machine. A test
+/// that waits for it runs its wires at once.
+pub const SHORT: Duration = Duration::from_secs(2);
 
 pub fn options() -> GroupOptions {
     GroupOptions {
@@ -65,7 +70,12 @@ pub fn on_all_ranks<R: Send>(
             let store = MemoryStore::new();
             let make = |rank| {
                 let rendezvous = rendezvous(store.clone(), rank, size);
-                Box::new(move || ProcessGroup::connect(rendezvous, options).unwrap()) as _
+                // As `ProcessGroup::connect`, which gives the rendezvous the timeout of the operations: a
+                // test may mean that to pass.
+                Box::new(move || {
+                    let mesh = TcpMesh::connect(&rendezvous, options.max_message_bytes);
+                    ProcessGroup::over(Arc::new(mesh.unwrap()), rank, options)
+                }) as _
             };
             (0..size).map(make).collect()
         }

@@ -1,15 +1,15 @@
 //! What carries the data of collectives: how it is chosen, and what happens when ranks fail in
 //! the middle.
 
-use std::time::Duration;
-
 use everburn_collectives::group::{
     CollectiveError, GroupOptions, ProcessGroup, ReduceOp, TransportKind,
 };
 use everburn_collectives::transport::Surroundings;
 
 use crate::elsewhere::{groups, on_hosts};
-use crate::harness::{Meeting, WIRES, assert_verdict, error, in_parallel, on_all_ranks, options};
+use crate::harness::{
+    Meeting, SHORT, WIRES, assert_verdict, error, in_parallel, on_all_ranks, options,
+};
 
 /// Ranks whose memory cannot be opened: no process has the number that they give.
 fn unreachable(transport: TransportKind) -> Vec<ProcessGroup> {
@@ -135,10 +135,10 @@ fn an_abort_ends_a_collective_that_waits() {
 #[test]
 fn the_deadline_of_a_later_collective_names_who_is_missing() {
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(300)),
+        timeout: Some(SHORT),
         ..options()
     };
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let the_others_gave_up = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
             group.barrier().wait().unwrap();
@@ -155,7 +155,7 @@ fn the_deadline_of_a_later_collective_names_who_is_missing() {
             matches!(error, CollectiveError::Timeout { waiting_for, .. } if *waiting_for == [1])
         });
         assert!(timeouts.count() >= 1, "{errors:?}");
-    }
+    });
 }
 
 #[test]
@@ -183,10 +183,10 @@ fn later_calls_that_differ_are_named_on_all_ranks() {
 #[test]
 fn a_later_mismatch_is_named_although_a_rank_never_calls() {
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(300)),
+        timeout: Some(SHORT),
         ..options()
     };
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let the_others_gave_up = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
             group.barrier().wait().unwrap();
@@ -206,7 +206,7 @@ fn a_later_mismatch_is_named_although_a_rank_never_calls() {
                             rank 1 called all_reduce(u8[1], sum); rank 2 called nothing in time";
             assert!(text.contains(expected), "{text}");
         }
-    }
+    });
 }
 
 #[test]

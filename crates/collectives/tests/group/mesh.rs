@@ -50,7 +50,7 @@ fn a_group_can_be_made_again_through_the_same_store() {
 fn ranks_that_do_not_come_are_named() {
     let store = MemoryStore::new();
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(300)),
+        timeout: Some(Duration::from_secs(2)),
         ..options()
     };
     let errors = in_parallel(vec![0, 2], |rank| {
@@ -73,7 +73,7 @@ fn ranks_that_do_not_come_are_named() {
 fn two_processes_as_the_same_rank_are_thought_of() {
     let store = MemoryStore::new();
     let options = GroupOptions {
-        timeout: Some(Duration::from_millis(300)),
+        timeout: Some(Duration::from_secs(2)),
         ..options()
     };
     let errors = in_parallel(vec![0, 1, 1], |rank| {

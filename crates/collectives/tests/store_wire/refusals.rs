@@ -56,20 +56,23 @@ fn absurd_lengths_and_opcodes_close_only_their_connection() {
 #[test]
 fn who_says_nothing_or_half_a_message_is_dropped_after_the_deadline() {
     let server = serve(StoreOptions {
-        handshake_timeout: Duration::from_millis(50),
-        request_timeout: Duration::from_millis(50),
+        handshake_timeout: Duration::from_secs(1),
+        request_timeout: Duration::from_secs(1),
         ..StoreOptions::default()
     });
     let silent = Raw::connect(&server);
     let mut half_validated = Raw::connect(&server);
-    half_validated.send(&VALIDATE[..3]);
-    let mut half_request = Raw::validated(&server);
-    half_request.send(&message(1, &[b"/k", b"value"])[..12]);
+    // On a busy machine it may be dropped before; that it is dropped is what counts.
+    let _ = half_validated.0.write_all(&VALIDATE[..3]);
+    let mut half_request = Raw::surely_validated(&server);
+    let _ = half_request
+        .0
+        .write_all(&message(1, &[b"/k", b"value"])[..12]);
     for raw in [silent, half_validated, half_request] {
         assert_eq!(raw.closed(), b"");
     }
     // Who is validated and waits, or has nothing to say, is not dropped.
-    let mut waiting = Raw::validated(&server);
+    let mut waiting = Raw::surely_validated(&server);
     waiting.send(&list(6, 1, &[b"/k"]));
     let silent = Raw::connect(&server);
     assert_eq!(silent.closed(), b"", "a deadline has passed meanwhile");

@@ -35,6 +35,9 @@ pub struct DeviceBuffer {
 impl DeviceBuffer {
     /// `len` numbers of type `dtype` at `pointer`, which stay there while `owner` lives.
     ///
+    /// `owner` is often dropped by the thread that finds an operation over first, and whoever else waits
+    /// for the group waits for that: its `drop` must not wait for the group itself.
+    ///
     /// # Errors
     /// [`NcclError::Buffer`] where no memory can be so long, or `pointer` is null.
     ///

@@ -263,6 +263,10 @@ impl Core {
             if !front.is_over()? {
                 return Ok(());
             }
+            // The buffers' owners go first: a thread that finds the operation retired returns from its
+            // wait, and its caller may count on their being gone. Two that are here at once wait for
+            // one another.
+            front.release();
             let mut state = lock(&self.state);
             // Another thread may have been quicker.
             let same = state
@@ -272,10 +276,6 @@ impl Core {
             if same {
                 state.under_way.pop_front();
                 state.finished += 1;
-            }
-            drop(state);
-            if same {
-                front.release();
             }
         }
     }

@@ -4,7 +4,7 @@ use everburn_collectives::group::ReduceOp;
 use everburn_nccl::fake::FakeCluster;
 use everburn_nccl::{After, NcclConfig, NcclError};
 
-use crate::harness::{SHORT, error};
+use crate::harness::{Meeting, SHORT, error};
 
 #[test]
 fn all_ranks_are_told_what_each_called() {
@@ -45,7 +45,7 @@ fn all_ranks_are_told_what_each_called() {
 #[test]
 fn who_calls_nothing_is_named() {
     let cluster = FakeCluster::new(2);
-    let there = std::sync::Barrier::new(2);
+    let there = Meeting::of(2);
     let config = |rank| NcclConfig {
         compare_calls: true,
         timeout: SHORT,

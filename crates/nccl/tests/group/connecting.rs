@@ -6,7 +6,7 @@ use std::time::Duration;
 use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{Ended, NcclConfig, NcclError, Status};
 
-use crate::harness::{error, hurried};
+use crate::harness::{error, hurried, hurried_alone};
 
 /// Connects these ranks with `config`; what each is told.
 fn connect(
@@ -49,7 +49,7 @@ fn errors_name_ranks_of_the_job() {
     let cluster = FakeCluster::new(2);
     let config = NcclConfig {
         job_ranks: vec![5, 7],
-        ..hurried(&cluster, 0)
+        ..hurried_alone(&cluster, 0)
     };
     let told = error(cluster.connect(0, config, None));
     assert!(told.to_string().starts_with("rank 5 of 2 waited"), "{told}");
@@ -141,7 +141,7 @@ fn a_second_process_as_the_same_rank_is_refused_and_the_group_goes_on() {
     let prefix = "everburn/nccl/world/0/here/1";
     let other = br#"{"process":1,"nccl":22105,"gpu":"FAKE-1"}"#;
     cluster.store().set(prefix, other).unwrap();
-    let told = error(cluster.connect(1, hurried(&cluster, 1), None));
+    let told = error(cluster.connect(1, hurried_alone(&cluster, 1), None));
     assert!(
         told.to_string()
             .contains("another process has joined as rank 1"),
@@ -184,7 +184,7 @@ fn what_is_in_the_store_is_not_believed() {
             .store()
             .set("everburn/nccl/world/0/verdict", verdict.as_bytes())
             .unwrap();
-        let told = error(cluster.connect(1, hurried(&cluster, 1), None));
+        let told = error(cluster.connect(1, hurried_alone(&cluster, 1), None));
         let refused = matches!(
             &told,
             NcclError::Refused { .. } | NcclError::Incomplete { .. }
@@ -196,7 +196,7 @@ fn what_is_in_the_store_is_not_believed() {
         .store()
         .set("everburn/nccl/world/0/here/1", &[0xff; 100_000])
         .unwrap();
-    let told = error(cluster.connect(0, hurried(&cluster, 0), None));
+    let told = error(cluster.connect(0, hurried_alone(&cluster, 0), None));
     assert!(
         told.to_string()
             .contains("what rank 1 says of itself cannot be read"),

@@ -6,29 +6,30 @@ use everburn_collectives::group::ReduceOp;
 use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{After, NcclConfig, NcclError};
 
-use crate::harness::{GENEROUS, Gate, SHORT, error, hurried};
+use crate::harness::{BEAT, GENEROUS, Gate, MOMENT, Meeting, error, hurried, hurried_alone};
 
 #[test]
 fn a_rank_that_skips_a_call_is_named_by_all_with_what_it_did_last() {
     let cluster = FakeCluster::new(4);
-    let late = std::sync::Barrier::new(4);
-    let results = cluster.on_ranks_of(
-        |rank| hurried(&cluster, rank),
-        |group, rank| {
-            let buffer = cluster.allocate(rank, &[1f32; 8]);
-            group.set_step(7);
-            group
-                .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
-                .wait()?;
-            let told = match rank {
-                3 => None,
-                _ => Some(error(group.broadcast(&buffer, 0, After::Nothing)?.wait())),
-            };
-            // Rank 3 is there for as long as the others wait.
-            late.wait();
-            Ok::<_, NcclError>(told)
-        },
-    );
+    let late = Meeting::of(4);
+    let config = |rank| NcclConfig {
+        beat: BEAT,
+        ..hurried(&cluster, rank)
+    };
+    let results = cluster.on_ranks_of(config, |group, rank| {
+        let buffer = cluster.allocate(rank, &[1f32; 8]);
+        group.set_step(7);
+        group
+            .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
+            .wait()?;
+        let told = match rank {
+            3 => None,
+            _ => Some(error(group.broadcast(&buffer, 0, After::Nothing)?.wait())),
+        };
+        // Rank 3 is there for as long as the others wait.
+        late.wait();
+        Ok::<_, NcclError>(told)
+    });
     let told: Vec<_> = results.into_iter().map(Result::unwrap).collect();
     let texts: Vec<String> = told.iter().flatten().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 3);
@@ -53,13 +54,13 @@ fn a_rank_that_skips_a_call_is_named_by_all_with_what_it_did_last() {
 #[test]
 fn a_wait_of_ones_own_ends_when_it_says() {
     let cluster = FakeCluster::new(2);
-    let late = std::sync::Barrier::new(2);
+    let late = Meeting::of(2);
     let results = cluster.on_all_ranks(|group, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         let told = match rank {
             0 => {
                 let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
-                let told = error(work.wait_within(SHORT));
+                let told = error(work.wait_within(MOMENT));
                 assert!(
                     matches!(&told, NcclError::Timeout { waiting_for, .. } if *waiting_for == [1]),
                     "{told}"
@@ -85,7 +86,7 @@ fn a_wait_of_ones_own_ends_when_it_says() {
     );
     assert!(
         told.to_string()
-            .contains("rank 0 waited 0.150 s for rank 1"),
+            .contains("rank 0 waited 0.500 s for rank 1"),
         "{told}"
     );
 }
@@ -93,7 +94,7 @@ fn a_wait_of_ones_own_ends_when_it_says() {
 #[test]
 fn nobody_has_to_wait_for_a_deadline_to_be_kept() {
     let cluster = FakeCluster::new(2);
-    let late = std::sync::Barrier::new(2);
+    let late = Meeting::of(2);
     let results = cluster.on_ranks_of(
         |rank| hurried(&cluster, rank),
         |group, rank| {
@@ -128,7 +129,9 @@ fn nobody_has_to_wait_for_a_deadline_to_be_kept() {
 #[test]
 fn a_rank_whose_own_gpu_is_late_does_not_blame_others() {
     let cluster = FakeCluster::new(1);
-    let group = cluster.connect(0, hurried(&cluster, 0), None).unwrap();
+    let group = cluster
+        .connect(0, hurried_alone(&cluster, 0), None)
+        .unwrap();
     let compute = cluster.compute_stream(0);
     let mut gate = Gate::new();
     cluster.launch(0, compute, gate.kernel());
@@ -149,7 +152,9 @@ fn a_rank_whose_own_gpu_is_late_does_not_blame_others() {
 #[test]
 fn a_launch_that_never_gets_on_the_stream_has_a_deadline() {
     let cluster = FakeCluster::new(1);
-    let group = cluster.connect(0, hurried(&cluster, 0), None).unwrap();
+    let group = cluster
+        .connect(0, hurried_alone(&cluster, 0), None)
+        .unwrap();
     cluster.inject(0, Fault::LaunchTakes(None));
     let buffer = cluster.allocate(0, &[1f32]);
     let told = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));

@@ -1,13 +1,12 @@
 //! One rank's failure reaches the others, and a group that has failed says so.
 
-use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{After, NcclConfig, NcclError, Status};
 
-use crate::harness::{error, hurried};
+use crate::harness::{BEAT, Meeting, error, hurried, hurried_alone};
 
 /// All ranks but `last` wait in a collective; `last` does `deed`. What the others are told.
 fn others_are_told(
@@ -16,8 +15,12 @@ fn others_are_told(
     deed: impl Fn(everburn_nccl::NcclGroup) + Sync,
 ) -> Vec<NcclError> {
     let last = size - 1;
-    let connected = Barrier::new(size);
-    let results = cluster.on_all_ranks(|group, rank| {
+    let connected = Meeting::of(size);
+    let config = |rank| NcclConfig {
+        beat: BEAT,
+        ..cluster.config(rank)
+    };
+    let results = cluster.on_ranks_of(config, |group, rank| {
         connected.wait();
         if rank == last {
             deed(group);
@@ -106,11 +109,13 @@ fn a_rank_that_is_killed_between_machines_is_named_by_its_silence() {
 fn a_rank_that_is_killed_unnoticed_is_found_by_the_deadline() {
     let cluster = FakeCluster::new(4);
     let config = |rank| NcclConfig {
-        timeout: Duration::from_millis(400),
-        ..cluster.config(rank)
+        beat: BEAT,
+        ..hurried(&cluster, rank)
     };
+    let connected = Meeting::of(4);
     let results = cluster.on_ranks_of(config, |group, rank| {
         let buffer = cluster.allocate(rank, &[1f32; 16]);
+        connected.wait();
         if rank == 2 {
             group.fall_silent();
             cluster.kill(2, false);
@@ -188,7 +193,7 @@ fn nccls_refusal_of_an_operation_ends_all_ranks() {
 #[test]
 fn a_failed_gpu_is_told_with_cudas_name_for_it() {
     let cluster = FakeCluster::new(2);
-    let ready = Barrier::new(2);
+    let ready = Meeting::of(2);
     let results = cluster.on_all_ranks(|group, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         ready.wait();
@@ -223,7 +228,9 @@ fn a_failed_gpu_is_told_with_cudas_name_for_it() {
 fn an_abort_that_hangs_holds_nobody_for_ever() {
     let cluster = FakeCluster::new(1);
     cluster.inject(0, Fault::AbortHangs);
-    let group = cluster.connect(0, hurried(&cluster, 0), None).unwrap();
+    let group = cluster
+        .connect(0, hurried_alone(&cluster, 0), None)
+        .unwrap();
     group.abort("enough");
     assert!(error(group.check()).to_string().contains("enough"));
 }

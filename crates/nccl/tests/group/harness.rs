@@ -1,6 +1,7 @@
 //! What the tests of groups share.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use everburn_nccl::fake::FakeCluster;
@@ -11,8 +12,16 @@ pub const SIZES: [usize; 3] = [1, 2, 4];
 /// Long enough for a busy machine.
 pub const GENEROUS: Duration = Duration::from_secs(60);
 
-/// A deadline that is meant to pass.
-pub const SHORT: Duration = Duration::from_millis(150);
+/// A deadline that is meant to pass, and long enough for what comes before it on a busy machine:
+/// connecting has the same.
+pub const SHORT: Duration = Duration::from_secs(2);
+
+/// As [`SHORT`], where a rank is alone or already connected: nothing before it waits for others.
+pub const MOMENT: Duration = Duration::from_millis(500);
+
+/// Signs of life so far apart that a rank which lives gives one between two looks, which are two of
+/// these apart, on a busy machine too.
+pub const BEAT: Duration = Duration::from_millis(250);
 
 pub fn hurried(cluster: &FakeCluster, rank: usize) -> NcclConfig {
     NcclConfig {
@@ -21,9 +30,49 @@ pub fn hurried(cluster: &FakeCluster, rank: usize) -> NcclConfig {
     }
 }
 
+/// As [`hurried`], for a rank that connects with no other.
+pub fn hurried_alone(cluster: &FakeCluster, rank: usize) -> NcclConfig {
+    NcclConfig {
+        timeout: MOMENT,
+        ..cluster.config(rank)
+    }
+}
+
 /// The error of a result that must be one.
 pub fn error<T: std::fmt::Debug>(result: Result<T, NcclError>) -> NcclError {
     result.expect_err("the operation should have failed")
+}
+
+/// A place where the ranks of a test meet outside of the group under test. Unlike the standard
+/// library's barrier it has a deadline, so a rank that fails does not hang the others.
+pub struct Meeting {
+    size: usize,
+    arrived: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Meeting {
+    pub fn of(size: usize) -> Self {
+        Self {
+            size,
+            arrived: Mutex::new(0),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits until each thread has arrived as often as this one.
+    pub fn wait(&self) {
+        let mut arrived = self.arrived.lock().unwrap();
+        let turn = *arrived / self.size;
+        *arrived += 1;
+        self.changed.notify_all();
+        let waiting = |arrived: &mut usize| *arrived / self.size == turn;
+        let (_guard, result) = self
+            .changed
+            .wait_timeout_while(arrived, GENEROUS, waiting)
+            .unwrap();
+        assert!(!result.timed_out(), "a rank has not come to the meeting");
+    }
 }
 
 /// A kernel that runs until it is released, or the test has ended.

@@ -4,7 +4,7 @@ use everburn_collectives::group::ReduceOp;
 use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{After, NcclError};
 
-use crate::harness::{error, hurried};
+use crate::harness::{error, hurried_alone};
 
 #[test]
 fn leaving_waits_for_what_was_issued() {
@@ -56,7 +56,9 @@ fn a_rank_that_leaves_in_the_midst_tells_the_others() {
 fn nccl_that_does_not_finish_is_aborted() {
     let cluster = FakeCluster::new(1);
     cluster.inject(0, Fault::FinalizeHangs);
-    let group = cluster.connect(0, hurried(&cluster, 0), None).unwrap();
+    let group = cluster
+        .connect(0, hurried_alone(&cluster, 0), None)
+        .unwrap();
     let told = error(group.destroy());
     assert!(matches!(&told, NcclError::NoAnswer { .. }), "{told}");
     assert!(
@@ -65,7 +67,11 @@ fn nccl_that_does_not_finish_is_aborted() {
         "{told}"
     );
     // Dropped rather than destroyed, nobody is told, and nobody waits for ever.
-    drop(cluster.connect(0, hurried(&cluster, 0), None).unwrap());
+    drop(
+        cluster
+            .connect(0, hurried_alone(&cluster, 0), None)
+            .unwrap(),
+    );
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Work of the GPU before and behind an operation waits for it, the host does not.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{After, NcclError};
 
-use crate::harness::{Gate, error};
+use crate::harness::{GENEROUS, Gate, error};
 
 /// A kernel writes, the sum is made, a kernel reads: each on a stream of its own, and each asked for
 /// before the first has run.
@@ -36,9 +39,9 @@ fn through_streams(after: impl Fn(everburn_nccl::StreamHandle) -> After + Sync, 
         gate.open();
 
         work.wait()?;
-        let (over, ended) = std::sync::mpsc::channel();
+        let (over, ended) = channel();
         cluster.launch(rank, behind, move || over.send(()).unwrap());
-        ended.recv_timeout(crate::harness::GENEROUS).unwrap();
+        ended.recv_timeout(GENEROUS).unwrap();
         Ok::<_, NcclError>(cluster.read::<f32>(&update))
     });
     for update in results {
@@ -109,4 +112,39 @@ fn the_owner_of_a_buffer_is_let_go_when_the_gpu_has_finished_and_not_before() {
     gate.open();
     work.wait().unwrap();
     assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+#[test]
+fn whoever_has_waited_finds_the_owner_let_go_though_another_thread_does_it() {
+    /// Takes its time to go.
+    struct Slow {
+        begins: Sender<()>,
+        gone: Arc<AtomicBool>,
+    }
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            // Nobody listens if it is let go after the test has failed.
+            let _ = self.begins.send(());
+            // Were it not waited for, the assertion would come long before the end of this.
+            std::thread::sleep(Duration::from_millis(300));
+            self.gone.store(true, Ordering::Release);
+        }
+    }
+    let cluster = FakeCluster::new(1);
+    let group = cluster.alone();
+    let (begins, begun) = channel();
+    let gone = Arc::new(AtomicBool::new(false));
+    let owner = Slow {
+        begins,
+        gone: gone.clone(),
+    };
+    let buffer = cluster.allocate_for(0, &[1f32], owner);
+    let work = group
+        .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)
+        .unwrap();
+    drop(buffer);
+    // The group's own thread finds that the operation is over.
+    begun.recv_timeout(GENEROUS).unwrap();
+    work.wait().unwrap();
+    assert!(gone.load(Ordering::Acquire));
 }

@@ -7,6 +7,8 @@
 mod header;
 mod patience;
 mod task;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod trouble;
 
@@ -119,11 +121,11 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             if self.pass()? {
                 patience.renew();
             }
-            if self.open == 0 && !self.disagree {
-                return Ok(());
-            }
-            if self.disagree && self.all_headers_moved() {
-                return Err(self.mismatch());
+            if self.is_over() {
+                return match self.disagree {
+                    true => Err(self.mismatch()),
+                    false => Ok(()),
+                };
             }
             match patience.turn() {
                 Turn::Again => {}
@@ -134,7 +136,9 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
                         patience.renew();
                     } else {
                         self.sleep(ticket);
-                        self.check()?;
+                        if self.check()? {
+                            patience.renew();
+                        }
                     }
                 }
             }
@@ -166,6 +170,14 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         let words = block.div_ceil(size_of::<u64>());
         if scratch.len() < words {
             scratch.resize(words, 0);
+        }
+    }
+
+    /// Whether everything was moved, or all that tells of a mismatch.
+    fn is_over(&self) -> bool {
+        match self.disagree {
+            true => self.all_headers_moved(),
+            false => self.open == 0,
         }
     }
 

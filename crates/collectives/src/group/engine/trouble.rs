@@ -30,16 +30,28 @@ impl<T: Element> Engine<'_, '_, T> {
         self.collective.mismatch(&signatures, false)
     }
 
-    /// Looks for what makes waiting pointless.
-    pub(super) fn check(&mut self) -> Result<(), CollectiveError> {
+    /// Looks for what makes waiting pointless; whether anything was moved meanwhile.
+    pub(super) fn check(&mut self) -> Result<bool, CollectiveError> {
         let core = self.collective.core;
         let place = &self.collective.place;
-        if let Some(failure) = core.mailbox.settled_failure(core.job_rank()) {
+        let failure = core.mailbox.settled_failure(core.job_rank());
+        let late = Instant::now() >= self.collective.deadline();
+        // Failure and deadline are looked for first and what has arrived second: a rank that was long
+        // away (asleep, or without a core) finds what the others sent before they failed. This ends:
+        // what a collective moves is finite, and nothing is waited for.
+        let mut moved = false;
+        while self.pass()? {
+            moved = true;
+        }
+        if self.is_over() {
+            return Ok(moved);
+        }
+        if let Some(failure) = failure {
             return Err(core.failed(place, &failure));
         }
         if core.mailbox.failure().is_some() {
             // News of a failure explains more than the partings that follow it.
-            return Ok(());
+            return Ok(moved);
         }
         for rank in self.collective.others() {
             let job_rank = core.members[rank];
@@ -58,8 +70,8 @@ impl<T: Element> Engine<'_, '_, T> {
         }
         let missing = self.missing();
         core.set_waiting_for(&missing);
-        if Instant::now() < self.collective.deadline() {
-            return Ok(());
+        if !late {
+            return Ok(moved);
         }
         let peers = &self.workspace.peers;
         if self.disagree {
