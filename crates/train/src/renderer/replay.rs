@@ -34,6 +34,9 @@ pub struct Replay {
     shown: [u64; 2],
 }
 
+/// How many of the metrics, the first, a validation has too: it makes no steps with other ranks that could be told of.
+const OF_VALIDATION: usize = 2;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Split {
     None,
@@ -107,7 +110,11 @@ impl Replay {
             iteration: Some(line.step as usize),
             lr: None,
         };
-        for (id, metric) in &mut self.metrics {
+        let shown = match split {
+            Split::Validation => OF_VALIDATION,
+            _ => self.metrics.len(),
+        };
+        for (id, metric) in &mut self.metrics[..shown] {
             // A report of numbers has nothing to read from a device.
             let Ok(entry) = metric.update(&report, &metadata) else {
                 continue;
@@ -255,6 +262,10 @@ mod tests {
             ["epoch 2/2  valid  20/20", "loss 0.5000"],
         ]) {
             assert!(parts.iter().all(|part| line.contains(part)), "{text}");
+            // What is of steps with other ranks is not told of a validation.
+            let trains = line.contains("  train  ");
+            assert_eq!(line.contains("waiting for ranks"), trains, "{text}");
+            assert_eq!(line.contains("samples per second"), trains, "{text}");
         }
     }
 }
