@@ -101,8 +101,9 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     });
     // Back to the dashboard, and out; the terminal is as it was.
     large.press("r");
+    // burn-train's own words would be that `q` stops the training.
     large.wait_for("the dashboard again", |screen| {
-        screen.contains("Train epoch")
+        screen.contains("Train epoch") && screen.contains("Leave the monitor.")
     });
     large.press("r");
     ranks_are_back(&large);
@@ -132,10 +133,14 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let ended = job.wait();
     large.wait_for("the end", |screen| screen.contains("stopped by the user"));
     assert!(run.path.join("report.html").is_file(), "{ended}");
-    large.press("q");
-    large.wait_for("the shell", |screen| {
-        screen.lines().any(|line| line == "code=0")
+    // No key leaves the shell on this screen, and Ctrl-C gives the terminal back, too.
+    large.press("C-z");
+    large.press("C-c");
+    let screen = large.wait_for("the shell", |screen| {
+        screen.lines().any(|line| line == "code=130")
     });
+    assert_eq!(large.property("alternate_on"), "0", "{screen}");
+    assert_eq!(large.property("mouse_any_flag"), "0", "{screen}");
 }
 
 fn ranks_are_back(terminal: &Terminal) {

@@ -47,10 +47,16 @@ fn a_run_of_one_rank_goes_on_on_two() {
     let folder = tempfile::tempdir().unwrap();
     let at_once = train(folder.path(), "at-once", "3");
     let in_two = train(folder.path(), "in-two", "2");
-    resume(folder.path(), "in-two", "3", "2").succeeded();
+    let ended = resume(folder.path(), "in-two", "3", "2").succeeded();
     let report = in_two.report();
     assert_eq!(report["world_size"], 2);
     assert_eq!(report["resumed_after_epoch"], 2);
+    // Bytes are of the steps that this process made.
+    let number = |name: &str| report[name].as_u64().unwrap();
+    assert_eq!(3 * number("steps_since_resume"), number("steps"));
+    let bytes = number("gradient_bytes") / number("steps_since_resume");
+    let said = format!("gradients: {bytes} bytes a step and rank");
+    assert!(ended.stdout.contains(&said), "no `{said}`: {ended}");
     let pairs = at_once
         .losses("train")
         .into_iter()

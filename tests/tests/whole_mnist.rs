@@ -103,3 +103,25 @@ fn compressed_gradients_keep_the_accuracy() {
         assert!(bytes <= most_bytes, "{hook} sends {bytes} of the bytes");
     }
 }
+
+#[test]
+#[ignore = "takes minutes; `cargo xtask check` runs it"]
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures are wanted, not only the verdict"
+)]
+fn half_precision_keeps_the_accuracy() {
+    let Some(mnist) = mnist_folder("training in half precision") else {
+        return;
+    };
+    let data = mnist.parent().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let plain = two_ranks(folder.path(), data, "f32", &[]);
+    for precision in ["bf16", "f16"] {
+        let flags = ["--precision", precision];
+        let run = two_ranks(folder.path(), data, precision, &flags);
+        let lost = plain.number("test_accuracy") - run.number("test_accuracy");
+        println!("{precision}: {lost:+.4} of accuracy lost");
+        assert!(lost.abs() <= 0.003, "{precision} is {lost} off");
+    }
+}

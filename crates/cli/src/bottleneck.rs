@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use everburn::train::RunDirectory;
+use everburn::train::{RunDirectory, SyncInterval};
 use everburn_launch::RankEnvironment;
 use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
@@ -153,6 +153,12 @@ pub(crate) fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<()
         return Err(CliError::usage_with_help(
             "--profile and --elastic do not go together: a rank that is lost takes its recording with it",
             "profile without --elastic",
+        ));
+    }
+    if arguments.profile && config.training.sync != SyncInterval::Step {
+        return Err(CliError::usage_with_help(
+            "--profile and --sync every=H do not go together: steps between two exchanges are not recorded",
+            "profile with --sync step",
         ));
     }
     Ok(())

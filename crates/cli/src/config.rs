@@ -183,6 +183,7 @@ impl RunConfig {
         let mut table = preset(&model);
         merge(&mut table, file_layer);
         merge(&mut table, flags_layer(arguments, &model)?);
+        require_average(&table)?;
         let mut config = Self::deserialize(Value::Table(table)).map_err(|error| match file {
             Some(path) => CliError::Config {
                 path,
@@ -417,6 +418,19 @@ impl RunConfig {
             ));
         }
         Ok(config)
+    }
+}
+
+/// What is said of a moving average wants one.
+fn require_average(table: &Table) -> Result<(), CliError> {
+    let ema = table.get("training").and_then(|it| it.get("ema"));
+    let ema = ema.and_then(Value::as_table);
+    match ema.is_some_and(|ema| !ema.contains_key("decay")) {
+        true => Err(CliError::usage_with_help(
+            "--ema-sharded and --ema-validate are about a moving average of the parameters, and there is none",
+            "add --ema 0.999, say",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -15,6 +15,9 @@ use everburn_monitor::{
 use crate::arguments::TrainArguments;
 use crate::error::CliError;
 
+/// The exit code of who was asked to end by a signal, as a shell has it for Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
 /// How often a run is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -26,14 +29,20 @@ pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
     }
     let source = target.open(command.job_token.as_deref())?;
     match is_terminal() && !command.json {
-        true => look_on(source)?,
+        true => {
+            let stop = listen()?;
+            look_on(source, &stop)?;
+            if stop.is_set() {
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+        }
         false => print_json(source, &mut std::io::stdout()),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Until the user leaves.
-fn look_on(mut source: Source) -> Result<(), MonitorError> {
+/// Until the user leaves, by a key or a signal: the terminal is given back either way.
+fn look_on(mut source: Source, stop: &StopRequest) -> Result<(), MonitorError> {
     let screen = Screen::take_over(Purpose::LookOn { dashboard: true })?;
     let state = screen.state();
     // Declared after the screen, it ends before that.
@@ -48,10 +57,15 @@ fn look_on(mut source: Source) -> Result<(), MonitorError> {
             true => screen.is_left(),
             false => screen.wait_within(LOOK),
         };
-        if left {
+        if left || stop.is_set() {
             return Ok(());
         }
     }
+}
+
+fn listen() -> Result<StopRequest, CliError> {
+    StopRequest::listen(false)
+        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
 /// Until Ctrl-C.
@@ -66,8 +80,7 @@ fn serve_alone(
             "--listen serves the run in a folder of this machine",
         ));
     };
-    let stop = StopRequest::listen(false)
-        .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
+    let stop = listen()?;
     let server = MonitorServer::start(address, folder, token)?;
     say!("{} is served on {}", folder.display(), server.address());
     let stop = stop.flag();

@@ -34,11 +34,15 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         report.seconds
     );
     let waited = 100.0 * report.exposed_seconds / report.train_seconds;
+    let steps = report.steps_since_resume.max(1) as u64;
     if let Some(outer) = &report.outer {
-        let steps = report.steps.max(1) as u64;
+        let of_checkpoints = match outer.bytes_of_checkpoints {
+            0 => String::new(),
+            bytes => format!(" and {} for checkpoints", bytes / steps),
+        };
         say!(
-            "{}: {} bytes of differences a step and rank, where gradients would be {}; {waited:.1} % of the \
-             time spent waiting for them",
+            "{}: {} bytes of differences{of_checkpoints} a step and rank, where gradients would be {}; {waited:.1} % of \
+             the time spent waiting for them",
             counted(outer.steps, "outer step"),
             outer.bytes / steps,
             outer.bytes_of_gradients / steps,
@@ -46,7 +50,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     } else if report.gradient_bytes > 0 {
         say!(
             "gradients: {} bytes a step and rank; {waited:.1} % of the time spent waiting for them",
-            report.gradient_bytes / report.steps.max(1) as u64,
+            report.gradient_bytes / steps,
         );
     }
     if let Some(skipped) = report.skipped_steps {

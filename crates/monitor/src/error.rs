@@ -1,7 +1,6 @@
 //! Why there is nothing to look at.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Why a run cannot be looked at, or not be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,14 +51,12 @@ pub enum MonitorError {
     },
     /// The run's machine cannot be reached.
     #[error(
-        "{address} was not reached within {waited:?}: {reason}; check whether the run is served there (`train \
+        "{address} was not reached: {reason}; check whether the run is served there (`train \
          --monitor HOST:PORT`) and whether a firewall is between"
     )]
     Unreachable {
         /// The address.
         address: String,
-        /// How long it was tried.
-        waited: Duration,
         /// What the system said.
         reason: String,
     },

@@ -22,7 +22,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+};
 
 use self::keys::{Key, Keys};
 use self::painted::Painted;
@@ -45,6 +47,9 @@ const AT_THE_KEYS: Duration = Duration::from_secs(2);
 
 /// How often time goes by on the screen where nothing else happens.
 const SLOW_FRAME: Duration = Duration::from_millis(500);
+
+/// In the place of a key of the terminal: there is none (`_POSIX_VDISABLE`).
+const NO_KEY: u8 = 0;
 
 /// What takes over a terminal: the other screen, no cursor, the mouse (which burn-train's dashboard knows).
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1002h\x1b[?1003h\x1b[?1006h\x1b[2J";
@@ -116,6 +121,8 @@ impl Screen {
         let mut raw = settings.clone();
         raw.make_raw();
         raw.local_modes.insert(LocalModes::ISIG);
+        // Ctrl-Z would leave the shell on this screen, and stop some ranks of a training and others not.
+        raw.special_codes[SpecialCodeIndex::VSUSP] = NO_KEY;
         let restored = Arc::new(Restore {
             settings,
             own: own.clone(),
@@ -411,7 +418,9 @@ impl Shown {
             let area = frame.area();
             match &self.painted {
                 Some(painted) if !self.ranks => {
-                    painted.draw(!self.view.training, area, frame.buffer_mut());
+                    let looks_on = !self.view.training;
+                    let trouble = state.trouble();
+                    painted.draw(looks_on, trouble.as_deref(), area, frame.buffer_mut());
                 }
                 _ => draw_ranks(&state, self.view, area, frame.buffer_mut()),
             }

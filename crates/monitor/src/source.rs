@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::MonitorError;
 use crate::tail::RunTail;
@@ -207,10 +207,8 @@ fn follow(first: TcpStream, address: &str, token: Option<&str>, updates: &SyncSe
 
 /// Connects, and is let in.
 fn enter(address: &str, token: Option<&str>) -> Result<TcpStream, MonitorError> {
-    let began = Instant::now();
     let unreachable = |error: std::io::Error| MonitorError::Unreachable {
         address: address.to_string(),
-        waited: began.elapsed(),
         reason: error.to_string(),
     };
     let protocol = |reason: String| MonitorError::Protocol {

@@ -113,6 +113,25 @@ impl RunState {
         }
     }
 
+    /// Which ranks are lost or silent, while the training goes on; `None` if all are there.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let ranks = self.ranks();
+        let of = |standing: Standing| -> Vec<String> {
+            let those = ranks.iter().filter(|rank| rank.standing == standing);
+            those.map(|rank| rank.rank.to_string()).collect()
+        };
+        let (lost, silent) = (of(Standing::Lost), of(Standing::Silent));
+        let there = ranks.len() - lost.len() - silent.len();
+        let parts = [("lost", lost), ("silent", silent)];
+        let parts = parts.iter().filter(|(_, ranks)| !ranks.is_empty());
+        let parts: Vec<String> = parts
+            .map(|(word, ranks)| format!("{word}: {}", ranks.join(", ")))
+            .collect();
+        let all = ranks.len();
+        (!parts.is_empty()).then(|| format!("{there} of {all} ranks, {}", parts.join(", ")))
+    }
+
     /// Time has gone by.
     pub fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;

@@ -25,6 +25,8 @@ pub struct Analysis {
     pub left_out: usize,
     /// In how many more each kernel of the device was timed: they count for kernels only.
     pub kernels_timed: usize,
+    /// The ranks whose recordings are missing: what has to do with other ranks is not known then.
+    pub missing: Vec<usize>,
     /// How long a step took, the mean over steps and ranks, in seconds.
     pub step_seconds: f64,
     /// The ranks, in their order.
@@ -118,6 +120,12 @@ impl Analysis {
             steps: steps - left_out,
             left_out,
             kernels_timed: all.iter().map(|(_, timed)| timed.len()).max().unwrap_or(0),
+            missing: {
+                let facts = || ranks.iter().map(|rank| &rank.facts);
+                let all = facts().map(|facts| facts.world_size).max().unwrap_or(0);
+                let is_there = |number: &usize| facts().any(|facts| facts.rank == *number);
+                (0..all).filter(|number| !is_there(number)).collect()
+            },
             step_seconds: sum / ranks.len() as f64,
             ranks,
         })

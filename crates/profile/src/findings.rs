@@ -98,7 +98,10 @@ impl Analysis {
             rules::optimizer,
             rules::records,
         ];
+        // Who is slow, and whether an exchange waits for a rank or a link, is seen where all ranks are.
+        let of_all = |kind| matches!(kind, FindingKind::SlowRank | FindingKind::Exchange);
         let found = rules.iter().filter_map(|rule| rule(self));
+        let found = found.filter(|it| self.missing.is_empty() || !of_all(it.kind));
         let mut findings: Vec<Finding> = found
             .filter(|finding| finding.share >= LEAST_SHARE)
             .collect();

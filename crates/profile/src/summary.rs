@@ -39,6 +39,15 @@ impl Display for Summary<'_> {
             "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds a step by rank:",
             analysis.step_seconds * 1e3
         )?;
+        if !analysis.missing.is_empty() {
+            let missing: Vec<String> = analysis.missing.iter().map(usize::to_string).collect();
+            writeln!(
+                f,
+                "the recordings of ranks {} are missing: name the folders that have them with --of, else slow ranks and \
+                 long exchanges are not found",
+                missing.join(", ")
+            )?;
+        }
         writeln!(f)?;
         phases(f, analysis)?;
         for rank in &analysis.ranks {

@@ -458,3 +458,21 @@ fn without_whole_steps_the_message_says_what_to_do() {
         .to_string();
     assert!(error.contains("--steps"), "{error}");
 }
+
+#[test]
+fn without_a_ranks_recording_nobody_else_is_blamed() {
+    let waits = with(&[(Phase::Exchange, 301)]);
+    let analysis = Analysis::of(&[rank(0, &waits)]).unwrap();
+    assert_eq!(analysis.missing, [1]);
+    let found = analysis.findings();
+    let of_all = |kind| matches!(kind, FindingKind::Exchange | FindingKind::SlowRank);
+    assert!(found.iter().all(|it| !of_all(it.kind)), "{found:?}");
+    let text = everburn_profile::Summary(&analysis).to_string();
+    assert!(
+        text.contains("the recordings of ranks 1 are missing"),
+        "{text}"
+    );
+    let whole = Analysis::of(&[rank(0, &waits), rank(1, &waits)]).unwrap();
+    assert!(whole.missing.is_empty());
+    assert!(whole.findings().iter().any(|it| of_all(it.kind)));
+}

@@ -58,6 +58,9 @@ pub struct TrainingReport {
     pub epochs: usize,
     /// How many steps were made, those before a resume included.
     pub steps: usize,
+    /// How many of them this process made: what times and bytes are of.
+    #[serde(default)]
+    pub steps_since_resume: usize,
     /// Seconds from start to end of this process.
     pub seconds: f64,
     /// Seconds spent on training steps.
@@ -100,7 +103,12 @@ pub struct TrainingReport {
 /// use everburn_train::OuterReport;
 ///
 /// // Gradients of 1,000 steps, and parameters of 20.
-/// let report = OuterReport { steps: 20, bytes: 80_000, bytes_of_gradients: 4_000_000 };
+/// let report = OuterReport {
+///     steps: 20,
+///     bytes: 80_000,
+///     bytes_of_checkpoints: 0,
+///     bytes_of_gradients: 4_000_000,
+/// };
 /// assert_eq!(report.saved(), 3_920_000);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -109,6 +117,10 @@ pub struct OuterReport {
     pub steps: usize,
     /// How many bytes of differences a rank handed to the exchange.
     pub bytes: u64,
+    /// How many bytes of the optimizer's state and of what 8 bits have rounded away it handed over besides, to be equal at
+    /// checkpoints.
+    #[serde(default)]
+    pub bytes_of_checkpoints: u64,
     /// How many bytes of gradients it would have handed over, had it done so in each step.
     pub bytes_of_gradients: u64,
 }
@@ -117,7 +129,8 @@ impl OuterReport {
     /// How many bytes were not exchanged.
     #[must_use]
     pub const fn saved(&self) -> u64 {
-        self.bytes_of_gradients.saturating_sub(self.bytes)
+        self.bytes_of_gradients
+            .saturating_sub(self.bytes + self.bytes_of_checkpoints)
     }
 }
 

@@ -305,6 +305,9 @@ impl Trainer {
             }
         };
         let resumed_after_epoch = resume.as_ref().map(|checkpoint| checkpoint.progress.epoch);
+        let resumed_after_step = resume
+            .as_ref()
+            .map_or(0, |checkpoint| checkpoint.progress.step);
         let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
         let scheduler = self.config.scheduler(total_steps)?;
         let state = TrainingState::new(self.config.optimizer.init()?, scheduler);
@@ -433,6 +436,7 @@ impl Trainer {
             batch_size: self.config.batch_size,
             epochs: outcome.epoch,
             steps: outcome.step,
+            steps_since_resume: outcome.step - resumed_after_step,
             seconds: start.elapsed().as_secs_f64(),
             train_seconds: outcome.cost.seconds,
             exposed_seconds: outcome.cost.exposed,

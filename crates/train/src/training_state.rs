@@ -210,12 +210,13 @@ impl TrainingState {
     }
 
     /// Takes over the mean of all ranks' states of the optimizer, which differ where each takes steps by
-    /// itself: a checkpoint has room for one, and no rank's is better than another's. All ranks call it.
+    /// itself: a checkpoint has room for one, and no rank's is better than another's. All ranks call it. Returns how many
+    /// bytes this rank handed to the exchange.
     pub(crate) fn average_optimizer<M: Module>(
         &mut self,
         model: &M,
         group: &ProcessGroup,
-    ) -> Result<(), TrainError> {
+    ) -> Result<u64, TrainError> {
         let ids = identities(model);
         let mut paths = HashMap::new();
         for (path, id) in &ids {
@@ -224,12 +225,13 @@ impl TrainingState {
         let wrong =
             |reason: String| TrainError::BurnTrain(format!("the optimizer's state: {reason}"));
         let own = optimizer_states::by_path(self.optimizer_bytes()?, &paths).map_err(wrong)?;
-        let mean = optimizer_states::mean(own, group)?;
+        let (mean, bytes) = optimizer_states::mean(own, group)?;
         let file = tensor_file::write(&mean, &BTreeMap::new()).map_err(wrong)?;
         let views = tensor_file::read(&file).map_err(wrong)?;
         let ids = paths.into_iter().map(|(id, path)| (path, id)).collect();
         let record = optimizer_states::of_paths(&views, &ids).map_err(wrong)?;
-        self.load_optimizer(record)
+        self.load_optimizer(record)?;
+        Ok(bytes)
     }
 }
 

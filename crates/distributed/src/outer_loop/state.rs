@@ -62,14 +62,16 @@ impl OuterLoop {
     }
 
     /// Rank 0 takes over what all ranks still owe, so that one rank's state is that of all: what each of them
-    /// adds to its next difference is only ever added up. Every rank calls it.
+    /// adds to its next difference is only ever added up. Every rank calls it. Returns how many bytes this rank handed to
+    /// the exchange.
     ///
     /// # Errors
     /// [`CollectiveError`] if the exchange fails.
-    pub fn gather_residuals(&mut self) -> Result<(), CollectiveError> {
+    pub fn gather_residuals(&mut self) -> Result<u64, CollectiveError> {
         if self.group.world_size() == 1 {
-            return Ok(());
+            return Ok(0);
         }
+        let bytes = size_of_val(self.residual.as_slice());
         let mut all = Vec::with_capacity(self.residual.len());
         for chunk in self.residual.chunks(CHUNK) {
             let sum = self.group.reduce(chunk.to_vec(), ReduceOp::Sum, 0);
@@ -79,7 +81,7 @@ impl OuterLoop {
             0 => self.residual = all,
             _ => self.forget_residual(),
         }
-        Ok(())
+        Ok(bytes as u64)
     }
 
     /// This rank owes nothing any more: others have taken it over.

@@ -15,6 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const ROWS: NonZeroU16 = NonZeroU16::new(400).expect("not zero");
 const COLUMNS: NonZeroU16 = NonZeroU16::new(1000).expect("not zero");
 
+/// In how many of its first lines a dashboard tells its keys.
+const CONTROLS: u16 = 6;
+
 /// With what a dashboard leaves its screen.
 const LEAVES: &[u8] = b"\x1b[?1049l";
 
@@ -93,8 +96,15 @@ impl Painted {
         }
     }
 
-    /// Draws the picture, as far as it fits, and which key shows the ranks; of who only looks on, also that `q` leaves.
-    pub(super) fn draw(&self, looks_on: bool, area: Rect, buffer: &mut Buffer) {
+    /// Draws the picture, as far as it fits, and which key shows the ranks; of who only looks on, also that `q` leaves, and
+    /// in the place of the last line's beginning which ranks are in `trouble`.
+    pub(super) fn draw(
+        &self,
+        looks_on: bool,
+        trouble: Option<&str>,
+        area: Rect,
+        buffer: &mut Buffer,
+    ) {
         let screen = self.screen.screen();
         for row in 0..area.height {
             for column in 0..area.width {
@@ -121,6 +131,35 @@ impl Painted {
             let (x, y) = (area.right() - width - 2, area.bottom() - 1);
             let style = Style::new().add_modifier(Modifier::REVERSED);
             buffer.set_stringn(x, y, hint, width.into(), style);
+            if let Some(trouble) = trouble {
+                let style = Style::new().fg(Color::Red).add_modifier(Modifier::REVERSED);
+                let room = area.width - width - 4;
+                buffer.set_stringn(area.x + 1, y, format!(" {trouble} "), room.into(), style);
+            }
+        }
+        if looks_on {
+            say_what_q_does(area, buffer);
+        }
+    }
+}
+
+/// burn-train's dashboard says that `q` stops the training. In the hands of who only looks on it does not.
+fn say_what_q_does(area: Rect, buffer: &mut Buffer) {
+    const SAID: &str = "Stop the training.";
+    const DONE: &str = "Leave the monitor.";
+    for y in area.top()..area.bottom().min(area.top() + CONTROLS) {
+        let row: Vec<&str> = (area.left()..area.right())
+            .map(|x| buffer[(x, y)].symbol())
+            .collect();
+        let place = row.windows(SAID.len()).position(|part| {
+            part.iter()
+                .copied()
+                .eq(SAID.split("").filter(|it| !it.is_empty()))
+        });
+        if let Some(place) = place {
+            let x = area.x + place as u16;
+            let style = buffer[(x, y)].style();
+            buffer.set_string(x, y, DONE, style);
         }
     }
 }
@@ -197,8 +236,13 @@ mod tests {
         for (width, height) in [(30, 4), (5, 2), (0, 0)] {
             let area = Rect::new(0, 0, width, height);
             let mut buffer = Buffer::empty(area);
-            painted.draw(true, area, &mut buffer);
+            painted.draw(true, Some("1 of 2 ranks"), area, &mut buffer);
             if height > 3 {
+                let row: String = (0..width).map(|x| buffer[(x, 3)].symbol()).collect();
+                assert!(
+                    row.starts_with("  1 of 2") && row.contains("q leave"),
+                    "{row}"
+                );
                 assert_eq!(buffer[(2, 1)].symbol(), "L");
                 assert_eq!(buffer[(2, 1)].fg, Color::Indexed(1));
                 assert!(buffer[(2, 1)].modifier.contains(Modifier::BOLD));

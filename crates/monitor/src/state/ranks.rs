@@ -81,6 +81,8 @@ pub struct RankState {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranks {
     recent: BTreeMap<usize, VecDeque<RankStep>>,
+    /// The newest step of each rank that is recorded: heartbeats come seldom, and may be older.
+    recorded: BTreeMap<usize, u64>,
     live: BTreeMap<usize, LiveRank>,
     /// Who makes steps, where anybody has said so.
     members: Vec<usize>,
@@ -96,6 +98,7 @@ impl Ranks {
                 recent.pop_front();
             }
             recent.push_back(*step);
+            self.recorded.insert(step.rank, line.step);
             let since = self.lost.get(&step.rank);
             // By clocks of one machine, mostly: a step that ended before the loss says nothing of what came after.
             if since.is_some_and(|since| line.unix_time_ms.is_some_and(|at| at > *since)) {
@@ -177,7 +180,9 @@ impl Ranks {
             RankState {
                 rank,
                 standing,
-                step: live.and_then(|live| live.step),
+                step: live
+                    .and_then(|live| live.step)
+                    .max(self.recorded.get(&rank).copied()),
                 times,
                 doing: live.and_then(|live| live.doing.clone()),
                 silent_seconds: live.and_then(|live| live.silent_seconds),

@@ -1,12 +1,13 @@
 //! What run it is, how far it has come, what it learns, and when it will be over.
 
+use everburn_report::Phase;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline, Widget};
 
-use super::words::{count, duration, plain, short_time};
+use super::words::{count, duration, number, plain, short_time};
 use crate::state::{RankState, RunState, Standing};
 
 pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut Buffer) {
@@ -44,7 +45,9 @@ pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &m
 
 fn left(state: &RunState) -> String {
     match state.seconds_left() {
-        Some(seconds) if state.live.step > 0 => format!(" {} left ", duration(seconds)),
+        Some(seconds) if state.live.step > 0 && state.live.phase != Phase::Ended => {
+            format!(" {} left ", duration(seconds))
+        }
         _ => String::new(),
     }
 }
@@ -89,11 +92,11 @@ fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
     let mut parts: Vec<(&str, String)> = Vec::new();
     let per_cent = |share: f64| format!("{:.1} %", 100.0 * share);
     if let Some(line) = &state.step {
-        parts.extend(line.loss.map(|loss| ("loss", format!("{loss:.4}"))));
+        parts.extend(line.loss.map(|loss| ("loss", number(loss, 4))));
         parts.extend(line.accuracy.map(|share| ("accuracy", per_cent(share))));
     }
     if let Some(line) = &state.validation {
-        parts.extend(line.loss.map(|loss| ("validation", format!("{loss:.4}"))));
+        parts.extend(line.loss.map(|loss| ("validation", number(loss, 4))));
     }
     if let Some(line) = &state.test {
         parts.extend(line.accuracy.map(|share| ("test", per_cent(share))));
@@ -110,10 +113,7 @@ fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
             line.learning_rate
                 .map(|rate| ("rate", format!("{rate:.2e}"))),
         );
-        parts.extend(
-            line.gradient_norm
-                .map(|norm| ("norm", format!("{norm:.3}"))),
-        );
+        parts.extend(line.gradient_norm.map(|norm| ("norm", number(norm, 3))));
     }
     let dim = Style::new().fg(Color::DarkGray);
     let spans = parts.into_iter().flat_map(|(name, value)| {

@@ -25,14 +25,29 @@ pub(super) fn short_time(seconds: f64) -> String {
         s => (s * 1e6, "µs"),
     };
     match value {
+        v if v >= LARGE => format!("{v:.1e} {unit}"),
         v if v >= 99.95 => format!("{v:.0} {unit}"),
         v if v >= 9.995 => format!("{v:.1} {unit}"),
         v => format!("{v:.2} {unit}"),
     }
 }
 
+/// From here on digits say less than how many there are.
+const LARGE: f64 = 1e6;
+
+/// A number with so many digits behind the point.
+pub(super) fn number(value: f64, digits: usize) -> String {
+    match value.abs() >= LARGE {
+        true => format!("{value:.2e}"),
+        false => format!("{value:.digits$}"),
+    }
+}
+
 /// A number with three digits or whole, and commas.
 pub(super) fn count(value: f64) -> String {
+    if value >= 1e12 {
+        return format!("{value:.2e}");
+    }
     if value < 100.0 {
         return format!("{value:.1}");
     }

@@ -32,6 +32,7 @@ fn text(buffer: &Buffer) -> String {
 #[test]
 fn a_run_on_four_ranks_of_which_one_is_slow() {
     let state = fed(4, 60);
+    assert_eq!(state.trouble(), None);
     insta::assert_snapshot!(
         "four_ranks_100x30",
         picture(&state, RanksView::default(), 100, 30)
@@ -64,6 +65,7 @@ fn a_rank_that_was_lost_is_seen() {
     live.ranks[2].silent_seconds = Some(6.5);
     live.ranks[2].alive = false;
     state.take(&Update::Live(live), NOW);
+    assert_eq!(state.trouble().as_deref(), Some("3 of 4 ranks, lost: 2"));
     insta::assert_snapshot!(
         "a_rank_lost",
         picture(&state, RanksView::default(), 100, 30)

@@ -94,14 +94,16 @@ impl DeviceProfile {
 type ByPlace = BTreeMap<String, (u64, u64)>;
 
 fn place(at: u64, phases: &[PhaseSpan], segments: &[Segment<'_>]) -> String {
-    let segment = segments.iter().find(|s| (s.begin..s.end).contains(&at));
-    if let Some(segment) = segment {
+    // Both are in the order of time.
+    let segment = &segments[..segments.partition_point(|segment| segment.begin <= at)];
+    if let Some(segment) = segment.last().filter(|segment| at < segment.end) {
         let pass = match segment.pass {
             Pass::Forward => "forward",
             Pass::Backward => "backward",
         };
         return format!("{} {pass}", segment.module);
     }
-    let phase = phases.iter().find(|p| (p.begin..p.end).contains(&at));
+    let phase = &phases[..phases.partition_point(|span| span.begin <= at)];
+    let phase = phase.last().filter(|span| at < span.end);
     phase.map_or("other", |span| span.phase.name()).to_owned()
 }

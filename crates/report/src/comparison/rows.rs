@@ -200,6 +200,11 @@ impl Comparison {
             let said = run.results.as_ref().and_then(|it| it.steps);
             positive(said.unwrap_or(run.metrics.last_step) as f64)
         };
+        // Times and bytes are of the process that ended the run, steps of all that it was resumed by.
+        let made = |run: &Run| {
+            let said = run.results.as_ref().and_then(|it| it.steps_since_resume);
+            said.map_or_else(|| steps(run), |made| positive(made as f64))
+        };
         let peak = |run: &Run| {
             let said = run.results.as_ref().and_then(|it| it.peak_memory);
             said.map(|bytes| bytes as f64)
@@ -212,12 +217,12 @@ impl Comparison {
             self.numbers("steps", Count, steps),
             self.numbers("time", Seconds, |run| run.results.as_ref()?.seconds),
             self.numbers("time in training steps", Seconds, train),
-            self.numbers("  a step", Seconds, |run| Some(train(run)? / steps(run)?)),
+            self.numbers("  a step", Seconds, |run| Some(train(run)? / made(run)?)),
             self.numbers("waiting for gradients", Seconds, |run| {
                 run.results.as_ref()?.exposed_seconds
             }),
             self.numbers("gradients of rank 0", Bytes, sent),
-            self.numbers("  a step", Bytes, |run| Some(sent(run)? / steps(run)?)),
+            self.numbers("  a step", Bytes, |run| Some(sent(run)? / made(run)?)),
             self.numbers("peak memory of a rank", Bytes, peak),
         ];
         rows.into_iter().flatten().collect()

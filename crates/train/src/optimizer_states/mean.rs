@@ -15,14 +15,14 @@ const CHUNK: usize = 1 << 20;
 type Form = (String, Vec<usize>);
 
 /// The mean of `own` over the ranks that have a state, by name. Whole numbers (of steps, say) become the
-/// largest. Every rank calls it, and all are given the same bits.
+/// largest. Every rank calls it, and all are given the same bits; and how many bytes it has handed to the exchange.
 ///
 /// # Errors
 /// If the exchange fails, or ranks have states of one name and other shapes.
 pub(crate) fn mean(
     own: Vec<NamedTensor>,
     group: &ProcessGroup,
-) -> Result<Vec<NamedTensor>, TrainError> {
+) -> Result<(Vec<NamedTensor>, u64), TrainError> {
     let wrong = |error: &dyn std::fmt::Display| {
         TrainError::BurnTrain(format!("the optimizers' states: {error}"))
     };
@@ -62,6 +62,7 @@ pub(crate) fn mean(
             },
         }
     }
+    let bytes = size_of_val(floats.as_slice()) + size_of_val(whole.as_slice());
     for chunk in floats.chunks_mut(CHUNK) {
         group.all_reduce_in_place(chunk, ReduceOp::Sum)?;
     }
@@ -77,9 +78,10 @@ pub(crate) fn mean(
         let dtype = dtype.ok_or_else(|| wrong(&format!("numbers of type {dtype:?}")))?;
         Ok::<_, TrainError>(data.convert_dtype(*dtype))
     };
-    let mean = known.iter();
-    mean.map(|(name, form)| Ok((name.clone(), take(form)?)))
-        .collect()
+    let mean = known
+        .iter()
+        .map(|(name, form)| Ok((name.clone(), take(form)?)));
+    Ok((mean.collect::<Result<_, TrainError>>()?, bytes as u64))
 }
 
 /// The types that states have.
@@ -132,7 +134,8 @@ mod tests {
             })
         });
         for found in ranks.collect::<Vec<_>>() {
-            let found = found.join().unwrap();
+            let (found, bytes) = found.join().unwrap();
+            assert_eq!(bytes, 2 * 4 + 8);
             assert_eq!(
                 found[0],
                 ("a.moment".to_string(), TensorData::from([1.0f32, 6.0]))

@@ -76,7 +76,10 @@ where
         if self.setup.group.world_size() == 1 {
             return Ok(());
         }
-        outer.gather_residuals()?;
-        state.average_optimizer(model, &self.setup.group)
+        let residuals = outer.gather_residuals()?;
+        let states = state.average_optimizer(model, &self.setup.group)?;
+        let report = self.outcome.outer.get_or_insert_default();
+        report.bytes_of_checkpoints += residuals + states;
+        Ok(())
     }
 }

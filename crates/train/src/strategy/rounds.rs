@@ -281,6 +281,7 @@ where
         *report = OuterReport {
             steps: report.steps + 1,
             bytes: report.bytes + communication.bytes,
+            bytes_of_checkpoints: report.bytes_of_checkpoints,
             bytes_of_gradients: report.bytes_of_gradients + gradients * made as u64,
         };
         let scheduler = &mut self.setup.state.scheduler;
