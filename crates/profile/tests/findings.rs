@@ -425,18 +425,24 @@ fn a_fault_of_the_training_is_told_before_that_others_have_the_cores() {
 fn a_rank_that_is_slow_because_it_has_no_core_is_told_so_first() {
     let slow = with(&[(Phase::Forward, 90), (Phase::Backward, 180)]);
     let waits = with(&[(Phase::Exchange, 181)]);
-    let ranks = || [rank(0, &waits), rank(1, &slow)];
-    let kinds = |milliseconds| -> Vec<FindingKind> {
-        let found = findings(&without_cores(ranks(), milliseconds));
+    // What rank 1 computes of a phase, in milliseconds.
+    let kinds = |milliseconds, most: u64| -> Vec<FindingKind> {
+        let mut ranks = [rank(0, &waits), rank(1, &slow)];
+        for (rank, most) in ranks.iter_mut().zip([u64::MAX, most]) {
+            for span in rank.phases.iter_mut().filter(|span| !span.phase.waits()) {
+                span.cpu = (span.end - span.begin).min(most.saturating_mul(MILLISECOND));
+            }
+        }
+        let found = findings(&without_cores(ranks, milliseconds));
         found.iter().map(|finding| finding.kind).collect()
     };
-    // Of the 180 ms that it is late, 178 are without a core.
-    assert_eq!(
-        kinds([0, 181])[..2],
-        [FindingKind::Cores, FindingKind::SlowRank]
-    );
+    let both = [FindingKind::Cores, FindingKind::SlowRank];
+    // Of the 180 ms that it is late, it computes none.
+    assert_eq!(kinds([0, 181], 60)[..2], both);
+    // While rank 0 waits for it, that is kept from a core as long: which costs nothing.
+    assert_eq!(kinds([170, 181], 60)[..2], both);
     // 180 ms late by itself, and others keep both from working.
-    assert_eq!(kinds([190, 200])[0], FindingKind::SlowRank);
+    assert_eq!(kinds([190, 200], u64::MAX)[0], FindingKind::SlowRank);
 }
 
 #[test]

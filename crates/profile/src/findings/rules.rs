@@ -202,6 +202,14 @@ fn kept_waiting(rank: &RankProfile) -> f64 {
     rank.kept_waiting.unwrap_or(0.0)
 }
 
+/// How long it was kept waiting for a core while it had work of its own: what it did not compute of that at most. Who waits for
+/// other ranks is ready now and then, too, and loses nothing by it.
+fn kept_from_work(rank: &RankProfile) -> f64 {
+    let own = rank.phases.iter().filter(|cost| !cost.phase.waits());
+    let idle: f64 = own.map(|cost| (cost.seconds - cost.cpu).max(0.0)).sum();
+    kept_waiting(rank).min(idle)
+}
+
 /// On how many threads the ranks of `facts`'s machine compute, if these are more than it has cores.
 fn wanted_in_vain(analysis: &Analysis, facts: &Facts) -> Option<usize> {
     let ranks = analysis.ranks.iter();
@@ -229,7 +237,7 @@ pub(super) fn is_slow_for_want_of_cores(analysis: &Analysis, finding: &Finding) 
         let usual = median(others.iter().map(|rank| number(rank)).collect());
         number(slow) - usual.unwrap_or(0.0)
     };
-    more(kept_waiting) >= 0.5 * more(work)
+    more(kept_from_work) >= 0.5 * more(work)
 }
 
 /// Others have the cores.
