@@ -13,10 +13,7 @@ use everburn_monitor::{
 };
 
 use crate::arguments::TrainArguments;
-use crate::error::CliError;
-
-/// The exit code of who was asked to end by a signal, as a shell has it for Ctrl-C.
-const INTERRUPTED: u8 = 130;
+use crate::error::{CliError, EXIT_INTERRUPTED};
 
 /// How often a run is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -33,7 +30,7 @@ pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
             let stop = listen()?;
             look_on(source, &stop)?;
             if stop.is_set() {
-                return Ok(ExitCode::from(INTERRUPTED));
+                return Ok(ExitCode::from(EXIT_INTERRUPTED));
             }
         }
         false => print_json(source, &mut std::io::stdout()),

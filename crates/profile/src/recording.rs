@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ProfileError;
-pub(crate) use crate::kernels::KernelLaunch;
 use crate::kernels::Kernels;
 use crate::phase::Phase;
 
@@ -151,6 +150,16 @@ pub enum Pass {
     Forward,
     /// Back from the loss.
     Backward,
+}
+
+impl Pass {
+    /// Its word, for tables and traces.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+        }
+    }
 }
 
 /// Something that another thread than the training's did.

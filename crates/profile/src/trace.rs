@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use crate::analysis::{Window, segments_of, windows_of};
-use crate::recording::{Pass, Recording, Track};
+use crate::recording::{Recording, Track};
 
 /// The rows of a rank.
 const TRAINING: u32 = 1;
@@ -121,10 +121,7 @@ fn events(recording: &Recording, zero: i64) -> Vec<Value> {
         ));
     }
     for segment in segments_of(recording) {
-        let pass = match segment.pass {
-            Pass::Forward => "forward",
-            Pass::Backward => "backward",
-        };
+        let pass = segment.pass.name();
         let args = json!({"pass": pass, "operations": segment.operations});
         let name = format!("{} {pass}", segment.module);
         events.push(event(LAYERS, &name, segment.begin, segment.end, args));

@@ -151,11 +151,9 @@ fn say_what_q_does(area: Rect, buffer: &mut Buffer) {
         let row: Vec<&str> = (area.left()..area.right())
             .map(|x| buffer[(x, y)].symbol())
             .collect();
-        let place = row.windows(SAID.len()).position(|part| {
-            part.iter()
-                .copied()
-                .eq(SAID.split("").filter(|it| !it.is_empty()))
-        });
+        let place = row
+            .windows(SAID.len())
+            .position(|part| part.concat() == SAID);
         if let Some(place) = place {
             let x = area.x + place as u16;
             let style = buffer[(x, y)].style();

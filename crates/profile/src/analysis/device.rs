@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::Window;
 use super::layers::Segment;
-use crate::recording::{KernelLaunch, Pass, PhaseSpan, Recording};
+use crate::kernels::KernelLaunch;
+use crate::recording::{PhaseSpan, Recording};
 
 /// What a device did. Numbers are means of the steps in which its kernels were timed, times in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -97,11 +98,7 @@ fn place(at: u64, phases: &[PhaseSpan], segments: &[Segment<'_>]) -> String {
     // Both are in the order of time.
     let segment = &segments[..segments.partition_point(|segment| segment.begin <= at)];
     if let Some(segment) = segment.last().filter(|segment| at < segment.end) {
-        let pass = match segment.pass {
-            Pass::Forward => "forward",
-            Pass::Backward => "backward",
-        };
-        return format!("{} {pass}", segment.module);
+        return format!("{} {}", segment.module, segment.pass.name());
     }
     let phase = &phases[..phases.partition_point(|span| span.begin <= at)];
     let phase = phase.last().filter(|span| at < span.end);

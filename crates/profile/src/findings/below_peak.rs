@@ -59,10 +59,7 @@ pub(super) fn below_peak(analysis: &Analysis) -> Option<Finding> {
         return None;
     }
     let (name, number) = (&layer.name, rank.facts.rank);
-    let way = match pass {
-        Pass::Forward => "forward",
-        Pass::Backward => "backward",
-    };
+    let way = pass.name();
     let samples = rank.samples_a_pass();
     let small = samples.filter(|samples| *samples <= SMALL_BATCH);
     let batch = samples.map_or(String::new(), |samples| {
