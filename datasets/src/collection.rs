@@ -29,8 +29,17 @@ pub(crate) struct IdxFile {
     pub(crate) content: Content,
     /// The published number of items.
     pub(crate) items: usize,
-    /// SHA-256 of the decompressed file, where it is known.
-    pub(crate) sha256: Option<&'static str>,
+    /// The published hash.
+    pub(crate) sha256: Sha256Of<'static>,
+}
+
+/// A published SHA-256, in hexadecimal, and what it is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sha256Of<'a> {
+    /// The decompressed file.
+    Content(&'a str),
+    /// The file as it is downloaded.
+    Compressed(&'a str),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,15 +62,16 @@ pub(crate) static MNIST: Collection = Collection {
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
     ],
     files: published([
-        Some("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-        Some("65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-        Some("0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-        Some("ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+        Sha256Of::Content("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+        Sha256Of::Content("65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+        Sha256Of::Content("0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+        Sha256Of::Content("ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
     ]),
 };
 
-/// Its hashes are not known to us: files are verified in structure and count, and that they are
-/// not MNIST's own, which have the same names. The encrypted mirror therefore comes first.
+/// The hashes are those of the compressed files, because no others are published: they are the ones of
+/// TensorFlow Datasets (`url_checksums/fashion_mnist.txt`). A file that was decompressed cannot be
+/// verified, and is refused. A mirror without encryption is the last one that is tried.
 pub(crate) static FASHION_MNIST: Collection = Collection {
     name: "fashion-mnist",
     title: "Fashion-MNIST",
@@ -70,15 +80,20 @@ pub(crate) static FASHION_MNIST: Collection = Collection {
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     ],
-    files: published([None; 4]),
+    files: published([
+        Sha256Of::Compressed("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        Sha256Of::Compressed("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        Sha256Of::Compressed("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        Sha256Of::Compressed("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+    ]),
 };
 
-const fn published(sha256: [Option<&'static str>; 4]) -> [IdxFile; 4] {
+const fn published(sha256: [Sha256Of<'static>; 4]) -> [IdxFile; 4] {
     const fn file(
         name: &'static str,
         content: Content,
         items: usize,
-        sha256: Option<&'static str>,
+        sha256: Sha256Of<'static>,
     ) -> IdxFile {
         IdxFile {
             name,
@@ -100,9 +115,15 @@ impl IdxFile {
         format!("{}.gz", self.name)
     }
 
-    /// Checks the structure of a decompressed file; `path` is for messages.
-    pub(crate) fn parse(&self, path: &Path, content: Vec<u8>) -> Result<Parsed, IdxError> {
-        let sha256 = format!("{:x}", Sha256::digest(&content));
+    /// Decompresses a file and checks its structure; `path` is for messages.
+    pub(crate) fn parse(&self, path: &Path, bytes: Vec<u8>) -> Result<Parsed, IdxError> {
+        let sha256 = |bytes: &[u8]| format!("{:x}", Sha256::digest(bytes));
+        let compressed_sha256 = idx::is_gzip(&bytes).then(|| sha256(&bytes));
+        let content = idx::decompress(bytes).map_err(|problem| IdxError {
+            path: path.to_owned(),
+            problem,
+        })?;
+        let content_sha256 = sha256(&content);
         let (elements, of_each) = match self.content {
             Content::Images => (idx::images(content), IMAGE_PIXELS),
             Content::Labels => (idx::labels(content), 1),
@@ -113,7 +134,8 @@ impl IdxFile {
                 items: elements.len() / of_each,
                 path,
                 elements,
-                sha256,
+                content_sha256,
+                compressed_sha256,
             }),
             Err(problem) => Err(IdxError { path, problem }),
         }
@@ -125,7 +147,9 @@ pub(crate) struct Parsed {
     path: PathBuf,
     elements: Vec<u8>,
     items: usize,
-    sha256: String,
+    content_sha256: String,
+    /// Where it was compressed.
+    compressed_sha256: Option<String>,
 }
 
 impl Collection {
@@ -184,26 +208,38 @@ impl Collection {
             }
             .into());
         }
-        match file.sha256 {
-            Some(expected) if expected != parsed.sha256 => Err(DatasetError::Altered {
+        // The two have the same names: a file of the other set is better called so than altered.
+        let content = Sha256Of::Content(parsed.content_sha256.as_str());
+        if self.name != MNIST.name && MNIST.files.iter().any(|file| file.sha256 == content) {
+            let (expected, found) = (self.title, MNIST.title);
+            return Err(DatasetError::OtherSet {
+                path: path(),
+                expected,
+                found,
+            });
+        }
+        let (of, expected, found) = match (file.sha256, &parsed.compressed_sha256) {
+            (Sha256Of::Content(expected), _) => {
+                ("its decompressed content", expected, &parsed.content_sha256)
+            }
+            (Sha256Of::Compressed(expected), Some(found)) => ("the file", expected, found),
+            (Sha256Of::Compressed(_), None) => {
+                return Err(DatasetError::NotVerifiable {
+                    path: path(),
+                    title: self.title,
+                    compressed: file.compressed_name(),
+                });
+            }
+        };
+        match expected == found {
+            true => Ok(()),
+            false => Err(DatasetError::Altered {
                 path: path(),
                 title: self.title,
+                of,
                 expected: expected.to_owned(),
-                found: parsed.sha256.clone(),
+                found: found.clone(),
             }),
-            None if MNIST
-                .files
-                .iter()
-                .any(|file| file.sha256 == Some(&parsed.sha256)) =>
-            {
-                let (expected, found) = (self.title, MNIST.title);
-                Err(DatasetError::OtherSet {
-                    path: path(),
-                    expected,
-                    found,
-                })
-            }
-            _ => Ok(()),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::collection::{Collection, IdxFile};
-use crate::idx::{self, IdxError};
+use crate::idx;
 use crate::{DatasetError, locate};
 
 const RESOLVE_OR_CONNECT: Duration = Duration::from_secs(5);
@@ -113,11 +113,7 @@ fn fetch_verified(
     bar.finish_and_clear();
 
     let origin = Path::new("the answer");
-    let content = idx::decompress(bytes.clone()).map_err(|problem| IdxError {
-        path: origin.to_owned(),
-        problem,
-    })?;
-    collection.check_published(file, &file.parse(origin, content)?)?;
+    collection.check_published(file, &file.parse(origin, bytes.clone())?)?;
     Ok(bytes)
 }
 

@@ -33,7 +33,7 @@ pub enum DatasetError {
 
     /// A file is well formed, but its content is not that of the published file.
     #[error(
-        "{} is not the published {title} file: the SHA-256 of its decompressed content is\n  \
+        "{} is not the published {title} file: the SHA-256 of {of} is\n  \
          {found}, expected\n  {expected}\nDelete the file so that it is downloaded again, or name \
          another folder with --data-dir",
         path.display()
@@ -43,10 +43,41 @@ pub enum DatasetError {
         path: PathBuf,
         /// The data set's name in prose.
         title: &'static str,
-        /// SHA-256 of the published file, decompressed, in hexadecimal.
+        /// What the hashes are of: the file, or its decompressed content.
+        of: &'static str,
+        /// SHA-256 of what was published, in hexadecimal.
         expected: String,
-        /// SHA-256 of this file, decompressed, in hexadecimal.
+        /// SHA-256 of what is there, in hexadecimal.
         found: String,
+    },
+
+    /// A file was decompressed, and only the hash of the compressed one is published.
+    #[error(
+        "{} cannot be verified: {title} publishes hashes of the compressed files only; \
+         put {compressed} in its place, or delete the file so that it is downloaded again",
+        path.display()
+    )]
+    NotVerifiable {
+        /// The file.
+        path: PathBuf,
+        /// The data set's name in prose.
+        title: &'static str,
+        /// The name of the compressed file.
+        compressed: String,
+    },
+
+    /// A folder that was named is not there.
+    #[error(
+        "{}, the data folder named by {named_by}, {problem}: make it, name another one, or name none",
+        folder.display()
+    )]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The setting that names it.
+        named_by: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
     },
 
     /// A file of one data set lies where another's is expected.

@@ -139,7 +139,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdxError> {
     if bytes.len() as u64 > MAX_CONTENT {
         return Err(in_file(IdxProblem::TooLarge(MAX_CONTENT)));
     }
-    decompress(bytes).map_err(in_file)
+    Ok(bytes)
 }
 
 /// `bytes`, decompressed if they are gzip.

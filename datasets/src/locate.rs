@@ -57,7 +57,7 @@ pub(crate) fn look(
     surroundings: &Surroundings,
 ) -> Result<Vec<Place>, DatasetError> {
     let mut places = Vec::new();
-    for (folder, named_by) in folders(collection.folder, data_dir, surroundings) {
+    for (folder, named_by) in folders(collection.folder, data_dir, surroundings)? {
         let mut missing = Vec::new();
         for file in &collection.files {
             if find(&folder, file)?.is_none() {
@@ -77,25 +77,49 @@ pub(crate) fn look(
 }
 
 /// The folders in which the files of a data set with this sub-folder may lie, the first to look in
-/// first, each with the setting that names it.
+/// first, each with the setting that names it. Where a folder was named, no other one is taken in its
+/// place; a folder that was named and is not there is an error.
 pub(crate) fn folders(
     name: &str,
     data_dir: Option<&Path>,
     surroundings: &Surroundings,
-) -> Vec<(PathBuf, &'static str)> {
-    let mut folders = Vec::new();
+) -> Result<Vec<(PathBuf, &'static str)>, DatasetError> {
     if let Some(folder) = data_dir {
+        is_there(folder, "--data-dir or the configuration")?;
         // Either the folder of this very set or, as with the variable, the parent of several.
-        folders.push((folder.join(name), "--data-dir"));
-        folders.push((folder.to_owned(), "--data-dir"));
+        let folders = [folder.join(name), folder.to_owned()];
+        return Ok(folders.map(|folder| (folder, "--data-dir")).into());
     }
+    let mut folders = Vec::new();
     if let Some(folder) = surroundings.data_dir() {
+        is_there(&folder, Surroundings::DATA_DIR_VARIABLE)?;
         folders.push((folder.join(name), Surroundings::DATA_DIR_VARIABLE));
     }
     if let Some(folder) = surroundings.cache_dir() {
         folders.push((folder.join(name), "cache"));
     }
-    folders
+    Ok(folders)
+}
+
+fn is_there(folder: &Path, named_by: &'static str) -> Result<(), DatasetError> {
+    let problem = match folder.metadata() {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => "is no folder",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "does not exist",
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => "does not exist",
+        // For instance no permission.
+        Err(source) => {
+            return Err(DatasetError::Read {
+                path: folder.to_owned(),
+                source,
+            });
+        }
+    };
+    Err(DatasetError::Folder {
+        folder: folder.to_owned(),
+        named_by,
+        problem,
+    })
 }
 
 /// Where a download goes: below the folder that the user named, else into the cache. Never below

@@ -27,8 +27,8 @@ pub const DEFAULT_SYNTHETIC_SEED: u64 = 0;
 pub struct DataRequest {
     /// Which data set.
     pub choice: DataChoice,
-    /// A folder that holds the four files, or the sub-folders `mnist` and `fashion-mnist`. Looked
-    /// in first, and where a download goes.
+    /// A folder that holds the four files, or the sub-folders `mnist` and `fashion-mnist`. No other
+    /// one is looked in, and a download goes there.
     pub data_dir: Option<PathBuf>,
     /// Seed of the synthetic digits; nothing else depends on it.
     pub seed: u64,
@@ -132,17 +132,17 @@ impl fmt::Display for DatasetDescription {
 
 /// Gets the data that `request` describes, in the surroundings of this process.
 ///
-/// Files are looked for in `request.data_dir`, then in `$EVERBURN_DATA_DIR`, then in the user's
-/// cache folder, and then fetched, if that is allowed. MNIST's files are verified by SHA-256 of
-/// their decompressed content. Fashion-MNIST's published hashes are not known to us: its files
-/// are verified in structure and count only.
+/// Files are looked for in `request.data_dir` or, where none was named, in `$EVERBURN_DATA_DIR` and
+/// then in the user's cache folder, and then fetched, if that is allowed. MNIST's files are verified
+/// by SHA-256 of their decompressed content, Fashion-MNIST's by SHA-256 of the compressed files.
 ///
 /// # Errors
 ///
-/// - [`DatasetError::NotFound`] if files were asked for by name and are nowhere; `auto` takes the
-///   synthetic digits then;
-/// - [`DatasetError::Idx`] and [`DatasetError::Altered`] if files were found, but are not what
-///   they should be, whatever the choice;
+/// - [`DatasetError::NotFound`] if files are nowhere, and were asked for by name or a folder was
+///   named; otherwise `auto` takes the synthetic digits then;
+/// - [`DatasetError::Folder`] if a folder that was named is not there;
+/// - [`DatasetError::Idx`], [`DatasetError::Altered`] and [`DatasetError::NotVerifiable`] if files
+///   were found, but are not what they should be, whatever the choice;
 /// - [`DatasetError::Count`] if a limit cannot be met;
 /// - [`DatasetError::OtherKind`] if the choice is a text.
 pub fn load(request: &DataRequest) -> Result<LoadedData, DatasetError> {
@@ -164,9 +164,12 @@ pub fn load_in(
         DataChoice::Mnist => from_files(&MNIST, request, surroundings),
         DataChoice::FashionMnist => from_files(&FASHION_MNIST, request, surroundings),
         DataChoice::Auto => match from_files(&MNIST, request, surroundings) {
+            // A folder that was named is meant: nothing is taken in place of its files.
             Err(DatasetError::NotFound {
                 places, download, ..
-            }) => synthetic(request, reason_to_fall_back(&places, &download)),
+            }) if request.data_dir.is_none() => {
+                synthetic(request, reason_to_fall_back(&places, &download))
+            }
             loaded_or_broken => loaded_or_broken,
         },
         choice @ (DataChoice::TinyShakespeare | DataChoice::Embedded) => {

@@ -6,6 +6,7 @@
 )]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use everburn_datasets::{
@@ -176,32 +177,108 @@ fn the_description_goes_through_json() {
     );
 }
 
+/// An empty cache, and `EVERBURN_DATA_DIR` as given.
+fn with_variable(cache: &TempDir, folder: &Path) -> Surroundings {
+    let folder = folder.to_owned();
+    Surroundings::new(
+        move |name| (name == "EVERBURN_DATA_DIR").then(|| folder.clone().into()),
+        Some(cache.path().to_owned()),
+    )
+    .with_mirrors(vec!["http://127.0.0.1:1/".to_owned()])
+}
+
 #[test]
 fn mnist_by_name_does_not_fall_back_and_lists_where_it_looked() {
     let cache = tempfile::tempdir().unwrap();
-    let elsewhere = tempfile::tempdir().unwrap();
-    fs::write(elsewhere.path().join("train-labels-idx1-ubyte.gz"), "").unwrap();
-    let surroundings = Surroundings::new(
-        |name| (name == "EVERBURN_DATA_DIR").then(|| "/no/such/folder".into()),
-        Some(cache.path().to_owned()),
-    );
+    let variable = tempfile::tempdir().unwrap();
     let request = DataRequest {
         download: false,
-        ..in_folder(DataChoice::Mnist, elsewhere.path())
+        ..request(DataChoice::Mnist)
     };
-    let error = load_in(&request, &surroundings).unwrap_err().to_string();
-    let (folder, cache) = (elsewhere.path().display(), cache.path().display());
+    let error = load_in(&request, &with_variable(&cache, variable.path())).unwrap_err();
+    let error = error.to_string();
+    let (folder, cache) = (variable.path().display(), cache.path().display());
     for line in [
         "MNIST was not found and could not be fetched\n".to_owned(),
-        format!("looked in {folder}/mnist (--data-dir): none of the four files\n"),
-        format!("looked in {folder} (--data-dir): lacks train-images-idx3-ubyte, t10k-images"),
-        "looked in /no/such/folder/mnist (EVERBURN_DATA_DIR): none of the four files\n".to_owned(),
+        format!("looked in {folder}/mnist (EVERBURN_DATA_DIR): none of the four files\n"),
         format!("looked in {cache}/everburn/mnist (cache): none of the four files\n"),
         "download: not allowed by this request\n".to_owned(),
         "--data synthetic".to_owned(),
     ] {
         assert!(error.contains(&line), "{line}\nis not in\n{error}");
     }
+}
+
+#[test]
+fn a_named_folder_that_lacks_the_files_is_refused_and_no_other_is_taken() {
+    let cache = tempfile::tempdir().unwrap();
+    let named = tempfile::tempdir().unwrap();
+    fs::write(named.path().join("train-labels-idx1-ubyte.gz"), "").unwrap();
+    let variable = tempfile::tempdir().unwrap();
+    write_blank_set(&variable.path().join("mnist"));
+    for choice in [DataChoice::Mnist, DataChoice::Auto] {
+        let request = in_folder(choice, named.path());
+        let error = load_in(&request, &with_variable(&cache, variable.path())).unwrap_err();
+        assert!(matches!(error, DatasetError::NotFound { .. }), "{error}");
+        let (error, folder) = (error.to_string(), named.path().display());
+        for line in [
+            format!("looked in {folder}/mnist (--data-dir): none of the four files\n"),
+            format!("looked in {folder} (--data-dir): lacks train-images-idx3-ubyte, t10k-images"),
+        ] {
+            assert!(error.contains(&line), "{line}\nis not in\n{error}");
+        }
+        for other in [variable.path(), cache.path()] {
+            assert!(!error.contains(&other.display().to_string()), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_named_folder_that_is_not_there_is_refused() {
+    let cache = tempfile::tempdir().unwrap();
+    let variable = tempfile::tempdir().unwrap();
+    write_blank_set(&variable.path().join("mnist"));
+    let file = variable.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (folder, problem) in [
+        (variable.path().join("nowhere"), "does not exist"),
+        (file.join("below"), "does not exist"),
+        (file, "is no folder"),
+    ] {
+        for choice in [
+            DataChoice::Mnist,
+            DataChoice::FashionMnist,
+            DataChoice::Auto,
+        ] {
+            let surroundings = with_variable(&cache, variable.path());
+            let error = load_in(&in_folder(choice, &folder), &surroundings).unwrap_err();
+            assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+            let error = error.to_string();
+            for part in [folder.to_str().unwrap(), "--data-dir", problem] {
+                assert!(error.contains(part), "{part} is not in {error}");
+            }
+            // Nothing was made either.
+            assert!(!folder.is_dir());
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_names_no_folder_is_refused_where_it_counts() {
+    let cache = tempfile::tempdir().unwrap();
+    let nowhere = cache.path().join("nowhere");
+    let surroundings = with_variable(&cache, &nowhere);
+    for choice in [DataChoice::Mnist, DataChoice::Auto] {
+        let error = load_in(&request(choice), &surroundings).unwrap_err();
+        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("EVERBURN_DATA_DIR"), "{error}");
+        assert!(error.contains(nowhere.to_str().unwrap()), "{error}");
+    }
+    load_in(&request(DataChoice::Synthetic), &surroundings).unwrap();
+    let named = tempfile::tempdir().unwrap();
+    let error = load_in(&in_folder(DataChoice::Mnist, named.path()), &surroundings).unwrap_err();
+    assert!(matches!(error, DatasetError::NotFound { .. }), "{error}");
 }
 
 #[test]
@@ -270,24 +347,41 @@ fn a_truncated_file_is_refused_even_by_auto() {
 }
 
 #[test]
-fn fashion_mnist_is_verified_in_structure_and_count() {
+fn fashion_mnist_is_verified_by_its_compressed_files() {
     let folder = tempfile::tempdir().unwrap();
     let cache = tempfile::tempdir().unwrap();
-    write_blank_set(&folder.path().join("fashion-mnist"));
+    let set = folder.path().join("fashion-mnist");
+    write_blank_set(&set);
     let request = in_folder(DataChoice::FashionMnist, folder.path());
-    let data = load_in(&request, &empty(&cache)).unwrap();
-    assert_eq!((data.train.len(), data.test.len()), (100, 50));
-    assert_eq!(data.description.name, "fashion-mnist");
+    let refused = || load_in(&request, &empty(&cache)).unwrap_err();
+    let error = refused();
+    assert!(
+        matches!(error, DatasetError::NotVerifiable { .. }),
+        "{error}"
+    );
 
-    let labels = folder.path().join("fashion-mnist").join(FILES[3].0);
-    let images = folder.path().join("fashion-mnist").join(FILES[2].0);
-    fs::write(labels, [0, 0, 8, 1, 0, 0, 0, 1, 0]).unwrap();
+    let plain = fs::read(set.join(FILES[0].0)).unwrap();
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(&plain).unwrap();
+    let compressed = set.join(format!("{}.gz", FILES[0].0));
+    fs::write(compressed, encoder.finish().unwrap()).unwrap();
+    let error = refused();
+    assert!(matches!(error, DatasetError::Altered { .. }), "{error}");
+    let error = error.to_string();
+    let expected = "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84";
+    assert!(
+        error.contains("Fashion-MNIST") && error.contains(expected),
+        "{error}"
+    );
+
     let mut one = vec![0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28];
     one.resize(16 + 784, 0);
-    fs::write(images, one).unwrap();
-    let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();
+    fs::remove_file(set.join(format!("{}.gz", FILES[0].0))).unwrap();
+    fs::write(set.join(FILES[0].0), one).unwrap();
+    fs::write(set.join(FILES[1].0), [0, 0, 8, 1, 0, 0, 0, 1, 0]).unwrap();
+    let error = refused().to_string();
     assert!(
-        error.ends_with("t10k-images-idx3-ubyte holds 1 items: expected 10000"),
+        error.ends_with("train-images-idx3-ubyte holds 1 items: expected 60000"),
         "{error}"
     );
 }

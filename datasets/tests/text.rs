@@ -92,22 +92,40 @@ fn without_a_file_auto_takes_the_embedded_text_and_says_why() {
 
 #[test]
 fn the_text_by_name_fails_where_it_is_not_and_lists_the_places() {
-    let [given, named] = ["given", "named"].map(|_| tempfile::tempdir().unwrap());
-    let request = TextRequest {
-        data_dir: Some(given.path().to_owned()),
-        ..request(DataChoice::TinyShakespeare)
-    };
+    let named = tempfile::tempdir().unwrap();
+    let request = request(DataChoice::TinyShakespeare);
     let error = load_text_in(&request, &surroundings(Some(named.path()))).unwrap_err();
     let error = error.to_string();
-    for place in [
-        given.path().join("tinyshakespeare"),
-        given.path().to_owned(),
-        named.path().join("tinyshakespeare"),
-    ] {
-        assert!(error.contains(&place.display().to_string()), "{error}");
-    }
+    let place = named.path().join("tinyshakespeare");
+    assert!(error.contains(&place.display().to_string()), "{error}");
     assert!(error.contains("lacks input.txt"), "{error}");
     assert!(error.contains("--data embedded"), "{error}");
+}
+
+#[test]
+fn no_other_text_is_taken_in_place_of_a_named_folders() {
+    let given = tempfile::tempdir().unwrap();
+    let variable = folder_with(&b"abcdefghij".repeat(100));
+    for choice in [DataChoice::TinyShakespeare, DataChoice::Auto] {
+        let named = |folder: &Path| {
+            let request = TextRequest {
+                data_dir: Some(folder.to_owned()),
+                ..request(choice)
+            };
+            load_text_in(&request, &surroundings(Some(variable.path()))).unwrap_err()
+        };
+        let error = named(given.path());
+        assert!(
+            matches!(error, DatasetError::TextNotFound { .. }),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("EVERBURN_DATA_DIR)"), "{error}");
+        let error = named(&given.path().join("nowhere"));
+        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+        let nowhere = given.path().join("nowhere");
+        let error = load_text_in(&request(choice), &surroundings(Some(&nowhere))).unwrap_err();
+        assert!(matches!(error, DatasetError::Folder { .. }), "{error}");
+    }
 }
 
 #[test]

@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 use crate::job::{Ended, Job};
 use crate::processes::{MARK, new_mark};
 
+/// The secret of jobs that need one.
+pub const TOKEN: &str = "a token of the tests";
+
 /// Flags for a run that takes a moment: 500 synthetic digits to learn from.
 pub const SMALL: [&str; 8] = [
     "--data",

@@ -3,11 +3,13 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 use crate::processes::{Process, kill_marked, processes_marked};
+use crate::stranger::{Attack, Siege, besiege};
 use crate::wait::{DEADLINE, holds_within};
 
 /// A command that runs, with all processes that it has started. They are killed when it is
@@ -137,6 +139,24 @@ impl Job {
             "deadline passed waiting for {what}\nprocesses: {left:?}\n{}",
             self.output()
         );
+    }
+
+    /// Waits for its end, as [`Job::wait`], while a stranger attacks every port of its processes.
+    ///
+    /// # Panics
+    /// With the output so far, when the deadline comes first.
+    pub fn wait_under_siege(self, attack: Attack) -> (Ended, Siege) {
+        let (mark, over) = (self.mark.clone(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let stranger = scope.spawn(|| besiege(&mark, attack, &over));
+            let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.wait()));
+            over.store(true, Ordering::Release);
+            let siege = stranger.join().expect("the stranger does not panic");
+            match waited {
+                Ok(ended) => (ended, siege),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
     }
 
     /// What it has printed so far, for messages.

@@ -6,6 +6,7 @@
 //!   for, and nothing of it survives its drop;
 //! - [`Ended`] is how it ended: code, standard output, standard error;
 //! - [`Run`] reads the run directory;
+//! - [`Siege`] is what a process without the job's secret could do to it;
 //! - [`Terminal`] is a shell in tmux, for what only a terminal shows.
 //!
 //! # Rules
@@ -19,14 +20,16 @@ mod port;
 mod processes;
 mod run;
 mod skip;
+mod stranger;
 mod terminal;
 mod wait;
 
-pub use everburn::{Everburn, SMALL, binary};
+pub use everburn::{Everburn, SMALL, TOKEN, binary};
 pub use job::{Ended, Job};
 pub use port::{free_port, on_a_free_port};
 pub use processes::{Process, processes_marked};
 pub use run::Run;
 pub use skip::{mnist_folder, skip};
+pub use stranger::{Attack, Siege};
 pub use terminal::Terminal;
 pub use wait::{DEADLINE, ORPHAN_DEADLINE, holds_within};

@@ -8,7 +8,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Within this time after a rank or the launcher was killed no process may be left.
 pub const ORPHAN_DEADLINE: Duration = Duration::from_secs(10);
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Looks again and again until `condition` holds; `false` if it does not within `limit`.
 pub fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {

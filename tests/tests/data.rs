@@ -66,20 +66,35 @@ fn without_files_and_network_synthetic_digits_are_taken_and_every_output_says_so
 #[test]
 fn mnist_by_name_fails_where_it_is_not_and_lists_the_places() {
     let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("named")).unwrap();
     let places = [
-        folder.path().join("given"),
         folder.path().join("named/mnist"),
         folder.path().join("home/cache/everburn/mnist"),
     ];
     let ended = train_one_epoch(folder.path())
-        .args(["--data", "mnist", "--data-dir"])
-        .args([&places[0]])
+        .args(["--data", "mnist"])
         .env("EVERBURN_DATA_DIR", folder.path().join("named"))
         .run();
     let places = places.map(|place| place.display().to_string());
-    ended.failed_with(2, &[&places[0], &places[1], &places[2]]);
+    ended.failed_with(2, &[&places[0], &places[1]]);
     ended.failed_with(2, &["not found", "--data-dir", "--data synthetic"]);
     assert!(!folder.path().join("run").exists(), "nothing was started");
+}
+
+#[test]
+fn a_folder_that_was_named_and_is_not_there_is_refused() {
+    let Some(mnist) = mnist_folder("a named folder that is not there") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for data in ["mnist", "auto"] {
+        let ended = train_one_epoch(folder.path())
+            .args(["--data", data, "--data-dir", "nowhere"])
+            .env("EVERBURN_DATA_DIR", mnist.parent().unwrap())
+            .run();
+        ended.failed_with(2, &["nowhere", "--data-dir", "does not exist"]);
+        assert!(!folder.path().join("run").exists(), "nothing was started");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port};
+use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port};
 use rustix::process::Signal;
 
 const STEPS: usize = 30;
@@ -211,6 +211,7 @@ fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
                 "1:2",
             ])
             .args(["--rendezvous", &format!("127.0.0.1:{port}")])
+            .env("EVERBURN_JOB_TOKEN", TOKEN)
             .start()
     };
     let run = Run::new(folder.path().join("run"));

@@ -80,6 +80,18 @@ fn sigterm_at_the_launcher_stops_all_ranks_after_their_step() {
 }
 
 #[test]
+fn sigterm_at_one_rank_stops_all_of_them_and_is_no_success() {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, run) = in_the_middle(folder.path(), 3);
+    job.rank(1).signal(Signal::TERM);
+    let ended = job.wait_until_gone(ORPHAN_DEADLINE);
+    assert_eq!(ended.code(), 130, "{ended}");
+    let said = std::fs::read_to_string(run.path.join("logs/rank-1.finished.json")).unwrap();
+    assert!(said.contains("stopped"), "{said}");
+    assert!(run.report()["test_accuracy"].is_null(), "{ended}");
+}
+
+#[test]
 fn ctrl_c_at_a_single_process_stops_it_after_its_step() {
     stops_cleanly(1, Signal::INT, 130);
 }

@@ -4,7 +4,7 @@
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 
-use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port, skip};
+use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port, skip};
 
 /// Three steps on synthetic digits, for which ranks wait 20 seconds at the most.
 fn three_steps(folder: &Path) -> Everburn {
@@ -30,7 +30,7 @@ where
     let (folder, ended) = on_a_free_port(|port| {
         let folder = tempfile::tempdir().unwrap();
         let jobs = [0, 1].map(|rank| {
-            let command = three_steps(folder.path());
+            let command = three_steps(folder.path()).env("EVERBURN_JOB_TOKEN", TOKEN);
             let variables = variables(rank, port).into_iter();
             let command =
                 variables.fold(command, |command, (name, value)| command.env(name, value));
@@ -112,7 +112,6 @@ fn pods_of_a_kubernetes_job_train_together() {
             ("WORLD_SIZE", "2".into()),
             ("MASTER_ADDR", host.clone()),
             ("MASTER_PORT", port.to_string()),
-            ("EVERBURN_JOB_TOKEN", "secret".into()),
         ]
     });
     only_rank_0_says(&ended, "started by Kubernetes (indexed job)");
@@ -131,9 +130,13 @@ fn what_a_rank_lacks_or_contradicts_is_named_before_anything_starts() {
         (hydra(), "MASTER_PORT is not set"),
         (hydra().env("WORLD_SIZE", "3"), "WORLD_SIZE=3, PMI_SIZE=2"),
         (
-            hydra().env("MASTER_PORT", "29500").args(["--ranks", "2"]),
+            hydra()
+                .env("MASTER_PORT", "29500")
+                .env("EVERBURN_JOB_TOKEN", TOKEN)
+                .args(["--ranks", "2"]),
             "this is a rank already",
         ),
+        (hydra().env("MASTER_PORT", "29500"), "EVERBURN_OPEN_STORE=1"),
         (
             three_steps(folder.path()).env("WORLD_SIZE", "2"),
             "WORLD_SIZE=2 is set, RANK is not",
@@ -212,6 +215,7 @@ fn ranks_of_torchrun_train_over_its_store() {
             ])
             .by(folder.path(), &torchrun, arguments)
             .env("OMP_NUM_THREADS", "1")
+            .env("EVERBURN_OPEN_STORE", "1")
             .run()
     };
     let check = |run: &str| {

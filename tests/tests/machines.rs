@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use everburn_tests::{Ended, Everburn, Job, Run, on_a_free_port};
+use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port};
 
 /// How long ranks wait for each other here.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -32,6 +32,7 @@ fn two_machines_train_one_model() {
                 .args(["--epochs", "2", "--run-dir", "run", "--ranks", "1"])
                 .args(["--nodes", "2", "--node-rank", &number])
                 .args(["--rendezvous", &address])
+                .env("EVERBURN_JOB_TOKEN", TOKEN)
                 .args(["--timeout", &PATIENCE.as_secs().to_string()])
         });
         (!lost_the_port(&ended[0])).then_some((folder, ended))
@@ -58,6 +59,7 @@ fn a_port_that_is_taken_is_named() {
     let ended = Everburn::train(folder.path(), "mlp")
         .args(["--nodes", "2", "--node-rank", "0"])
         .args(["--rendezvous", &format!("127.0.0.1:{port}")])
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
         .run();
     let address = format!("port in use: 127.0.0.1:{port}");
     ended.failed_with(2, &[&address, "choose another port", "--rendezvous"]);
@@ -73,6 +75,25 @@ fn rank_by_hand(folder: &Path, rank: usize, world_size: usize, port: u16) -> Eve
         .env("WORLD_SIZE", world_size.to_string())
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
+        .env("EVERBURN_JOB_TOKEN", TOKEN)
+}
+
+#[test]
+fn machines_and_ranks_without_a_secret_or_with_a_short_one_do_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = Everburn::train(folder.path(), "mlp")
+        .args(["--nodes", "2", "--node-rank", "1"])
+        .args(["--rendezvous", "127.0.0.1:1"]);
+    let advice = ["EVERBURN_JOB_TOKEN", "openssl rand -hex 32"];
+    machine.run().failed_with(2, &advice);
+    for token in ["", "hunter2"] {
+        let rank = rank_by_hand(folder.path(), 0, 2, 1).env("EVERBURN_JOB_TOKEN", token);
+        let ended = rank.run();
+        assert!(!ended.stderr.contains("hunter2"), "{ended}");
+        ended.failed_with(2, &advice);
+    }
+    assert!(!folder.path().join("run").exists(), "nothing was started");
+    assert!(!folder.path().join("runs").exists(), "nothing was started");
 }
 
 #[test]
@@ -158,6 +179,7 @@ fn machines_differ(flag: &str, values: [&str; 2], difference: [&str; 2]) {
                 .args(["--epochs", "1", "--run-dir", "run", "--ranks", "1"])
                 .args(["--nodes", "2", "--node-rank", &number.to_string()])
                 .args(["--rendezvous", &address])
+                .env("EVERBURN_JOB_TOKEN", TOKEN)
                 .args(["--timeout", &PATIENCE.as_secs().to_string()])
                 .args(["--log-every", "1", flag, values[number]])
         });

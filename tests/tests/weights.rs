@@ -1,5 +1,7 @@
 //! Weights go out as PyTorch has them and come in again, by the commands.
 
+use std::path::Path;
+
 use everburn_tests::{Everburn, Run};
 
 #[test]
@@ -95,4 +97,75 @@ fn weights_of_another_model_are_refused_before_anything_is_made() {
     let export = ["export", "a", "--to", "safetensors", "--output", "a.pt"];
     let ended = Everburn::new(here, export).run();
     ended.failed_with(2, &["a.pt does not end in .safetensors"]);
+}
+
+/// An archive as `torch.save` makes one of `pickle` and `storage`; checksums are not compared.
+fn saved(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
+    let (mut archive, mut directory) = (Vec::new(), Vec::new());
+    for (name, content) in [("a/data.pkl", pickle), ("a/data/0", storage)] {
+        let offset = archive.len() as u32;
+        let size = (content.len() as u32).to_le_bytes();
+        let length = (name.len() as u16).to_le_bytes();
+        let head = [&[0; 14][..], &size, &size, &length, &[0; 2]].concat();
+        archive.extend([&b"PK\x03\x04"[..], &head, name.as_bytes(), content].concat());
+        let rest = [&[0; 10][..], &offset.to_le_bytes(), name.as_bytes()].concat();
+        directory.extend([&b"PK\x01\x02\0\0"[..], &head, &rest].concat());
+    }
+    let place = [directory.len() as u32, archive.len() as u32].map(u32::to_le_bytes);
+    archive.extend(directory);
+    archive.extend(b"PK\x05\x06\0\0\0\0\x02\0\x02\0");
+    archive.extend(place.concat());
+    archive.extend([0; 2]);
+    archive
+}
+
+#[test]
+fn a_strangers_file_is_refused_and_not_a_machines_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let refused = |name: &str, messages: &[&str]| {
+        let import = ["import", name, "mnist"];
+        // Far more than it needs, and far less than what these files ask for.
+        let limited = ["-c", "ulimit -v 6000000; exec \"$@\"", "sh"];
+        let import = Everburn::new(here, import).by(here, Path::new("sh"), limited);
+        import.run().failed_with(2, messages);
+    };
+    // `weight`, all of a storage of so many floats.
+    let tensor = |elements: i32| {
+        let elements = [&b"J"[..], &elements.to_le_bytes()].concat();
+        let parts: [&[u8]; 5] = [
+            b"X\x06\0\0\0weightctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n\
+              FloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpu",
+            &elements,
+            b"tQK\0",
+            &elements,
+            b"\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR",
+        ];
+        parts.concat()
+    };
+    // 1 MB: a list that is appended to itself, a third of a million times.
+    let list = [&b"X\x04\0\0\0list]q\0"[..], &b"h\0a".repeat(333_000)].concat();
+    // 10,000 names of one tensor of 4 MB: 40 GB, if each had its own.
+    let names = (0..10_000).flat_map(|name| format!("X\x05\0\0\0n{name:04}h\x01").into_bytes());
+    let names: Vec<u8> = [b"q\x01".to_vec(), names.collect()].concat();
+    // Of many differences the first are told, and how many there are.
+    let (one, many) = ("weight has shape [1] in the file", "and 9901 more");
+    for (name, elements, more, told) in [
+        ("list.pt", 1, list, one),
+        ("names.pt", 1_000_000, names, many),
+    ] {
+        let pickle = [&b"\x80\x02}("[..], &tensor(elements), &more, b"u."].concat();
+        let storage = vec![0; 4 * elements as usize];
+        std::fs::write(here.join(name), saved(&pickle, &storage)).unwrap();
+        refused(
+            name,
+            &["are not this model's:", "is not in the model", told],
+        );
+    }
+    let pickle = b"\x80\x02cposix\nsystem\nX\x04\0\0\0trueR.";
+    std::fs::write(here.join("calls.pt"), saved(pickle, &[])).unwrap();
+    refused(
+        "calls.pt",
+        &["calls.pt", "posix.system", "nothing in a file is called"],
+    );
 }

@@ -14,6 +14,9 @@ use crate::{tidy, torch};
 /// A project outside the workspace that uses Everburn as anyone else would.
 const EXAMPLE: &str = "examples/reuse/Cargo.toml";
 
+/// What is fuzzed, one program for each target.
+const FUZZ: &str = "fuzz/Cargo.toml";
+
 /// One thing to run.
 struct Step {
     name: &'static str,
@@ -246,6 +249,13 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
         probe: &["deny", "--version"],
         advice: "cargo-deny is not installed (`cargo install cargo-deny`)",
     };
+    let advisories = Program::IfInstalled {
+        program: "cargo",
+        // The database is a repository of its own.
+        probe: &["deny", "fetch", "db"],
+        advice: "cargo-deny is not installed (`cargo install cargo-deny`), or the database of RustSec cannot \
+                 be fetched",
+    };
     let typos = Program::IfInstalled {
         program: "typos",
         probe: &["--version"],
@@ -274,6 +284,7 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
         other("rules", Program::Tidy, ""),
         other("shell script", Program::Other("bash"), "-n .ci/run"),
         other("dependencies", deny, "deny check bans licenses sources"),
+        other("advisories", advisories, "deny check advisories"),
         other("spelling", typos, ""),
         Step::cargo("lints", &lint),
         // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
@@ -285,6 +296,7 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
         )
         .with_env("RUSTDOCFLAGS", "-D warnings"),
     ]);
+    steps.push(fuzz_targets());
     steps.extend(races::steps());
     steps.extend([
         // `cargo test --test` builds no binary of another package, and the next step starts it.
@@ -306,6 +318,18 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
     ]);
     steps.extend(test_steps(&[], example, python));
     steps
+}
+
+/// The programs of `fuzz/`, which is a workspace of its own, type-checked as `cargo xtask fuzz` builds them.
+/// Into a folder of its own, since the flag would build all else anew.
+fn fuzz_targets() -> Step {
+    let line = ["check", "--release", "--locked", "--manifest-path", FUZZ];
+    let mut step =
+        Step::cargo("fuzz targets compile", &line).with_env("RUSTFLAGS", "--cfg fuzzing");
+    let mut target = OsString::from("--target-dir=");
+    target.push(target_dir().join("fuzz-check"));
+    step.arguments.push(target);
+    step
 }
 
 fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
@@ -404,6 +428,9 @@ mod tests {
         assert!(check.contains(
             &"RUSTDOCFLAGS=\"-D warnings\" cargo doc --release --workspace --no-deps".into()
         ));
+        assert!(check.iter().any(|line| {
+            line.starts_with("RUSTFLAGS=\"--cfg fuzzing\" cargo check") && line.contains(FUZZ)
+        }));
         let at = |wanted: &str| check.iter().position(|line| line.contains(wanted));
         assert!(at("cargo build --release --workspace") < at("--test whole_mnist"));
         assert!(root().join(".ci/run").exists());

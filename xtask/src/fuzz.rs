@@ -1,7 +1,9 @@
-//! `cargo xtask fuzz`: arbitrary bytes at all that comes from the network, by cargo-fuzz.
+//! `cargo xtask fuzz`: arbitrary bytes at all that comes from the network, and at files of strangers, by
+//! cargo-fuzz.
 //!
-//! The targets are functions of `everburn_collectives::hostile`; `fuzz/` gives each a program, in a
-//! workspace of its own, because they need a nightly toolchain and AddressSanitizer.
+//! The targets are functions of the modules `hostile` of several crates; `fuzz/` gives each a program, in a
+//! workspace of its own, because they need AddressSanitizer, which is not stable: a nightly toolchain has it,
+//! and where there is none the pinned one is allowed it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::Args;
 use miette::{IntoDiagnostic, WrapErr, miette};
 
-use crate::cargo::{remove_traces_of_cargo_run, root, target_dir};
+use crate::cargo::{cargo, remove_traces_of_cargo_run, root, target_dir};
 
 /// What a target may take in all, and in one piece: twice the longest message of the protocols
 /// (64 MiB), and the sanitizer beside it.
@@ -23,8 +25,14 @@ const LONGEST_INPUT: &str = "-timeout=60";
 /// meets the limits above.
 const NO_LEAKS: &str = "-detect_leaks=0";
 
-/// Inputs are scripts of a few dozen decisions; longer ones only take time.
+/// Most inputs are scripts of a few dozen decisions; longer ones only take time.
 const LONGEST_SCRIPT: &str = "-max_len=4096";
+
+/// Those of these targets are whole files.
+const OF_FILES: [&str; 2] = ["pytorch_weights", "pytorch_pickle"];
+
+/// Room for a model of many small tensors.
+const LONGEST_FILE: &str = "-max_len=1048576";
 
 /// What is to be fuzzed.
 #[derive(Debug, Args)]
@@ -46,8 +54,9 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
             "there is no fuzz target `{unknown}`"
         ));
     }
-    if let Some(missing) = missing() {
-        eprintln!("{missing}");
+    let toolchain = Toolchain::here();
+    if !toolchain.answers(&["fuzz", "--version"]) {
+        eprintln!("fuzzing needs cargo-fuzz: `cargo install cargo-fuzz`");
         return Ok(ExitCode::FAILURE);
     }
     let targets = match options.targets.is_empty() {
@@ -56,7 +65,7 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
     };
     for target in &targets {
         println!("{target}: {} s", options.seconds);
-        let status = command(target, options.seconds)?
+        let status = command(toolchain, target, options.seconds)?
             .status()
             .into_diagnostic()
             .wrap_err("cargo fuzz cannot be started")?;
@@ -86,37 +95,53 @@ fn known_targets() -> miette::Result<Vec<String>> {
     Ok(names)
 }
 
-/// What must be installed first.
-fn missing() -> Option<String> {
-    let answers = |toolchain: &str, arguments: &[&str]| {
-        let mut command = nightly(toolchain);
+/// Whose compiler builds the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Toolchain {
+    Nightly,
+    /// The one that builds all else, with leave to use what is not stable.
+    Pinned,
+}
+
+impl Toolchain {
+    /// A nightly toolchain where there is one.
+    fn here() -> Self {
+        match Self::Nightly.answers(&["--version"]) {
+            true => Self::Nightly,
+            false => Self::Pinned,
+        }
+    }
+
+    /// Whether Cargo does this without complaint.
+    fn answers(self, arguments: &[&str]) -> bool {
+        let mut command = self.cargo();
         command.args(arguments);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
-    };
-    if !answers("+nightly", &["--version"]) {
-        return Some(
-            "fuzzing needs a nightly toolchain, for AddressSanitizer: `rustup toolchain install \
-             nightly`"
-                .to_owned(),
-        );
     }
-    (!answers("+nightly", &["fuzz", "--version"]))
-        .then(|| "fuzzing needs cargo-fuzz: `cargo install cargo-fuzz`".to_owned())
+
+    fn cargo(self) -> Command {
+        match self {
+            Self::Nightly => {
+                // rustup's `cargo`, not the pinned toolchain's own that `CARGO` names.
+                let mut command = Command::new("cargo");
+                remove_traces_of_cargo_run(&mut command);
+                for variable in ["RUSTUP_TOOLCHAIN", "RUSTC", "CARGO"] {
+                    command.env_remove(variable);
+                }
+                command.arg("+nightly");
+                command
+            }
+            Self::Pinned => {
+                let mut command = cargo();
+                command.env("RUSTC_BOOTSTRAP", "1");
+                command
+            }
+        }
+    }
 }
 
-/// rustup's `cargo`, not the pinned toolchain's own that `CARGO` names.
-fn nightly(toolchain: &str) -> Command {
-    let mut command = Command::new("cargo");
-    remove_traces_of_cargo_run(&mut command);
-    for variable in ["RUSTUP_TOOLCHAIN", "RUSTC", "CARGO"] {
-        command.env_remove(variable);
-    }
-    command.arg(toolchain);
-    command
-}
-
-fn command(target: &str, seconds: u32) -> miette::Result<Command> {
+fn command(toolchain: Toolchain, target: &str, seconds: u32) -> miette::Result<Command> {
     // What is found and learnt stays outside the sources.
     let place = target_dir().join("fuzz");
     let corpus = place.join("corpus").join(target);
@@ -128,7 +153,11 @@ fn command(target: &str, seconds: u32) -> miette::Result<Command> {
     }
     let mut prefix = OsString::from("-artifact_prefix=");
     prefix.push(artifacts.join(""));
-    let mut command = nightly("+nightly");
+    let longest = match OF_FILES.contains(&target) {
+        true => LONGEST_FILE,
+        false => LONGEST_SCRIPT,
+    };
+    let mut command = toolchain.cargo();
     command
         .current_dir(folder())
         .env("CARGO_TARGET_DIR", &place)
@@ -137,7 +166,7 @@ fn command(target: &str, seconds: u32) -> miette::Result<Command> {
         .arg(corpus)
         .arg("--")
         .args(MEMORY)
-        .args([LONGEST_INPUT, LONGEST_SCRIPT, NO_LEAKS])
+        .args([LONGEST_INPUT, longest, NO_LEAKS])
         .arg(format!("-max_total_time={seconds}"))
         .arg("-print_final_stats=1")
         .arg(prefix);
@@ -161,6 +190,40 @@ mod tests {
             assert!(manifest.contains(&entry), "{target}");
         }
         assert_eq!(manifest.matches("[[bin]]").count(), targets.len());
+    }
+
+    #[test]
+    fn without_a_nightly_toolchain_the_pinned_one_builds_with_leave_for_sanitizers() {
+        let leave = |toolchain: Toolchain| {
+            let command = command(toolchain, "store_requests", 1).unwrap();
+            let mut variables = command.get_envs();
+            let nightly = command.get_args().any(|word| word == "+nightly");
+            let leave = variables.any(|(name, _)| name == "RUSTC_BOOTSTRAP");
+            (nightly, leave)
+        };
+        assert_eq!(leave(Toolchain::Nightly), (true, false));
+        assert_eq!(leave(Toolchain::Pinned), (false, true));
+    }
+
+    #[test]
+    fn targets_that_read_files_are_given_whole_ones() {
+        let known = known_targets().unwrap();
+        for target in OF_FILES {
+            assert!(known.contains(&target.to_owned()), "{target}");
+        }
+        let longest = |target| {
+            let command = command(Toolchain::Pinned, target, 1).unwrap();
+            let is_length =
+                |word: &&std::ffi::OsStr| word.as_encoded_bytes().starts_with(b"-max_len=");
+            let lengths: Vec<_> = command
+                .get_args()
+                .filter(is_length)
+                .map(OsString::from)
+                .collect();
+            lengths
+        };
+        assert_eq!(longest("pytorch_weights"), [LONGEST_FILE]);
+        assert_eq!(longest("store_requests"), [LONGEST_SCRIPT]);
     }
 
     #[test]

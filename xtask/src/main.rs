@@ -76,7 +76,7 @@ enum Command {
     /// Lay runs side by side, as in `compare runs/a runs/b --html both.html`
     #[command(disable_help_flag = true)]
     Compare(HandedOn),
-    /// Serve a store by itself, as in `store --listen 127.0.0.1:0`, until Ctrl-C or SIGTERM
+    /// Serve a store by itself, as in `store --listen 127.0.0.1:0 --open`, until Ctrl-C or SIGTERM
     #[command(disable_help_flag = true)]
     Store(HandedOn),
     /// Run all tests; arguments are handed to `cargo test`

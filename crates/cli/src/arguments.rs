@@ -13,6 +13,7 @@ use everburn::distributed::GradientBackend;
 use everburn::train::{
     Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence, OptimizerKind, Stages,
 };
+use everburn_auth::{GivenToken, JobToken};
 use everburn_datasets::TokenizerKind;
 use everburn_monitor::MonitorCommand;
 use everburn_report::{CompareCommand, ReportCommand};
@@ -24,6 +25,7 @@ use crate::bench_pipeline::BenchPipelineArguments;
 use crate::bench_recompute::BenchRecomputeArguments;
 use crate::bottleneck::BottleneckArguments;
 use crate::elastic::ElasticRange;
+use crate::error::CliError;
 use crate::gpu_check::GpuCheckArguments;
 use crate::simulate::SimulateArguments;
 use crate::weights::{ExportArguments, ImportArguments};
@@ -113,8 +115,8 @@ pub(crate) struct TrainArguments {
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,
 
-    /// Serve the run to monitors on other machines (`monitor HOST:PORT`), which need the --job-token unless this is an
-    /// address of loopback. On this machine they need no server.
+    /// Serve the run to monitors on other machines (`monitor HOST:PORT`). Needs a --job-token (or EVERBURN_JOB_TOKEN),
+    /// which monitors must know too. On this machine monitors need no server: `monitor RUN`.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) monitor: Option<String>,
 
@@ -332,14 +334,20 @@ pub(crate) struct RankFlags {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) rendezvous: Option<String>,
 
-    /// The secret that all machines share; needed where the rendezvous is not on loopback.
+    /// The secret of the job, 16 bytes or more, the same on all machines; better given as EVERBURN_JOB_TOKEN, since
+    /// other users can read a command line [default: a random one, where all ranks are on this machine].
     #[arg(
         long,
         env = "EVERBURN_JOB_TOKEN",
         hide_env_values = true,
         value_name = "SECRET"
     )]
-    pub(crate) job_token: Option<String>,
+    pub(crate) job_token: Option<GivenToken>,
+
+    /// Serve the job's store without a secret, so that PyTorch's clients can use it: everybody who can reach it can
+    /// read and change every key.
+    #[arg(long)]
+    pub(crate) open_store: bool,
 
     /// How long a rank waits for another before it gives up, in seconds [default: 300].
     #[arg(long, value_name = "SECONDS")]
@@ -469,4 +477,16 @@ pub(crate) struct GenerateArguments {
 fn kebab<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(text);
     T::deserialize(deserializer).map_err(|error| error.to_string())
+}
+
+impl RankFlags {
+    /// The secret of the job, if one was given.
+    ///
+    /// # Errors
+    /// [`CliError`] when it is none.
+    pub(crate) fn token(&self) -> Result<Option<JobToken>, CliError> {
+        let given = self.job_token.as_ref().map(GivenToken::token).transpose();
+        let given = given.map_err(|error| CliError::usage(error.to_string()))?;
+        Ok(given.flatten())
+    }
 }

@@ -5,9 +5,10 @@ mod flags;
 use std::path::{Path, PathBuf};
 
 use everburn::collectives::group::TransportKind;
+use everburn::collectives::printable;
 use everburn::distributed::GradientBackend;
 use everburn::prelude::RunDirectory;
-use everburn::train::{Chaos, ParallelConfig, SyncInterval, TrainingConfig};
+use everburn::train::{Chaos, ParallelConfig, SyncInterval, TrainingConfig, configuration_fault};
 use everburn_datasets::TokenizerKind;
 use everburn_launch::RankEnvironment;
 use everburn_models::registry::{self, GptOptions, ModelOptions};
@@ -23,6 +24,9 @@ use crate::elastic::{self, ElasticRange};
 use crate::error::CliError;
 use crate::preset::preset;
 use crate::{mesh, model_parallel};
+
+/// How much of a name that nobody knows is shown, in characters.
+const LONGEST_NAME: usize = 80;
 
 /// Which data a run reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -187,9 +191,9 @@ impl RunConfig {
         let mut config = Self::deserialize(Value::Table(table)).map_err(|error| match file {
             Some(path) => CliError::Config {
                 path,
-                reason: error.to_string(),
+                reason: configuration_fault(&error, ""),
             },
-            None => CliError::usage(error.to_string()),
+            None => CliError::usage(configuration_fault(&error, "")),
         })?;
         if let Some(environment) = environment.filter(|rank| rank.launcher_pid.is_none()) {
             // Machines need not have equal numbers of ranks; the product must be right.
@@ -283,7 +287,7 @@ fn unknown_model(name: &str) -> CliError {
         .filter(|(likeness, _)| *likeness > 0.6)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     CliError::UnknownModel {
-        name: name.to_string(),
+        name: printable(name, LONGEST_NAME),
         hint: nearest.map_or_else(String::new, |(_, name)| format!("did you mean `{name}`? ")),
     }
 }
@@ -295,7 +299,7 @@ fn read_table(path: &Path) -> Result<Table, CliError> {
     };
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     text.parse::<Table>()
-        .map_err(|error| refuse(error.to_string()))
+        .map_err(|error| refuse(configuration_fault(&error, &text)))
 }
 
 /// Values of `upper` replace those of `lower`; tables are merged key by key.

@@ -190,6 +190,7 @@ pub(crate) fn join(
         world_size: Some(environment.world_size),
         timeout: options.timeout,
         job_token: environment.job_token.clone(),
+        open_store: environment.open_store,
     };
     let elastic = ElasticOptions {
         min: range.min,

@@ -1,6 +1,7 @@
 //! `everburn eval`
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -21,7 +22,7 @@ use crate::data::Loaded;
 use crate::error::CliError;
 use crate::summary::counted;
 use crate::train::evaluation_batch;
-use crate::{data, devices, launching, rank};
+use crate::{data, devices, files, launching, rank};
 
 /// What an evaluation yields, and what `--json` prints.
 #[derive(Debug, Serialize, Deserialize)]
@@ -124,8 +125,8 @@ fn rank_arguments(arguments: &EvalArguments, result: &Path) -> Vec<OsString> {
 
 fn write_result(path: &Path, evaluation: &Evaluation) -> Result<(), CliError> {
     let text = serde_json::to_string(evaluation).map_err(|e| CliError::usage(e.to_string()))?;
-    std::fs::write(path, text)
-        .map_err(|error| CliError::usage(format!("writing {} failed: {error}", path.display())))
+    let written = files::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| CliError::usage(format!("writing {} failed: {error}", path.display())))
 }
 
 fn read_result(path: &Path) -> Result<Evaluation, CliError> {

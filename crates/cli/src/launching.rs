@@ -28,7 +28,8 @@ pub(crate) fn plan(config: &RanksConfig, flags: &RankFlags) -> Result<LaunchConf
         nodes: config.nodes,
         node_rank: flags.node_rank.unwrap_or(0),
         rendezvous: flags.rendezvous.clone(),
-        job_token: flags.job_token.clone(),
+        job_token: flags.token()?,
+        open_store: flags.open_store,
         threads_per_rank: config.threads_per_rank,
         // The rank that draws may be lost, and the terminal with it.
         dashboard: !flags.no_dashboard && config.elastic.is_none(),

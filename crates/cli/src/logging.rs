@@ -9,6 +9,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
 
+use crate::files;
+
 /// The messages' way out, which can be changed while the program runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogOutput(Arc<Mutex<Option<File>>>);
@@ -48,7 +50,7 @@ impl LogOutput {
     /// # Errors
     /// The system's error if the file cannot be made.
     pub(crate) fn redirect(&self, path: &Path) -> io::Result<()> {
-        let file = File::options().create(true).append(true).open(path)?;
+        let file = files::append_to(path)?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
         Ok(())
     }

@@ -27,6 +27,7 @@ mod devices;
 mod elastic;
 mod error;
 mod eval;
+mod files;
 mod generate;
 mod gpu_check;
 mod gradient_exchange;
@@ -91,7 +92,7 @@ fn main() -> ExitCode {
         Command::GpuCheck(check) => gpu_check::run(check),
     };
     match result {
-        Ok(code) => code,
+        Ok(code) => rank::finish(code, rank.as_ref()),
         Err(error) => rank::fail(&error, rank.as_ref()),
     }
 }

@@ -1,11 +1,13 @@
 //! `everburn monitor`, and the server of `train --monitor`
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use everburn::train::renderer::{Dashboard, Replay};
 use everburn::train::{Interrupter, RunDirectory};
+use everburn_auth::JobToken;
 use everburn_launch::StopRequest;
 use everburn_monitor::{
     MonitorCommand, MonitorError, MonitorServer, Purpose, Screen, Source, Target, is_terminal,
@@ -21,10 +23,11 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Looks on, in a terminal or as lines of JSON, or serves a run to those who do.
 pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
     let target = command.target()?;
+    let token = command.token()?;
     if let Some(address) = &command.listen {
-        return serve_alone(&target, address, command.job_token.clone());
+        return serve_alone(&target, address, token);
     }
-    let source = target.open(command.job_token.as_deref())?;
+    let source = target.open(token.as_ref())?;
     match is_terminal() && !command.json {
         true => {
             let stop = listen()?;
@@ -65,11 +68,12 @@ fn listen() -> Result<StopRequest, CliError> {
         .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))
 }
 
-/// Until Ctrl-C.
+/// Until Ctrl-C. Without a token it draws one, and prints once how a monitor connects with it: on a terminal only,
+/// because what is printed elsewhere is often stored in logs.
 fn serve_alone(
     target: &Target,
     address: &str,
-    token: Option<String>,
+    token: Option<JobToken>,
 ) -> Result<ExitCode, CliError> {
     let Target::Folder(folder) = target else {
         return Err(CliError::usage_with_help(
@@ -77,9 +81,21 @@ fn serve_alone(
             "--listen serves the run in a folder of this machine",
         ));
     };
+    let shown = std::io::stdout().is_terminal();
+    let (token, drawn) = match token {
+        Some(token) => (token, false),
+        None if !shown => return Err(needs_token("--listen", address)),
+        None => (JobToken::random().map_err(MonitorError::from)?, true),
+    };
     let stop = listen()?;
-    let server = MonitorServer::start(address, folder, token)?;
+    let server = MonitorServer::start(address, folder, &token)?;
     say!("{} is served on {}", folder.display(), server.address());
+    if drawn {
+        say!(
+            "monitors connect with this token:\n  {}",
+            server.invitation(&token)
+        );
+    }
     let stop = stop.flag();
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         std::thread::sleep(LOOK);
@@ -87,16 +103,48 @@ fn serve_alone(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The address that `train --monitor` serves the run on, and the token that monitors need.
+///
+/// # Errors
+/// [`CliError`] if no token was given: a token that the launcher draws is known to its ranks alone, and is not
+/// printed, because what a training prints is often stored in logs.
+fn wanted(arguments: &TrainArguments) -> Result<Option<(&str, JobToken)>, CliError> {
+    let Some(address) = &arguments.monitor else {
+        return Ok(None);
+    };
+    let Some(token) = arguments.ranks.token()? else {
+        return Err(needs_token("--monitor", address));
+    };
+    Ok(Some((address, token)))
+}
+
+fn needs_token(flag: &str, address: &str) -> CliError {
+    CliError::usage_with_help(
+        format!("{flag} {address} needs a job token, which monitors must know too"),
+        format!(
+            "make one with `export EVERBURN_JOB_TOKEN=$(openssl rand -hex 32)`, and set it where you monitor; \
+             on this machine `monitor RUN` needs neither {flag} nor a token"
+        ),
+    )
+}
+
+/// Whether the server that `train --monitor` asks for can be started at all.
+pub(crate) fn check(arguments: &TrainArguments) -> Result<(), CliError> {
+    wanted(arguments).map(drop)
+}
+
 /// The server that `train --monitor` asks for, if it does.
 pub(crate) fn serve(
     arguments: &TrainArguments,
     run: &RunDirectory,
 ) -> Result<Option<MonitorServer>, CliError> {
-    let Some(address) = &arguments.monitor else {
+    let Some((address, token)) = wanted(arguments)? else {
         return Ok(None);
     };
-    let token = arguments.ranks.job_token.clone();
-    let server = MonitorServer::start(address, run.path(), token)?;
-    say!("monitors can look on at {}", server.address());
+    let server = MonitorServer::start(address, run.path(), &token)?;
+    say!(
+        "monitors that know the job's token can connect to {}",
+        server.address()
+    );
     Ok(Some(server))
 }

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use everburn::collectives::group::{GroupOptions, ProcessGroup};
-use everburn::collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous};
+use everburn::collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous, variable};
 use everburn::collectives::store::SharedStore;
 use everburn::collectives::watch::{Watch, WatchOptions};
 use everburn::train::RunDirectory;
 use everburn_launch::{
-    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, FailureKind, RankEnvironment,
-    RankEnvironmentError, StartedBy, variables,
+    EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankEnvironment, RankEnvironmentError,
+    ReportKind, StartedBy, variables,
 };
 
 use crate::arguments::{Command, RankFlags};
@@ -54,7 +54,7 @@ fn by_another_launcher(flags: &RankFlags) -> Result<Option<RankEnvironment>, Cli
         return Ok(None);
     }
     let launches = flags.ranks.is_some() || flags.gpus.is_some();
-    match RankEnvironment::detect(|name| std::env::var(name).ok()) {
+    match RankEnvironment::detect(variable) {
         Err(RankEnvironmentError::NoRank { .. }) if launches => Ok(None),
         Ok(Some(environment)) if launches => Err(CliError::usage_with_help(
             format!(
@@ -113,6 +113,7 @@ fn meet(environment: &RankEnvironment, config: &RanksConfig) -> Result<Rendezvou
         world_size: Some(environment.world_size),
         timeout: group_options(config).timeout,
         job_token: environment.job_token.clone(),
+        open_store: environment.open_store,
     };
     // Under torchrun the variables say more: which part of its store belongs to this attempt.
     let init_method = match environment.origin.started_by.is_foreign() {
@@ -209,6 +210,30 @@ pub(crate) fn group_options(config: &RanksConfig) -> GroupOptions {
     }
 }
 
+/// Says to the launcher that this rank has done all of its work, unless it has said that it was stopped or not
+/// needed. Nothing must be left to be written.
+pub(crate) fn finish(code: ExitCode, environment: Option<&RankEnvironment>) -> ExitCode {
+    if let Some(environment) = environment
+        && code == ExitCode::SUCCESS
+    {
+        environment.report_finished();
+    }
+    code
+}
+
+/// Reports to the launcher that this rank was stopped before its work was done. The launcher's exit code tells of
+/// that, not the rank's.
+pub(crate) fn stopped(environment: &RankEnvironment) -> ExitCode {
+    environment.report(ReportKind::Stopped, None, "");
+    ExitCode::SUCCESS
+}
+
+/// Says to the launcher that the others have finished the job without this rank.
+pub(crate) fn not_needed(environment: &RankEnvironment) -> ExitCode {
+    environment.report(ReportKind::NotNeeded, None, "");
+    ExitCode::SUCCESS
+}
+
 /// Says what went wrong, to the user and to the launcher, and how the process should end.
 pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> ExitCode {
     let secondary = error.is_secondary();
@@ -226,9 +251,9 @@ pub(crate) fn fail(error: &CliError, environment: Option<&RankEnvironment>) -> E
     };
     if let Some(environment) = environment {
         let kind = if secondary {
-            FailureKind::PeerLost
+            ReportKind::PeerLost
         } else {
-            FailureKind::Own
+            ReportKind::Own
         };
         environment.report(kind, None, &error.to_string());
     }

@@ -67,9 +67,10 @@ pub(crate) fn note_stall(run: &RunDirectory, report: &HangReport) {
 /// Notes how a job ended, and writes the report of its run.
 pub(crate) fn conclude_job(run: &RunDirectory, outcome: &Outcome) {
     if let Outcome::Failed(failure) = outcome {
-        let told = failure.cause.report.as_ref();
-        let text = match told {
-            Some(report) => format!("{}: {}", failure.cause, report.message),
+        let told = failure.cause.failure();
+        let why = told.map(|report| &report.message);
+        let text = match why.or(failure.unproved.as_ref()) {
+            Some(why) => format!("{}: {why}", failure.cause),
             None => failure.cause.to_string(),
         };
         let step = told.and_then(|report| report.step);

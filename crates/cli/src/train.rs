@@ -58,6 +58,7 @@ pub(crate) fn run(
         return train_as_rank(config, arguments, environment, kernels);
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
+    monitor::check(arguments)?;
     if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)? {
         say!("{gpus}");
     }
@@ -93,12 +94,12 @@ pub(crate) fn run(
     })?;
     recording::conclude_job(&run, &outcome);
     let code = launching::exit_code(&outcome);
-    // Ranks that the user stopped, with a key of the dashboard say, end well; the job did not.
-    let stopped_early = || {
-        run.read_report()
-            .is_ok_and(|report| report.test_accuracy.is_none())
-    };
-    if code == ExitCode::SUCCESS && arguments.ranks.node_rank.unwrap_or(0) == 0 && stopped_early() {
+    // The ranks' reports say that the training has finished; what came out of it must be there too. In an
+    // elastic job the rank that records may be on another machine at the end.
+    let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
+    let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
+    let finished = code == ExitCode::SUCCESS && records;
+    if finished && run.read_report()?.test_accuracy.is_none() {
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
@@ -212,7 +213,7 @@ fn train_as_rank(
         watch,
         store,
     } = match joined {
-        Err(CliError::Train(TrainError::JobFinished)) => return Ok(ExitCode::SUCCESS),
+        Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
         joined => joined?,
     };
     // The report on a stall looks into the group after the training has ended.
@@ -252,7 +253,9 @@ fn train_as_rank(
     }
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     match trained {
-        Ok(_) | Err(CliError::Train(TrainError::JobFinished)) => Ok(ExitCode::SUCCESS),
+        Ok(report) if report.test_accuracy.is_none() => Ok(rank::stopped(environment)),
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(CliError::Train(TrainError::JobFinished)) => Ok(rank::not_needed(environment)),
         Err(error) => Err(error),
     }
 }

@@ -11,25 +11,31 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+pub use crate::elastic::hostile::elastic_records;
 pub use crate::lane::hostile::lane_peer;
+pub use crate::net::hostile::{rank_answer, rank_hello};
 pub use crate::rendezvous::hostile::{join_entries, settings};
 pub use crate::store::hostile::{store_client, store_requests, store_server, store_stream};
-pub use crate::transport::hostile::{mesh_frames, mesh_hello};
+pub use crate::transport::hostile::mesh_frames;
+pub use crate::watch::hostile::heartbeats;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets by name; `fuzz/fuzz_targets` has a file for each.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("store_requests", store_requests),
     ("store_stream", store_stream),
     ("store_server", store_server),
     ("store_client", store_client),
     ("join_entries", join_entries),
     ("settings", settings),
-    ("mesh_hello", mesh_hello),
+    ("rank_hello", rank_hello),
+    ("rank_answer", rank_answer),
     ("mesh_frames", mesh_frames),
     ("lane_peer", lane_peer),
+    ("heartbeats", heartbeats),
+    ("elastic_records", elastic_records),
 ];
 
 /// How long our side may take for what needs no waiting, on a machine that is busy with other things.
@@ -155,14 +161,12 @@ mod tests {
     #[test]
     fn each_target_has_a_file() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");
-        let mut files: Vec<_> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|file| file.unwrap().path().file_stem().unwrap().to_owned())
-            .collect();
-        files.sort_unstable();
-        let mut names: Vec<_> = TARGETS.map(|(name, _)| name).to_vec();
-        names.sort_unstable();
-        assert_eq!(files, names);
+        for (name, _) in TARGETS {
+            let path = format!("{folder}/{name}.rs");
+            let program = std::fs::read_to_string(path).unwrap();
+            let call = format!("everburn_collectives::hostile::{name}(bytes)");
+            assert!(program.contains(&call), "{name}");
+        }
     }
 
     macro_rules! random_bytes {
@@ -175,7 +179,7 @@ mod tests {
     }
 
     random_bytes! {
-        store_requests store_stream store_server store_client join_entries settings mesh_hello
-        mesh_frames lane_peer
+        store_requests store_stream store_server store_client join_entries settings rank_hello
+        rank_answer mesh_frames lane_peer heartbeats elastic_records
     }
 }

@@ -32,9 +32,13 @@ pub mod group;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod lane;
+mod net;
+mod printable;
 pub mod rendezvous;
 mod shared_memory;
 pub mod store;
 mod sync;
 pub mod transport;
 pub mod watch;
+
+pub use printable::printable;

@@ -13,16 +13,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::RendezvousError;
+pub use settings::{SWITCH, switch, variable};
+
+use everburn_auth::{JobToken, Key};
 
 use self::rank_store::{Backend, Host, RankStore};
 use self::settings::{Environment, Place, Settings};
 use crate::store::{
-    DEFAULT_STORE_TIMEOUT, Deadline, FileStore, SharedStore, StoreError, StoreOptions, TcpStore,
-    TcpStoreServer, resolve,
+    DEFAULT_STORE_TIMEOUT, Deadline, FileStore, SharedStore, StoreAccess, StoreError, StoreOptions,
+    TcpStore, TcpStoreServer, resolve,
 };
 
 /// What a rank knows of itself before it joins; `None` is filled from the init method.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct RendezvousRequest {
     /// This rank's number, 0 to world size - 1.
     pub rank: Option<usize>,
@@ -30,20 +33,11 @@ pub struct RendezvousRequest {
     pub world_size: Option<usize>,
     /// The deadline of the whole rendezvous.
     pub timeout: Option<Duration>,
-    /// The secret that a store on an address other than loopback demands.
-    pub job_token: Option<String>,
-}
-
-impl std::fmt::Debug for RendezvousRequest {
-    /// Leaves the token out: requests end up in logs.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RendezvousRequest")
-            .field("rank", &self.rank)
-            .field("world_size", &self.world_size)
-            .field("timeout", &self.timeout)
-            .field("job_token", &self.job_token.as_ref().map(|_| "(secret)"))
-            .finish()
-    }
+    /// The secret of the job. All its ranks prove to each other, and to its store, that they know it.
+    pub job_token: Option<JobToken>,
+    /// The store is one of PyTorch's, or open to its clients: nobody has to prove anything there. The
+    /// token, if there is one, still protects what goes between ranks.
+    pub open_store: bool,
 }
 
 /// A rank that has reached the store: everything that a process group is built from.
@@ -67,6 +61,11 @@ pub struct Rendezvous {
     pub local_address: IpAddr,
     /// The deadline of operations that are given none.
     pub timeout: Duration,
+    /// The secret of the job, which connections between ranks prove.
+    ///
+    /// `None`: there is no token, and the first rank puts a secret into the store, so everybody who
+    /// can read the store can join.
+    pub key: Option<Key>,
 }
 
 /// Joins the other ranks of a job and returns once all of them have come.
@@ -78,9 +77,10 @@ pub struct Rendezvous {
 /// - `file:///path`: a file on which all ranks can take locks; it must not be left from another
 ///   run.
 ///
-/// What the request says wins over the environment. LOCAL_RANK and EVERBURN_JOB_TOKEN are read in
-/// every case. The rendezvous and all later operations of the store have the request's deadline,
-/// by default [`DEFAULT_STORE_TIMEOUT`].
+/// What the request says wins over the environment. LOCAL_RANK, EVERBURN_JOB_TOKEN and
+/// EVERBURN_OPEN_STORE are read in every case. Several ranks that meet over TCP need the job's token
+/// or have to ask for an open store; a file needs neither, because only its owner can read it. The rendezvous and
+/// all later operations of the store have the request's deadline, by default [`DEFAULT_STORE_TIMEOUT`].
 ///
 /// ```
 /// use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
@@ -108,7 +108,7 @@ pub fn rendezvous(
     init_method: &str,
     request: RendezvousRequest,
 ) -> Result<Rendezvous, RendezvousError> {
-    rendezvous_in(init_method, &request, &|name| std::env::var(name).ok())
+    rendezvous_in(init_method, &request, &variable)
 }
 
 /// [`rendezvous`] in an environment that need not be the process's.
@@ -135,16 +135,33 @@ fn rendezvous_in(
             .unwrap_or(if one_machine { rank } else { 0 }),
         local_address: reached.local_address,
         timeout,
+        key: settings.job_token.as_ref().map(job_key),
     })
 }
 
-/// The store that a launcher hosts, this machine's address towards it, and the request's timeout. Nobody
-/// else is waited for. `None`: rank 0 would have to host the store.
+/// What all connections between the ranks of a job derive their keys from.
+fn job_key(token: &JobToken) -> Key {
+    token.key("ranks")
+}
+
+/// A launcher's store, as a rank of an elastic job has reached it.
+pub(crate) struct LaunchersStore {
+    pub(crate) store: SharedStore,
+    /// This machine's address towards it.
+    pub(crate) local_address: IpAddr,
+    /// The request's.
+    pub(crate) timeout: Duration,
+    /// As in [`Rendezvous::key`].
+    pub(crate) key: Option<Key>,
+}
+
+/// Reaches the store that a launcher hosts. Nobody else is waited for. `None`: rank 0 would have to host
+/// the store.
 pub(crate) fn reach_launchers_store(
     init_method: &str,
     request: &RendezvousRequest,
-) -> Result<Option<(SharedStore, IpAddr, Duration)>, RendezvousError> {
-    reach_launchers_store_in(init_method, request, &|name| std::env::var(name).ok())
+) -> Result<Option<LaunchersStore>, RendezvousError> {
+    reach_launchers_store_in(init_method, request, &variable)
 }
 
 /// [`reach_launchers_store`] in an environment that need not be the process's.
@@ -152,7 +169,7 @@ fn reach_launchers_store_in(
     init_method: &str,
     request: &RendezvousRequest,
     environment: Environment<'_>,
-) -> Result<Option<(SharedStore, IpAddr, Duration)>, RendezvousError> {
+) -> Result<Option<LaunchersStore>, RendezvousError> {
     let settings = Settings::gather(init_method, request, environment)?;
     if !matches!(settings.place, Place::Tcp { hosted: true, .. }) {
         return Ok(None);
@@ -163,7 +180,12 @@ fn reach_launchers_store_in(
         .map_err(|source| RendezvousError::Store { rank, source })?;
     // Not below the prefix of an attempt: launcher and ranks look at the same keys.
     let store = RankStore::new(reached.backend, None, reached.host);
-    Ok(Some((Arc::new(store), reached.local_address, timeout)))
+    Ok(Some(LaunchersStore {
+        store: Arc::new(store),
+        local_address: reached.local_address,
+        timeout,
+        key: settings.job_token.as_ref().map(job_key),
+    }))
 }
 
 /// A store that this rank can talk to.
@@ -183,9 +205,8 @@ fn reach(
         Place::Tcp { host, port, hosted } => (host.as_str(), *port, *hosted),
     };
     let options = StoreOptions {
-        job_token: settings.job_token.clone(),
         timeout,
-        ..StoreOptions::default()
+        ..StoreOptions::new(settings.access()?)
     };
     let server = if settings.rank == 0 && !hosted {
         let address = listening_address(host, port, &options, deadline)?;
@@ -251,7 +272,7 @@ fn listening_address(
     };
     let loopback_on_purpose = host == "localhost" || host.parse::<IpAddr>().is_ok();
     let ours = if address.ip().is_loopback() {
-        loopback_on_purpose || options.job_token.is_none()
+        loopback_on_purpose || options.access == StoreAccess::Open
     } else {
         // A datagram socket binds without disturbing anyone.
         UdpSocket::bind((address.ip(), 0)).is_ok()

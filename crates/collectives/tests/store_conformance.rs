@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use everburn_collectives::store::{
     FileStore, HashStore, MAX_KEY_BYTES, MAX_VALUE_BYTES, PrefixStore, SharedStore, Store,
-    StoreError, StoreOptions, TcpStore, TcpStoreServer,
+    StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
 };
 
 const SHORT: Duration = Duration::from_millis(30);
@@ -48,6 +48,11 @@ fn values_and_counters(store: &dyn Store) {
     assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
     assert!(error.to_string().contains("`two`"), "{error}");
     assert_eq!(store.get("v/a").unwrap(), b"two", "left as it was");
+
+    assert_eq!(store.try_get("v/a").unwrap().unwrap(), b"two");
+    assert_eq!(store.try_get("v/empty").unwrap().unwrap(), b"");
+    assert_eq!(store.try_get("v/none").unwrap(), None);
+    assert!(!store.check(&["v/none"]).unwrap(), "nothing was stored");
 
     assert!(store.delete("v/a").unwrap());
     assert!(!store.delete("v/a").unwrap());
@@ -154,12 +159,12 @@ fn file_store_conforms() {
 #[test]
 fn tcp_store_conforms() {
     let loopback = "127.0.0.1:0".parse().unwrap();
-    let server = TcpStoreServer::bind(loopback, StoreOptions::default()).unwrap();
+    let server = TcpStoreServer::bind(loopback, StoreOptions::new(StoreAccess::Open)).unwrap();
     let address = server.local_addr().to_string();
     conforms(&|| {
         let options = StoreOptions {
             timeout: LONG,
-            ..StoreOptions::default()
+            ..StoreOptions::new(StoreAccess::Open)
         };
         Arc::new(TcpStore::connect(&address, options).unwrap())
     });

@@ -1,7 +1,8 @@
 //! The file store's format and its life on disk.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +10,12 @@ use everburn_collectives::store::{FileStore, Store, StoreError};
 
 fn open(path: &Path, workers: Option<usize>) -> FileStore {
     FileStore::open_with_timeout(path, workers, Duration::from_secs(30)).unwrap()
+}
+
+/// A file of the user's alone, as a store makes it.
+fn write_private(path: &Path, bytes: impl AsRef<[u8]>) {
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
 }
 
 fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -48,7 +55,7 @@ fn a_record_cut_short_is_ignored_and_then_cut_off() {
     let whole = [record(b"refcount/", b"1"), record(b"/a", b"1")].concat();
     let torn = record(b"/torn", b"value");
     for kept in 0..torn.len() {
-        fs::write(&path, &whole).unwrap();
+        write_private(&path, &whole);
         let reader = open(&path, None);
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(&torn[..kept]).unwrap();
@@ -75,7 +82,7 @@ fn the_last_worker_removes_the_file() {
 fn a_foreign_file_is_left_untouched() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.txt");
-    fs::write(&path, "dear diary, this is no store").unwrap();
+    write_private(&path, "dear diary, this is no store");
     let error = FileStore::open(&path, None).unwrap_err();
     assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
     assert!(error.to_string().contains("notes.txt"), "{error}");
@@ -88,4 +95,94 @@ fn a_missing_folder_is_named() {
     let message = error.to_string();
     assert!(message.contains("/nonexistent/folder/store"), "{message}");
     assert!(message.contains("folder exists"), "{message}");
+}
+
+fn refusal(path: &Path) -> String {
+    let error = FileStore::open(path, None).unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn the_file_is_the_users_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let store = open(&path, None);
+    store.set("session_key", b"secret").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    // Made more open afterwards, it is used no more.
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    assert!(store.set("k", b"v").is_err() && store.check(&["k"]).is_err());
+    let before = fs::read(&path).unwrap();
+    drop(store);
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_file_that_others_can_read_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    for mode in [0o644, 0o620, 0o602, 0o660] {
+        fs::write(&path, record(b"refcount/", b"1")).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let text = refusal(&path);
+        for part in [
+            format!("{mode:04o}"),
+            "chmod 600".into(),
+            "another path".into(),
+            "umask 077".into(),
+        ] {
+            assert!(text.contains(&part), "{part} in: {text}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), record(b"refcount/", b"1"));
+    }
+    // As it says.
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    open(&path, None);
+}
+
+#[test]
+fn a_link_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (target, path) = (folder.path().join("target"), folder.path().join("store"));
+    symlink(&target, &path).unwrap();
+    for exists in [false, true] {
+        if exists {
+            write_private(&target, "mine");
+        }
+        let text = refusal(&path);
+        assert!(text.contains("symbolic link"), "{text}");
+        assert_eq!(target.exists(), exists);
+    }
+    assert_eq!(fs::read(&target).unwrap(), b"mine");
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
+fn a_file_of_another_user_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    write_private(&path, record(b"refcount/", b"1"));
+    if chown(&path, Some(65_534), None).is_err() {
+        eprintln!("SKIPPED: only root can give a file away");
+        return;
+    }
+    let text = refusal(&path);
+    for part in ["65534", "another path"] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+}
+
+/// Opening a pipe would wait for its writer.
+#[test]
+fn what_is_no_file_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let made = std::process::Command::new("mkfifo")
+        .args(["-m", "600"])
+        .arg(&path)
+        .status();
+    assert!(made.unwrap().success());
+    let text = refusal(&path);
+    assert!(text.contains("no file"), "{text}");
 }

@@ -361,7 +361,7 @@ impl Worker {
 }
 
 /// What a panic said.
-fn message_of(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("it did not say why")

@@ -4,7 +4,7 @@ use crate::exit::{EXIT_PEER_LOST, RankExit};
 use crate::outcome::EndedRank;
 
 /// The position, in `ended` (in the order in which the launcher saw them end), of the rank that
-/// caused the job to fail; `None` when all ended well.
+/// caused the job to fail; `None` when it is empty. Ranks that have ended well are not among `ended`.
 ///
 /// A rank's own failure goes before that of one which only lost a peer or was ended by the
 /// launcher, and among equals the earlier before the later. A rank's own clock dates its failure
@@ -13,7 +13,6 @@ pub(crate) fn root_cause(ended: &[EndedRank]) -> Option<usize> {
     ended
         .iter()
         .enumerate()
-        .filter(|(_, rank)| !rank.exit.is_success())
         .min_by_key(|(_, rank)| (blame(rank), failed_at(rank)))
         .map(|(position, _)| position)
 }
@@ -30,10 +29,11 @@ pub(crate) enum Blame {
 }
 
 pub(crate) fn blame(rank: &EndedRank) -> Blame {
-    match &rank.report {
+    match rank.failure() {
         // A signal that it dies of later, while it winds up, does not turn a victim into a cause.
-        Some(report) if !report.kind.is_own() => Blame::Victim,
+        Some(failure) if !failure.kind.is_own_failure() => Blame::Victim,
         Some(_) => Blame::Own,
+        None if rank.was_not_needed() => Blame::Victim,
         None if rank.ended_by_launcher => Blame::Bystander,
         None if rank.exit == RankExit::Code(EXIT_PEER_LOST) => Blame::Victim,
         None => Blame::Own,
@@ -41,15 +41,14 @@ pub(crate) fn blame(rank: &EndedRank) -> Blame {
 }
 
 fn failed_at(rank: &EndedRank) -> u64 {
-    rank.report
-        .as_ref()
-        .map_or(rank.unix_time_ms, |report| report.unix_time_ms)
+    rank.failure()
+        .map_or(rank.unix_time_ms, |failure| failure.unix_time_ms)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::{FailureKind, RankFailure};
+    use crate::failure::{RankReport, ReportKind};
 
     fn ended(rank: usize, exit: RankExit, at: u64) -> EndedRank {
         EndedRank {
@@ -61,11 +60,10 @@ mod tests {
         }
     }
 
-    fn reported(rank: usize, code: i32, seen: u64, kind: FailureKind, failed: u64) -> EndedRank {
-        let failure = RankFailure::new(rank, kind, "because");
-        let report = Some(RankFailure {
+    fn reported(rank: usize, code: i32, seen: u64, kind: ReportKind, failed: u64) -> EndedRank {
+        let report = Some(RankReport {
             unix_time_ms: failed,
-            ..failure
+            ..RankReport::new(rank, kind, "because")
         });
         EndedRank {
             report,
@@ -78,8 +76,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_blamed_when_all_end_well() {
-        assert_eq!(blamed(&[ended(0, RankExit::Code(0), 1)]), None);
+    fn who_ended_with_0_and_said_nothing_is_blamed_before_its_victims() {
+        assert_eq!(blamed(&[]), None);
+        let victim = ended(0, RankExit::Code(EXIT_PEER_LOST), 1);
+        let silent = ended(1, RankExit::Code(0), 2);
+        assert_eq!(blamed(&[victim, silent]), Some(1));
     }
 
     #[test]
@@ -89,7 +90,7 @@ mod tests {
             blamed(&[victim.clone(), ended(2, RankExit::Signal(9), 5)]),
             Some(2)
         );
-        let told = reported(0, 1, 1, FailureKind::Aborted, 1);
+        let told = reported(0, 1, 1, ReportKind::Aborted, 1);
         assert_eq!(
             blamed(&[told, victim.clone(), ended(3, RankExit::Code(1), 9)]),
             Some(3)
@@ -103,8 +104,8 @@ mod tests {
 
     #[test]
     fn who_failed_first_is_blamed_though_it_took_long_to_end() {
-        let slow = reported(1, 1, 900, FailureKind::Panic, 100);
-        let quick = reported(0, 1, 200, FailureKind::Own, 150);
+        let slow = reported(1, 1, 900, ReportKind::Panic, 100);
+        let quick = reported(0, 1, 200, ReportKind::Own, 150);
         assert_eq!(blamed(&[quick, slow]), Some(1));
     }
 
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_victim_that_crashes_while_it_winds_up_stays_a_victim() {
-        let mut victim = reported(0, 0, 1, FailureKind::PeerLost, 1);
+        let mut victim = reported(0, 0, 1, ReportKind::PeerLost, 1);
         victim.exit = RankExit::Signal(11);
         assert_eq!(blamed(&[victim, ended(1, RankExit::Code(1), 2)]), Some(1));
     }

@@ -1,9 +1,13 @@
 //! What is to be launched, and whether it can be.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use everburn_auth::{GivenToken, JobToken};
+use everburn_collectives::store::StoreAccess;
+
+use crate::environment::variables;
 use crate::error::LaunchError;
 
 /// What to start, how often, and how patient to be when it ends.
@@ -34,10 +38,18 @@ pub struct LaunchConfig {
     /// `host:port` of the store on machine 0; needed with several machines. With one machine and
     /// `None` the launcher binds a free port of 127.0.0.1.
     pub rendezvous: Option<String>,
-    /// The secret without which a store on an address other than loopback admits nobody. `None`:
-    /// the launcher's own `EVERBURN_JOB_TOKEN`, if it is set.
-    pub job_token: Option<String>,
-    /// Where `rank-N.log` and `rank-N.error.json` are written; created where it is missing.
+    /// The secret of the job, which all its processes need to meet: the store, and the connections
+    /// between ranks, take nobody who does not know it. `None`: the launcher's own
+    /// `EVERBURN_JOB_TOKEN`; where that is not set either, a random one on one machine, and an error on
+    /// several. Ranks get it by their environment, never by the command line.
+    pub job_token: Option<JobToken>,
+    /// Whether the store asks for no secret, so that clients of PyTorch can use it: everybody who can
+    /// reach its address, which on loopback is every user of the machine, can then read, change and
+    /// delete every key, and so end or disturb the job. Ranks get [`job_token`](Self::job_token) all the
+    /// same, for the connections between them.
+    pub open_store: bool,
+    /// Where `rank-N.log`, `rank-N.error.json` and `rank-N.finished.json` are written; created where it is
+    /// missing.
     pub log_dir: PathBuf,
     /// `RAYON_NUM_THREADS` of each rank. `None`: the launcher's own `RAYON_NUM_THREADS` where it
     /// is set, else an equal share of this machine's cores.
@@ -137,6 +149,7 @@ impl LaunchConfig {
             node_rank: 0,
             rendezvous: None,
             job_token: None,
+            open_store: false,
             log_dir: log_dir.into(),
             threads_per_rank: None,
             dashboard: false,
@@ -163,6 +176,12 @@ impl LaunchConfig {
     #[must_use]
     pub fn log_path(&self, rank: usize) -> PathBuf {
         self.log_dir.join(format!("rank-{rank}.log"))
+    }
+
+    /// The file in which rank `rank` reports that it has finished.
+    #[must_use]
+    pub fn finished_path(&self, rank: usize) -> PathBuf {
+        self.log_dir.join(format!("rank-{rank}.finished.json"))
     }
 
     /// The file in which rank `rank` reports its error.
@@ -207,6 +226,33 @@ impl LaunchConfig {
             elastic.validate(self.world_size())?;
         }
         require_program(&self.program)
+    }
+
+    /// The secret of the job; `inherited` is what the launcher's own `EVERBURN_JOB_TOKEN` holds. Only on one
+    /// machine does it draw one: the launchers of several could not agree.
+    pub(crate) fn secret(&self, inherited: Option<&OsStr>) -> Result<JobToken, LaunchError> {
+        let given = self.job_token.as_ref().map(|token| token.reveal().as_ref());
+        // Also the caller's: ranks read it from their environment without the spaces around it.
+        let given = given.or(inherited).unwrap_or_default();
+        let given = GivenToken::from(given.to_owned()).token();
+        match given.map_err(LaunchError::JobToken)? {
+            Some(token) => Ok(token),
+            None if self.nodes > 1 => Err(LaunchError::NoJobToken { nodes: self.nodes }),
+            None => JobToken::random().map_err(LaunchError::JobToken),
+        }
+    }
+
+    /// The same with the environment of this process.
+    pub(crate) fn secret_of_this_job(&self) -> Result<JobToken, LaunchError> {
+        self.secret(std::env::var_os(variables::JOB_TOKEN).as_deref())
+    }
+
+    /// Who may use the store.
+    pub(crate) fn store_access(&self, token: &JobToken) -> StoreAccess {
+        match self.open_store {
+            true => StoreAccess::Open,
+            false => StoreAccess::Token(token.clone()),
+        }
     }
 
     /// The rendezvous address in its two parts, brackets of IPv6 removed.
@@ -259,6 +305,8 @@ fn is_executable(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     fn two_machines(rendezvous: &str) -> LaunchConfig {
@@ -303,6 +351,37 @@ mod tests {
             ..two_machines("x:1")
         };
         assert!(message(outside).contains("0 to 1"));
+    }
+
+    #[test]
+    fn a_job_of_one_machine_has_a_secret_and_several_machines_need_one() {
+        let config = LaunchConfig::new("sh", 2, "logs");
+        let drawn = config.secret(None).unwrap();
+        assert_eq!(drawn.reveal().len(), 64);
+        assert_ne!(drawn, config.secret(Some("".as_ref())).unwrap());
+        let inherited = config.secret(Some(" of this machine!\n".as_ref())).unwrap();
+        assert_eq!(inherited.reveal(), "of this machine!");
+        let given = LaunchConfig {
+            job_token: Some("given by the caller".parse().unwrap()),
+            ..two_machines("x:1")
+        };
+        let secret = given.secret(Some("of this machine!".as_ref())).unwrap();
+        assert_eq!(secret.reveal(), "given by the caller");
+        let none = two_machines("x:1").secret(None).unwrap_err().to_string();
+        for part in ["openssl rand -hex 32", "EVERBURN_JOB_TOKEN", "2 machines"] {
+            assert!(none.contains(part), "{none}");
+        }
+        let short = config
+            .secret(Some("hunter2".as_ref()))
+            .unwrap_err()
+            .to_string();
+        assert!(short.contains("7 bytes") && short.contains("16"), "{short}");
+        assert!(!short.contains("hunter2"), "{short}");
+        // No other secret is drawn in its place.
+        let unreadable = OsStr::from_bytes(b"a secret with \xFF in it");
+        let unreadable = config.secret(Some(unreadable)).unwrap_err().to_string();
+        assert!(unreadable.contains("not UTF-8"), "{unreadable}");
+        assert!(!format!("{given:?}").contains("given by"), "{given:?}");
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use everburn_auth::JobToken;
+use everburn_collectives::rendezvous::variable;
+
 use crate::error::RankEnvironmentError;
-use crate::failure::{FailureKind, RankFailure, report_failure};
+use crate::failure::{RankReport, ReportKind, write_report};
 use crate::foreign::{self, Surroundings};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
@@ -26,12 +29,16 @@ pub mod variables {
     pub const MASTER_PORT: &str = "MASTER_PORT";
     /// `True`: the launcher hosts the store, so rank 0 must not.
     pub const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
-    /// The secret that a store on an address other than loopback demands.
+    /// The secret of the job, 16 bytes or more. Ranks prove to each other and to the store that they know it.
     pub const JOB_TOKEN: &str = "EVERBURN_JOB_TOKEN";
+    /// `1`: the store asks for no secret, so that everybody who can reach it can join the job.
+    pub const OPEN_STORE: &str = "EVERBURN_OPEN_STORE";
     /// The launcher's process id; set exactly when our launcher started the rank.
     pub const LAUNCHER_PID: &str = "EVERBURN_LAUNCHER_PID";
     /// Where the rank reports its error.
     pub const ERROR_FILE: &str = "EVERBURN_ERROR_FILE";
+    /// Where the rank reports that it has finished.
+    pub const FINISHED_FILE: &str = "EVERBURN_FINISHED_FILE";
     /// How many threads the rank's thread pool has.
     pub const THREADS: &str = "RAYON_NUM_THREADS";
     /// Which launcher's variables count, where there are those of several: `open-mpi`, `mvapich`,
@@ -50,7 +57,7 @@ pub mod variables {
 /// What a launcher (ours, `torchrun`, or a person) told this process about its place.
 ///
 /// ```no_run
-/// use everburn_launch::{FailureKind, RankEnvironment};
+/// use everburn_launch::{RankEnvironment, ReportKind};
 ///
 /// # fn train() -> Result<(), String> { Ok(()) }
 /// if RankEnvironment::is_present() {
@@ -58,9 +65,10 @@ pub mod variables {
 ///     rank.guard_against_orphaning()?; // first of all
 ///     rank.report_panics();
 ///     if let Err(error) = train() {
-///         rank.report(FailureKind::Own, None, &error);
+///         rank.report(ReportKind::Own, None, &error);
 ///         std::process::exit(1);
 ///     }
+///     rank.report_finished(); // last of all
 /// }
 /// # Ok::<(), everburn_launch::RankEnvironmentError>(())
 /// ```
@@ -82,12 +90,17 @@ pub struct RankEnvironment {
     pub master_port: u16,
     /// Whether the launcher hosts the store (else rank 0 has to).
     pub launcher_hosts_store: bool,
-    /// The secret that a store on an address other than loopback demands.
-    pub job_token: Option<String>,
+    /// The secret of the job; `Debug` does not show it. A world of several ranks has one, unless its store is
+    /// open.
+    pub job_token: Option<JobToken>,
+    /// Whether the store asks for no secret.
+    pub open_store: bool,
     /// The process id of our launcher, if it started this rank.
     pub launcher_pid: Option<u32>,
     /// Where this rank reports its error.
     pub error_file: Option<PathBuf>,
+    /// Where this rank reports that it has finished.
+    pub finished_file: Option<PathBuf>,
     /// Which process of its number this is: 1, or more after restarts.
     pub incarnation: u64,
     /// The fewest and the most ranks of an elastic job; [`rank`](Self::rank) is a slot then.
@@ -117,6 +130,7 @@ impl RankEnvironment {
     ///     ("OMPI_COMM_WORLD_SIZE", "4"),
     ///     ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
     ///     ("MASTER_PORT", "29500"),
+    ///     ("EVERBURN_JOB_TOKEN", "an example of a token"),
     /// ];
     /// let rank = RankEnvironment::detect(|name| {
     ///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
@@ -145,7 +159,7 @@ impl RankEnvironment {
     /// # Errors
     /// [`RankEnvironmentError`] naming the variables that are missing or make no sense.
     pub fn from_env() -> Result<Self, RankEnvironmentError> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::from_lookup(variable)
     }
 
     /// Reads RANK and its companions through `lookup`, for tests and for other sources.
@@ -217,6 +231,17 @@ impl RankEnvironment {
         } else {
             StartedBy::Variables
         };
+        let secret = surroundings.secret()?;
+        let master_port = port
+            .parse()
+            .map_err(|_| invalid(v::MASTER_PORT, port, "a port from 0 to 65535"))?;
+        let launcher_hosts_store = surroundings
+            .text(v::AGENT_STORE)
+            .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
+        if world_size > 1 {
+            let torchs = started_by == StartedBy::Torchrun && launcher_hosts_store;
+            secret.check(started_by, torchs, &format!("{master_addr}:{master_port}"))?;
+        }
         Ok(Self {
             rank,
             world_size,
@@ -224,15 +249,13 @@ impl RankEnvironment {
             local_world_size: number_or(v::LOCAL_WORLD_SIZE, world_size)?,
             node_rank: number_or(v::NODE_RANK, 0)?,
             master_addr,
-            master_port: port
-                .parse()
-                .map_err(|_| invalid(v::MASTER_PORT, port, "a port from 0 to 65535"))?,
-            launcher_hosts_store: surroundings
-                .text(v::AGENT_STORE)
-                .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1"),
-            job_token: surroundings.text(v::JOB_TOKEN),
+            master_port,
+            launcher_hosts_store,
+            job_token: secret.job_token,
+            open_store: secret.open_store,
             launcher_pid,
             error_file: surroundings.text(v::ERROR_FILE).map(PathBuf::from),
+            finished_file: surroundings.text(v::FINISHED_FILE).map(PathBuf::from),
             incarnation,
             elastic,
             origin: Origin {
@@ -265,7 +288,13 @@ impl RankEnvironment {
     /// ```
     /// use everburn_launch::RankEnvironment;
     ///
-    /// let told = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "1")];
+    /// let told = [
+    ///     ("RANK", "0"),
+    ///     ("WORLD_SIZE", "2"),
+    ///     ("MASTER_ADDR", "h"),
+    ///     ("MASTER_PORT", "1"),
+    ///     ("EVERBURN_JOB_TOKEN", "an example of a token"),
+    /// ];
     /// let rank = RankEnvironment::from_lookup(|name| {
     ///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
     /// })?;
@@ -307,20 +336,32 @@ impl RankEnvironment {
         }
     }
 
-    /// Tells the launcher why this rank ends; the first report stands. Without a launcher, or
+    /// Tells the launcher why this rank ends; the first report of a failure stands. Without a launcher, or
     /// when the file cannot be written, it does nothing: the error is on its way to the log anyway.
-    pub fn report(&self, kind: FailureKind, step: Option<u64>, message: &str) {
-        let Some(path) = &self.error_file else { return };
-        let failure = RankFailure {
-            step,
-            ..RankFailure::new(self.rank, kind, message)
+    pub fn report(&self, kind: ReportKind, step: Option<u64>, message: &str) {
+        let file = match kind.is_failure() {
+            true => &self.error_file,
+            false => &self.finished_file,
         };
-        if let Err(error) = report_failure(path, &failure) {
+        let Some(path) = file else { return };
+        let report = RankReport {
+            step,
+            ..RankReport::new(self.rank, kind, message)
+        };
+        if let Err(error) = write_report(path, &report) {
             tracing::warn!(
-                "the error could not be written to {}: {error}",
+                "the report could not be written to {}: {error}",
                 path.display()
             );
         }
+    }
+
+    /// Tells the launcher that this rank has done all of its work: call it once the last file is written, and
+    /// end with 0 then. Our launcher takes a rank that ends with 0 and has not called this for failed. A rank
+    /// that was stopped or not needed ([`ReportKind::Stopped`], [`ReportKind::NotNeeded`]) has reported that by
+    /// [`report`](Self::report) before, and the first report stands.
+    pub fn report_finished(&self) {
+        self.report(ReportKind::Finished, None, "");
     }
 
     /// Reports every panic of this process to the launcher, then does what was done before.
@@ -328,72 +369,11 @@ impl RankEnvironment {
         let this = self.clone();
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            this.report(FailureKind::Panic, None, &panic.to_string());
+            this.report(ReportKind::Panic, None, &panic.to_string());
             previous(panic);
         }));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with(changes: &[(&str, &str)]) -> Result<RankEnvironment, RankEnvironmentError> {
-        let base = [
-            ("RANK", "1"),
-            ("WORLD_SIZE", "2"),
-            ("MASTER_ADDR", "h"),
-            ("MASTER_PORT", "29500"),
-        ];
-        RankEnvironment::from_lookup(|name| {
-            let found = changes.iter().chain(&base).find(|(key, _)| *key == name);
-            found.map(|(_, value)| (*value).to_owned())
-        })
-    }
-
-    #[test]
-    fn four_variables_are_enough() {
-        let rank = with(&[]).unwrap();
-        assert_eq!((rank.rank, rank.world_size, rank.local_rank), (1, 2, 1));
-        assert!(!rank.launcher_hosts_store);
-        rank.guard_against_orphaning().unwrap();
-        rank.report(FailureKind::Own, None, "goes nowhere, and that is fine");
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let message = |changes: &[(&str, &str)]| with(changes).unwrap_err().to_string();
-        assert!(message(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));
-        assert!(message(&[("RANK", "x")]).contains("RANK is `x`"));
-        assert!(message(&[("RANK", "2")]).contains("below WORLD_SIZE"));
-        assert!(message(&[("MASTER_PORT", "70000")]).contains("MASTER_PORT"));
-    }
-
-    #[test]
-    fn an_elastic_rank_knows_its_bounds_and_which_process_it_is() {
-        let plain = with(&[]).unwrap();
-        assert_eq!((plain.incarnation, plain.elastic), (1, None));
-        let told = [("EVERBURN_ELASTIC", "1:2"), ("EVERBURN_INCARNATION", "3")];
-        let rank = with(&told).unwrap();
-        assert_eq!((rank.incarnation, rank.elastic), (3, Some((1, 2))));
-        for wrong in ["0:2", "2:1", "1:3", "1", "1:2:2", "-1:2"] {
-            let error = with(&[("EVERBURN_ELASTIC", wrong)])
-                .unwrap_err()
-                .to_string();
-            assert!(error.contains(&format!("`{wrong}`")), "{error}");
-        }
-        let error = with(&[("EVERBURN_INCARNATION", "0")])
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("EVERBURN_INCARNATION"), "{error}");
-    }
-
-    #[test]
-    fn an_agent_that_hosts_the_store_is_noticed() {
-        assert!(
-            with(&[("TORCHELASTIC_USE_AGENT_STORE", "True")])
-                .unwrap()
-                .launcher_hosts_store
-        );
-    }
-}
+mod tests;

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use everburn_auth::AuthError;
+
 /// Why nothing was started, or why what was started has been ended again.
 ///
 /// ```
@@ -37,6 +39,18 @@ pub enum LaunchError {
         /// How many machines there are.
         nodes: usize,
     },
+    /// Several machines, and no secret that their ranks could share.
+    #[error(
+        "{nodes} machines need a secret that they share: make one with `openssl rand -hex 32` and set \
+         EVERBURN_JOB_TOKEN to it, the same on every machine"
+    )]
+    NoJobToken {
+        /// How many machines there are.
+        nodes: usize,
+    },
+    /// The secret of the job cannot be used, or none can be drawn.
+    #[error("EVERBURN_JOB_TOKEN: {0}")]
+    JobToken(AuthError),
     /// An elastic job of no rank.
     #[error("`--elastic 0:{max}`: a job needs a rank; write `--elastic 1:{max}`")]
     ElasticMinZero {
@@ -134,6 +148,12 @@ pub enum LaunchError {
         /// What the store said.
         reason: String,
     },
+    /// An elastic job is said to have finished, and no rank of this machine had a part in it.
+    #[error(
+        "the job's store says that the job has finished, and no rank of this machine was started: for another \
+         job choose another `--rendezvous`"
+    )]
+    FinishedBefore,
     /// A rank's process could not be started; those before it have been ended.
     #[error("rank {rank} could not be started: {source}; the ranks started before it were ended")]
     Spawn {
@@ -190,10 +210,11 @@ pub enum RankEnvironmentError {
         /// What to do.
         advice: String,
     },
-    /// Other machines can reach the store, and there is no secret to keep strangers out.
+    /// There is no secret to keep strangers out.
     #[error(
-        "the ranks are to meet at {address}, which other machines can reach, and EVERBURN_JOB_TOKEN \
-         is not set: set it to the same secret for all ranks ({advice})"
+        "the ranks are to meet at {address}, and EVERBURN_JOB_TOKEN is not set: set it to the same secret for \
+         all ranks ({advice}; `openssl rand -hex 32` makes one). Or set EVERBURN_OPEN_STORE=1: then everybody \
+         who can reach the store can join, and read and change all that is in it"
     )]
     NoJobToken {
         /// Where they are to meet.
@@ -201,8 +222,21 @@ pub enum RankEnvironmentError {
         /// How the launcher sets a variable.
         advice: String,
     },
+    /// The store is torchrun's, which knows no secret.
+    #[error(
+        "the ranks are to meet at {address}, the store of torchrun, which knows no secret: set \
+         EVERBURN_OPEN_STORE=1 for all ranks to use it all the same. Everybody who can reach it can join the \
+         job, and read and change all that is in it"
+    )]
+    StoreOfTorchrun {
+        /// Where they are to meet.
+        address: String,
+    },
+    /// The secret of the job cannot be used.
+    #[error("EVERBURN_JOB_TOKEN: {0}")]
+    JobToken(AuthError),
     /// A variable holds something else than expected.
-    #[error("the environment variable {name} is `{value}`, which is not {expected}")]
+    #[error("the environment variable {name} is `{value}`, but must be {expected}")]
     Invalid {
         /// The variable.
         name: &'static str,

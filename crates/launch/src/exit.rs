@@ -47,7 +47,7 @@ impl RankExit {
         }
     }
 
-    /// Whether the rank ended well.
+    /// Whether this is exit code 0. It alone does not say that the rank has finished.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Code(0)

@@ -1,24 +1,37 @@
-//! What a rank says about its own failure, and the file in which it says it.
+//! What a rank says about its own end, and the files in which it says it.
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-/// Whose fault a rank's end is, as far as the rank itself can tell.
+/// The longest report that is read, in bytes: its message is an error with its causes.
+const LONGEST_REPORT: u64 = 1 << 20;
+
+/// What a rank says of its end: that it has finished or was stopped, or whose fault its failure is as far as it can tell.
 ///
 /// ```
-/// use everburn_launch::FailureKind;
+/// use everburn_launch::ReportKind;
 ///
-/// assert!(FailureKind::Panic.is_own());
-/// assert!(!FailureKind::PeerLost.is_own());
+/// assert!(ReportKind::Panic.is_own_failure());
+/// assert!(!ReportKind::PeerLost.is_own_failure());
+/// assert!(!ReportKind::Finished.is_failure());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum FailureKind {
+pub enum ReportKind {
+    /// The rank has done all of its work.
+    Finished,
+    /// The rank was asked to stop, by a signal or a key, and has stopped before it had done all of its work.
+    Stopped,
+    /// The rank came when the others had finished an elastic job without it, and has done nothing.
+    NotNeeded,
     /// The rank failed by itself: an error of its own.
     Own,
     /// The rank panicked.
@@ -27,49 +40,57 @@ pub enum FailureKind {
     PeerLost,
     /// Another rank told this one to give up.
     Aborted,
-    /// A kind that this version does not know; counts as the rank's own.
+    /// A kind that this version does not know; counts as a failure of the rank's own.
     #[serde(other)]
     Unknown,
 }
 
-impl FailureKind {
+impl ReportKind {
+    /// Whether the rank has failed, by its own fault or another's.
+    #[must_use]
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Self::Finished | Self::Stopped | Self::NotNeeded)
+    }
+
     /// Whether this rank is a cause of the job's end and not a victim of it.
     #[must_use]
-    pub fn is_own(self) -> bool {
-        !matches!(self, Self::PeerLost | Self::Aborted)
+    pub fn is_own_failure(self) -> bool {
+        matches!(self, Self::Own | Self::Panic | Self::Unknown)
     }
 }
 
-/// A rank's report of why it ends, written as JSON to the file named by `EVERBURN_ERROR_FILE`.
+/// A rank's report of its end, written as JSON: that of a failure to the file named by
+/// `EVERBURN_ERROR_FILE`, that of a good end to the one named by `EVERBURN_FINISHED_FILE`.
 ///
 /// ```
-/// use everburn_launch::{FailureKind, RankFailure, report_failure};
+/// use everburn_launch::{RankReport, ReportKind, write_report};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let file = folder.path().join("rank-1.error.json");
-/// report_failure(&file, &RankFailure::new(1, FailureKind::Own, "loss is NaN").at_step(40))?;
-/// assert_eq!(RankFailure::read(&file).unwrap().step, Some(40));
+/// write_report(&file, &RankReport::new(1, ReportKind::Own, "loss is NaN").at_step(40))?;
+/// assert_eq!(RankReport::read(&file).unwrap().step, Some(40));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankFailure {
-    /// The rank that failed.
+pub struct RankReport {
+    /// The rank that says it.
     pub rank: usize,
     /// The step at which it failed, where there was one.
     #[serde(default)]
     pub step: Option<u64>,
-    /// Whose fault it is.
-    pub kind: FailureKind,
+    /// What it says.
+    pub kind: ReportKind,
     /// The error in words, with its causes.
+    #[serde(default)]
     pub message: String,
-    /// When it happened, in milliseconds since 1970.
+    /// When it was, in milliseconds since 1970.
     pub unix_time_ms: u64,
 }
 
-impl RankFailure {
-    /// A failure of `rank` now.
+impl RankReport {
+    /// What `rank` says now.
     #[must_use]
-    pub fn new(rank: usize, kind: FailureKind, message: impl Into<String>) -> Self {
+    pub fn new(rank: usize, kind: ReportKind, message: impl Into<String>) -> Self {
         Self {
             rank,
             step: None,
@@ -79,41 +100,61 @@ impl RankFailure {
         }
     }
 
-    /// The same failure with the step at which it happened.
+    /// The same report with the step at which it happened.
     #[must_use]
     pub fn at_step(mut self, step: u64) -> Self {
         self.step = Some(step);
         self
     }
 
-    /// Reads a report; `None` where there is none or it cannot be understood.
+    /// Reads a report; `None` where there is none, it cannot be understood or belongs to another user. A link is not
+    /// followed, a pipe not waited for, and no more than a report's length is read.
     #[must_use]
     pub fn read(path: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(path).ok()?).ok()
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)
+            .ok()?;
+        // Of the open file: nothing can be exchanged after the check.
+        if !is_of(&file.metadata().ok()?, geteuid().as_raw()) {
+            return None;
+        }
+        let mut text = Vec::new();
+        file.take(LONGEST_REPORT).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 }
 
-/// Writes `failure` to `path`, whole or not at all. The first report of a rank stands: a later one
+/// Whether an open file is a plain one that belongs to `user`: another user's says nothing about our ranks.
+fn is_of(file: &Metadata, user: u32) -> bool {
+    file.is_file() && file.uid() == user
+}
+
+/// Writes `report` to `path`, whole or not at all. The first report in a file stands: a later one
 /// is dropped, because what goes wrong while a rank ends is seldom why it ends.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn report_failure(path: &Path, failure: &RankFailure) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let unfinished = path.with_file_name(name);
-    let mut file = fs::File::create(&unfinished)?;
-    file.write_all(&serde_json::to_vec_pretty(failure)?)?;
-    drop(file);
-    // A hard link, unlike a rename, refuses to replace an earlier report.
-    let linked = match fs::hard_link(&unfinished, path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // Some file systems know no hard links.
-        Err(_) if !path.exists() => return fs::rename(&unfinished, path),
-        other => other,
-    };
-    fs::remove_file(&unfinished)?;
-    linked
+pub fn write_report(path: &Path, report: &RankReport) -> io::Result<()> {
+    let folder = path.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    // A fresh name, which nobody can have put a link at.
+    let mut file = tempfile::Builder::new()
+        .prefix(".everburn-")
+        // As every file of a run: the process's umask applies.
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(&serde_json::to_vec_pretty(report)?)?;
+    // A link at `path` is nobody's report: it is replaced, and not followed.
+    if path.is_symlink() {
+        fs::remove_file(path)?;
+    }
+    match file.persist_noclobber(path) {
+        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn unix_time_ms() -> u64 {
@@ -132,17 +173,71 @@ mod tests {
     fn the_first_report_stands_and_leaves_no_other_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank-0.error.json");
-        report_failure(&path, &RankFailure::new(0, FailureKind::Own, "first")).unwrap();
-        report_failure(&path, &RankFailure::new(0, FailureKind::PeerLost, "second")).unwrap();
-        assert_eq!(RankFailure::read(&path).unwrap().message, "first");
+        write_report(&path, &RankReport::new(0, ReportKind::Own, "first")).unwrap();
+        write_report(&path, &RankReport::new(0, ReportKind::PeerLost, "second")).unwrap();
+        assert_eq!(RankReport::read(&path).unwrap().message, "first");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_planted_link_is_neither_written_through_nor_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let theirs = RankReport::new(0, ReportKind::Own, "theirs");
+        write_report(&path("theirs"), &theirs).unwrap();
+        // Also at the name that a report had until it was complete.
+        let unfinished = format!("rank-0.error.json.{}.new", std::process::id());
+        for name in ["rank-0.error.json", &unfinished] {
+            std::os::unix::fs::symlink(path("theirs"), path(name)).unwrap();
+        }
+        assert_eq!(RankReport::read(&path("rank-0.error.json")), None);
+        let ours = RankReport::new(0, ReportKind::Own, "ours");
+        write_report(&path("rank-0.error.json"), &ours).unwrap();
+        assert_eq!(RankReport::read(&path("theirs")), Some(theirs));
+        assert_eq!(RankReport::read(&path("rank-0.error.json")), Some(ours));
+    }
+
+    #[test]
+    fn a_report_of_another_user_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report");
+        write_report(&path, &RankReport::new(0, ReportKind::Finished, "")).unwrap();
+        let ours = path.metadata().unwrap();
+        let user = geteuid().as_raw();
+        assert!(is_of(&ours, user));
+        assert!(!is_of(&ours, user + 1));
+        assert!(!is_of(&folder.path().metadata().unwrap(), user));
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(user + 1), None).is_ok() {
+            assert_eq!(RankReport::read(&path), None);
+        }
+    }
+
+    #[test]
+    fn a_report_may_be_read_by_all_whom_the_umask_lets() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("plain"), "").unwrap();
+        let failure = RankReport::new(0, ReportKind::Own, "own");
+        write_report(&path("report"), &failure).unwrap();
+        let mode = |name: &str| path(name).metadata().unwrap().permissions();
+        assert_eq!(mode("report"), mode("plain"));
+    }
+
+    #[test]
+    fn a_report_without_an_end_is_not_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report");
+        let failure = RankReport::new(0, ReportKind::Own, "x".repeat(1 << 20));
+        write_report(&path, &failure).unwrap();
+        assert_eq!(RankReport::read(&path), None);
     }
 
     #[test]
     fn a_kind_from_a_later_version_is_understood_as_own() {
         let json = r#"{"rank":2,"kind":"quarrel","message":"m","unix_time_ms":1}"#;
-        let failure: RankFailure = serde_json::from_str(json).unwrap();
-        assert!(failure.kind.is_own());
-        assert_eq!(failure.step, None);
+        let report: RankReport = serde_json::from_str(json).unwrap();
+        assert!(report.kind.is_own_failure());
+        assert_eq!(report.step, None);
     }
 }

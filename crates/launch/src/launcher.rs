@@ -7,7 +7,9 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
-use everburn_collectives::store::{StoreOptions, TcpStoreServer};
+use everburn_collectives::store::{
+    StoreAccess, StoreOptions, TcpStoreServer, raise_descriptor_limit,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
@@ -26,7 +28,7 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 /// A running store; it ends when this is dropped.
 pub type HostedStore = Box<dyn Any + Send>;
 
-type HostStore = Box<dyn FnOnce(TcpListener, Option<&str>) -> Result<HostedStore, String>>;
+type HostStore = Box<dyn FnOnce(TcpListener, StoreAccess) -> Result<HostedStore, String>>;
 
 /// Starts one process a rank and stays with them until the last has ended.
 ///
@@ -62,7 +64,7 @@ impl Launcher {
     }
 
     /// Refuses what can never work, before anything is started: what contradicts itself in
-    /// `config`, and a rendezvous address that cannot be bound now.
+    /// `config`, several machines without a secret, and a rendezvous address that cannot be bound now.
     ///
     /// # Errors
     /// [`LaunchError`] that says what to change.
@@ -72,15 +74,15 @@ impl Launcher {
         if config.node_rank == 0 {
             drop(bind(&host, port)?);
         }
-        Ok(())
+        config.secret_of_this_job().map(drop)
     }
 
-    /// Hosts another store instead: `host` gets the bound listener and the job token, and returns
-    /// what keeps the store alive, or why it cannot run.
+    /// Hosts another store instead: `host` gets the bound listener and who may use the store, and
+    /// returns what keeps it alive, or why it cannot run.
     #[must_use]
     pub fn host_store_with(
         mut self,
-        host: impl FnOnce(TcpListener, Option<&str>) -> Result<HostedStore, String> + 'static,
+        host: impl FnOnce(TcpListener, StoreAccess) -> Result<HostedStore, String> + 'static,
     ) -> Self {
         self.host_store = Box::new(host);
         self
@@ -106,18 +108,13 @@ impl Launcher {
     /// fail is an [`Outcome`].
     pub fn run(self) -> Result<Outcome, LaunchError> {
         let Self {
-            mut config,
+            config,
             host_store,
             tell,
         } = self;
         config.validate()?;
-        // Ranks would inherit this one, so the store has to know the same.
-        let inherited_token = || {
-            std::env::var(variables::JOB_TOKEN)
-                .ok()
-                .filter(|t| !t.is_empty())
-        };
-        config.job_token = config.job_token.take().or_else(inherited_token);
+        rendezvous_or_loopback(&config)?;
+        let token = config.secret_of_this_job()?;
         std::fs::create_dir_all(&config.log_dir).map_err(|source| LaunchError::LogDir {
             path: config.log_dir.clone(),
             source,
@@ -126,12 +123,13 @@ impl Launcher {
         let logs = ranks
             .map(|rank| open_log(&config, rank))
             .collect::<Result<Vec<_>, _>>()?;
-        let (store, hosted) = open_store(&config, host_store)?;
+        let (store, hosted) = open_store(&config, config.store_access(&token), host_store)?;
 
         let inherited = std::env::var(variables::THREADS).ok();
         let job = Job {
             config: &config,
             store,
+            token,
             threads: config.resolved_threads(inherited.as_deref()),
             dashboard: config.dashboard && config.node_rank == 0 && can_show_dashboard(),
         };
@@ -139,6 +137,10 @@ impl Launcher {
         let memory_kills = memory_kills();
 
         let (events, inbox) = mpsc::channel();
+        // Each rank inherits it, and has connections to all others.
+        if let Err(error) = raise_descriptor_limit() {
+            tracing::debug!(%error, "the limit of open files stays as it is");
+        }
         let signals = forward_signals(events.clone()).map_err(|source| LaunchError::System {
             operation: "listen for signals",
             source,
@@ -161,20 +163,22 @@ impl Launcher {
             terminal.restore(supervisor.rank_0_was_killed());
         }
         supervised?;
-        let outcome = supervisor.outcome(memory_kills);
-        if let (Outcome::Succeeded, Some(server)) = (&outcome, server) {
+        let by_signal = supervisor.was_interrupted();
+        let outcome = supervisor.outcome(memory_kills)?;
+        let others_finish = match &outcome {
+            Outcome::Succeeded => true,
+            Outcome::Failed(failure) => failure.unproved.is_some(),
+            Outcome::Interrupted { .. } => !by_signal,
+        };
+        if let Some(server) = server.filter(|_| others_finish) {
             let_other_machines_finish(&config, server);
         }
         Ok(outcome)
     }
 }
 
-fn host_our_store(listener: TcpListener, token: Option<&str>) -> Result<HostedStore, String> {
-    let options = StoreOptions {
-        job_token: token.map(str::to_owned),
-        ..StoreOptions::default()
-    };
-    let server = TcpStoreServer::from_listener(listener, options);
+fn host_our_store(listener: TcpListener, access: StoreAccess) -> Result<HostedStore, String> {
+    let server = TcpStoreServer::from_listener(listener, StoreOptions::new(access));
     server
         .map(|server| Box::new(server) as HostedStore)
         .map_err(|error| error.to_string())
@@ -184,7 +188,7 @@ fn our_store(hosted: &HostedStore) -> Option<&TcpStoreServer> {
     hosted.downcast_ref()
 }
 
-/// Ranks of other machines may still need the store for a moment after ours have ended well.
+/// Ranks of other machines may still need the store for a moment after ours have ended.
 fn let_other_machines_finish(config: &LaunchConfig, server: &TcpStoreServer) {
     if config.nodes > 1 && !server.wait_until_unused(config.stop_patience) {
         let others = server.connections();
@@ -195,6 +199,7 @@ fn let_other_machines_finish(config: &LaunchConfig, server: &TcpStoreServer) {
 /// Binds and hosts the store where it belongs on this machine; returns the address for ranks.
 fn open_store(
     config: &LaunchConfig,
+    access: StoreAccess,
     host_store: HostStore,
 ) -> Result<((String, u16), Option<HostedStore>), LaunchError> {
     let (host, port) = rendezvous_or_loopback(config)?;
@@ -207,11 +212,10 @@ fn open_store(
         source,
     })?;
     let port = bound.port();
-    let store =
-        host_store(listener, config.job_token.as_deref()).map_err(|reason| LaunchError::Store {
-            address: format!("{host}:{port}"),
-            reason,
-        })?;
+    let store = host_store(listener, access).map_err(|reason| LaunchError::Store {
+        address: format!("{host}:{port}"),
+        reason,
+    })?;
     Ok(((host, port), Some(store)))
 }
 

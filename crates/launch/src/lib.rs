@@ -8,11 +8,13 @@
 //!   outliving it and reports errors to it; [`StopRequest`] says when to stop after this step.
 //!
 //! The two talk through environment variables ([`variables`]; the names that PyTorch's launcher
-//! uses, so that ranks also run under `torchrun`, and a few of our own), one error file a rank
-//! ([`RankFailure`]), and exit codes ([`EXIT_PEER_LOST`]). [`RankEnvironment::detect`] also knows the
+//! uses, so that ranks also run under `torchrun`, and a few of our own), one report a rank
+//! ([`RankReport`]), and exit codes ([`EXIT_PEER_LOST`]). [`RankEnvironment::detect`] also knows the
 //! variables of `srun`, `mpirun` and Kubernetes jobs ([`StartedBy`]).
 //!
 //! # What the launcher promises
+//! - A job has succeeded only where its ranks have said so themselves: with exit code 0 *and* a report
+//!   ([`RankEnvironment::report_finished`]). Neither an exit code alone nor anything in a store is enough.
 //! - It waits for *any* rank, never in rank order. After the first failure the others have
 //!   [`LaunchConfig::grace`] to end by themselves, then get SIGTERM, then SIGKILL.
 //! - The failure shown is that of the first rank which failed by itself, not of those which only
@@ -27,7 +29,8 @@
 //! grows, up to [`ElasticLaunch::max_restarts`] times, and the others go on meanwhile (by
 //! [`everburn_collectives::elastic`]). A process that the others have gone on without is killed first. A rank
 //! that refuses its arguments (exit code 2) is not started again. When fewer than [`ElasticLaunch::min`] ranks
-//! can ever be there, the job ends as after a failure; when one rank has ended well, nobody is restarted.
+//! can ever be there, the job ends as after a failure; when one rank has ended well, nobody is restarted, and the
+//! others have [`LaunchConfig::stop_patience`] to end well too.
 //!
 //! # What is deliberately absent
 //! Agreeing with the launchers of other machines, but by the store of an elastic job, and any knowledge of
@@ -56,7 +59,7 @@ pub use environment::{RankEnvironment, variables};
 pub use error::{LaunchError, RankEnvironmentError};
 pub use event::LaunchEvent;
 pub use exit::{EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankExit};
-pub use failure::{FailureKind, RankFailure, report_failure};
+pub use failure::{RankReport, ReportKind, write_report};
 pub use launcher::{HostedStore, Launcher};
 pub use origin::{Origin, StartedBy};
 pub use outcome::{EndedRank, JobFailure, Outcome, Restart};

@@ -9,7 +9,13 @@ use crate::environment::variables;
 /// ```
 /// use everburn_launch::{RankEnvironment, StartedBy};
 ///
-/// let told = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "1")];
+/// let told = [
+///     ("RANK", "0"),
+///     ("WORLD_SIZE", "2"),
+///     ("MASTER_ADDR", "h"),
+///     ("MASTER_PORT", "1"),
+///     ("EVERBURN_JOB_TOKEN", "an example of a token"),
+/// ];
 /// let rank = RankEnvironment::from_lookup(|name| {
 ///     told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
 /// })?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::exit::{EXIT_PEER_LOST, RankExit};
-use crate::failure::RankFailure;
+use crate::failure::{RankReport, ReportKind};
 
 /// How a job ended. Its text is what the user should read.
 ///
@@ -17,13 +17,14 @@ use crate::failure::RankFailure;
 /// ```
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// Every rank of this machine ended well. In an elastic job: one did, and none has reported a failure of
-    /// its own after that.
+    /// Every rank of this machine ended well, by its exit code and its own report. In an elastic job: one did,
+    /// and so did all that ran then and had a part in the job.
     Succeeded,
-    /// A signal reached the launcher, and the ranks stopped because of it. A rank that fails by
-    /// itself meanwhile makes the job [`Outcome::Failed`].
+    /// A signal reached the launcher, and the ranks stopped because of it; or ranks report that they were
+    /// stopped themselves ([`ReportKind::Stopped`]). A rank that fails by itself meanwhile makes the job
+    /// [`Outcome::Failed`].
     Interrupted {
-        /// The signal that came first.
+        /// The signal that came first; SIGINT where none reached the launcher.
         signal: i32,
     },
     /// A rank failed.
@@ -81,17 +82,56 @@ pub struct EndedRank {
     pub ended_by_launcher: bool,
     /// When the launcher saw it end, in milliseconds since 1970.
     pub unix_time_ms: u64,
-    /// What it said about its failure.
-    pub report: Option<RankFailure>,
+    /// What it said about its end.
+    pub report: Option<RankReport>,
+}
+
+impl EndedRank {
+    /// Whether it ended with 0 and has said itself that it had finished.
+    #[must_use]
+    pub fn has_finished(&self) -> bool {
+        self.exit.is_success() && self.has_said(ReportKind::Finished)
+    }
+
+    /// Whether it ended with 0 because the others had finished without it.
+    pub(crate) fn was_not_needed(&self) -> bool {
+        self.exit.is_success() && self.has_said(ReportKind::NotNeeded)
+    }
+
+    /// Whether it ended with 0 and has said itself that it was stopped before it had finished.
+    pub(crate) fn was_stopped(&self) -> bool {
+        self.exit.is_success() && self.has_said(ReportKind::Stopped)
+    }
+
+    /// What it said about its failure, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&RankReport> {
+        self.report.as_ref().filter(|it| it.kind.is_failure())
+    }
+
+    fn has_said(&self, kind: ReportKind) -> bool {
+        self.report.as_ref().is_some_and(|it| it.kind == kind)
+    }
 }
 
 impl fmt::Display for EndedRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} ", self.rank)?;
         if self.ended_by_launcher {
-            return write!(f, "rank {} was ended by the launcher", self.rank);
+            f.write_str("was ended by the launcher")?;
+        } else if self.was_not_needed() {
+            f.write_str("came when the others had finished")?;
+        } else if self.was_stopped() {
+            f.write_str("was stopped on request")?;
+        } else if self.exit.is_success() && !self.has_finished() {
+            f.write_str("exited with 0 and did not report that it had finished")?;
+        } else {
+            self.exit.fmt(f)?;
         }
-        write!(f, "rank {} {}", self.rank, self.exit)?;
-        match self.report.as_ref().and_then(|report| report.step) {
+        if !self.exit.is_success() && self.has_said(ReportKind::Finished) {
+            f.write_str(", after it had reported that it had finished")?;
+        }
+        match self.failure().and_then(|failure| failure.step) {
             Some(step) => write!(f, ", at step {step}"),
             None => Ok(()),
         }
@@ -171,8 +211,8 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled_by: Option<u64>
             format!("rank {rank} (process {incarnation}) {how}")
         }
     };
-    let report = ended.report.as_ref();
-    if let Some(line) = report.and_then(|report| report.message.lines().next()) {
+    let failure = ended.failure();
+    if let Some(line) = failure.and_then(|failure| failure.message.lines().next()) {
         text.push_str(&format!(": {line}"));
     }
     text
@@ -196,6 +236,7 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled_by: Option<u64>
 ///     others: Vec::new(),
 ///     restarts: Vec::new(),
 ///     given_up: None,
+///     unproved: None,
 ///     out_of_memory: true,
 /// };
 /// assert!(failure.to_string().contains("want of memory"));
@@ -214,6 +255,8 @@ pub struct JobFailure {
     pub restarts: Vec<Restart>,
     /// Why an elastic job could not go on.
     pub given_up: Option<String>,
+    /// Why an elastic job that is said to have finished has not succeeded.
+    pub unproved: Option<String>,
     /// Whether the kernel ended some process of this machine for want of memory during the job.
     pub out_of_memory: bool,
 }
@@ -221,10 +264,20 @@ pub struct JobFailure {
 impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.cause)?;
-        if let Some(report) = &self.cause.report {
-            for line in report.message.lines() {
+        if let Some(failure) = self.cause.failure() {
+            for line in failure.message.lines() {
                 writeln!(f, "  {line}")?;
             }
+        } else if self.cause.exit.is_success() && !self.cause.was_not_needed() {
+            writeln!(
+                f,
+                "  code of its own may have ended it, or code that it calls (`exit(0)`). A rank says that it \
+                 has finished by `RankEnvironment::report_finished`; this one has not, so what it was to \
+                 write may be missing"
+            )?;
+        }
+        if let Some(reason) = &self.unproved {
+            writeln!(f, "  {reason}")?;
         }
         if self.cause.exit == RankExit::Signal(signal_hook::consts::SIGKILL) && self.out_of_memory {
             writeln!(

@@ -3,12 +3,16 @@
 use std::env::var_os;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use everburn_auth::JobToken;
+use rustix::fs::OFlags;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
@@ -17,7 +21,7 @@ use crate::config::LaunchConfig;
 use crate::environment::variables as v;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
-use crate::failure::{RankFailure, unix_time_ms};
+use crate::failure::{RankReport, unix_time_ms};
 use crate::outcome::EndedRank;
 use crate::output::pump;
 
@@ -26,6 +30,8 @@ pub(crate) struct Job<'a> {
     pub(crate) config: &'a LaunchConfig,
     /// Where the store is.
     pub(crate) store: (String, u16),
+    /// Also where the store is open: the ranks' own connections need it.
+    pub(crate) token: JobToken,
     pub(crate) threads: usize,
     /// Whether rank 0 draws on the terminal; then nobody else may.
     pub(crate) dashboard: bool,
@@ -52,20 +58,32 @@ pub(crate) struct RunningRank {
 /// Something that keeps a channel open for as long as output is still being copied.
 pub(crate) type PumpAlive = Sender<std::convert::Infallible>;
 
-/// Opens (and empties) the log of `rank` and removes its report from an earlier run.
+/// Opens a log. A link in its place, which somebody may have planted, is not followed.
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)
+}
+
+/// Opens (and empties) the log of `rank` and removes its reports from an earlier run.
 pub(crate) fn open_log(config: &LaunchConfig, rank: usize) -> Result<File, LaunchError> {
     let path = config.log_path(rank);
     let failed = |path, source| LaunchError::LogDir { path, source };
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&path)
+    let file = append_to(&path)
         .and_then(|file| file.set_len(0).map(|()| file))
         .map_err(|source| failed(path, source))?;
-    let report = config.error_path(rank);
-    match std::fs::remove_file(&report) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(report, error)),
-        _ => Ok(file),
+    for report in [config.error_path(rank), config.finished_path(rank)] {
+        remove_if_there(&report).map_err(|source| failed(report, source))?;
+    }
+    Ok(file)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -82,10 +100,9 @@ pub(crate) fn continue_log(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(config.log_path(rank))?;
+    // What an earlier process has said is no word of this one.
+    remove_if_there(&config.finished_path(rank))?;
+    let mut log = append_to(&config.log_path(rank))?;
     writeln!(
         log,
         "--- rank {rank}: process {incarnation} begins here ---"
@@ -94,8 +111,8 @@ pub(crate) fn continue_log(
 }
 
 impl RunningRank {
-    /// Starts the rank, in an elastic job its process `incarnation`. Must be called from a thread that lives as long as the launcher: the
-    /// kernel takes the end of that thread for the end of the parent.
+    /// Starts the rank, in an elastic job its process `incarnation`. Must be called from a thread that lives as
+    /// long as the launcher: the kernel takes the end of that thread for the end of the parent.
     pub(crate) fn start(
         job: &Job,
         local_rank: usize,
@@ -131,6 +148,10 @@ impl RunningRank {
             .env(v::AGENT_STORE, "True")
             .env(v::LAUNCHER_PID, std::process::id().to_string())
             .env(v::ERROR_FILE, std::path::absolute(config.error_path(rank))?)
+            .env(
+                v::FINISHED_FILE,
+                std::path::absolute(config.finished_path(rank))?,
+            )
             .env(v::THREADS, job.threads.to_string())
             .envs(
                 ALLOCATOR
@@ -142,8 +163,13 @@ impl RunningRank {
                 let bounds = format!("{}:{}", elastic.min, elastic.max);
                 (v::ELASTIC, bounds)
             }))
-            .envs(config.job_token.as_ref().map(|token| (v::JOB_TOKEN, token)))
+            .env(v::JOB_TOKEN, job.token.reveal())
             .envs(config.env.iter().map(|(name, value)| (name, value)));
+        match config.open_store {
+            true => command.env(v::OPEN_STORE, "1"),
+            // The launcher's own says nothing about this job.
+            false => command.env_remove(v::OPEN_STORE),
+        };
         let pumps = if owns_terminal {
             // It stays in the terminal's foreground group, or its first read would stop it.
             command.stderr(log);
@@ -265,6 +291,19 @@ impl RunningRank {
         self.ended_as(RankExit::Signal(signal_hook::consts::SIGKILL), config)
     }
 
+    /// What the process has said that bears on its end, should it have said two things.
+    fn report(&self, exit: RankExit, config: &LaunchConfig) -> Option<RankReport> {
+        let read =
+            |path: PathBuf| RankReport::read(&path).filter(|report| report.rank == self.rank);
+        let finished = read(config.finished_path(self.rank)).filter(|it| !it.kind.is_failure());
+        let failure = read(config.error_path(self.rank)).filter(|it| it.kind.is_failure());
+        match exit.is_success() {
+            // It may have survived a panic.
+            true => finished.or(failure),
+            false => failure.or(finished),
+        }
+    }
+
     fn ended_as(&self, exit: RankExit, config: &LaunchConfig) -> EndedRank {
         use signal_hook::consts::{SIGKILL, SIGTERM};
         let dies_when_asked = matches!(exit, RankExit::Signal(SIGKILL | SIGTERM))
@@ -274,7 +313,25 @@ impl RunningRank {
             exit,
             ended_by_launcher: self.signalled && dies_when_asked,
             unix_time_ms: unix_time_ms(),
-            report: RankFailure::read(&config.error_path(self.rank)),
+            report: self.report(exit, config),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_stands_where_a_log_belongs_is_refused_and_its_target_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let theirs = folder.path().join("theirs");
+        std::fs::write(&theirs, "precious").unwrap();
+        let config = LaunchConfig::new("true", 1, folder.path());
+        std::os::unix::fs::symlink(&theirs, config.log_path(0)).unwrap();
+        let refused = open_log(&config, 0).unwrap_err().to_string();
+        assert!(refused.contains("rank-0.log"), "{refused}");
+        assert!(continue_log(&config, 0, 2).is_err());
+        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "precious");
     }
 }

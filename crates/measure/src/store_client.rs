@@ -8,7 +8,9 @@ use std::sync::Barrier;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use everburn_collectives::store::{Store, StoreOptions, TcpStore};
+use everburn_collectives::store::{
+    Store, StoreAccess, StoreOptions, TcpStore, raise_descriptor_limit,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -88,7 +90,8 @@ pub(crate) fn run() -> Result<(), Failure> {
 fn connect(address: &str, timeout: Duration) -> Result<TcpStore, Failure> {
     let options = StoreOptions {
         timeout,
-        ..StoreOptions::default()
+        // As the peer's.
+        ..StoreOptions::new(StoreAccess::Open)
     };
     Ok(TcpStore::connect(address, options)?)
 }
@@ -130,7 +133,7 @@ fn measure(store: &TcpStore, operation: Operation, calls: usize) -> Result<Value
 
 /// All threads are there before the first of them connects; the time is that until all have added.
 fn connect_all(address: &str, clients: usize, patience: Duration) -> Result<Value, Failure> {
-    allow_many_files()?;
+    raise_descriptor_limit()?;
     let ready = Barrier::new(clients + 1);
     let (failed, seconds) = thread::scope(|scope| {
         let mut members = Vec::new();
@@ -189,14 +192,6 @@ fn echo(calls: usize) -> Result<Value, Failure> {
         }
     })?;
     Ok(json!({ "seconds": seconds }))
-}
-
-/// A thousand connections are more than the usual limit of files.
-fn allow_many_files() -> Result<(), Failure> {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
 #[cfg(test)]

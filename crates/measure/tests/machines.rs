@@ -42,7 +42,7 @@ impl Machines {
             .env("MASTER_ADDR", address(0))
             // The namespaces are this test's alone: no other program has the port.
             .env("MASTER_PORT", "29500")
-            .env("EVERBURN_JOB_TOKEN", "secret")
+            .env("EVERBURN_JOB_TOKEN", "a token of the tests")
             .env_remove("TORCHELASTIC_USE_AGENT_STORE")
             .env_remove("EVERBURN_LAUNCHER_PID")
             .stdout(Stdio::piped())

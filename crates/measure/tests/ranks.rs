@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_everburn-measure");
+const TOKEN: &str = "a token of the tests";
 
 /// A process that is ended with its value.
 struct Process {
@@ -54,12 +55,14 @@ impl Drop for Process {
 }
 
 fn store() -> (Process, Value) {
-    let mut store = Process::start(Command::new(PROGRAM).args([
+    let mut command = Command::new(PROGRAM);
+    command.env("EVERBURN_JOB_TOKEN", TOKEN).args([
         "store",
         "--until-input-ends",
         "--listen",
         "127.0.0.1:0",
-    ]));
+    ]);
+    let mut store = Process::start(&mut command);
     let address = store.answer();
     (store, address)
 }
@@ -76,7 +79,7 @@ fn ranks(count: usize, address: &Value, arguments: &[&str]) -> Vec<Process> {
             .env("MASTER_PORT", address["port"].to_string())
             .env("TORCHELASTIC_USE_AGENT_STORE", "True")
             .env_remove("EVERBURN_LAUNCHER_PID")
-            .env_remove("EVERBURN_JOB_TOKEN");
+            .env("EVERBURN_JOB_TOKEN", TOKEN);
         Process::start(&mut command)
     };
     (0..count).map(rank).collect()
@@ -133,7 +136,7 @@ fn examiners(count: usize, world_size: usize, address: &Value, more: &[&str]) ->
             .env("MASTER_PORT", address["port"].to_string())
             .env("TORCHELASTIC_USE_AGENT_STORE", "True")
             .env_remove("EVERBURN_LAUNCHER_PID")
-            .env_remove("EVERBURN_JOB_TOKEN");
+            .env("EVERBURN_JOB_TOKEN", TOKEN);
         Process::start(&mut command)
     };
     (0..count).map(examiner).collect()

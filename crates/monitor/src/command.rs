@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use everburn_report::Phase;
+use everburn_auth::{GivenToken, JobToken};
+use everburn_report::{Phase, is_unruly};
 
 use crate::error::MonitorError;
 use crate::source::{Source, Target};
@@ -47,17 +48,27 @@ pub struct MonitorCommand {
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "json")]
     pub listen: Option<String>,
 
-    /// The job's secret; needed where the run is not served on loopback
+    /// The job's token, with --listen or HOST:PORT [default with --listen: a new one, which is printed]. The
+    /// environment is the better place: other users of the machine can read command lines
     #[arg(
         long,
         env = "EVERBURN_JOB_TOKEN",
         hide_env_values = true,
         value_name = "SECRET"
     )]
-    pub job_token: Option<String>,
+    pub job_token: Option<GivenToken>,
 }
 
 impl MonitorCommand {
+    /// The job's token, if one was given.
+    ///
+    /// # Errors
+    /// [`MonitorError::Token`] if it is too short or too long.
+    pub fn token(&self) -> Result<Option<JobToken>, MonitorError> {
+        let given = self.job_token.as_ref().map(GivenToken::token);
+        Ok(given.transpose()?.flatten())
+    }
+
     /// Which run is meant.
     ///
     /// # Errors
@@ -93,7 +104,7 @@ pub fn print_json(mut source: Source, output: &mut dyn Write) {
                 Update::Reset => continue,
                 _ => {}
             }
-            let Ok(text) = serde_json::to_string(&update) else {
+            let Some(text) = json_line(&update) else {
                 continue;
             };
             if writeln!(output, "{text}")
@@ -112,5 +123,58 @@ pub fn print_json(mut source: Source, output: &mut dyn Write) {
             return;
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+/// An update as a line of JSON. What would command a terminal is escaped, beyond what JSON asks for: outside of
+/// strings there are no such characters.
+pub(crate) fn json_line(update: &Update) -> Option<String> {
+    let text = serde_json::to_string(update).ok()?;
+    if !text.chars().any(is_unruly) {
+        return Some(text);
+    }
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_unruly(character) {
+            // All of them are in the basic plane: four digits are enough.
+            true => line.push_str(&format!("\\u{:04x}", u32::from(character))),
+            false => line.push(character),
+        }
+    }
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_json_commands_no_terminal_and_says_the_same() {
+        use everburn_report::{Event, EventKind};
+        let text = "a\u{1b}[2J\u{9b}2J\u{202e}\u{7f}\n\u{2028}b\"\\ü";
+        let update = Update::Event(Event::new(EventKind::Warning, text));
+        let line = json_line(&update).unwrap();
+        assert!(!line.chars().any(is_unruly), "{line}");
+        assert_eq!(serde_json::from_str::<Update>(&line).unwrap(), update);
+    }
+
+    #[test]
+    fn a_token_is_not_shown_and_an_empty_one_is_none() {
+        let mut command = MonitorCommand {
+            run: None,
+            json: false,
+            listen: None,
+            job_token: "0123456789abcdef".parse().ok(),
+        };
+        let shown = format!("{command:?} {:?}", command.token().unwrap());
+        assert!(!shown.contains("0123"), "{shown}");
+        command.job_token = "short".parse().ok();
+        let error = command.token().unwrap_err().to_string();
+        assert!(
+            error.contains("5 bytes") && !error.contains("short"),
+            "{error}"
+        );
+        command.job_token = Some(GivenToken::default());
+        assert_eq!(command.token(), Ok(None));
     }
 }

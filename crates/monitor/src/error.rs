@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use everburn_auth::AuthError;
+
 /// Why a run cannot be looked at, or not be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -32,15 +34,18 @@ pub enum MonitorError {
         /// Why it failed.
         reason: String,
     },
-    /// An address other than loopback wants a secret.
+    /// A server is asked without a token.
     #[error(
-        "{address} can be reached from other machines: give --job-token (or EVERBURN_JOB_TOKEN), without which \
-         anybody could look on, or an address of loopback"
+        "{address} serves its run only to monitors that know the job's token: set EVERBURN_JOB_TOKEN (or --job-token) \
+         to the token that the training was given; on the run's own machine name its folder, as in `monitor runs/a`"
     )]
     TokenNeeded {
         /// The address.
         address: String,
     },
+    /// A token cannot be used, or a proof not be made.
+    #[error(transparent)]
+    Token(#[from] AuthError),
     /// The server cannot listen.
     #[error("monitors cannot be served on {address}: {reason}")]
     Listen {
@@ -68,9 +73,10 @@ pub enum MonitorError {
         /// What it said.
         reason: String,
     },
-    /// The secret is not that of the job.
+    /// The server and this monitor do not have the same token.
     #[error(
-        "{address} does not let this monitor in: give the job's --job-token (or EVERBURN_JOB_TOKEN)"
+        "{address} has not proved that it knows the job's token: set EVERBURN_JOB_TOKEN (or --job-token) to the token \
+         of the job that is served there; if it is the right one, another program answers at this address"
     )]
     Refused {
         /// The address.

@@ -38,6 +38,8 @@
 
 mod command;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod screen;
 mod server;
 mod source;

@@ -1,31 +1,32 @@
 //! Where a monitor learns of a run: from its folder, or from a server.
 
-use std::io::{Read, Write};
+mod queue;
+
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::Duration;
 
+use everburn_auth::{AuthError, JobToken, Key};
+
+use self::queue::{Closed, Receiver, Sender, queue};
 use crate::error::MonitorError;
 use crate::tail::RunTail;
 use crate::update::Update;
-use crate::wire::{self, GREETING, WELCOME};
+use crate::wire::{self, Paced, Refusal};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long a server may say nothing: it says every second whether the run goes on.
+/// How long the whole handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long a server may take for an update, or for a piece of a long one: it says every second whether the run
+/// goes on.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The pause before a lost connection is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// How many updates may wait to be shown.
-const MOST_WAITING: usize = 4096;
-
-/// How many updates are handed out at once: between them a key is heard.
-const MOST_AT_ONCE: usize = 8192;
 
 /// Which run is looked at.
 ///
@@ -77,16 +78,20 @@ impl Target {
         })
     }
 
-    /// Begins to follow the run.
+    /// Begins to follow the run. A folder needs no token; a server must prove that it knows it.
     ///
     /// # Errors
-    /// As [`RunTail::open`]; [`MonitorError::Unreachable`], [`MonitorError::Protocol`] and [`MonitorError::Refused`] of a
-    /// server.
-    pub fn open(&self, token: Option<&str>) -> Result<Source, MonitorError> {
+    /// As [`RunTail::open`]; for a server [`MonitorError::TokenNeeded`], [`MonitorError::Unreachable`],
+    /// [`MonitorError::Protocol`] and [`MonitorError::Refused`].
+    pub fn open(&self, token: Option<&JobToken>) -> Result<Source, MonitorError> {
         match self {
             Self::Folder(folder) => Ok(Source(Kind::Local(Box::new(RunTail::open(folder)?)))),
             Self::Server(address) => {
-                Remote::connect(address, token).map(|it| Source(Kind::Remote(it)))
+                let needed = || MonitorError::TokenNeeded {
+                    address: address.clone(),
+                };
+                let remote = Remote::connect(address, token.ok_or_else(needed)?)?;
+                Ok(Source(Kind::Remote(remote)))
             }
         }
     }
@@ -143,19 +148,20 @@ impl Source {
 /// A run on another machine; its connection is made again when it is lost.
 #[derive(Debug)]
 struct Remote {
-    updates: Receiver<Update>,
+    updates: Receiver,
     more: bool,
 }
 
 impl Remote {
-    fn connect(address: &str, token: Option<&str>) -> Result<Self, MonitorError> {
+    fn connect(address: &str, token: &JobToken) -> Result<Self, MonitorError> {
+        let key = wire::key(token);
         // The first time, what is wrong is the user's to know.
-        let connection = enter(address, token)?;
-        let (sender, updates) = sync_channel(MOST_WAITING);
-        let (address, token) = (address.to_string(), token.map(str::to_string));
+        let connection = enter(address, &key)?;
+        let (sender, updates) = queue();
+        let address = address.to_string();
         std::thread::Builder::new()
             .name("everburn-monitor-source".to_string())
-            .spawn(move || follow(connection, &address, token.as_deref(), &sender))
+            .spawn(move || follow(connection, &address, &key, &sender))
             .map_err(MonitorError::terminal)?;
         Ok(Self {
             updates,
@@ -164,56 +170,54 @@ impl Remote {
     }
 
     fn poll(&mut self) -> Vec<Update> {
-        let mut updates = Vec::new();
-        self.more = true;
-        while updates.len() < MOST_AT_ONCE {
-            match self.updates.try_recv() {
-                Ok(update) => updates.push(update),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
-                    self.more = false;
-                    break;
-                }
-            }
-        }
+        let updates = self.updates.take();
+        self.more = !updates.is_empty();
         updates
     }
 }
 
-/// Reads until nobody wants to know any more.
-fn follow(first: TcpStream, address: &str, token: Option<&str>, updates: &SyncSender<Update>) {
+/// Reads until the monitor ends.
+fn follow(first: TcpStream, address: &str, key: &Key, updates: &Sender) {
     let mut connection = Some(first);
     loop {
         match connection.take() {
-            Some(mut open) => {
-                while let Ok(update) = wire::take(&mut open) {
-                    let Some(update) = update else { continue };
-                    if updates.send(update).is_err() {
-                        return;
-                    }
+            Some(open) => {
+                if read(&open, updates) == Err(Closed) {
+                    return;
                 }
             }
             None => std::thread::sleep(AGAIN),
         }
-        connection = enter(address, token).ok();
+        connection = enter(address, key).ok();
         let reached = connection.is_some();
-        if reached && updates.send(Update::Reset).is_err() {
-            return;
+        let mut told = Ok(());
+        if reached {
+            told = updates.send(Update::Reset, 0);
         }
-        if let Err(TrySendError::Disconnected(_)) = updates.try_send(Update::Reached(reached)) {
+        if told.and_then(|()| updates.send(Update::Reached(reached), 0)) == Err(Closed) {
             return;
         }
     }
 }
 
-/// Connects, and is let in.
-fn enter(address: &str, token: Option<&str>) -> Result<TcpStream, MonitorError> {
+/// Reads until the connection is lost.
+fn read(connection: &TcpStream, updates: &Sender) -> Result<(), Closed> {
+    let mut paced = Paced::new(connection, SILENCE);
+    while let Ok((update, bytes)) = wire::take(&mut paced) {
+        if let Some(update) = update.filter(|update| !matches!(update, Update::Reached(_))) {
+            updates.send(update, bytes)?;
+        }
+        // Not before the monitor had time for it.
+        paced.begin();
+    }
+    Ok(())
+}
+
+/// Connects; both sides prove that they know the token.
+fn enter(address: &str, key: &Key) -> Result<TcpStream, MonitorError> {
     let unreachable = |error: std::io::Error| MonitorError::Unreachable {
         address: address.to_string(),
         reason: error.to_string(),
-    };
-    let protocol = |reason: String| MonitorError::Protocol {
-        address: address.to_string(),
-        reason,
     };
     let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(unreachable)?.collect();
     let mut last = std::io::Error::other("the name has no address");
@@ -221,33 +225,32 @@ fn enter(address: &str, token: Option<&str>) -> Result<TcpStream, MonitorError> 
         let tried = TcpStream::connect_timeout(address, CONNECT);
         tried.map_err(|error| last = error).ok()
     });
-    let Some(mut connection) = connected else {
+    let Some(connection) = connected else {
         return Err(unreachable(last));
     };
-    let mut shake = || -> std::io::Result<([u8; 19], u8)> {
-        connection.set_read_timeout(Some(SILENCE))?;
-        connection.set_write_timeout(Some(SILENCE))?;
-        let (mut greeting, mut drawn, mut answer) = ([0; 19], [0; 32], [0]);
-        connection.read_exact(&mut greeting)?;
-        if &greeting != GREETING {
-            return Ok((greeting, 0));
+    wire::enter(&mut Paced::new(&connection, HANDSHAKE), key)
+        .map_err(|refusal| refused(address, refusal))?;
+    Ok(connection)
+}
+
+fn refused(address: &str, refusal: Refusal) -> MonitorError {
+    let address = address.to_string();
+    let reason = match refusal {
+        Refusal::Auth(AuthError::WrongSecret) => return MonitorError::Refused { address },
+        Refusal::Auth(error) => return MonitorError::Token(error),
+        Refusal::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "it closes the connection".to_string()
         }
-        connection.read_exact(&mut drawn)?;
-        connection.write_all(&wire::proof(token, &drawn))?;
-        connection.read_exact(&mut answer)?;
-        Ok((greeting, answer[0]))
+        Refusal::Io(error) => error.to_string(),
+        Refusal::Protocol(said) if said.starts_with(b"everburn-monitor ") => {
+            "it has another version of Everburn".to_string()
+        }
+        Refusal::Protocol(said) => {
+            format!(
+                "it says \"{}\"",
+                String::from_utf8_lossy(&said).escape_debug()
+            )
+        }
     };
-    let (greeting, answer) = shake().map_err(|error| protocol(error.to_string()))?;
-    if &greeting != GREETING {
-        let said = String::from_utf8_lossy(&greeting)
-            .escape_debug()
-            .to_string();
-        return Err(protocol(format!("it says \"{said}\"")));
-    }
-    match answer {
-        WELCOME => Ok(connection),
-        _ => Err(MonitorError::Refused {
-            address: address.to_string(),
-        }),
-    }
+    MonitorError::Protocol { address, reason }
 }

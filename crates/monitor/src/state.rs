@@ -1,5 +1,6 @@
 //! What is known of a run, in bounded memory: what the views draw.
 
+mod bounds;
 mod history;
 mod ranks;
 
@@ -7,6 +8,7 @@ use std::collections::VecDeque;
 
 use everburn_report::{Event, EventKind, Live, Phase};
 
+use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
 pub use self::ranks::{RankState, Standing};
 use crate::update::{MetricRecord, Update};
@@ -52,6 +54,8 @@ pub struct RunState {
     /// Why it ended before its time.
     pub(crate) stopped: Option<String>,
     ranks: ranks::Ranks,
+    /// Something of a rank was left out, because there are more than are kept.
+    ranks_left_out: bool,
     /// The newest time that is known, in milliseconds since 1970: this machine's clock, or what the run has told.
     pub(crate) now_ms: u64,
     /// When something came last, by this machine's clock.
@@ -75,27 +79,31 @@ impl RunState {
             Update::Run { name, config } => self.read_config(name, config),
             Update::Metric(line) => self.take_metric(line),
             Update::Ranks(line) => {
-                if self.history.push(line) {
-                    self.ranks.step(line);
+                let (line, all) = bounds::rank_line(line);
+                self.ranks_left_out |= !all;
+                if self.history.push(&line) {
+                    self.ranks.step(&line);
                 }
             }
-            Update::Event(event) => {
-                self.ranks.event(event);
-                if self.events.len() == MOST_EVENTS {
-                    self.events.pop_front();
-                }
-                self.events.push_back(event.clone());
-            }
+            Update::Event(event) => self.take_event(event),
             Update::Live(live) => {
                 if live.unix_time_ms != self.live.unix_time_ms {
                     self.heard_ms = now_ms;
                 }
-                self.ranks.live(live);
-                self.live = live.clone();
+                let (ranks, all) = bounds::live_ranks(live);
+                let (members, all_members) = bounds::members(&live.members);
+                self.ranks_left_out |= !all || !all_members;
+                self.ranks.live(ranks, members);
+                // What it says of ranks is kept there alone.
+                self.live = Live {
+                    members: Vec::new(),
+                    ranks: Vec::new(),
+                    ..*live
+                };
             }
             Update::Report(report) => {
                 self.finished = true;
-                self.stopped = report["stopped"].as_str().map(str::to_string);
+                self.stopped = report["stopped"].as_str().map(bounds::cut);
             }
             Update::Running(running) => {
                 self.running = Some(*running);
@@ -138,16 +146,36 @@ impl RunState {
     }
 
     fn read_config(&mut self, name: &str, config: &str) {
-        self.name = name.to_string();
+        self.name = bounds::cut(name);
         let config: toml::Table = config.parse().unwrap_or_default();
         let model = config.get("model").and_then(toml::Value::as_str);
-        self.model = model.unwrap_or("?").to_string();
+        self.model = bounds::cut(model.unwrap_or("?"));
         let ranks = config.get("ranks").and_then(toml::Value::as_table);
         let number = |key: &str| {
             let value = ranks.and_then(|ranks| ranks.get(key));
             value.and_then(toml::Value::as_integer).unwrap_or(1).max(1) as usize
         };
-        self.planned_ranks = number("ranks").saturating_mul(number("nodes"));
+        let planned = number("ranks").saturating_mul(number("nodes"));
+        self.ranks_left_out |= planned > MOST_RANKS;
+        self.planned_ranks = planned.min(MOST_RANKS);
+    }
+
+    fn take_event(&mut self, event: &Event) {
+        let members = event.ranks.as_deref().map(bounds::members);
+        let known = event.rank.is_none_or(|rank| rank < MOST_RANKS);
+        let all = members.as_ref().is_none_or(|(_, all)| *all);
+        self.ranks_left_out |= !known || !all;
+        if known {
+            self.ranks.event(event, members.map(|(members, _)| members));
+        }
+        if self.events.len() == MOST_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event {
+            ranks: None,
+            text: bounds::cut(&event.text),
+            ..*event
+        });
     }
 
     fn take_metric(&mut self, line: &MetricRecord) {
@@ -181,6 +209,13 @@ impl RunState {
     #[must_use]
     pub fn ranks(&self) -> Vec<RankState> {
         self.ranks.all(self)
+    }
+
+    /// What is not shown, because there is more of it than is kept; `None` if nothing.
+    #[must_use]
+    pub fn left_out(&self) -> Option<String> {
+        self.ranks_left_out
+            .then(|| format!("only ranks below {MOST_RANKS}, each once, are shown"))
     }
 
     /// How long the run will still take, in seconds, as far as that can be told.
@@ -230,6 +265,18 @@ impl RunState {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+impl RunState {
+    /// About how many bytes it holds.
+    pub(crate) fn held(&self) -> usize {
+        let texts = self.events.iter().map(|event| event.text.len());
+        let texts = texts.sum::<usize>() + self.name.len() + self.model.len();
+        let events = self.events.len() * size_of::<Event>();
+        let losses = self.losses.len() * size_of::<(u64, f64)>();
+        texts + events + losses + self.history.held() + self.ranks.held()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,6 +299,47 @@ mod tests {
         assert!(state.losses.len() <= MOST_POINTS);
         assert!(state.losses.is_sorted());
         assert_eq!(state.step.unwrap().step, 5000);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_whatever_is_said() {
+        let mut state = RunState::default();
+        let long = "x".repeat(1 << 16);
+        for step in 0..1_000_u64 {
+            let rank = |number: u64| usize::try_from(number).unwrap();
+            let numbers: Vec<usize> = (0..100).map(|n| rank((step * 100 + n) % 8192)).collect();
+            let ranks = numbers.iter().map(|rank| everburn_report::RankStep {
+                rank: *rank,
+                ..everburn_report::RankStep::default()
+            });
+            let line = everburn_report::RankLine {
+                step: step + 1,
+                ranks: ranks.collect(),
+                ..everburn_report::RankLine::default()
+            };
+            state.take(&Update::Ranks(line), 0);
+            let event = Event {
+                rank: Some(numbers[0]),
+                ranks: Some(numbers.clone()),
+                ..Event::new(EventKind::Loss, long.clone())
+            };
+            state.take(&Update::Event(event), 0);
+            let of_rank = |rank: &usize| everburn_report::LiveRank {
+                rank: *rank,
+                doing: Some(long.clone()),
+                ..everburn_report::LiveRank::default()
+            };
+            let live = Live {
+                ranks: numbers.iter().take(2).map(of_rank).collect(),
+                members: numbers,
+                ..Live::default()
+            };
+            state.take(&Update::Live(live), 0);
+        }
+        assert!(state.ranks().len() <= MOST_RANKS);
+        assert!(state.held() < 32 << 20, "{}", state.held());
+        assert!(state.left_out().unwrap().contains("4096"));
+        assert_eq!(RunState::default().left_out(), None);
     }
 
     #[test]

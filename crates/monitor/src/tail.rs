@@ -1,15 +1,16 @@
 //! Following the files of a run directory: what is there, and then what comes.
 
+mod folder;
 mod held;
 mod lines;
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use everburn_report::Live;
 
+use self::folder::Folder;
 use self::held::is_held;
 use self::lines::Lines;
 use crate::error::MonitorError;
@@ -59,9 +60,9 @@ impl RunTail {
             path: folder.to_path_buf(),
             reason: error.to_string(),
         };
-        fs::read_dir(folder).map_err(file)?;
+        let opened = Folder::open(folder).map_err(file)?;
         let of_a_run = ["config.toml", "metrics.jsonl"];
-        if !of_a_run.iter().any(|name| folder.join(name).is_file()) {
+        if !of_a_run.iter().any(|name| opened.file(name).is_some()) {
             let path = folder.to_path_buf();
             return Err(MonitorError::NoRun { path });
         }
@@ -70,9 +71,9 @@ impl RunTail {
             config: None,
             live: None,
             report: None,
-            metrics: Lines::of(folder.join("metrics.jsonl")),
-            ranks: Lines::of(folder.join("ranks.jsonl")),
-            events: Lines::of(folder.join("events.jsonl")),
+            metrics: Lines::of("metrics.jsonl"),
+            ranks: Lines::of("ranks.jsonl"),
+            events: Lines::of("events.jsonl"),
             told: None,
         })
     }
@@ -86,7 +87,22 @@ impl RunTail {
     /// What is new. Looks at a few files, and waits for nothing; a long run comes in several pieces.
     pub fn poll(&mut self) -> Vec<Update> {
         let mut updates = Vec::new();
-        if let Some(config) = changed(&self.folder.join("config.toml"), &mut self.config) {
+        // By its name: it may have been moved aside, for another run.
+        let folder = Folder::open(&self.folder).ok();
+        if let Some(folder) = &folder {
+            self.look(folder, &mut updates);
+        }
+        let held = folder.is_some_and(|folder| is_held(&folder, ".lock"));
+        let due = |(at, told): (Instant, bool)| told != held || at.elapsed() >= SIGN_OF_LIFE;
+        if self.told.is_none_or(due) {
+            self.told = Some((Instant::now(), held));
+            updates.push(Update::Running(held));
+        }
+        updates
+    }
+
+    fn look(&mut self, folder: &Folder, updates: &mut Vec<Update>) {
+        if let Some(config) = changed(folder, "config.toml", &mut self.config) {
             // The folder holds another run than before: `train` has moved that aside.
             updates.push(Update::Reset);
             for lines in [&mut self.metrics, &mut self.ranks, &mut self.events] {
@@ -98,26 +114,19 @@ impl RunTail {
                 config,
             });
         }
-        follow(&mut self.metrics, &mut updates, Update::Metric);
-        follow(&mut self.ranks, &mut updates, Update::Ranks);
-        follow(&mut self.events, &mut updates, Update::Event);
-        if let Some(text) = changed(&self.folder.join("live.json"), &mut self.live)
+        follow(folder, &mut self.metrics, updates, Update::Metric);
+        follow(folder, &mut self.ranks, updates, Update::Ranks);
+        follow(folder, &mut self.events, updates, Update::Event);
+        if let Some(text) = changed(folder, "live.json", &mut self.live)
             && let Ok(live) = serde_json::from_str::<Live>(&text)
         {
             updates.push(Update::Live(live));
         }
-        if let Some(text) = changed(&self.folder.join("report.json"), &mut self.report)
+        if let Some(text) = changed(folder, "report.json", &mut self.report)
             && let Ok(report) = serde_json::from_str(&text)
         {
             updates.push(Update::Report(report));
         }
-        let held = is_held(&self.folder.join(".lock"));
-        let due = |(at, told): (Instant, bool)| told != held || at.elapsed() >= SIGN_OF_LIFE;
-        if self.told.is_none_or(due) {
-            self.told = Some((Instant::now(), held));
-            updates.push(Update::Running(held));
-        }
-        updates
     }
 
     /// Whether there may be more at once.
@@ -135,11 +144,12 @@ impl RunTail {
 }
 
 fn follow<T: serde::de::DeserializeOwned>(
+    folder: &Folder,
     lines: &mut Lines,
     updates: &mut Vec<Update>,
     update: impl Fn(T) -> Update,
 ) {
-    lines.read(|line| {
+    lines.read(folder, |line| {
         // What is damaged is left out: the report says so.
         if let Ok(record) = serde_json::from_slice(line) {
             updates.push(update(record));
@@ -147,23 +157,54 @@ fn follow<T: serde::de::DeserializeOwned>(
     });
 }
 
-/// The text of a file that is not what it was when `stamp` was taken.
-fn changed(path: &Path, stamp: &mut Stamp) -> Option<String> {
-    // A link may lead anywhere, and a pipe may wait for ever.
-    let metadata = fs::symlink_metadata(path).ok()?;
-    if !metadata.is_file() || metadata.len() > LONGEST_DOCUMENT {
-        return None;
-    }
+/// The text of a file that is not what it was when `stamp` was taken. A file that is too long, or no text, is no
+/// document of a run.
+fn changed(folder: &Folder, name: &str, stamp: &mut Stamp) -> Option<String> {
+    let (file, stat) = folder.file(name)?;
+    let length = u64::try_from(stat.st_size).ok()?;
     let now = (
-        metadata.ino(),
-        metadata.len(),
-        metadata.mtime(),
-        metadata.mtime_nsec(),
+        stat.st_ino,
+        length,
+        stat.st_mtime,
+        i64::try_from(stat.st_mtime_nsec).unwrap_or(0),
     );
     if *stamp == Some(now) {
         return None;
     }
-    let text = fs::read_to_string(path).ok()?;
+    let mut text = String::new();
+    let read = file
+        .take(LONGEST_DOCUMENT + 1)
+        .read_to_string(&mut text)
+        .ok()?;
     *stamp = Some(now);
+    if read as u64 > LONGEST_DOCUMENT {
+        tracing::warn!("{name} has more than {LONGEST_DOCUMENT} bytes and is not read");
+        return None;
+    }
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_that_is_a_link_or_too_long_is_left_out() {
+        let path = tempfile::tempdir().unwrap();
+        let at = |name: &str| path.path().join(name);
+        std::fs::write(at("config.toml"), "model = 'mnist'").unwrap();
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        let live = r#"{"unix_time_ms":1,"phase":"training"}"#;
+        std::fs::write(secret.path(), live).unwrap();
+        std::os::unix::fs::symlink(secret.path(), at("live.json")).unwrap();
+        let mut tail = RunTail::open(path.path()).unwrap();
+        let is_live = |update: &Update| matches!(update, Update::Live(_));
+        assert!(!tail.poll().iter().any(is_live));
+        std::fs::remove_file(at("live.json")).unwrap();
+        std::fs::write(at("live.json"), live).unwrap();
+        assert!(tail.poll().iter().any(is_live));
+        let long = format!("{live}{}", " ".repeat(LONGEST_DOCUMENT as usize));
+        std::fs::write(at("live.json"), long).unwrap();
+        assert!(!tail.poll().iter().any(is_live));
+    }
 }

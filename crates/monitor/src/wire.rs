@@ -1,60 +1,80 @@
-//! How a run is told over a connection.
+//! The protocol between a server of a run and a monitor.
 //!
-//! The server begins: a line that says what it is, then 32 random bytes. The monitor answers with 32 bytes,
-//! HMAC-SHA256 (RFC 2104) of those under the job token, so that the token itself is not sent; without a token its key is
-//! empty. The server answers one byte. From then on the server alone speaks: frames of a length (4 bytes, little
-//! endian) and an [`Update`] as JSON. What is told is not encrypted, as nothing of a job is.
+//! The server begins with a line that names the protocol. Then both sides prove to each other that they know
+//! the job's token: the monitor is the dialer of [`everburn_auth`]'s challenge and response. It sends a nonce,
+//! and its own proof only after the server has proved itself. From then on the server alone speaks, in frames:
+//! a length (4 bytes, little endian) and an [`Update`] as JSON. Nothing secret is sent. The updates are neither
+//! encrypted nor authenticated one by one.
+
+mod paced;
 
 use std::io::{self, Read, Write};
 
-use sha2::{Digest, Sha256};
+use everburn_auth::{
+    Acceptor, AuthError, CHALLENGE_BYTES, Dialer, JobToken, Key, NONCE_BYTES, PROOF_BYTES,
+};
 
+pub(crate) use self::paced::Paced;
 use crate::update::Update;
 
-/// What a server says first; the number is that of the protocol.
-pub(crate) const GREETING: &[u8; 19] = b"everburn-monitor 1\n";
-
-/// The server lets the monitor in.
-pub(crate) const WELCOME: u8 = 1;
+/// The first bytes of a server; the number is the version of the protocol.
+pub(crate) const GREETING: &[u8; 19] = b"everburn-monitor 2\n";
 
 /// The longest frame: a line of `ranks.jsonl` of as many ranks as are told apart.
 pub(crate) const LONGEST_FRAME: usize = 8 << 20;
 
-/// The size of what HMAC-SHA256 works on at a time.
-const BLOCK: usize = 64;
+/// Why a handshake has failed.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The connection broke, or the other side was too slow.
+    Io(io::Error),
+    /// The other side does not speak this protocol; its first bytes.
+    Protocol(Vec<u8>),
+    /// The other side does not know the token, or there are no random bytes.
+    Auth(AuthError),
+}
 
-pub(crate) type Proof = [u8; 32];
-
-/// HMAC-SHA256 of what the server has drawn.
-pub(crate) fn proof(token: Option<&str>, drawn: &[u8; 32]) -> Proof {
-    let token = token.unwrap_or_default().as_bytes();
-    let mut key = [0; BLOCK];
-    match token.len() <= BLOCK {
-        true => key[..token.len()].copy_from_slice(token),
-        false => key[..32].copy_from_slice(&Sha256::digest(token)),
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
     }
-    let inner = Sha256::new()
-        .chain_update(key.map(|byte| byte ^ 0x36))
-        .chain_update(drawn)
-        .finalize();
-    let outer = Sha256::new()
-        .chain_update(key.map(|byte| byte ^ 0x5c))
-        .chain_update(inner)
-        .finalize();
-    outer.into()
 }
 
-/// Whether two proofs are the same, in a time that does not tell where they differ.
-pub(crate) fn same(left: &Proof, right: &Proof) -> bool {
-    let difference = left.iter().zip(right).fold(0, |all, (a, b)| all | (a ^ b));
-    std::hint::black_box(difference) == 0
+impl From<AuthError> for Refusal {
+    fn from(error: AuthError) -> Self {
+        Self::Auth(error)
+    }
 }
 
-/// 32 bytes that nobody can foretell.
-pub(crate) fn draw() -> io::Result<[u8; 32]> {
-    let mut drawn = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut drawn)?;
-    Ok(drawn)
+/// The key of this protocol.
+pub(crate) fn key(token: &JobToken) -> Key {
+    token.key("monitor")
+}
+
+/// The server's side of the handshake.
+pub(crate) fn accept(connection: &mut (impl Read + Write), key: &Key) -> Result<(), Refusal> {
+    connection.write_all(GREETING)?;
+    let (mut nonce, mut proof) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
+    connection.read_exact(&mut nonce)?;
+    let (acceptor, challenge) = Acceptor::new(key, GREETING, &nonce)?;
+    connection.write_all(&challenge)?;
+    connection.read_exact(&mut proof)?;
+    Ok(acceptor.verify(&proof)?)
+}
+
+/// The monitor's side of the handshake. Nothing but a nonce is sent to a server that does not know the token.
+pub(crate) fn enter(connection: &mut (impl Read + Write), key: &Key) -> Result<(), Refusal> {
+    let mut greeting = [0; GREETING.len()];
+    connection.read_exact(&mut greeting)?;
+    if &greeting != GREETING {
+        return Err(Refusal::Protocol(greeting.to_vec()));
+    }
+    let dialer = Dialer::new(key, GREETING)?;
+    connection.write_all(dialer.nonce())?;
+    let mut challenge = [0; CHALLENGE_BYTES];
+    connection.read_exact(&mut challenge)?;
+    let proof = dialer.answer(&challenge)?;
+    Ok(connection.write_all(&proof)?)
 }
 
 /// Appends an update to `frames`; one that is too long is left out.
@@ -69,8 +89,8 @@ pub(crate) fn put(update: &Update, frames: &mut Vec<u8>) {
     }
 }
 
-/// Reads the next update; `None` is one of a later version, which is passed over.
-pub(crate) fn take(connection: &mut impl Read) -> io::Result<Option<Update>> {
+/// Reads the next update and the length of its frame; the update of a later version is `None`.
+pub(crate) fn take(connection: &mut impl Read) -> io::Result<(Option<Update>, usize)> {
     let mut length = [0; 4];
     connection.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
@@ -84,53 +104,12 @@ pub(crate) fn take(connection: &mut impl Read) -> io::Result<Option<Update>> {
     if text.len() < length {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(serde_json::from_slice(&text).ok())
-}
-
-/// Says to a monitor whether it is let in.
-pub(crate) fn answer(connection: &mut impl Write, welcome: bool) -> io::Result<()> {
-    connection.write_all(&[if welcome { WELCOME } else { 0 }])
+    Ok((serde_json::from_slice(&text).ok(), length))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    #[test]
-    fn the_proof_is_hmac_sha_256() {
-        // From Python: hmac.new(key, bytes(range(32)), "sha256").hexdigest()
-        let drawn = std::array::from_fn(|index| index as u8);
-        let long = "k".repeat(65);
-        for (token, expected) in [
-            (
-                Some("secret"),
-                "47860bcbb991426bea828dbf6097dff33339b093e3b9f61d9aef8a052f93e402",
-            ),
-            (
-                None,
-                "46bd320605c5a6b6163ab70bc6345b92a5f908e79fe58979c23ebb47d1a5e307",
-            ),
-            (
-                Some(long.as_str()),
-                "7c2893b0a52c611422846301feeda9be62060e172739a066dac4150c2b468f49",
-            ),
-        ] {
-            assert_eq!(hex(&proof(token, &drawn)), expected);
-        }
-    }
-
-    #[test]
-    fn proofs_that_differ_in_one_bit_are_not_the_same() {
-        let one = [7; 32];
-        let mut other = one;
-        assert!(same(&one, &other));
-        other[31] ^= 1;
-        assert!(!same(&one, &other));
-    }
 
     #[test]
     fn frames_are_read_as_they_were_written() {
@@ -140,17 +119,16 @@ mod tests {
         frames.extend(b"{}");
         put(&Update::Reset, &mut frames);
         let mut rest = &frames[..];
-        assert_eq!(take(&mut rest).unwrap(), Some(Update::Running(true)));
-        assert_eq!(take(&mut rest).unwrap(), None);
-        assert_eq!(take(&mut rest).unwrap(), Some(Update::Reset));
+        assert_eq!(take(&mut rest).unwrap(), (Some(Update::Running(true)), 16));
+        assert_eq!(take(&mut rest).unwrap(), (None, 2));
+        assert_eq!(take(&mut rest).unwrap(), (Some(Update::Reset), 7));
         assert!(take(&mut rest).is_err());
     }
 
-    proptest::proptest! {
-        #[test]
-        fn arbitrary_bytes_are_an_error_at_most(bytes: Vec<u8>) {
-            let mut rest = &bytes[..];
-            while take(&mut rest).is_ok() {}
-        }
+    #[test]
+    fn a_frame_that_is_too_long_is_refused_by_its_length() {
+        let length = (LONGEST_FRAME as u32 + 1).to_le_bytes();
+        let error = take(&mut &length[..]).unwrap_err().to_string();
+        assert!(error.contains("8388609 bytes"), "{error}");
     }
 }

@@ -1,15 +1,26 @@
 //! A run that is looked at from elsewhere: who is let in, who is not, and what comes.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use everburn_auth::{Acceptor, Dialer, JobToken};
 use everburn_monitor::{MonitorError, MonitorServer, Source, Target, Update};
 use everburn_report::{Event, EventKind};
 
 /// Longer than anything here takes.
 const GENEROUS: Duration = Duration::from_secs(60);
+
+const GREETING: &[u8; 19] = b"everburn-monitor 2\n";
+
+fn token() -> JobToken {
+    "correct horse battery staple".parse().unwrap()
+}
+
+fn serve(folder: &Path) -> MonitorServer {
+    MonitorServer::start("127.0.0.1:0", folder, &token()).unwrap()
+}
 
 fn run(folder: &Path) {
     std::fs::write(folder.join("config.toml"), "model = 'mnist'").unwrap();
@@ -49,9 +60,8 @@ fn tells(text: &str) -> impl Fn(&Update) -> bool {
 fn several_look_on_and_what_happens_comes_to_all() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
-    let token = Some("secret".to_string());
-    let server = MonitorServer::start("127.0.0.1:0", folder.path(), token).unwrap();
-    let open = || target(&server).open(Some("secret")).unwrap();
+    let server = serve(folder.path());
+    let open = || target(&server).open(Some(&token())).unwrap();
     let mut sources = [
         open(),
         open(),
@@ -69,55 +79,170 @@ fn several_look_on_and_what_happens_comes_to_all() {
     }
 }
 
-#[test]
-fn who_does_not_know_the_token_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    run(folder.path());
-    let token = Some("secret".to_string());
-    let server = MonitorServer::start("127.0.0.1:0", folder.path(), token).unwrap();
-    for token in [None, Some(""), Some("Secret"), Some("secret ")] {
-        let error = target(&server).open(token).unwrap_err();
-        assert!(matches!(error, MonitorError::Refused { .. }), "{error}");
-        assert!(error.to_string().contains("--job-token"), "{error}");
-    }
-    let mut stranger = TcpStream::connect(server.address()).unwrap();
-    stranger.set_read_timeout(Some(GENEROUS)).unwrap();
-    stranger.write_all(&[b'x'; 32]).unwrap();
+fn connect(server: &MonitorServer) -> TcpStream {
+    let connection = TcpStream::connect(server.address()).unwrap();
+    connection.set_read_timeout(Some(GENEROUS)).unwrap();
+    connection.set_write_timeout(Some(GENEROUS)).unwrap();
+    connection
+}
+
+/// All that is said until the connection is closed.
+fn rest(connection: &mut TcpStream) -> Vec<u8> {
     let mut said = Vec::new();
-    // Reset or closed: nothing of the run in either case.
-    let _ = stranger.read_to_end(&mut said);
-    let text = String::from_utf8_lossy(&said);
-    assert!(!text.contains("mnist"), "{text}");
-    assert!(said.len() <= 19 + 32 + 1, "{}", said.len());
+    match connection.read_to_end(&mut said) {
+        Err(error) if error.kind() != std::io::ErrorKind::ConnectionReset => {
+            panic!("the connection was not closed: {error}")
+        }
+        _ => said,
+    }
+}
+
+/// The greeting, and the answer to `nonce`.
+fn challenge(connection: &mut TcpStream, nonce: &[u8; 32]) -> [u8; 64] {
+    let (mut greeting, mut challenge) = ([0; 19], [0; 64]);
+    connection.read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, GREETING);
+    connection.write_all(nonce).unwrap();
+    connection.read_exact(&mut challenge).unwrap();
+    challenge
 }
 
 #[test]
-fn an_address_of_others_wants_a_token() {
+fn a_monitor_with_another_token_or_none_is_refused_on_loopback_too() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
-    for token in [None, Some(String::new())] {
-        let error = MonitorServer::start("0.0.0.0:0", folder.path(), token).unwrap_err();
-        assert!(matches!(error, MonitorError::TokenNeeded { .. }), "{error}");
+    let server = serve(folder.path());
+    let error = target(&server).open(None).unwrap_err();
+    assert!(matches!(error, MonitorError::TokenNeeded { .. }), "{error}");
+    let words = error.to_string();
+    assert!(
+        words.contains("EVERBURN_JOB_TOKEN") && words.contains("folder"),
+        "{words}"
+    );
+    for other in [
+        "Correct horse battery staple",
+        "correct horse battery staple ",
+    ] {
+        let error = target(&server)
+            .open(Some(&other.parse().unwrap()))
+            .unwrap_err();
+        assert!(matches!(error, MonitorError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains("--job-token"), "{error}");
     }
-    let error = MonitorServer::start("127.0.0.1:0", &folder.path().join("none"), None).unwrap_err();
+}
+
+#[test]
+fn a_stranger_learns_nothing_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    let server = serve(folder.path());
+    let mut stranger = connect(&server);
+    challenge(&mut stranger, &[b'x'; 32]);
+    stranger.write_all(&[b'y'; 32]).unwrap();
+    assert_eq!(rest(&mut stranger), b"");
+}
+
+#[test]
+fn a_proof_is_worth_nothing_a_second_time() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    let server = serve(folder.path());
+    // All that a monitor sends, as somebody may have recorded it.
+    let dialer = Dialer::new(&token().key("monitor"), GREETING).unwrap();
+    let nonce = *dialer.nonce();
+    let mut first = connect(&server);
+    let proof = dialer.answer(&challenge(&mut first, &nonce)).unwrap();
+    first.write_all(&proof).unwrap();
+    let mut frame = [0; 4];
+    first.read_exact(&mut frame).unwrap();
+    let mut again = connect(&server);
+    challenge(&mut again, &nonce);
+    again.write_all(&proof).unwrap();
+    assert_eq!(rest(&mut again), b"");
+}
+
+/// Runs `server` on the first connection that a monitor makes, and returns how the monitor ended and what the
+/// server has found.
+fn monitor_of<R: Send + 'static>(
+    server: impl FnOnce(TcpStream) -> R + Send + 'static,
+) -> (MonitorError, R) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || {
+        let (connection, _) = listener.accept().unwrap();
+        connection.set_read_timeout(Some(GENEROUS)).unwrap();
+        server(connection)
+    });
+    let error = Target::Server(address).open(Some(&token())).unwrap_err();
+    (error, serving.join().unwrap())
+}
+
+#[test]
+fn a_server_that_does_not_know_the_token_gets_a_nonce_and_shows_nothing() {
+    let (error, sent) = monitor_of(|mut connection| {
+        let mut nonce = [0; 32];
+        connection.write_all(GREETING).unwrap();
+        connection.read_exact(&mut nonce).unwrap();
+        let other: JobToken = "another token of this length".parse().unwrap();
+        let key = other.key("monitor");
+        let (_, challenge) = Acceptor::new(&key, GREETING, &nonce).unwrap();
+        connection.write_all(&challenge).unwrap();
+        // Something to be shown, before anything was proved.
+        let update = br#"{"running":true}"#;
+        let _ = connection.write_all(&[&[16, 0, 0, 0], &update[..]].concat());
+        rest(&mut connection)
+    });
+    assert!(matches!(error, MonitorError::Refused { .. }), "{error}");
+    assert_eq!(sent, b"");
+}
+
+#[test]
+fn a_server_that_lets_everybody_in_is_refused() {
+    // As servers of the protocol before this one did.
+    let (error, _) = monitor_of(|mut connection| {
+        connection.write_all(b"everburn-monitor 1\n").unwrap();
+        let _ = connection.write_all(&[[7; 32].as_slice(), &[1]].concat());
+        rest(&mut connection)
+    });
+    assert!(error.to_string().contains("another version"), "{error}");
+}
+
+#[test]
+fn a_folder_without_a_run_is_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let error =
+        MonitorServer::start("127.0.0.1:0", &folder.path().join("none"), &token()).unwrap_err();
     assert!(error.to_string().contains("none"), "{error}");
+}
+
+#[test]
+fn strangers_that_stay_do_not_keep_a_monitor_out() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    let server = serve(folder.path());
+    let strangers: Vec<_> = (0..100).map(|_| connect(&server)).collect();
+    let mut source = target(&server).open(Some(&token())).unwrap();
+    wait_for(&mut source, tells("it begins"));
+    drop(strangers);
 }
 
 #[test]
 fn a_server_that_ends_is_missed_and_one_that_comes_back_is_found() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
-    let server = MonitorServer::start("127.0.0.1:0", folder.path(), None).unwrap();
+    let server = serve(folder.path());
     let address = server.address().to_string();
-    let mut source = target(&server).open(None).unwrap();
+    let mut source = target(&server).open(Some(&token())).unwrap();
     wait_for(&mut source, tells("it begins"));
     drop(server);
     wait_for(&mut source, |update| *update == Update::Reached(false));
-    let error = Target::Server(address.clone()).open(None).unwrap_err();
+    let error = Target::Server(address.clone())
+        .open(Some(&token()))
+        .unwrap_err();
     assert!(matches!(error, MonitorError::Unreachable { .. }), "{error}");
     note(folder.path(), "it is back");
     // Somebody else may have taken the port meanwhile; then this is not the test for it.
-    let Ok(_server) = MonitorServer::start(&address, folder.path(), None) else {
+    let Ok(_server) = MonitorServer::start(&address, folder.path(), &token()) else {
         return;
     };
     let updates = wait_for(&mut source, tells("it is back"));
@@ -125,14 +250,9 @@ fn a_server_that_ends_is_missed_and_one_that_comes_back_is_found() {
 }
 
 #[test]
-fn what_is_no_server_of_ours_is_named() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let answering = std::thread::spawn(move || {
-        let (mut connection, _) = listener.accept().unwrap();
+fn another_program_at_the_address_is_named() {
+    let (error, ()) = monitor_of(|mut connection| {
         connection.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
     });
-    let error = Target::Server(address).open(None).unwrap_err();
     assert!(error.to_string().contains("SSH-2.0"), "{error}");
-    answering.join().unwrap();
 }

@@ -17,6 +17,7 @@ mod allocations;
 mod analysis;
 mod clock;
 mod error;
+mod file;
 mod findings;
 mod flame;
 mod kernels;

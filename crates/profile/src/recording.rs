@@ -1,11 +1,13 @@
 //! What a rank has recorded, as it lies in a file.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::ProfileError;
+use crate::file;
 use crate::kernels::Kernels;
 use crate::phase::Phase;
 
@@ -236,7 +238,7 @@ impl Recording {
             ..self.clone()
         };
         let text = serde_json::to_vec(&current).map_err(|error| failed(error.into()))?;
-        fs::write(&path, text).map_err(failed)?;
+        file::write(&path, |file| file.write_all(&text))?;
         Ok(path)
     }
 
@@ -267,7 +269,7 @@ impl Recording {
             if !(name.starts_with("rank-") && name.ends_with(".json")) {
                 continue;
             }
-            let text = fs::read(&path).map_err(|error| failed(&path, error.to_string()))?;
+            let text = file::read(&path).map_err(|reason| failed(&path, reason))?;
             let recording: Self = serde_json::from_slice(&text)
                 .map_err(|error| failed(&path, format!("it is no recording: {error}")))?;
             if recording.format != FORMAT {

@@ -1,14 +1,14 @@
 //! The files that say where a run's time went.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use crate::analysis::Analysis;
 use crate::error::ProfileError;
+use crate::file;
 use crate::findings::Finding;
 use crate::flame::{collapsed, flame_graph};
 use crate::recording::{FOLDER, Recording};
@@ -44,7 +44,7 @@ pub fn write_results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, Profi
     let analysis = Analysis::of(&recordings)?;
     let findings = analysis.findings();
     let trace = run.join("trace.json");
-    written(&trace, |file| write_trace(&recordings, file))?;
+    file::write(&trace, |file| write_trace(&recordings, file))?;
     let stacks = collapsed(&recordings);
     let flame = run.join("flame.svg");
     let flame = match stacks.is_empty() {
@@ -56,7 +56,7 @@ pub fn write_results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, Profi
     };
     let numbers = run.join("bottleneck.json");
     let all = json!({"analysis": analysis, "findings": findings});
-    written(&numbers, |file| {
+    file::write(&numbers, |file| {
         Ok(serde_json::to_writer_pretty(file, &all)?)
     })?;
     Ok(Results {
@@ -71,28 +71,10 @@ pub fn write_results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, Profi
 fn draw(run: &Path, picture: &Path, stacks: &BTreeMap<String, u64>) -> Result<(), ProfileError> {
     let name = run.file_name().unwrap_or(run.as_os_str()).to_string_lossy();
     let svg = flame_graph(stacks, &name);
-    written(picture, |file| file.write_all(svg.as_bytes()))?;
-    written(&run.join("flame.txt"), |file| {
+    file::write(picture, |file| file.write_all(svg.as_bytes()))?;
+    file::write(&run.join("flame.txt"), |file| {
         stacks
             .iter()
             .try_for_each(|(stack, count)| writeln!(file, "{stack} {count}"))
-    })
-}
-
-fn written(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
-) -> Result<(), ProfileError> {
-    let whole = || -> std::io::Result<()> {
-        let partial = path.with_extension("partial");
-        let mut file = BufWriter::new(File::create(&partial)?);
-        write(&mut file)?;
-        file.flush()?;
-        fs::rename(partial, path)
-    };
-    whole().map_err(|error| ProfileError::File {
-        action: "writing",
-        path: path.to_owned(),
-        reason: error.to_string(),
     })
 }

@@ -44,6 +44,7 @@ pub use command::{CompareCommand, ReportCommand};
 pub use comparison::{Comparison, compare};
 pub use decimation::{Point, Series};
 pub use error::ReportError;
+pub use plain::is_unruly;
 pub use record::{
     ConfusionMatrix, Environment, Event, EventKind, Live, LiveRank, Phase, RankLine, RankStep,
     Vitals,

@@ -1,7 +1,12 @@
 //! Text from outside, made such that it can be shown: on a terminal, and in a page.
 
 /// Whether a character could move the cursor, ring a bell, or turn the direction of what stands beside it.
-pub(crate) fn is_unruly(character: char) -> bool {
+///
+/// ```
+/// assert!(everburn_report::is_unruly('\u{1b}') && !everburn_report::is_unruly('é'));
+/// ```
+#[must_use]
+pub fn is_unruly(character: char) -> bool {
     let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
     turns || character.is_control() || matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}')
 }

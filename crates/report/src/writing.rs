@@ -1,6 +1,8 @@
 //! Reports as files.
 
-use std::fs;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::{ReportError, Run};
@@ -20,24 +22,56 @@ pub fn write_report(folder: &Path, output: Option<&Path>) -> Result<PathBuf, Rep
     Ok(output)
 }
 
-/// Writes a whole file, or none: who looks at it meanwhile sees the old one.
+/// Writes a whole file, or none: readers see the old one until the new one is complete. A link of that name is
+/// replaced, and not followed; the temporary name cannot be foreseen.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), ReportError> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
-    let failed = |error| ReportError::file("writing", path, &error);
-    fs::write(&partial, text)
-        .and_then(|()| fs::rename(&partial, path))
-        .map_err(|error| {
-            // What stays of it is nobody's; the first error is the one that is told.
-            let _ = fs::remove_file(&partial);
-            failed(error)
-        })
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let attempt = || -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new()
+            .prefix(".everburn-")
+            // As every file of a run: the process's umask applies.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        file.write_all(text.as_bytes())?;
+        file.persist(path)?;
+        Ok(())
+    };
+    attempt().map_err(|error| ReportError::file("writing", path, &error))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    #[test]
+    fn a_planted_link_is_replaced_and_its_target_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("config.toml"), "model = 'mnist'").unwrap();
+        fs::write(path("theirs"), "precious").unwrap();
+        // Also at the name that a report had until it was complete.
+        let partial = format!("report.html.{}.partial", std::process::id());
+        for name in ["report.html", &partial] {
+            std::os::unix::fs::symlink(path("theirs"), path(name)).unwrap();
+        }
+        let report = write_report(folder.path(), None).unwrap();
+        assert_eq!(fs::read_to_string(path("theirs")).unwrap(), "precious");
+        assert!(report.symlink_metadata().unwrap().is_file());
+        assert!(fs::read_to_string(report).unwrap().contains("mnist"));
+    }
+
+    #[test]
+    fn a_report_may_be_read_by_all_whom_the_umask_lets() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a"), "").unwrap();
+        write(&folder.path().join("b"), "").unwrap();
+        let mode = |name: &str| folder.path().join(name).metadata().unwrap().permissions();
+        assert_eq!(mode("b"), mode("a"));
+    }
 
     #[test]
     fn a_report_is_whole_or_not_there() {

@@ -197,7 +197,7 @@ fn connect(
     rendezvous: &Rendezvous,
     options: GroupOptions,
 ) -> Result<ProcessGroup, CollectiveError> {
-    let mesh = TcpMesh::connect(rendezvous, options.max_message_bytes)?;
+    let mesh = TcpMesh::connect(rendezvous, &options)?;
     let local_rank = rendezvous.local_rank;
     Ok(ProcessGroup::over(Arc::new(mesh), local_rank, options))
 }

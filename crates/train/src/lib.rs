@@ -115,7 +115,9 @@ pub use rank_times::{ForwardPass, PassTimes};
 pub use read_metrics::ReadMetrics;
 pub use regroup::Regroup;
 pub use report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
-pub use run_directory::{MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock};
+pub use run_directory::{
+    MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock, configuration_fault,
+};
 pub use samples::Samples;
 pub use schedule::{Schedule, ScheduleNumbers};
 pub use state_dict::{StateDictFile, load_state_dict, save_state_dict};

@@ -1,6 +1,7 @@
 //! `live.json`, which rank 0 writes on a thread of its own: a training that hangs shows where.
 
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use everburn_collectives::watch::Sign;
 use everburn_report::{Live, LiveRank, Phase, Vitals};
 
+use crate::atomic_file;
 use crate::record_files::unix_time_ms;
 use crate::run_directory::RunDirectory;
 
@@ -190,10 +192,8 @@ fn write_until_closed(shared: &Shared, path: &Path, signs: Option<&Signs>) {
 
 /// Others see the old file or the new one. It is not carried to the disk: after a loss of power it means nothing.
 fn write(path: &Path, live: &Live) -> std::io::Result<()> {
-    let partial: PathBuf = path.with_extension("json.partial");
     let text = serde_json::to_string(live).map_err(std::io::Error::other)?;
-    std::fs::write(&partial, text)?;
-    std::fs::rename(&partial, path)
+    atomic_file::replace(path, |file| file.write_all(text.as_bytes()))
 }
 
 fn of_sign(sign: Sign) -> LiveRank {

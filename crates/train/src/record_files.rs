@@ -2,8 +2,8 @@
 //!
 //! None of it is needed to train: what cannot be written is told once, and the training goes on.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -40,8 +40,7 @@ impl RankLines {
     /// Opens the file of `run` for steps after `step`; later lines are taken out, because they will come again.
     pub(crate) fn open(run: &RunDirectory, step: usize, log_every: usize) -> Self {
         let path = run.path().join("ranks.jsonl");
-        let file = keep_until(&path, step)
-            .and_then(|()| OpenOptions::new().create(true).append(true).open(&path));
+        let file = keep_until(&path, step).and_then(|()| atomic_file::append_to(&path));
         let file = file
             .inspect_err(|error| tell(&path, error))
             .ok()
@@ -125,16 +124,15 @@ fn keep_until(path: &Path, step: usize) -> std::io::Result<()> {
     if last.is_none_or(|line| stays(&line)) {
         return Ok(());
     }
-    let aside = path.with_extension("jsonl.partial");
-    let mut kept = BufWriter::new(File::create(&aside)?);
-    for line in BufReader::new(File::open(path)?).lines() {
-        let line = line?;
-        if stays(&line) {
-            writeln!(kept, "{line}")?;
+    atomic_file::replace(path, |kept| {
+        for line in BufReader::new(File::open(path)?).lines() {
+            let line = line?;
+            if stays(&line) {
+                writeln!(kept, "{line}")?;
+            }
         }
-    }
-    kept.flush()?;
-    std::fs::rename(aside, path)
+        Ok(())
+    })
 }
 
 impl RunDirectory {
@@ -156,7 +154,7 @@ impl RunDirectory {
             unix_time_ms: event.unix_time_ms.or_else(|| Some(unix_time_ms())),
             ..event
         };
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = atomic_file::append_to(&path);
         if let Err(error) = file.and_then(|mut file| append(&mut file, &event)) {
             tracing::warn!("{} is not written: {error}", path.display());
         }

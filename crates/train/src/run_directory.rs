@@ -1,9 +1,10 @@
 //! `runs/<name>/`: everything that a run leaves behind.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use everburn_collectives::printable;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,31 @@ pub struct RunDirectory {
     path: PathBuf,
 }
 
+/// What is wrong with the TOML in `text`, in one line. The text's own lines are left out: they may
+/// hold anything, and the file may be a link to another one.
+///
+/// ```
+/// use everburn_train::configuration_fault;
+///
+/// let text = "epochs = 3\nseed = \u{1b}[2J";
+/// let error = text.parse::<toml::Table>().unwrap_err();
+/// let fault = configuration_fault(&error, text);
+/// assert!(fault.starts_with("line 2: ") && !fault.contains('\u{1b}'), "{fault}");
+/// ```
+#[must_use]
+pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
+    const LONGEST: usize = 400;
+    let Some(span) = error.span() else {
+        // Of values that are no text: it names the key, and shows no line.
+        let named: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
+        return printable(&named.join(" "), LONGEST);
+    };
+    let message = printable(error.message().trim(), LONGEST);
+    let before = text.as_bytes().iter().take(span.start);
+    let line = 1 + before.filter(|byte| **byte == b'\n').count();
+    format!("line {line}: {message}")
+}
+
 impl RunDirectory {
     /// Makes the folder if it is not there and checks that files can be written in it.
     ///
@@ -56,6 +82,16 @@ impl RunDirectory {
                 path: run.path,
                 reason: "it is not empty and holds no run; choose another --run-dir".to_string(),
             });
+        }
+        for folder in [run.logs(), run.checkpoints()] {
+            if folder.is_symlink() {
+                return Err(TrainError::File {
+                    action: "making the run directory",
+                    path: folder,
+                    reason: "it is a link, and the files of a run are not written through links"
+                        .to_string(),
+                });
+            }
         }
         for folder in [run.path.clone(), run.logs(), run.checkpoints()] {
             std::fs::create_dir_all(&folder)
@@ -81,11 +117,7 @@ impl RunDirectory {
     /// [`TrainError::File`] if another process has it.
     pub fn lock(&self) -> Result<RunLock, TrainError> {
         let path = self.path.join(".lock");
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path);
+        let file = atomic_file::lock_file(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(RunLock { _file: file }),
@@ -104,11 +136,7 @@ impl RunDirectory {
         action: impl FnOnce() -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         let path = self.path.join(name);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path);
+        let file = atomic_file::lock_file(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         let patience = std::time::Instant::now() + LOCK_PATIENCE;
         while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
@@ -228,7 +256,7 @@ impl RunDirectory {
         toml::from_str(&text).map_err(|error| TrainError::File {
             action: "reading",
             path,
-            reason: error.to_string(),
+            reason: configuration_fault(&error, &text),
         })
     }
 
@@ -307,10 +335,7 @@ impl RunDirectory {
     /// [`TrainError::File`] if it cannot be opened.
     pub fn metrics(&self) -> Result<MetricsFile, TrainError> {
         let path = self.path.join("metrics.jsonl");
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
+        let file = atomic_file::append_to(&path)
             .map_err(|error| TrainError::file("opening", &path, &error))?;
         Ok(MetricsFile {
             file,

@@ -5,9 +5,7 @@
 //! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
 //! not read.
 
-mod archive;
-mod pickle;
-mod storage;
+mod pytorch;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,12 +21,16 @@ use burn::tensor::{DType, TensorData};
 
 use crate::atomic_file;
 use crate::error::TrainError;
+use crate::tensor_file::{self, NamedTensor};
 
 /// What PyTorch calls a batch norm's count of batches.
 const BATCHES: &str = "num_batches_tracked";
 
 /// What `DistributedDataParallel` puts before all names of the model that it wraps.
 const WRAPPED: &str = "module.";
+
+/// How many tensors of a file are named that the model does not have.
+const MOST_UNKNOWN: usize = 100;
 
 /// The kind of file that a state dict lies in.
 ///
@@ -115,16 +117,18 @@ pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Resul
     });
     let parts = parts.collect::<Result<Vec<_>, TrainError>>()?;
     let bytes = match kind {
-        StateDictFile::Safetensors => storage::safetensors(&parts),
-        StateDictFile::PyTorch => storage::pytorch(&parts),
+        StateDictFile::Safetensors => safetensors(&parts),
+        StateDictFile::PyTorch => pytorch::to_bytes(&parts),
     };
     let bytes = bytes.map_err(|error| refuse("writing", path, &error))?;
     atomic_file::write(path, &bytes)
 }
 
 /// The model with the parameters and running statistics of a state dict. The names may stand behind
-/// `module.`, as `DistributedDataParallel` leaves them, and in a `.pt` file the dict may be the entry
-/// `state_dict`, `model_state_dict` or `model` of a checkpoint. Numbers become `f32`.
+/// `module.`, as `DistributedDataParallel` leaves them, and in a `.pt` file the dict may be an entry of a
+/// checkpoint: `state_dict`, `model_state_dict` or `model`, or the only one that holds weights. Numbers become
+/// `f32`. Of a `.pt` file of a stranger nothing is called, and it takes memory in proportion to its size
+/// (see [`everburn_pytorch_weights`]).
 ///
 /// # Errors
 /// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model: then
@@ -166,19 +170,19 @@ fn is_count(name: &str) -> bool {
     name.rsplit('.').next() == Some(BATCHES)
 }
 
+/// A safetensors file.
+fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
+    // By this, Hugging Face's libraries know whose names and layouts these are.
+    let format = ("format".to_string(), "pt".to_string());
+    tensor_file::write(tensors, &[format].into())
+}
+
 /// The tensors of a file, without [`WRAPPED`] before all their names.
 fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
     let kind = kind_of("reading", path)?;
     let tensors = match kind {
-        StateDictFile::PyTorch => {
-            let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
-            let tensors = storage::read_pytorch(&bytes).map_err(|error| failed(&error))?;
-            let tensors = tensors
-                .into_iter()
-                .map(|(name, data)| (name.clone(), bridge::from_data(data, name, None)));
-            tensors.collect()
-        }
+        StateDictFile::PyTorch => pytorch::read(path).map_err(|error| failed(&error))?,
         StateDictFile::Safetensors => {
             // Opened here first, for a better message than the store's.
             std::fs::File::open(path).map_err(|error| failed(&error))?;
@@ -220,6 +224,7 @@ fn problems(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> S
             Some(_) => {}
         }
     }
+    let of_the_model = lines.len();
     let known = |name: &str| ours.iter().any(|tensor| tensor.name == name);
     for (name, tensor) in theirs {
         // A count belongs to a batch norm.
@@ -227,10 +232,17 @@ fn problems(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> S
         if known(name) || norm.is_some_and(|norm| known(&format!("{norm}running_var"))) {
             continue;
         }
+        // The name is the file's; no control character of it reaches a terminal.
         lines.push(format!(
-            "{name} has shape {:?} in the file, and is not in the model",
+            "{} has shape {:?} in the file, and is not in the model",
+            name.escape_debug(),
             &*tensor.shape
         ));
+    }
+    let more = lines.len().saturating_sub(of_the_model + MOST_UNKNOWN);
+    lines.truncate(of_the_model + MOST_UNKNOWN);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
     }
     lines.iter().map(|line| format!("\n  {line}")).collect()
 }

@@ -1,7 +1,7 @@
 //! Fingerprints of all that is learnt, by which runs can be compared to the bit.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -140,7 +140,7 @@ impl HashesFile {
         let newest = text.lines().filter(stays).filter_map(step_of).max();
         let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
         crate::atomic_file::write(&path, kept.collect::<String>().as_bytes())?;
-        let file = OpenOptions::new().append(true).open(&path);
+        let file = crate::atomic_file::append_to(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         Ok(Self {
             path,

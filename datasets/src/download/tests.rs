@@ -12,7 +12,7 @@ use std::thread;
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::collection::Content;
+use crate::collection::{Content, Sha256Of};
 
 const IMAGES: [&str; 2] = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
 const LABELS: [&str; 2] = ["train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"];
@@ -42,7 +42,7 @@ fn tiny() -> Collection {
             name,
             content,
             items: 2,
-            sha256: Some(sha256),
+            sha256: Sha256Of::Content(sha256),
         }
     };
     Collection {
@@ -57,6 +57,16 @@ fn tiny() -> Collection {
             file(LABELS[1], Content::Labels, labels_file()),
         ],
     }
+}
+
+/// The same, published with the hashes of its compressed files.
+fn tiny_compressed() -> Collection {
+    let mut collection = tiny();
+    for file in &mut collection.files {
+        let hash = format!("{:x}", Sha256::digest(whole(file.name).1));
+        file.sha256 = Sha256Of::Compressed(hash.leak());
+    }
+    collection
 }
 
 /// Answers each request with the status and body that `answer` gives for the file's name, and
@@ -226,6 +236,42 @@ fn an_altered_download_is_refused_by_its_hash() {
 }
 
 #[test]
+fn compressed_files_are_verified_by_the_hash_of_what_is_downloaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let collection = tiny_compressed();
+    fetch(&collection, &[serve(whole)], folder.path()).unwrap();
+    collection.read(folder.path()).unwrap();
+    // The same content, compressed in another way, cannot be told from an altered one.
+    let path = folder.path().join(format!("{}.gz", LABELS[0]));
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    encoder.write_all(&labels_file()).unwrap();
+    std::fs::write(&path, encoder.finish().unwrap()).unwrap();
+    let error = collection.read(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("the SHA-256 of the file is"), "{error}");
+    // A plain file has no published hash.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(folder.path().join(LABELS[0]), labels_file()).unwrap();
+    let error = collection.read(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("cannot be verified"), "{error}");
+    assert!(error.contains(&format!("put {}.gz", LABELS[0])), "{error}");
+}
+
+#[test]
+fn an_altered_compressed_download_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = serve(|_| {
+        let mut bytes = images_file();
+        bytes[100] ^= 1;
+        let bytes = gzip(&bytes);
+        (200, bytes.clone(), bytes.len())
+    });
+    let error = fetch(&tiny_compressed(), &[mirror], folder.path()).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("not the published Tiny file"), "{error}");
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
 fn a_folder_that_cannot_be_written_is_named_before_anything_is_fetched() {
     let folder = tempfile::tempdir().unwrap();
     let in_the_way = folder.path().join("file");
@@ -274,7 +320,7 @@ fn images_and_labels_of_different_number_are_refused() {
 }
 
 #[test]
-fn real_mnist_is_downloaded_once_into_the_cache_and_found_there_afterwards() {
+fn real_mnist_is_downloaded_once_into_the_cache_or_a_named_folder_and_found_there() {
     use crate::{DataChoice, DataRequest, Surroundings, load_in};
 
     let Some(folder) = std::env::var_os("EVERBURN_DATA_DIR") else {
@@ -291,21 +337,36 @@ fn real_mnist_is_downloaded_once_into_the_cache_and_found_there_afterwards() {
         Err(_) => (404, Vec::new(), 0),
     });
     let cache = tempfile::tempdir().unwrap();
+    let named = tempfile::tempdir().unwrap();
     let nowhere = "http://127.0.0.1:1/".to_owned();
-    for (mirror, reason) in [
-        (mirror.clone(), format!("downloaded from {mirror}")),
-        (nowhere, "found by cache".to_owned()),
+    for (data_dir, mirror, reason) in [
+        (None, &mirror, format!("downloaded from {mirror}")),
+        (None, &nowhere, "found by cache".to_owned()),
+        (
+            Some(named.path()),
+            &mirror,
+            format!("downloaded from {mirror}"),
+        ),
+        (
+            Some(named.path()),
+            &nowhere,
+            "found by --data-dir".to_owned(),
+        ),
     ] {
-        let surroundings =
-            Surroundings::new(|_| None, Some(cache.path().to_owned())).with_mirrors(vec![mirror]);
+        let surroundings = Surroundings::new(|_| None, Some(cache.path().to_owned()))
+            .with_mirrors(vec![mirror.clone()]);
         let request = DataRequest {
             choice: DataChoice::Auto,
+            data_dir: data_dir.map(Path::to_owned),
             ..DataRequest::default()
         };
         let description = load_in(&request, &surroundings).unwrap().description;
         assert_eq!(description.reason, reason);
-        let place = cache.path().join("everburn").join("mnist");
-        assert_eq!(description.origin, place.display().to_string());
+        let place = data_dir.map_or(cache.path().join("everburn"), Path::to_owned);
+        assert_eq!(
+            description.origin,
+            place.join("mnist").display().to_string()
+        );
         assert_eq!((description.train, description.test), (60_000, 10_000));
     }
 }

@@ -34,7 +34,8 @@ const LARGEST_FILE: u64 = 1 << 30;
 pub struct TextRequest {
     /// Which text: `auto`, `tinyshakespeare` or `embedded`.
     pub choice: DataChoice,
-    /// A folder that holds `input.txt`, or the sub-folder `tinyshakespeare`. Looked in first.
+    /// A folder that holds `input.txt`, or the sub-folder `tinyshakespeare`. No other one
+    /// is looked in.
     pub data_dir: Option<PathBuf>,
     /// What a token is.
     pub tokenizer: TokenizerKind,
@@ -97,14 +98,15 @@ impl LoadedText {
 
 /// Gets the text that `request` describes, in the surroundings of this process.
 ///
-/// `tinyshakespeare/input.txt` is looked for in `request.data_dir`, in `$EVERBURN_DATA_DIR` and in the
-/// user's cache folder; it is never downloaded. A file that is not the published one is taken, and the
-/// description says so.
+/// `tinyshakespeare/input.txt` is looked for in `request.data_dir` or, where none was named, in
+/// `$EVERBURN_DATA_DIR` and in the user's cache folder; it is never downloaded. A file that is not the published
+/// one is taken, and the description says so.
 ///
 /// # Errors
 ///
-/// - [`DatasetError::TextNotFound`] if the file was asked for by name and is nowhere; `auto` takes the
-///   embedded text then;
+/// - [`DatasetError::TextNotFound`] if the file is nowhere, and was asked for by name or a folder was
+///   named; otherwise `auto` takes the embedded text then;
+/// - [`DatasetError::Folder`] if a folder that was named is not there;
 /// - [`DatasetError::NotText`], [`DatasetError::TooLarge`] and [`DatasetError::TooShort`] if a file was
 ///   found that cannot be used, whatever the choice;
 /// - [`DatasetError::UnknownCharacter`] if the text has a character that `request.alphabet` lacks;
@@ -132,7 +134,10 @@ pub fn load_text_in(
         DataChoice::Embedded => embedded("asked for".to_owned()),
         DataChoice::TinyShakespeare => from_file(request, surroundings)?,
         DataChoice::Auto => match from_file(request, surroundings) {
-            Err(DatasetError::TextNotFound { places }) => embedded(reason_to_fall_back(&places)),
+            // A folder that was named is meant: no other text is taken in place of its own.
+            Err(DatasetError::TextNotFound { places }) if request.data_dir.is_none() => {
+                embedded(reason_to_fall_back(&places))
+            }
             found_or_broken => found_or_broken?,
         },
         choice => {
@@ -167,7 +172,7 @@ struct Source {
 
 fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Source, DatasetError> {
     let mut places = Vec::new();
-    for (folder, named_by) in locate::folders(FOLDER, request.data_dir.as_deref(), surroundings) {
+    for (folder, named_by) in locate::folders(FOLDER, request.data_dir.as_deref(), surroundings)? {
         let path = folder.join(FILE);
         if let Some(bytes) = read(&path)? {
             let other = format!("{:x}", Sha256::digest(&bytes)) != PUBLISHED;

@@ -43,12 +43,17 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if (is_burn || ours) && file.path.starts_with("crates/report/") {
             complain("`report` stands on nothing of ours, nor on Burn");
         }
-        let of_monitor = ours && name != "everburn-report";
+        let of_monitor = ours && name != "everburn-report" && name != "everburn-auth";
         if (is_burn || of_monitor) && file.path.starts_with("crates/monitor/") {
-            complain("`monitor` stands on `everburn-report` alone, and not on Burn");
+            complain(
+                "`monitor` stands on `everburn-report` and `everburn-auth` alone, and not on Burn",
+            );
         }
         if (is_burn || ours) && file.path.starts_with("crates/profile/") {
             complain("`profile` stands on nothing of ours, nor on Burn");
+        }
+        if (is_burn || ours) && file.path.starts_with("crates/pytorch-weights/") {
+            complain("`pytorch-weights` stands on nothing of ours, nor on Burn");
         }
         if (is_burn || ours) && file.path.starts_with("crates/tensorboard/") {
             complain("`tensorboard` stands on nothing of ours, nor on Burn");

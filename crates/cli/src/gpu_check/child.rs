@@ -1,6 +1,5 @@
 //! Processes that a check runs, each with a deadline: one that crashes or hangs costs its own row.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,6 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::files;
 
 /// How a process ended.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ pub(super) fn run(
     log: &Path,
     mut each: impl FnMut(&str),
 ) -> std::io::Result<Ended> {
-    let mut log = File::options().create(true).append(true).open(log)?;
+    let mut log = files::append_to(log)?;
     writeln!(log, "\n$ {command:?}")?;
     let start = Instant::now();
     let mut child = command

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Section;
 use super::machine::Machine;
 use super::markdown;
+use crate::files;
 
 /// What has become of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,7 +253,7 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mut next = path.as_os_str().to_owned();
     next.push(".next");
     let next = PathBuf::from(next);
-    let mut file = std::fs::File::create(&next)?;
+    let mut file = files::create(&next)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&next, path)

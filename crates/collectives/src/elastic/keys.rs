@@ -1,14 +1,18 @@
-//! The names of the keys, and reading what may not be there.
+//! The names of the keys, and what is written under them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::printable;
 use crate::store::{SharedStore, Store, StoreError};
 
 pub(super) const KEYS: &str = "everburn/elastic";
 
-/// A value that nobody stores: comparing with it changes nothing and tells what is there.
-const NOBODYS_VALUE: &[u8] = b"\0everburn: nobody's value\0";
+/// How much is shown of what is wrong with an entry.
+const LONGEST_FAULT: usize = 200;
+
+/// How much is shown of what should be a number.
+const LONGEST_NUMBER: usize = 40;
 
 /// Names below [`KEYS`].
 pub(super) fn key(name: &str) -> String {
@@ -52,21 +56,18 @@ pub(super) fn group(generation: u64) -> String {
     key(&format!("{generation}/group"))
 }
 
-/// The value of `key` now, by one request, on every kind of store.
-pub(super) fn peek(store: &dyn Store, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-    // What is absent answers with the value that was expected, and is not stored.
-    let value = store.compare_set(key, NOBODYS_VALUE, NOBODYS_VALUE)?;
-    Ok((value != NOBODYS_VALUE).then_some(value))
-}
-
 /// The number under `key`; 0 where there is none.
 pub(super) fn number(store: &dyn Store, key: &str) -> Result<u64, StoreError> {
-    let Some(bytes) = peek(store, key)? else {
+    let Some(bytes) = store.try_get(key)? else {
         return Ok(0);
     };
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
-    text.parse()
-        .map_err(|_| unreadable(key, &format!("`{}` is no number", text.escape_debug())))
+    text.parse().map_err(|_| {
+        unreadable(
+            key,
+            &format!("`{}` is no number", printable(text, LONGEST_NUMBER)),
+        )
+    })
 }
 
 pub(super) fn written(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
@@ -77,7 +78,10 @@ pub(super) fn written(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
 }
 
 pub(super) fn read<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(bytes).map_err(|error| unreadable(key, &error.to_string()))
+    serde_json::from_slice(bytes).map_err(|error| {
+        // It may quote what is there.
+        unreadable(key, &printable(&error.to_string(), LONGEST_FAULT))
+    })
 }
 
 pub(super) fn unreadable(key: &str, reason: &str) -> StoreError {

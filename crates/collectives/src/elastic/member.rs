@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::keys;
 use crate::store::{Store, StoreError};
 
+/// The highest number of a generation.
+const MOST_GENERATIONS: u64 = u64::MAX >> 1;
+
 /// A process that is, or wants to be, in a generation.
 ///
 /// ```
@@ -79,7 +82,7 @@ impl Generation {
     /// The newest generation and its bytes; `None` before the first round has closed.
     pub(super) fn newest(store: &dyn Store) -> Result<Option<(Self, Vec<u8>)>, StoreError> {
         let key = keys::newest();
-        let Some(bytes) = keys::peek(store, &key)? else {
+        let Some(bytes) = store.try_get(&key)? else {
             return Ok(None);
         };
         let this: Self = keys::read(&key, &bytes)?;
@@ -87,7 +90,9 @@ impl Generation {
             .members
             .windows(2)
             .all(|pair| pair[0].slot < pair[1].slot);
-        if this.number == 0 || this.members.is_empty() || !ordered {
+        // No job forms so many that the next has no number.
+        let counts = (1..=MOST_GENERATIONS).contains(&this.number);
+        if !counts || this.members.is_empty() || !ordered {
             return Err(keys::unreadable(&key, "no list of members by slot"));
         }
         Ok(Some((this, bytes)))

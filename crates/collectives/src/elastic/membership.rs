@@ -1,8 +1,10 @@
 //! One process's part in an elastic job.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use everburn_auth::Key;
 
 use super::error::ElasticError;
 use super::keys;
@@ -10,8 +12,10 @@ use super::member::{Generation, Member};
 use super::options::ElasticOptions;
 use super::round::Round;
 use super::sight::{Assessment, Sight};
+use crate::printable;
 use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
 use crate::store::{SharedStore, StoreError};
+use crate::sync::lock;
 
 /// How long the first of those who wait sleeps before it looks again. The last to come closes the round
 /// by itself, so this is the delay only where somebody has died meanwhile.
@@ -20,6 +24,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The longest such pause. The later one stands in the order of slots, the longer it sleeps, so that a
 /// hundred who wait do not ask a hundred times as much; each can close the round all the same.
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
+
+/// How many generations whose keys could not be deleted are tried again.
+const MOST_UNTIDY: usize = 8;
+
+/// The longest reason of a launcher that is shown.
+pub(super) const LONGEST_REASON: usize = 1000;
 
 /// One process's part in an elastic job.
 ///
@@ -43,8 +53,12 @@ pub struct Membership {
     local_address: IpAddr,
     timeout: Duration,
     options: ElasticOptions,
+    /// The secret of the job, for its groups.
+    key: Option<Key>,
     /// The generation that this process was in last; 0 before the first.
     generation: u64,
+    /// Generations that are over and whose keys are to be deleted when a round closes.
+    untidy: Mutex<Vec<u64>>,
 }
 
 impl Membership {
@@ -69,14 +83,24 @@ impl Membership {
             ..request
         };
         let reached = reach_launchers_store(init_method, &request)?;
-        let Some((store, local_address, timeout)) = reached else {
+        let Some(reached) = reached else {
             let init_method = init_method.to_owned();
             return Err(ElasticError::NoLauncherStore { init_method });
         };
-        Self::over(store, local_address, timeout, options)
+        let own = Self::over(
+            reached.store,
+            reached.local_address,
+            reached.timeout,
+            options,
+        )?;
+        Ok(Self {
+            key: reached.key,
+            ..own
+        })
     }
 
     /// A part in the job whose processes share `store`. Groups listen on `local_address` and have `timeout`.
+    /// Their secret is in the store: everybody who can read that can join them.
     ///
     /// # Errors
     /// [`ElasticError::Invalid`] when the options make no sense.
@@ -95,7 +119,9 @@ impl Membership {
             local_address,
             timeout,
             options,
+            key: None,
             generation: 0,
+            untidy: Mutex::default(),
         })
     }
 
@@ -147,6 +173,7 @@ impl Membership {
                     store: Arc::clone(&self.store),
                     local_address: self.local_address,
                     timeout: self.timeout,
+                    key: self.key.clone(),
                 });
             }
         }
@@ -214,7 +241,8 @@ impl Membership {
         }
     }
 
-    /// Closes the round, unless another has done so already.
+    /// Closes the round, unless another has done so already. Once it has closed, this process may be a
+    /// member, and nothing that fails from then on takes that away.
     fn close(
         &self,
         number: u64,
@@ -233,11 +261,30 @@ impl Membership {
         if there != next {
             return Ok(());
         }
-        self.store.set(&keys::closed(number), b"1")?;
-        match number.checked_sub(2) {
-            Some(old) if old > 0 => keys::forget(&self.store, old, self.options.max),
-            _ => Ok(()),
+        if let Err(error) = self.store.set(&keys::closed(number), b"1") {
+            // Those who wait look by themselves too.
+            tracing::warn!("the others are not told that generation {number} has formed: {error}");
         }
+        if let Some(old) = number.checked_sub(2).filter(|old| *old > 0) {
+            self.tidy(old);
+        }
+        Ok(())
+    }
+
+    /// Deletes the keys of generation `old`, and those that could not be deleted earlier. What fails is
+    /// tried again when this process closes the next round.
+    fn tidy(&self, old: u64) {
+        let mut untidy = lock(&self.untidy);
+        untidy.push(old);
+        untidy.retain(|old| {
+            let forgotten = keys::forget(&self.store, *old, self.options.max);
+            if let Err(error) = &forgotten {
+                tracing::warn!("the keys of generation {old} stay in the store for now: {error}");
+            }
+            forgotten.is_err()
+        });
+        let excess = untidy.len().saturating_sub(MOST_UNTIDY);
+        untidy.drain(..excess);
     }
 
     /// Fails when the job is over or this process is replaced.
@@ -247,8 +294,8 @@ impl Membership {
         if store.check(&[&keys::finished()]).map_err(failed)? {
             return Err(ElasticError::Finished);
         }
-        if let Some(reason) = keys::peek(store, &keys::given_up()).map_err(failed)? {
-            let reason = String::from_utf8_lossy(&reason).into_owned();
+        if let Some(reason) = store.try_get(&keys::given_up()).map_err(failed)? {
+            let reason = printable(&String::from_utf8_lossy(&reason), LONGEST_REASON);
             return Err(ElasticError::GivenUp { reason });
         }
         let newest = keys::number(store, &keys::incarnation(me.slot)).map_err(failed)?;

@@ -46,6 +46,8 @@
 //! long closes a generation of the past again. What belongs to generation `g` is deleted when `g + 2` closes.
 
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod keys;
 mod member;
 mod membership;

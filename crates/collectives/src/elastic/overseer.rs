@@ -2,7 +2,9 @@
 
 use super::keys;
 use super::member::{Generation, Member};
+use super::membership::LONGEST_REASON;
 use super::sight::joined_by;
+use crate::printable;
 use crate::store::{SharedStore, StoreError};
 
 /// A launcher's part in an elastic job. Several launchers share one store; each speaks for its own slots.
@@ -80,8 +82,8 @@ impl Overseer {
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
     pub fn given_up(&self) -> Result<Option<String>, StoreError> {
-        let reason = keys::peek(&*self.store, &keys::given_up())?;
-        Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
+        let reason = self.store.try_get(&keys::given_up())?;
+        Ok(reason.map(|reason| printable(&String::from_utf8_lossy(&reason), LONGEST_REASON)))
     }
 
     /// The generation that closed last.

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use everburn_auth::Key;
+
 use super::keys;
 use super::member::Member;
 use super::round_store::RoundStore;
@@ -22,6 +24,7 @@ pub struct Round {
     pub(super) store: SharedStore,
     pub(super) local_address: IpAddr,
     pub(super) timeout: Duration,
+    pub(super) key: Option<Key>,
 }
 
 impl Round {
@@ -56,6 +59,7 @@ impl Round {
             local_rank: before.filter(|member| member.node == this.node).count(),
             local_address: self.local_address,
             timeout: self.timeout,
+            key: self.key.clone(),
         }
     }
 }

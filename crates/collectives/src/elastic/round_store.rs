@@ -113,6 +113,12 @@ impl Store for RoundStore {
         self.own.compare_set(key, expected, desired)
     }
 
+    /// Also fails when the generation is broken, as [`check`](Self::check) does.
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.whole()?;
+        self.own.try_get(key)
+    }
+
     /// Also fails when the generation is broken: who dials a peer again and again asks this in between.
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
         self.whole()?;

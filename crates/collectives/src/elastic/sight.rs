@@ -124,7 +124,7 @@ pub(super) fn joined_by(
     slot: usize,
 ) -> Result<Option<Member>, StoreError> {
     let key = keys::joined(generation, slot);
-    let Some(bytes) = keys::peek(store, &key)? else {
+    let Some(bytes) = store.try_get(&key)? else {
         return Ok(None);
     };
     let member: Member = keys::read(&key, &bytes)?;

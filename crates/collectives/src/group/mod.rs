@@ -145,7 +145,7 @@ impl ProcessGroup {
                 reason: format!("rank {rank} does not exist in a world of {world_size}"),
             });
         }
-        let mesh = TcpMesh::connect(&rendezvous, options.max_message_bytes)?;
+        let mesh = TcpMesh::connect(&rendezvous, &options)?;
         Ok(Self::over(Arc::new(mesh), rendezvous.local_rank, options))
     }
 
@@ -315,13 +315,15 @@ impl ProcessGroup {
         let started = Instant::now();
         let deadline = started + core.timeout();
         let failed = core.mailbox.failure().is_some();
+        let others: Vec<usize> = core.others().collect();
+        // Nobody here will ask for what they still have to send: it must not keep them from leaving.
+        let _awaited = core.mailbox.awaits(&others);
         // Messages first: once the group is left, those who wait for one are turned away.
         let flushed = failed || core.transport.flush(deadline);
         let finished = self.shared.close(deadline);
         if failed {
             return Ok(());
         }
-        let others: Vec<usize> = core.others().collect();
         let waiting_for = if flushed && finished && core.transport.flush(deadline) {
             core.mailbox.wait_gone(&others, deadline)
         } else {

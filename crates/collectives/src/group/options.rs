@@ -101,6 +101,10 @@ pub struct GroupOptions {
     /// The longest message between two ranks, in bytes. A longer one is refused by its sender; a
     /// peer that sends one all the same is cut off.
     pub max_message_bytes: u64,
+    /// How many bytes of messages may wait on a rank, over all peers, for calls that receive them. Above
+    /// it, and for one peer above half of it, senders are asked to hold back until they are received. A
+    /// message may be longer: a peer of which nothing waits may always send one.
+    pub max_unreceived_bytes: u64,
     /// What carries the data of collectives.
     pub transport: TransportKind,
     /// In which order reductions combine.
@@ -112,11 +116,12 @@ pub struct GroupOptions {
 }
 
 impl Default for GroupOptions {
-    /// No timeout of its own, 4 GiB a message, and whatever is fastest.
+    /// No timeout of its own, 4 GiB a message and 1 GiB that wait, and whatever is fastest.
     fn default() -> Self {
         Self {
             timeout: None,
             max_message_bytes: 4 << 30,
+            max_unreceived_bytes: 1 << 30,
             transport: TransportKind::Auto,
             order: ReductionOrder::Free,
             algorithm: None,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::connect::{Door, KEY_BYTES};
+use super::connect::Door;
 use super::memory::{Offer, Table};
 use super::wake::Wake;
 use super::{Lane, Lanes, SocketLane};
@@ -35,13 +35,6 @@ struct Endpoint {
 struct Verdict {
     /// Why not.
     reason: Option<String>,
-}
-
-/// Where a rank takes connections.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Address {
-    pub(super) address: SocketAddr,
-    pub(super) key: [u8; KEY_BYTES],
 }
 
 /// Makes the lanes of this rank, in the first collective of its group.
@@ -73,7 +66,7 @@ impl<'a> Establishment<'a> {
         };
         let own_bytes = encode(&own);
         let payloads = collective.open(|_| Payload::from_vec(own_bytes.clone()))?;
-        let endpoints: Vec<Endpoint> = decode_all(collective, &own, &own_bytes, payloads)?;
+        let endpoints: Vec<Endpoint> = decode_all(collective, &own_bytes, payloads)?;
         if let Some(peer) = endpoints
             .iter()
             .position(|other| other.transport != own.transport)
@@ -199,11 +192,11 @@ impl<'a> Establishment<'a> {
     fn connect(&self, by_rank: &mut [Option<Lane>]) -> Result<(), CollectiveError> {
         let rank = self.collective.rank();
         let door = Door::open(self.collective, self.surroundings[rank].address)?;
-        let addresses: Vec<Address> = all_gather(self.collective, DOORS, door.address())?;
-        let strangers: Vec<usize> = (0..by_rank.len())
+        let addresses: Vec<SocketAddr> = all_gather(self.collective, DOORS, &door.address())?;
+        let peers: Vec<usize> = (0..by_rank.len())
             .filter(|peer| *peer != rank && by_rank[*peer].is_none())
             .collect();
-        for (peer, streams) in door.connect(self.collective, &addresses, &strangers)? {
+        for (peer, streams) in door.connect(self.collective, &addresses, &peers)? {
             by_rank[peer] = Some(Lane::Socket(SocketLane::new(streams)));
         }
         Ok(())
@@ -225,12 +218,11 @@ fn all_gather<T: Serialize + DeserializeOwned>(
         payloads[peer] = payload;
         Ok(())
     })?;
-    decode_all(collective, own, &bytes, payloads)
+    decode_all(collective, &bytes, payloads)
 }
 
 fn decode_all<T: DeserializeOwned>(
     collective: &Collective<'_>,
-    _own: &T,
     own_bytes: &[u8],
     payloads: Vec<Payload>,
 ) -> Result<Vec<T>, CollectiveError> {

@@ -2,15 +2,15 @@
 //! its memory and its address, dials the other's lanes with anything, and sends anything on them.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::connect::HELLO_BYTES;
-use super::establish::Address;
+use super::connect::STREAMS;
 use crate::group::{GroupOptions, Operation, ProcessGroup, ReduceOp, Signature, TransportKind};
 use crate::hostile::{GENEROUS, Script, leave_no_port};
-use crate::transport::hostile::{MAX_MESSAGE_BYTES, frames, mesh_of_two, read_frame};
+use crate::net::{Hello, Purpose, introduce};
+use crate::transport::hostile::{MAX_MESSAGE_BYTES, frames, mesh_key, mesh_of_two, read_frame};
 use crate::transport::{Frame, FrameKind, Header, Payload, Surroundings};
 
 /// The deadline of the collective that the other rank disturbs.
@@ -85,9 +85,9 @@ impl Mad {
         }
         while let Some((kind, phase, payload)) = read_frame(&mut self.stream) {
             if (kind, phase) == (0, 3)
-                && let Ok(door) = serde_json::from_slice::<Address>(&payload)
+                && let Ok(door) = serde_json::from_slice::<SocketAddr>(&payload)
             {
-                knock(&door, script)?;
+                knock(door, script)?;
             }
         }
         self.stream.shutdown(Shutdown::Both)
@@ -142,24 +142,34 @@ impl Mad {
     /// An address where nobody takes what comes in.
     fn door(&self) -> std::io::Result<Vec<u8>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let address = listener.local_addr()?;
-        let key = [7; super::connect::KEY_BYTES];
-        Ok(serde_json::to_vec(&Address { address, key })?)
+        Ok(serde_json::to_vec(&listener.local_addr()?)?)
     }
 }
 
-/// Dials a rank's lanes: with the right hello or another, then anything.
-fn knock(door: &Address, script: &mut Script<'_>) -> std::io::Result<()> {
+/// Dials a rank's lanes: with the secret or without, then anything.
+fn knock(door: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
+    let key = mesh_key().derive(if script.below(4) == 0 {
+        "others"
+    } else {
+        "lanes"
+    });
     let mut streams = Vec::new();
-    for index in 0..2 {
-        let mut stream = TcpStream::connect(door.address)?;
+    for index in 0..STREAMS {
+        let mut stream = TcpStream::connect_timeout(&door, LIMIT)?;
         leave_no_port(&stream)?;
-        let mut hello = super::connect::encode(1, index, 1, &door.key);
-        if script.below(4) == 0 {
-            hello[script.below(HELLO_BYTES)] ^= script.byte();
-        }
-        stream.write_all(&hello)?;
-        stream.write_all(script.bytes())?;
+        let hello = Hello {
+            purpose: Purpose::Lane,
+            rank: 1,
+            world_size: 2,
+            scope: 1,
+            index: if script.below(8) == 0 {
+                script.below(4)
+            } else {
+                index
+            },
+        };
+        // A refusal leaves a connection on which anything may be said all the same.
+        let _ = introduce(&mut stream, &key, &hello, 0, Instant::now() + LIMIT);
         streams.push(stream);
     }
     for stream in &mut streams {

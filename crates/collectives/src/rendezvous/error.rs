@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use everburn_auth::AuthError;
+
 use crate::store::StoreError;
 
 /// Why a rank could not join.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
-    /// The init method is none that is known.
-    #[error("`{0}` is no init method; use env://, tcp://host:port or file:///absolute/path")]
+    /// The init method is not known.
+    #[error("unknown init method `{0}`; use env://, tcp://host:port or file:///absolute/path")]
     UnknownMethod(String),
     /// Settings are missing, all of which are named.
     #[error("the rendezvous `{init_method}` lacks {}; {hint}", .settings.join(", "))]
@@ -31,6 +33,16 @@ pub enum RendezvousError {
         /// What it should hold.
         expected: &'static str,
     },
+    /// The token cannot be used.
+    #[error("EVERBURN_JOB_TOKEN: {0}")]
+    Token(#[from] AuthError),
+    /// Several ranks, and nothing by which they could know each other.
+    #[error(
+        "the ranks have no secret, so any process that reaches their store could join: give all of \
+         them the same EVERBURN_JOB_TOKEN (`openssl rand -hex 32` makes one), or set \
+         EVERBURN_OPEN_STORE=1 where the store is PyTorch's or shared with its clients"
+    )]
+    NoSecret,
     /// A world without ranks.
     #[error("the world size is 0; at least one rank is needed")]
     EmptyWorld,

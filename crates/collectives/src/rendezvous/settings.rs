@@ -1,13 +1,46 @@
 //! What a rank is told by its request, its init method and the environment.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use everburn_auth::{GivenToken, JobToken};
+
 use super::{RendezvousError, RendezvousRequest};
-use crate::store::split;
+use crate::store::{StoreAccess, StoreError, split};
 
 /// Looks up an environment variable; tests pass their own.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// A variable of this process's environment. What is not UTF-8 in it is replaced, so that it is refused by those
+/// who cannot use it, and not taken for a variable that is not set.
+#[must_use]
+pub fn variable(name: &str) -> Option<String> {
+    let text = std::env::var_os(name)?;
+    Some(text.to_string_lossy().into_owned())
+}
+
+/// What [`switch`] understands, for messages.
+pub const SWITCH: &str = "0, 1, false or true";
+
+/// Whether a variable such as EVERBURN_OPEN_STORE switches something on: `1` or `true`, in any case of letters; `0`
+/// and `false` do not. `None`: it is neither.
+///
+/// ```
+/// use everburn_collectives::rendezvous::switch;
+///
+/// assert_eq!(switch("True"), Some(true));
+/// assert_eq!(switch("0"), Some(false));
+/// assert_eq!(switch("yes"), None);
+/// ```
+#[must_use]
+pub fn switch(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" => Some(true),
+        "0" | "false" => Some(false),
+        _ => None,
+    }
+}
 
 const ENVIRONMENT_HINT: &str = "`cargo xtask train --ranks N`, torchrun and other launchers set \
     them; by hand, export them in every rank's shell";
@@ -36,7 +69,8 @@ pub(super) struct Settings {
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) local_rank: Option<usize>,
-    pub(super) job_token: Option<String>,
+    pub(super) job_token: Option<JobToken>,
+    pub(super) open_store: bool,
     /// The part of the store that belongs to this attempt of an elastic launcher, as in PyTorch.
     pub(super) prefix: Option<String>,
 }
@@ -126,15 +160,45 @@ impl Settings {
             });
         }
         let variables = Variables { environment };
-        let token = variables.text("EVERBURN_JOB_TOKEN");
+        let job_token = match &request.job_token {
+            Some(token) => Some(token.clone()),
+            None => {
+                let text = variables.text("EVERBURN_JOB_TOKEN").unwrap_or_default();
+                GivenToken::from(OsString::from(text)).token()?
+            }
+        };
+        let open_store = request.open_store || variables.flag("EVERBURN_OPEN_STORE")?;
+        if world_size > 1
+            && job_token.is_none()
+            && !open_store
+            && matches!(place, Place::Tcp { .. })
+        {
+            return Err(RendezvousError::NoSecret);
+        }
         Ok(Self {
             place,
             rank,
             world_size,
             local_rank: variables.number("LOCAL_RANK")?,
-            job_token: request.job_token.clone().or(token),
+            job_token,
+            open_store,
             prefix,
         })
+    }
+
+    /// Who may use the store. Nobody else has to reach the store of a world of one rank.
+    pub(super) fn access(&self) -> Result<StoreAccess, StoreError> {
+        if self.open_store {
+            return Ok(StoreAccess::Open);
+        }
+        let token = match &self.job_token {
+            Some(token) => token.clone(),
+            None => JobToken::random().map_err(|error| StoreError::Invalid {
+                operation: "make a secret",
+                reason: error.to_string(),
+            })?,
+        };
+        Ok(StoreAccess::Token(token))
     }
 }
 
@@ -195,6 +259,18 @@ impl Variables<'_> {
         self.parsed(name, "a whole number, 0 or more")
     }
 
+    /// Whether a switch is on.
+    fn flag(&self, name: &'static str) -> Result<bool, RendezvousError> {
+        let Some(text) = self.text(name) else {
+            return Ok(false);
+        };
+        switch(&text).ok_or(RendezvousError::Malformed {
+            setting: name,
+            text,
+            expected: SWITCH,
+        })
+    }
+
     fn port(&self, name: &'static str) -> Result<Option<u16>, RendezvousError> {
         self.parsed(name, "a port from 0 to 65535")
     }
@@ -219,7 +295,11 @@ mod tests {
         gather(init_method, request, vars).unwrap_err().to_string()
     }
 
-    const WHOLE: [(&str, &str); 4] = [
+    const MINE: &str = "the secret of this job";
+    const THEIRS: &str = "the secret of another";
+
+    const WHOLE: [(&str, &str); 5] = [
+        ("EVERBURN_JOB_TOKEN", THEIRS),
         ("RANK", "1"),
         ("WORLD_SIZE", "2"),
         ("MASTER_ADDR", "node0"),
@@ -279,18 +359,49 @@ mod tests {
     #[test]
     fn the_request_wins_over_the_environment() {
         let request = RendezvousRequest {
-            job_token: Some("mine".into()),
+            job_token: Some(MINE.parse().unwrap()),
             ..ranks(3, 4)
         };
-        let mut variables = vec![("LOCAL_RANK", "2"), ("EVERBURN_JOB_TOKEN", "theirs")];
+        let mut variables = vec![("LOCAL_RANK", "2"), ("EVERBURN_JOB_TOKEN", THEIRS)];
         variables.extend(WHOLE);
         let settings = gather("env://", &request, &variables).unwrap();
         assert_eq!((settings.rank, settings.world_size), (3, 4));
         assert_eq!(settings.local_rank, Some(2));
-        assert_eq!(settings.job_token.as_deref(), Some("mine"));
+        assert_eq!(settings.job_token, Some(MINE.parse().unwrap()));
         let settings = gather("env://", &RendezvousRequest::default(), &variables).unwrap();
         assert_eq!((settings.rank, settings.world_size), (1, 2));
-        assert_eq!(settings.job_token.as_deref(), Some("theirs"));
+        assert_eq!(settings.job_token, Some(THEIRS.parse().unwrap()));
+    }
+
+    #[test]
+    fn ranks_that_meet_over_tcp_need_a_secret_or_ask_for_an_open_store() {
+        let alone = gather("tcp://127.0.0.1:0", &ranks(0, 1), &[]).unwrap();
+        assert!(matches!(alone.access(), Ok(StoreAccess::Token(_))));
+        let text = message("tcp://127.0.0.1:1", &ranks(0, 2), &[]);
+        for part in ["EVERBURN_JOB_TOKEN", "EVERBURN_OPEN_STORE=1", "openssl"] {
+            assert!(text.contains(part), "{part} in: {text}");
+        }
+        for on in ["1", "true", "True"] {
+            let open = [("EVERBURN_OPEN_STORE", on)];
+            let open = gather("tcp://127.0.0.1:1", &ranks(0, 2), &open).unwrap();
+            assert_eq!(open.access().unwrap(), StoreAccess::Open);
+        }
+        gather("file:///tmp/x", &ranks(0, 2), &[]).unwrap();
+        let text = message(
+            "tcp://127.0.0.1:1",
+            &ranks(0, 2),
+            &[("EVERBURN_JOB_TOKEN", "short")],
+        );
+        assert!(
+            text.contains("5 bytes") && !text.contains("short;"),
+            "{text}"
+        );
+        let text = message(
+            "tcp://127.0.0.1:1",
+            &ranks(0, 2),
+            &[("EVERBURN_OPEN_STORE", "yes")],
+        );
+        assert!(text.contains("EVERBURN_OPEN_STORE is `yes`"), "{text}");
     }
 
     #[test]

@@ -8,6 +8,14 @@ use crate::store::Store;
 
 const LONG: Duration = Duration::from_secs(60);
 
+fn token() -> JobToken {
+    "a secret of these tests".parse().unwrap()
+}
+
+fn options() -> StoreOptions {
+    StoreOptions::new(StoreAccess::Token(token()))
+}
+
 type Outcome = Result<Rendezvous, RendezvousError>;
 
 fn request(rank: usize, world_size: usize) -> RendezvousRequest {
@@ -15,7 +23,8 @@ fn request(rank: usize, world_size: usize) -> RendezvousRequest {
         rank: Some(rank),
         world_size: Some(world_size),
         timeout: Some(LONG),
-        job_token: None,
+        job_token: Some(token()),
+        open_store: false,
     }
 }
 
@@ -57,7 +66,7 @@ fn exchange(joined: &Rendezvous) -> Vec<Vec<u8>> {
 #[test]
 fn ranks_meet_at_a_launchers_store_and_may_meet_again() {
     let loopback = "127.0.0.1:0".parse().unwrap();
-    let server = TcpStoreServer::bind(loopback, StoreOptions::default()).unwrap();
+    let server = TcpStoreServer::bind(loopback, options()).unwrap();
     let port = server.local_addr().port().to_string();
     let variables = [
         ("MASTER_ADDR", "127.0.0.1"),
@@ -142,14 +151,6 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn an_open_address_needs_a_token() {
-    let error = rendezvous_in("tcp://0.0.0.0:0", &request(0, 1), &|_| None).unwrap_err();
-    assert!(error.to_string().contains("EVERBURN_JOB_TOKEN"), "{error}");
-    let token = |name: &str| (name == "EVERBURN_JOB_TOKEN").then(|| "secret".to_owned());
-    rendezvous_in("tcp://0.0.0.0:0", &request(0, 1), &token).unwrap();
-}
-
-#[test]
 fn a_store_that_does_not_come_is_named_with_what_to_check() {
     let probe = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap();
@@ -168,7 +169,7 @@ fn a_store_that_does_not_come_is_named_with_what_to_check() {
 #[test]
 fn an_elastic_rank_reaches_the_launchers_store_and_waits_for_nobody() {
     let loopback = "127.0.0.1:0".parse().unwrap();
-    let server = TcpStoreServer::bind(loopback, StoreOptions::default()).unwrap();
+    let server = TcpStoreServer::bind(loopback, options()).unwrap();
     let port = server.local_addr().port().to_string();
     let mut variables = vec![
         ("MASTER_ADDR", "127.0.0.1"),
@@ -182,11 +183,12 @@ fn an_elastic_rank_reaches_the_launchers_store_and_waits_for_nobody() {
             found.map(|(_, value)| (*value).to_owned())
         })
     };
-    let (store, address, _) = reach(&variables).unwrap().expect("the launcher hosts it");
-    assert!(address.is_loopback());
-    store.set("here", b"1").unwrap();
+    let reached = reach(&variables).unwrap().expect("the launcher hosts it");
+    assert!(reached.local_address.is_loopback());
+    assert!(reached.key.is_some());
+    reached.store.set("here", b"1").unwrap();
     let address = server.local_addr().to_string();
-    let launcher = TcpStore::connect(&address, StoreOptions::default()).unwrap();
+    let launcher = TcpStore::connect(&address, options()).unwrap();
     assert_eq!(launcher.get("here").unwrap(), b"1", "not below a prefix");
     variables.remove(2);
     assert!(reach(&variables).unwrap().is_none(), "rank 0 would host it");

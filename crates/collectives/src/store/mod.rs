@@ -3,6 +3,7 @@
 //! A [`Store`] holds small values (addresses, counters, verdicts), never tensors. Every operation
 //! carries a deadline: the store's own [`Store::timeout`] or one given to the call.
 
+mod descriptors;
 mod file;
 mod hash;
 #[cfg(any(test, fuzzing))]
@@ -14,20 +15,29 @@ mod tcp;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use descriptors::raise_descriptor_limit;
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use prefix::PrefixStore;
-pub use tcp::{AUTH_OPCODE, StoreOptions, TcpStore, TcpStoreServer};
+pub use tcp::{AUTH_OPCODE, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 pub(crate) use tcp::{Deadline, random_u64, resolve, split};
+
+use crate::printable;
 
 /// The deadline of a store operation unless another is given, as in PyTorch.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How much of what a store says is part of an error, in characters.
+const LONGEST_TOLD: usize = 2000;
 
 /// The longest key that any store accepts, in bytes (PyTorch's limit).
 pub const MAX_KEY_BYTES: usize = 8 * 1024;
 
 /// The longest value that any store accepts, in bytes (PyTorch's limit).
 pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
+
+/// A value that nobody stores: comparing with it changes nothing and tells what is there.
+const NOBODYS_VALUE: &[u8] = b"\0everburn: nobody's value\0";
 
 /// What can go wrong with a store operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -47,7 +57,10 @@ pub enum StoreError {
         waited: Duration,
     },
     /// The store cannot be reached, or the connection broke.
-    #[error("the store at {address} cannot be reached for `{operation}`: {reason}")]
+    #[error(
+        "the store at {address} cannot be reached for `{operation}`: {}",
+        printable(reason, LONGEST_TOLD)
+    )]
     Unreachable {
         /// Where the store is, as the user gave it.
         address: String,
@@ -57,15 +70,39 @@ pub enum StoreError {
         reason: String,
     },
     /// The other side does not speak the protocol, or refused this client.
-    #[error("the store at {address} answered against the protocol: {reason}")]
+    #[error(
+        "the store at {address} answered against the protocol: {}",
+        printable(reason, LONGEST_TOLD)
+    )]
     Protocol {
         /// Where the store is.
         address: String,
         /// What was wrong.
         reason: String,
     },
+    /// The server has not taken a write and closed the connection on it. Writes have no reply of their
+    /// own, so a later operation may be the one that finds out; that one was not carried out.
+    #[error(
+        "the store at {address} did not take `{operation}` of `{}`{others}: it closed the \
+         connection, as it does where it is full or the value would be too long; look for its \
+         warnings in the output of the process that hosts it (rank 0 or the launcher)",
+        printable(key, LONGEST_TOLD)
+    )]
+    WriteRefused {
+        /// Where the store is, as the user gave it.
+        address: String,
+        /// The write, or the last of several that are in question.
+        operation: &'static str,
+        /// The key that it wrote; of a batch, the first.
+        key: String,
+        /// Which other writes are in question, in words; mostly empty.
+        others: String,
+    },
     /// The arguments can never succeed (a key or value too long, a counter that is no number).
-    #[error("invalid store operation `{operation}`: {reason}")]
+    #[error(
+        "invalid store operation `{operation}`: {}",
+        printable(reason, LONGEST_TOLD)
+    )]
     Invalid {
         /// The operation that was refused.
         operation: &'static str,
@@ -73,7 +110,10 @@ pub enum StoreError {
         reason: String,
     },
     /// Waiting is in vain, because a member of an elastic generation is gone.
-    #[error("generation {generation} is broken: {reason}; join the next round")]
+    #[error(
+        "generation {generation} is broken: {}; join the next round",
+        printable(reason, LONGEST_TOLD)
+    )]
     RoundBroken {
         /// The generation.
         generation: u64,
@@ -86,16 +126,6 @@ pub enum StoreError {
          choose another port, or port 0 for any free one"
     )]
     AddressInUse {
-        /// The address that was asked for.
-        address: String,
-    },
-    /// A server that other machines can reach was to be started without a job token.
-    #[error(
-        "the store will not listen on {address} without a job token, because other machines can \
-         reach it; give every rank the same secret in EVERBURN_JOB_TOKEN (or \
-         `StoreOptions::job_token`), or listen on 127.0.0.1"
-    )]
-    TokenRequired {
         /// The address that was asked for.
         address: String,
     },
@@ -157,6 +187,30 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`StoreError::Timeout`] when the key has not appeared in time.
     fn get(&self, key: &str) -> Result<Vec<u8>, StoreError> {
         self.get_within(key, self.timeout())
+    }
+
+    /// The value of `key` as it stands, `None` where there is none; nothing is waited for.
+    ///
+    /// It is one request. A [`check`](Self::check) and a [`get`](Self::get) after it are two, and the second
+    /// waits its whole deadline for a key that was deleted in between.
+    ///
+    /// ```
+    /// use everburn_collectives::store::{HashStore, Store};
+    ///
+    /// let store = HashStore::new();
+    /// assert_eq!(store.try_get("address")?, None);
+    /// store.set("address", b"127.0.0.1:29500")?;
+    /// assert_eq!(store.try_get("address")?.as_deref(), Some(&b"127.0.0.1:29500"[..]));
+    /// # Ok::<(), everburn_collectives::store::StoreError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be reached.
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        // PyTorch's protocol has no such request. An absent key answers with the value that was expected,
+        // and stores nothing.
+        let value = self.compare_set(key, NOBODYS_VALUE, NOBODYS_VALUE)?;
+        Ok((value != NOBODYS_VALUE).then_some(value))
     }
 
     /// The values of all keys in their order, waiting for them until `deadline` has passed. A store over the
@@ -234,3 +288,48 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
 /// A store that can be handed to many owners.
 pub type SharedStore = Arc<dyn Store>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_carry_nothing_that_a_terminal_obeys() {
+        let (address, text) = ("host:1".to_owned(), "\u{1b}[2J\n".to_owned());
+        let errors = [
+            StoreError::Timeout {
+                operation: "get",
+                keys: vec![text.clone()],
+                waited: Duration::ZERO,
+            },
+            StoreError::Unreachable {
+                address: address.clone(),
+                operation: "get",
+                reason: text.clone(),
+            },
+            StoreError::Protocol {
+                address: address.clone(),
+                reason: text.clone(),
+            },
+            StoreError::WriteRefused {
+                address,
+                operation: "set",
+                key: text.clone(),
+                others: String::new(),
+            },
+            StoreError::Invalid {
+                operation: "add",
+                reason: text.clone(),
+            },
+            StoreError::RoundBroken {
+                generation: 1,
+                reason: text,
+            },
+        ];
+        for error in errors {
+            let shown = error.to_string();
+            assert!(!shown.contains(char::is_control), "{shown:?}");
+            assert!(shown.contains("\\u{1b}[2J\\n"), "{shown}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The rules of counters and of compare-and-set, which every store shares.
 
 use super::StoreError;
+use crate::printable::printable_bytes;
 
 /// Why a counter could not be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,17 +35,11 @@ pub(super) fn counter_after(current: Option<&[u8]>, amount: i64) -> Result<i64, 
         std::str::from_utf8(bytes)
             .ok()
             .and_then(|text| text.trim().parse::<i64>().ok())
-            .ok_or_else(|| CounterFault::NotANumber(shown(bytes)))
+            .ok_or_else(|| CounterFault::NotANumber(printable_bytes(bytes, 40)))
     })?;
     current
         .checked_add(amount)
         .ok_or(CounterFault::Overflow(current))
-}
-
-/// The start of a value, readable in a message.
-fn shown(bytes: &[u8]) -> String {
-    let start = &bytes[..bytes.len().min(40)];
-    String::from_utf8_lossy(start).escape_debug().to_string()
 }
 
 /// What compare-and-set does with the value that it finds.

@@ -9,7 +9,7 @@ pub(crate) const HEADER_BYTES: usize = 64;
 /// The first bytes of each header: a stream that has slipped is found at once.
 const MAGIC: [u8; 4] = *b"EVF1";
 
-/// The longest payload of a frame that is not a message, where messages are shorter.
+/// The longest payload of a frame that is no data, and of a collective's where messages are shorter.
 const MAX_CONTROL_BYTES: u64 = 64 << 10;
 
 /// What a frame is for.
@@ -42,6 +42,18 @@ pub enum FrameKind {
     Leave,
     /// The sender closes the connection: the end of the stream that follows is no loss.
     Goodbye,
+    /// The sender holds much that nobody there has asked for: send it no data until
+    /// [`FrameKind::Resume`]. Between transports; groups do not see it.
+    Hold,
+    /// The opposite of [`FrameKind::Hold`].
+    Resume,
+}
+
+impl FrameKind {
+    /// Whether it carries data of a call, which a peer may ask to hold back.
+    pub(crate) const fn is_data(&self) -> bool {
+        matches!(self, Self::Collective { .. } | Self::Message { .. })
+    }
 }
 
 /// Where a frame belongs.
@@ -141,6 +153,8 @@ impl WireHeader {
             FrameKind::Abort => (2, 0, 0, None),
             FrameKind::Leave => (3, 0, 0, None),
             FrameKind::Goodbye => (4, 0, 0, None),
+            FrameKind::Hold => (5, 0, 0, None),
+            FrameKind::Resume => (6, 0, 0, None),
         };
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4] = kind;
@@ -183,11 +197,14 @@ impl WireHeader {
             2 => FrameKind::Abort,
             3 => FrameKind::Leave,
             4 => FrameKind::Goodbye,
+            5 => FrameKind::Hold,
+            6 => FrameKind::Resume,
             other => return Err(format!("a frame of the unknown kind {other}")),
         };
         let limit = match kind {
             FrameKind::Message { .. } => max_message_bytes,
-            _ => max_message_bytes.max(MAX_CONTROL_BYTES),
+            FrameKind::Collective { .. } => max_message_bytes.max(MAX_CONTROL_BYTES),
+            _ => MAX_CONTROL_BYTES,
         };
         if payload_bytes > limit {
             return Err(format!(
@@ -251,6 +268,8 @@ mod tests {
             FrameKind::Abort,
             FrameKind::Leave,
             FrameKind::Goodbye,
+            FrameKind::Hold,
+            FrameKind::Resume,
         ];
         for kind in kinds {
             assert_eq!(

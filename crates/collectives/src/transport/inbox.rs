@@ -4,9 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use super::backlog::{Backlog, Room, Valve};
 use super::frame::{FrameKind, Header};
 use super::mailbox::{Failure, Mailbox, Part, Parting};
 use super::payload::Payload;
+use crate::printable;
 use crate::sync::lock;
 
 /// The longest reason that travels with an abort, in bytes.
@@ -29,9 +31,9 @@ const MAX_GROUPS: usize = 1 << 16;
 /// inbox.lost(3, "its connection closed");
 /// assert_eq!(inbox.gone(3).as_deref(), Some("its connection closed"));
 /// ```
-#[derive(Default)]
 pub struct Inbox {
     state: Mutex<State>,
+    backlog: Arc<Backlog>,
 }
 
 #[derive(Default)]
@@ -53,10 +55,30 @@ impl fmt::Debug for Inbox {
 }
 
 impl Inbox {
-    /// An inbox without groups.
+    /// An inbox without groups, and without a limit for what waits in it.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Arc::default()
+        Self::limited(u64::MAX, u64::MAX)
+    }
+
+    /// An inbox in which up to `max_unreceived_bytes` of peers with a [`Valve`] may wait for calls that
+    /// receive them; none of their messages is longer than `max_message_bytes`.
+    pub(crate) fn limited(max_unreceived_bytes: u64, max_message_bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+            backlog: Backlog::new(max_unreceived_bytes, max_message_bytes),
+        })
+    }
+
+    /// Counts what `peer` sends from now on; `valve` asks it to hold back or to go on.
+    pub(crate) fn add_peer(&self, peer: usize, valve: Valve) {
+        self.backlog.add_peer(peer, valve);
+    }
+
+    /// A place for a frame of `peer` with so many bytes, until it is delivered. Waits for a moment where
+    /// `peer` has just been asked to hold back.
+    pub(crate) fn make_room(&self, peer: usize, bytes: u64) -> Result<Room, String> {
+        self.backlog.make_room(peer, bytes)
     }
 
     /// Takes in one frame of `from`.
@@ -66,6 +88,9 @@ impl Inbox {
     pub fn deliver(&self, from: usize, header: &Header, payload: Payload) -> Result<(), String> {
         if header.kind == FrameKind::Goodbye {
             self.part(from, true, "it ended its process groups in good order");
+            return Ok(());
+        }
+        if matches!(header.kind, FrameKind::Hold | FrameKind::Resume) {
             return Ok(());
         }
         // A frame may come before this rank has made the group: a peer that returned from
@@ -95,7 +120,7 @@ impl Inbox {
                     cause: "it had destroyed the group".to_owned(),
                 },
             ),
-            FrameKind::Goodbye => {}
+            FrameKind::Goodbye | FrameKind::Hold | FrameKind::Resume => {}
         }
         Ok(())
     }
@@ -144,7 +169,7 @@ impl Inbox {
         if let Some(mailbox) = state.mailboxes.get(&group) {
             return Some(mailbox.clone());
         }
-        let mailbox = Arc::new(Mailbox::default());
+        let mailbox = Arc::new(Mailbox::new(&self.backlog));
         for (peer, parting) in &state.gone {
             mailbox.mark_gone(*peer, parting);
         }
@@ -189,7 +214,7 @@ fn decode_abort(payload: &Payload) -> Result<Failure, String> {
     let (by, lost) = (u32::from_le_bytes(*by) as usize, u32::from_le_bytes(*lost));
     let lost = (lost != u32::MAX).then_some(lost as usize);
     let reason = &reason[..reason.len().min(MAX_REASON_BYTES)];
-    let reason = String::from_utf8_lossy(reason).into_owned();
+    let reason = printable(&String::from_utf8_lossy(reason), MAX_REASON_BYTES);
     Ok(Failure {
         by,
         lost,
@@ -219,6 +244,9 @@ mod tests {
         assert_eq!((received.by, received.lost), (3, Some(1)));
         assert!(received.hang);
         assert!(sent.reason.starts_with(&received.reason) && !received.reason.is_empty());
+        let reason = "\u{1b}[2J".to_owned();
+        let shown = decode_abort(&encode_abort(&Failure { reason, ..sent })).unwrap();
+        assert_eq!(shown.reason, r"\u{1b}[2J");
         assert!(decode_abort(&Payload::from_vec(vec![1u8])).is_err());
         assert!(decode_abort(&Payload::from_vec(vec![1f32])).is_err());
     }

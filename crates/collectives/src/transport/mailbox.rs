@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use super::backlog::{Awaited, Backlog, Charge};
 use super::payload::Payload;
 use crate::group::{CollectiveError, Signature};
 use crate::sync::{lock, wait_until};
@@ -68,9 +69,9 @@ pub(crate) type PartKey = (u64, u8);
 
 #[derive(Default)]
 struct State {
-    parts: HashMap<(PartKey, usize), Part>,
-    messages: HashMap<(usize, u64), VecDeque<Payload>>,
-    receivers: HashMap<(usize, u64), VecDeque<Receiver>>,
+    parts: HashMap<(PartKey, usize), (Part, Charge)>,
+    messages: HashMap<(usize, u64), VecDeque<(Payload, Charge)>>,
+    receivers: HashMap<(usize, u64), VecDeque<(Receiver, Awaited)>>,
     watchers: HashMap<u64, (usize, Watcher)>,
     next_watcher: u64,
     failure: Option<Failure>,
@@ -84,17 +85,40 @@ struct State {
 /// The mailbox of one group on one rank: transports put frames in, the group takes them out.
 ///
 /// Callbacks run on the thread that brings the news, and never under the lock.
-#[derive(Default)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     changed: Condvar,
+    /// What waits in all mailboxes of this rank.
+    backlog: Arc<Backlog>,
+}
+
+impl Default for Mailbox {
+    /// A mailbox that no transport knows of.
+    fn default() -> Self {
+        Self::new(&Backlog::new(u64::MAX, u64::MAX))
+    }
 }
 
 impl Mailbox {
+    pub(crate) fn new(backlog: &Arc<Backlog>) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            backlog: backlog.clone(),
+        }
+    }
+
+    /// `peers` may send until the guard is dropped, however much waits here already.
+    pub(crate) fn awaits(&self, peers: &[usize]) -> Awaited {
+        self.backlog.awaits(peers)
+    }
+
     /// Takes in `from`'s part; an error if it is there already, which no honest rank causes.
     pub(crate) fn put_part(&self, key: PartKey, from: usize, part: Part) -> Result<(), String> {
+        let charge = self.backlog.charge(from, part.payload.bytes().len());
         let mut state = lock(&self.state);
-        if state.parts.insert((key, from), part).is_some() {
+        let before = state.parts.insert((key, from), (part, charge));
+        if before.is_some() {
             return Err(format!(
                 "two frames for phase {} of collective {}",
                 key.1, key.0
@@ -119,15 +143,15 @@ impl Mailbox {
             None => None,
         };
         match receiver {
-            Some(receiver) => {
+            Some((receiver, _awaited)) => {
                 drop(state);
                 receiver(Ok(payload));
             }
-            None => state
-                .messages
-                .entry((from, tag))
-                .or_default()
-                .push_back(payload),
+            None => {
+                let charge = self.backlog.charge(from, payload.bytes().len());
+                let messages = state.messages.entry((from, tag)).or_default();
+                messages.push_back((payload, charge));
+            }
         }
     }
 
@@ -143,9 +167,10 @@ impl Mailbox {
         outstanding: &[usize],
         deadline: Instant,
     ) -> Result<Part, Interruption> {
+        let mut awaited = None;
         let mut state = lock(&self.state);
         loop {
-            if let Some(part) = state.parts.remove(&(key, from)) {
+            if let Some((part, _charge)) = state.parts.remove(&(key, from)) {
                 return Ok(part);
             }
             if let Some(failure) = &state.failure {
@@ -160,6 +185,10 @@ impl Mailbox {
                     });
                 }
             }
+            awaited.get_or_insert_with(|| match outstanding {
+                [] => self.awaits(&[from]),
+                all => self.awaits(all),
+            });
             let (locked, late) = wait_until(&self.changed, state, deadline);
             state = locked;
             if late {
@@ -189,7 +218,7 @@ impl Mailbox {
             None => None,
         };
         let answer = match message {
-            Some(payload) => Ok(payload),
+            Some((payload, _charge)) => Ok(payload),
             None => match interruption(&state, from) {
                 Some(interruption) => Err(interruption),
                 None => {
@@ -197,7 +226,7 @@ impl Mailbox {
                         .receivers
                         .entry((from, tag))
                         .or_default()
-                        .push_back(receiver);
+                        .push_back((receiver, self.awaits(&[from])));
                     return;
                 }
             },
@@ -275,7 +304,7 @@ impl Mailbox {
         let children = mem::take(&mut state.children);
         drop(state);
         self.changed.notify_all();
-        for receiver in receivers.into_values().flatten() {
+        for (receiver, _awaited) in receivers.into_values().flatten() {
             receiver(Err(Interruption::Failed(failure.clone())));
         }
         for (_, watcher) in watchers.into_values() {
@@ -312,7 +341,7 @@ impl Mailbox {
             .collect();
         drop(state);
         self.changed.notify_all();
-        for receiver in receivers {
+        for (receiver, _awaited) in receivers {
             receiver(Err(Interruption::Gone {
                 peer,
                 cause: parting.cause.clone(),
@@ -327,6 +356,7 @@ impl Mailbox {
 
     /// Waits until every rank of `peers` is gone; those that are not when `deadline` passes.
     pub(crate) fn wait_gone(&self, peers: &[usize], deadline: Instant) -> Vec<usize> {
+        let _awaited = self.awaits(peers);
         let mut state = lock(&self.state);
         loop {
             let present = peers.iter().filter(|peer| !state.gone.contains_key(peer));

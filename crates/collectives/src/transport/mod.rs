@@ -9,10 +9,25 @@
 //! one process. A transport that serves some pairs only is built over the same inbox:
 //! whoever delivers, the process group takes frames from one place.
 //!
-//! What is deliberately absent: back-pressure. A rank's readers always read, whether or not
-//! anybody has asked, so no order of large sends can deadlock; the price is that a message nobody
-//! receives stays in memory.
+//! # What waits here
+//! Readers always read, whether or not a call has asked, so that news (an abort, the end of a peer) never
+//! waits behind data that nobody takes. What they read and nobody has asked for is bounded by
+//! [`GroupOptions::max_unreceived_bytes`](crate::group::GroupOptions::max_unreceived_bytes):
+//!
+//! - A peer that has half of it waiting here, or any peer once all together have reached it, is asked to
+//!   hold its data back ([`FrameKind::Hold`]); its sends are not done until it may go on. Aborts and the
+//!   like pass.
+//! - It goes on ([`FrameKind::Resume`]) when half of that has been received, or as soon as a call waits for
+//!   anything of that peer: what the call wants may be behind the rest. So a rank may send as much as it
+//!   likes before the others ask, and tags may be asked for in any order. A rank that *waits* for a send
+//!   of more than the bound waits until the other comes to its receives, as in MPI.
+//! - A peer that does not hold back, or more than twice the bound and one message that come before the one
+//!   that is asked for, end the connection with an error that names the rank, the bytes and the option.
+//!   A peer that was not asked to hold back is not cut off for what others have sent.
+//!
+//! Threads of one process share the elements of messages, and nothing of this is counted among them.
 
+mod backlog;
 mod frame;
 mod inbox;
 mod mailbox;
@@ -25,6 +40,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use everburn_auth::Key;
 pub use frame::{Frame, FrameKind, Header, WrittenHook};
 pub use inbox::Inbox;
 pub use payload::Payload;
@@ -66,6 +82,10 @@ pub trait Transport: Send + Sync + fmt::Debug {
     fn surroundings(&self) -> Surroundings {
         Surroundings::of_this_process()
     }
+
+    /// The secret that the ranks of this transport share: what further connections between them
+    /// prove. It is never sent.
+    fn key(&self) -> Key;
 
     /// Where received frames and the news of lost peers go.
     fn inbox(&self) -> &Arc<Inbox>;

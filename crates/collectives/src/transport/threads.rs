@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use everburn_auth::Key;
+
 use super::frame::{Frame, FrameKind, Header};
 use super::inbox::Inbox;
 use super::payload::Payload;
@@ -26,18 +28,24 @@ pub(crate) const CLOSED_WITHOUT_GOODBYE: &str =
 pub struct ThreadMesh {
     rank: usize,
     inboxes: Arc<[Arc<Inbox>]>,
+    key: Key,
     severed: AtomicBool,
 }
 
 impl ThreadMesh {
     /// The transports of all ranks of a job, in rank order.
+    ///
+    /// # Panics
+    /// Where the operating system gives no random bytes for the key of further connections.
     #[must_use]
     pub fn new(world_size: usize) -> Vec<Self> {
+        let key = Key::random().expect("the operating system gives random bytes");
         let inboxes: Arc<[_]> = (0..world_size).map(|_| Inbox::new()).collect();
         (0..world_size)
             .map(|rank| Self {
                 rank,
                 inboxes: inboxes.clone(),
+                key: key.clone(),
                 severed: AtomicBool::new(false),
             })
             .collect()
@@ -61,6 +69,10 @@ impl Transport for ThreadMesh {
 
     fn name(&self) -> &'static str {
         "threads"
+    }
+
+    fn key(&self) -> Key {
+        self.key.clone()
     }
 
     fn inbox(&self) -> &Arc<Inbox> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::group::FlightEntry;
+use crate::printable;
 use crate::store::{Store, StoreError};
 
 /// The longest beat that is read. Ours have a few kilobytes.
@@ -98,6 +99,7 @@ impl Beat {
         let mut beat: Self = serde_json::from_slice(bytes).ok()?;
         beat.waiting_for.truncate(MAX_RANKS);
         beat.note = printable(&beat.note, MAX_NOTE);
+        beat.records.truncate(ENTRIES);
         for record in &mut beat.records {
             record.operation = printable(&record.operation, MAX_TEXT);
             record.waiting_for.truncate(MAX_RANKS);
@@ -108,15 +110,8 @@ impl Beat {
 
 /// Reads `key` as it stands, without waiting for it.
 pub(super) fn read(store: &dyn Store, key: &str) -> Result<Found, StoreError> {
-    if !store.check(&[key])? {
-        return Ok(Found::Nothing);
-    }
-    match store.get_within(key, Duration::ZERO) {
-        Ok(bytes) => Ok(decoded(&bytes)),
-        // Deleted in between.
-        Err(StoreError::Timeout { .. }) => Ok(Found::Nothing),
-        Err(error) => Err(error),
-    }
+    let value = store.try_get(key)?;
+    Ok(value.map_or(Found::Nothing, |bytes| decoded(&bytes)))
 }
 
 /// Reads all of `keys` at once; `None` where one of them is not there.
@@ -137,12 +132,6 @@ fn decoded(bytes: &[u8]) -> Found {
         Some(beat) => Found::Beat(Box::new(beat)),
         None => Found::Unreadable,
     }
-}
-
-/// `text` without what a terminal would obey, and at most `most` characters of it.
-pub(super) fn printable(text: &str, most: usize) -> String {
-    let shown = |c: char| if c.is_control() { ' ' } else { c };
-    text.chars().take(most).map(shown).collect()
 }
 
 #[cfg(test)]
@@ -168,7 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_reaches_the_terminal_as_a_command() {
-        assert_eq!(printable("a\x1b[2Jb\n", 4), "a [2");
+    fn a_note_reaches_no_terminal_as_a_command() {
+        let beat = Beat::decode(b"{\"number\": 5, \"note\": \"a\\u001b[2J\"}").unwrap();
+        assert_eq!(beat.note, "a\\u{1b}[2J");
+        assert_eq!(Beat::decode(&beat.encode()), Some(beat));
     }
 }

@@ -4,8 +4,9 @@ use std::sync::{Condvar, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::WatchOptions;
-use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, printable, read, read_all};
+use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read, read_all};
 use crate::group::Core;
+use crate::printable;
 use crate::store::{SharedStore, StoreError, random_u64};
 use crate::sync::{lock, wait_until};
 
@@ -223,7 +224,7 @@ impl Heart {
     }
 
     /// Reads the beats of the others.
-    fn look(&self) -> Result<(), StoreError> {
+    pub(super) fn look(&self) -> Result<(), StoreError> {
         let state = lock(&self.state);
         let others = (0..self.members).filter(|member| *member != self.member);
         let has_beaten = |member: &usize| !matches!(state.peers[*member].found, Found::Nothing);
@@ -279,7 +280,7 @@ impl Heart {
 
     /// Fails the group if one of its ranks had been silent for too long at `now`, which was before
     /// the beats were read: a rank that is stopped itself between the two accuses nobody.
-    fn accuse(&self, now: Instant) {
+    pub(super) fn accuse(&self, now: Instant) {
         let Some(limit) = self.options.silence else {
             return;
         };

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::beat::printable;
+use crate::printable;
 
 /// How much of the file's end is read: enough for the lines that are shown, whatever its length.
 const MAX_BYTES: u64 = 32 << 10;
@@ -48,7 +48,10 @@ mod tests {
         assert_eq!(lines.len(), LINES);
         assert_eq!((&*lines[0], &*lines[9]), ("line 49990", "line 49999"));
         std::fs::write(&path, b"one\n\x1b[31mtwo\xff").unwrap();
-        assert_eq!(last_lines(&path).unwrap(), ["one", " [31mtwo\u{fffd}"]);
+        assert_eq!(
+            last_lines(&path).unwrap(),
+            ["one", "\\u{1b}[31mtwo\u{fffd}"]
+        );
         let error = last_lines(&folder.path().join("none")).unwrap_err();
         assert!(error.contains("none cannot be read"), "{error}");
     }

@@ -13,6 +13,8 @@
 
 mod beat;
 mod heart;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod log;
 mod report;
 mod signs;

@@ -101,9 +101,9 @@ pub struct HangReport {
 }
 
 /// What is known of a rank, and from where.
-struct Witness {
-    evidence: Evidence,
-    beat: Option<Beat>,
+pub(super) struct Witness {
+    pub(super) evidence: Evidence,
+    pub(super) beat: Option<Beat>,
 }
 
 pub(super) fn report(
@@ -121,10 +121,20 @@ pub(super) fn report(
         ..heart.beat_of(Some(&followed))
     };
     let witnesses = gather(heart, &followed, &own);
+    Some(diagnose(heart, &followed, &witnesses, log_of))
+}
+
+/// What follows from what all ranks say.
+pub(super) fn diagnose(
+    heart: &Heart,
+    followed: &Followed,
+    witnesses: &[Witness],
+    log_of: &dyn Fn(usize) -> Option<PathBuf>,
+) -> HangReport {
     let testimonies: Vec<Testimony> = witnesses
         .iter()
         .enumerate()
-        .map(|(rank, witness)| testimony(heart, &followed, rank, witness))
+        .map(|(rank, witness)| testimony(heart, followed, rank, witness))
         .collect();
     let stalled = stalled(&testimonies);
     let wanted = stalled.and_then(|rank| wanted_in(&testimonies, rank));
@@ -136,7 +146,7 @@ pub(super) fn report(
             && waited
                 .any(|entry| stalled.is_some_and(|stalled| entry.waiting_for.contains(&stalled)))
     };
-    Some(HangReport {
+    HangReport {
         reporter: followed.rank,
         stalled,
         waiting: (0..testimonies.len()).filter(waits).collect(),
@@ -146,8 +156,8 @@ pub(super) fn report(
         wanted: wanted.cloned(),
         lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
         log,
-        ranks: activities(heart, &followed, &witnesses, &testimonies),
-    })
+        ranks: activities(heart, followed, witnesses, &testimonies),
+    }
 }
 
 /// Whom the error says that this rank waited for.

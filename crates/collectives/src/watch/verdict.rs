@@ -47,7 +47,10 @@ impl Testimony {
     fn progress(&self, group: u64) -> u64 {
         let of_group = self.records.iter().filter(|entry| entry.group == group);
         let called = of_group.filter(|entry| entry.collective);
-        called.map(|entry| entry.sequence + 1).max().unwrap_or(0)
+        called
+            .map(|entry| entry.sequence.saturating_add(1))
+            .max()
+            .unwrap_or(0)
     }
 }
 

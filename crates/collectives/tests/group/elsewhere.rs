@@ -30,6 +30,10 @@ impl Transport for Elsewhere {
         self.surroundings.clone()
     }
 
+    fn key(&self) -> everburn_auth::Key {
+        self.mesh.key()
+    }
+
     fn inbox(&self) -> &Arc<Inbox> {
         self.mesh.inbox()
     }

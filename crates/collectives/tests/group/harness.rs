@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, TransportKind};
 use everburn_collectives::rendezvous::Rendezvous;
-use everburn_collectives::store::SharedStore;
+use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::transport::TcpMesh;
-
-use crate::memory_store::MemoryStore;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
@@ -44,6 +42,7 @@ pub fn rendezvous(store: SharedStore, rank: usize, world_size: usize) -> Rendezv
         local_rank: rank,
         local_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         timeout: GENEROUS,
+        key: None,
     }
 }
 
@@ -67,13 +66,13 @@ pub fn on_all_ranks<R: Send>(
             .map(|group| Box::new(move || group) as _)
             .collect(),
         Wire::Tcp => {
-            let store = MemoryStore::new();
+            let store = Arc::new(HashStore::new());
             let make = |rank| {
                 let rendezvous = rendezvous(store.clone(), rank, size);
                 // As `ProcessGroup::connect`, which gives the rendezvous the timeout of the operations: a
                 // test may mean that to pass.
                 Box::new(move || {
-                    let mesh = TcpMesh::connect(&rendezvous, options.max_message_bytes);
+                    let mesh = TcpMesh::connect(&rendezvous, &options);
                     ProcessGroup::over(Arc::new(mesh.unwrap()), rank, options)
                 }) as _
             };

@@ -5,31 +5,57 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread;
 
+use everburn_auth::{Dialer, JobToken, Key};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
-use everburn_collectives::store::Store;
+use everburn_collectives::store::{HashStore, Store};
 
-use crate::harness::{GENEROUS, error, options, rendezvous};
-use crate::memory_store::MemoryStore;
+use crate::harness::{GENEROUS, SHORT, error, options, rendezvous};
 
 const ADDRESS_OF_RANK_0: &str = "everburn/mesh/1/address/0";
-const SESSION_KEY: &str = "everburn/mesh/1/session_key";
+const SESSION: &str = "everburn/mesh/1/session";
 
 /// Connects to rank 0's listener as soon as there is one.
-fn dial(store: &Arc<MemoryStore>) -> TcpStream {
+fn dial(store: &Arc<HashStore>) -> TcpStream {
     let address = store.get_within(ADDRESS_OF_RANK_0, GENEROUS).unwrap();
     let stream = TcpStream::connect(std::str::from_utf8(&address).unwrap()).unwrap();
     stream.set_read_timeout(Some(GENEROUS)).unwrap();
     stream
 }
 
-/// An introduction as the mesh expects it, with the given values.
-fn hello(key: &[u8], rank: u32, world_size: u32) -> Vec<u8> {
-    let mut bytes = b"EVERMESH".to_vec();
-    for number in [1, 0, rank, world_size] {
+/// What a rank says first, by the wire's description: a second implementation of it.
+fn hello(rank: u32, world_size: u32, nonce: &[u8; 32]) -> Vec<u8> {
+    let mut bytes = b"EVERBURN".to_vec();
+    // Version, purpose, rank, world size, number of the connection, zero.
+    for number in [2, 1, rank, world_size, 0, 0] {
         bytes.extend(number.to_le_bytes());
     }
-    bytes.extend(key);
+    bytes.extend(1_u64.to_le_bytes());
+    bytes.extend(nonce);
     bytes
+}
+
+/// The key of the mesh, from the secret that rank 0 has put into the store.
+fn mesh_key(store: &Arc<HashStore>) -> Key {
+    let secret = store.get_within(SESSION, GENEROUS).unwrap();
+    let secret: JobToken = std::str::from_utf8(&secret).unwrap().parse().unwrap();
+    secret.key("mesh")
+}
+
+/// Introduces itself as `rank` and answers the challenge; the verdict, if there is one.
+fn introduce(stream: &mut TcpStream, key: &Key, rank: u32, world_size: u32) -> Option<u32> {
+    let dialer = Dialer::new(key, b"").unwrap();
+    let hello = hello(rank, world_size, dialer.nonce());
+    stream.write_all(&hello).unwrap();
+    let mut answer = [0; 72];
+    stream.read_exact(&mut answer).ok()?;
+    let context = [&hello[..40], &answer[..8]].concat();
+    let challenge = answer[8..].try_into().unwrap();
+    let proof = dialer.with_context(&context).answer(challenge);
+    // A stranger has none, and says anything.
+    stream.write_all(&proof.unwrap_or([0x77; 32])).unwrap();
+    let mut verdict = [0; 4];
+    stream.read_exact(&mut verdict).ok()?;
+    Some(u32::from_le_bytes(verdict))
 }
 
 /// Whether the other side closes the connection without a word.
@@ -39,7 +65,7 @@ fn is_turned_away(mut stream: TcpStream) -> bool {
 
 #[test]
 fn strangers_are_turned_away_and_the_mesh_forms() {
-    let store = MemoryStore::new();
+    let store = Arc::new(HashStore::new());
     let join = |rank| {
         let rendezvous = rendezvous(store.clone(), rank, 2);
         thread::spawn(move || {
@@ -50,25 +76,22 @@ fn strangers_are_turned_away_and_the_mesh_forms() {
         })
     };
     let first = join(0);
-    let key = store.get_within(SESSION_KEY, GENEROUS).unwrap();
+    let key = mesh_key(&store);
     let silent: Vec<_> = (0..20).map(|_| dial(&store)).collect();
-    let absurd = [
+    for bytes in [
         b"GET / HTTP/1.1\r\nHost: everburn\r\nAccept: everything, at length\r\n\r\n".to_vec(),
         vec![0xff; 4096],
-        hello(&[0; 32], 1, 2),
-        hello(&key[..31], 1, 2)
-            .into_iter()
-            .chain([!key[31]])
-            .collect(),
-        hello(&key, u32::MAX, u32::MAX),
-        hello(&key, 0, 2),
-        hello(&key, 2, 2),
-    ];
-    for bytes in absurd {
+        hello(u32::MAX, u32::MAX, &[0; 32]),
+    ] {
         let mut stream = dial(&store);
         stream.write_all(&bytes).unwrap();
         assert!(is_turned_away(stream), "{bytes:?}");
     }
+    // Whoever has read the store but for the secret.
+    let another = JobToken::random().unwrap().key("mesh");
+    assert_eq!(introduce(&mut dial(&store), &another, 1, 2), None);
+    // One of the job that waits for itself.
+    assert_eq!(introduce(&mut dial(&store), &key, 0, 2), Some(3));
     let second = join(1);
     assert_eq!((first.join().unwrap(), second.join().unwrap()), (2.0, 2.0));
     drop(silent);
@@ -85,12 +108,12 @@ fn outward() -> Option<IpAddr> {
 
 #[test]
 #[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
-fn a_rank_on_the_network_lets_in_who_has_read_the_store_and_nobody_else() {
+fn a_rank_on_the_network_lets_in_the_ranks_of_its_job_only() {
     let Some(address) = outward() else {
         eprintln!("SKIPPED: this machine has loopback only");
         return;
     };
-    let store = MemoryStore::new();
+    let store = Arc::new(HashStore::new());
     let join = |rank| {
         let mut rendezvous = rendezvous(store.clone(), rank, 2);
         rendezvous.local_address = address;
@@ -103,8 +126,8 @@ fn a_rank_on_the_network_lets_in_who_has_read_the_store_and_nobody_else() {
     let first = join(0);
     let mut stream = dial(&store);
     assert_eq!(stream.peer_addr().unwrap().ip(), address);
-    stream.write_all(&hello(&[0; 32], 1, 2)).unwrap();
-    assert!(is_turned_away(stream));
+    let another = JobToken::random().unwrap().key("mesh");
+    assert_eq!(introduce(&mut stream, &another, 1, 2), None);
     let second = join(1);
     first.join().unwrap();
     second.join().unwrap();
@@ -123,7 +146,7 @@ fn header(kind: u8, dtype: u8, group: u64, length: u64) -> Vec<u8> {
 
 /// The error of rank 0 when its peer, after a good introduction, sends `bytes`.
 fn error_after(bytes: &[u8]) -> CollectiveError {
-    let store = MemoryStore::new();
+    let store = Arc::new(HashStore::new());
     let rendezvous = rendezvous(store.clone(), 0, 2);
     let options = GroupOptions {
         max_message_bytes: 1 << 20,
@@ -133,10 +156,9 @@ fn error_after(bytes: &[u8]) -> CollectiveError {
         let group = ProcessGroup::connect(rendezvous, options).unwrap();
         error(group.barrier().wait())
     });
-    let key = store.get_within(SESSION_KEY, GENEROUS).unwrap();
+    let key = mesh_key(&store);
     let mut stream = dial(&store);
-    stream.write_all(&hello(&key, 1, 2)).unwrap();
-    stream.read_exact(&mut [0; 56]).unwrap();
+    assert_eq!(introduce(&mut stream, &key, 1, 2), Some(0));
     stream.write_all(bytes).unwrap();
     let error = rank.join().unwrap();
     drop(stream);
@@ -164,16 +186,15 @@ fn absurd_frames_cut_their_sender_off() {
 #[test]
 fn a_peer_that_closes_inside_a_frame_is_lost() {
     for bytes in [header(1, 6, 1, 1 << 20), header(1, 6, 1, 0)[..10].to_vec()] {
-        let store = MemoryStore::new();
+        let store = Arc::new(HashStore::new());
         let rendezvous = rendezvous(store.clone(), 0, 2);
         let rank = thread::spawn(move || {
             let group = ProcessGroup::connect(rendezvous, options()).unwrap();
             error(group.recv::<u8>(1, 0).wait())
         });
-        let key = store.get_within(SESSION_KEY, GENEROUS).unwrap();
+        let key = mesh_key(&store);
         let mut stream = dial(&store);
-        stream.write_all(&hello(&key, 1, 2)).unwrap();
-        stream.read_exact(&mut [0; 56]).unwrap();
+        assert_eq!(introduce(&mut stream, &key, 1, 2), Some(0));
         stream.write_all(&bytes).unwrap();
         drop(stream);
         let error = rank.join().unwrap();
@@ -182,4 +203,81 @@ fn a_peer_that_closes_inside_a_frame_is_lost() {
             "{error:?}"
         );
     }
+}
+
+#[test]
+fn with_a_token_the_store_alone_lets_nobody_in() {
+    let store = Arc::new(HashStore::new());
+    let token = JobToken::random().unwrap();
+    let join = |rank| {
+        let mut rendezvous = rendezvous(store.clone(), rank, 2);
+        rendezvous.key = Some(token.key("ranks"));
+        thread::spawn(move || {
+            let group = ProcessGroup::connect(rendezvous, options()).unwrap();
+            group.barrier().wait().unwrap();
+            group.destroy().unwrap();
+        })
+    };
+    let first = join(0);
+    // All that the store holds.
+    let guessed = mesh_key(&store);
+    assert_eq!(introduce(&mut dial(&store), &guessed, 1, 2), None);
+    let second = join(1);
+    first.join().unwrap();
+    second.join().unwrap();
+}
+
+#[test]
+fn ranks_that_have_tried_a_different_number_of_times_meet_all_the_same() {
+    let store = Arc::new(HashStore::new());
+    for _ in 0..3 {
+        let impatient = GroupOptions {
+            timeout: Some(SHORT / 20),
+            ..options()
+        };
+        let error = ProcessGroup::connect(rendezvous(store.clone(), 1, 2), impatient).unwrap_err();
+        assert!(
+            matches!(error, CollectiveError::Incomplete { .. }),
+            "{error}"
+        );
+    }
+    // The same again once they have met and parted.
+    for _ in 0..2 {
+        let ranks = [0, 1].map(|rank| {
+            let rendezvous = rendezvous(store.clone(), rank, 2);
+            thread::spawn(move || {
+                let group = ProcessGroup::connect(rendezvous, options()).unwrap();
+                group.barrier().wait().unwrap();
+                group.destroy().unwrap();
+            })
+        });
+        for rank in ranks {
+            rank.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_rank_whose_mesh_was_made_with_its_earlier_attempt_goes_on_to_the_next() {
+    let store = Arc::new(HashStore::new());
+    let join = |rank| {
+        let rendezvous = rendezvous(store.clone(), rank, 2);
+        thread::spawn(move || {
+            let group = ProcessGroup::connect(rendezvous, options()).unwrap();
+            group.barrier().wait().unwrap();
+            group.destroy().unwrap();
+        })
+    };
+    let session = JobToken::random().unwrap();
+    store.set(SESSION, session.reveal().as_bytes()).unwrap();
+    let late = join(1);
+    store
+        .get_within("everburn/mesh/1/address/1", GENEROUS)
+        .unwrap();
+    // As rank 0 does that was connected with an attempt of rank 1 that failed elsewhere.
+    store.set("everburn/mesh/last", b"1").unwrap();
+    store.set("everburn/mesh/1/made/0", b"1").unwrap();
+    let first = join(0);
+    late.join().unwrap();
+    first.join().unwrap();
 }

@@ -9,7 +9,6 @@ mod hangs;
 mod harness;
 mod hostile;
 mod lanes;
-mod memory_store;
 mod mesh;
 mod mismatches;
 mod operations;

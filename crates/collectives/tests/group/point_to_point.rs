@@ -1,8 +1,8 @@
 //! Messages between two ranks wait for nobody else.
 
-use everburn_collectives::group::{CollectiveError, ReduceOp};
+use everburn_collectives::group::{CollectiveError, GroupOptions, ReduceOp};
 
-use crate::harness::{WIRES, error, on_all_ranks, options};
+use crate::harness::{WIRES, Wire, error, on_all_ranks, options};
 
 #[test]
 fn both_sides_send_8_mb_before_they_receive() {
@@ -126,4 +126,52 @@ fn a_token_goes_round_the_ring() {
         });
         assert_eq!(results, [21; 7]);
     }
+}
+
+#[test]
+fn ranks_that_send_many_times_what_may_wait_end_in_any_order_of_receives() {
+    let options = GroupOptions {
+        max_unreceived_bytes: 256 << 10,
+        ..options()
+    };
+    let (messages, length) = (64, 16 << 10);
+    for backwards in [false, true] {
+        let received = on_all_ranks(Wire::Tcp, 2, options, |group| {
+            let other = 1 - group.rank();
+            let sent: Vec<_> = (0..messages)
+                .map(|tag| group.send(vec![tag as f32; length], other, tag))
+                .collect();
+            let tag_of = |turn| match backwards {
+                true => messages - 1 - turn,
+                false => turn,
+            };
+            let received = (0..messages).map(|turn| {
+                let tag = tag_of(turn);
+                let numbers = group.recv::<f32>(other, tag).wait().unwrap();
+                numbers == vec![tag as f32; length]
+            });
+            let all = received.collect::<Vec<_>>();
+            for work in sent {
+                work.wait().unwrap();
+            }
+            group.destroy().unwrap();
+            all
+        });
+        assert_eq!(received, vec![vec![true; 64]; 2]);
+    }
+}
+
+#[test]
+fn messages_that_nobody_receives_keep_no_rank_from_leaving() {
+    let options = GroupOptions {
+        max_unreceived_bytes: 256 << 10,
+        ..options()
+    };
+    on_all_ranks(Wire::Tcp, 2, options, |group| {
+        let other = 1 - group.rank();
+        for tag in 0..64 {
+            let _ = group.send(vec![0f32; 16 << 10], other, tag);
+        }
+        group.destroy().unwrap();
+    });
 }

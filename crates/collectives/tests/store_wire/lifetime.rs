@@ -5,13 +5,13 @@ use std::thread;
 
 use everburn_collectives::store::{Store, StoreError, StoreOptions, TcpStore, TcpStoreServer};
 
-use crate::raw::{LONG, client};
+use crate::raw::{LONG, client, open};
 
 #[test]
 fn a_server_stops_with_clients_connected_and_frees_its_port() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let server = TcpStoreServer::from_listener(listener, StoreOptions::default()).unwrap();
+    let server = TcpStoreServer::from_listener(listener, open()).unwrap();
     assert_eq!(server.local_addr(), address);
     let store = client(&server);
     thread::scope(|scope| {
@@ -20,7 +20,7 @@ fn a_server_stops_with_clients_connected_and_frees_its_port() {
         while server.connections() < 2 {
             thread::yield_now();
         }
-        let taken = TcpStoreServer::bind(address, StoreOptions::default()).unwrap_err();
+        let taken = TcpStoreServer::bind(address, open()).unwrap_err();
         assert!(matches!(taken, StoreError::AddressInUse { .. }), "{taken}");
         assert!(taken.to_string().contains(&address.to_string()), "{taken}");
         drop(server);
@@ -32,7 +32,7 @@ fn a_server_stops_with_clients_connected_and_frees_its_port() {
         .and_then(|()| store.get("k"))
         .unwrap_err();
     assert!(error.to_string().contains(&address.to_string()), "{error}");
-    TcpStoreServer::bind(address, StoreOptions::default()).unwrap();
+    TcpStoreServer::bind(address, open()).unwrap();
 }
 
 #[test]
@@ -44,11 +44,11 @@ fn a_client_may_come_before_its_server() {
         let early = scope.spawn(move || {
             let options = StoreOptions {
                 timeout: LONG,
-                ..StoreOptions::default()
+                ..open()
             };
             TcpStore::connect(&address.to_string(), options)?.add("n", 1)
         });
-        let server = TcpStoreServer::from_listener(probe, StoreOptions::default()).unwrap();
+        let server = TcpStoreServer::from_listener(probe, open()).unwrap();
         assert_eq!(early.join().unwrap().unwrap(), 1);
         drop(server);
     });

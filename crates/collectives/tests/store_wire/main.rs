@@ -1,7 +1,9 @@
 //! The server as bytes on the wire see it: PyTorch's protocol, and those who do not follow it.
 
+mod floods;
 mod lifetime;
 mod malformed;
 mod protocol;
 mod raw;
 mod refusals;
+mod writes;

@@ -9,7 +9,7 @@ use everburn_collectives::store::{Store, StoreOptions, TcpStoreServer};
 use proptest::prelude::*;
 
 use crate::raw::{
-    LONG, Raw, VALIDATE, assert_serves, client, list, message, number, serve, string,
+    LONG, Raw, VALIDATE, assert_serves, client, list, message, number, open, serve, string,
 };
 
 /// Who owes bytes for longer is dropped.
@@ -19,7 +19,7 @@ fn impatient() -> StoreOptions {
     StoreOptions {
         handshake_timeout: IMPATIENT,
         request_timeout: IMPATIENT,
-        ..StoreOptions::default()
+        ..open()
     }
 }
 
@@ -41,7 +41,6 @@ fn requests() -> Vec<Vec<u8>> {
         message(15, &[b"/q"]),                                // QUEUE_POP
         message(16, &[b"/q"]),                                // QUEUE_LEN
         [message(18, &[b"/bar"]), number(9).into()].concat(), // BARRIER
-        message(0xEB, &[b"token"]),                           // AUTH
     ]
 }
 
@@ -104,7 +103,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 1..400),
         validated in any::<bool>(),
     ) {
-        let (server, waiting) = in_use(StoreOptions::default());
+        let (server, waiting) = in_use(open());
         let mut raw = if validated { Raw::validated(&server) } else { Raw::connect(&server) };
         let _ = raw.0.write_all(&bytes);
         let _ = raw.0.shutdown(Shutdown::Write);
@@ -117,7 +116,7 @@ proptest! {
         spoilt in proptest::collection::vec(malformed_request(), 1..6),
         piece in 1_usize..40,
     ) {
-        let (server, waiting) = in_use(StoreOptions::default());
+        let (server, waiting) = in_use(open());
         let mut raw = Raw::validated(&server);
         for bytes in spoilt.concat().chunks(piece) {
             if raw.0.write_all(bytes).is_err() {
@@ -201,7 +200,7 @@ fn peak_memory_bytes() -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn announced_lengths_cost_no_memory() {
-    let (server, waiting) = in_use(StoreOptions::default());
+    let (server, waiting) = in_use(open());
     let before = peak_memory_bytes();
     // Were the announcement believed, 400 values of 8 MiB would be set aside: 3.2 GiB.
     let announced = [message(1, &[b"/k"]), (8_u64 << 20).to_ne_bytes().into()].concat();
@@ -227,7 +226,7 @@ fn announced_lengths_cost_no_memory() {
 fn what_is_stored_in_all_has_an_end() {
     let (server, waiting) = in_use(StoreOptions {
         max_stored_bytes: 1 << 20,
-        ..StoreOptions::default()
+        ..open()
     });
     let value = vec![7; 64 << 10];
     for opcode in [1, 9, 14] {

@@ -4,15 +4,15 @@ use std::io::Read;
 use std::thread;
 use std::time::Duration;
 
-use everburn_collectives::store::{Store, StoreError, StoreOptions};
+use everburn_collectives::store::{Store, StoreError};
 
 use crate::raw::{
-    LONG, Raw, VALIDATE, assert_serves, client, list, message, number, serve, string,
+    LONG, Raw, VALIDATE, assert_serves, client, list, message, number, open, serve, string,
 };
 
 #[test]
 fn every_operation_answers_as_pytorch_does() {
-    let server = serve(StoreOptions::default());
+    let server = serve(open());
     let mut raw = Raw::connect(&server);
     raw.send(&VALIDATE);
     raw.ask(&[13, 1, 2, 3, 4], &[1, 2, 3, 4]); // PING
@@ -67,7 +67,7 @@ fn every_operation_answers_as_pytorch_does() {
 
 #[test]
 fn requests_may_come_in_any_pieces() {
-    let server = serve(StoreOptions::default());
+    let server = serve(open());
     let mut raw = Raw::connect(&server);
     // Each byte by itself, validation and a MULTI_SET included; then many in one piece.
     let requests = [
@@ -91,7 +91,7 @@ fn requests_may_come_in_any_pieces() {
 
 #[test]
 fn a_barrier_opens_when_all_have_come() {
-    let server = serve(StoreOptions::default());
+    let server = serve(open());
     let barrier = [&message(18, &[b"/b"])[..], &number(3)].concat();
     let mut ranks: Vec<Raw> = (0..3).map(|_| Raw::validated(&server)).collect();
     for rank in &mut ranks {
@@ -105,7 +105,7 @@ fn a_barrier_opens_when_all_have_come() {
 
 #[test]
 fn a_client_that_does_not_read_is_held_back_and_others_are_served() {
-    let server = serve(StoreOptions::default());
+    let server = serve(open());
     let store = client(&server);
     store.set("large", &vec![1; 4 << 20]).unwrap();
     let mut greedy = Raw::validated(&server);
@@ -118,18 +118,10 @@ fn a_client_that_does_not_read_is_held_back_and_others_are_served() {
     }
 }
 
-/// Both ends of a thousand connections are in this process.
-fn allow_many_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).unwrap();
-}
-
 #[test]
 fn a_thousand_clients_are_served() {
-    allow_many_files();
-    let server = serve(StoreOptions::default());
+    // Which allows this process as many descriptors as both ends of the connections need.
+    let server = serve(open());
     let mut clients: Vec<Raw> = (0..1000).map(|_| Raw::validated(&server)).collect();
     let add = [&message(4, &[b"/n"])[..], &number(1)].concat();
     for client in &mut clients {
@@ -152,7 +144,7 @@ fn a_thousand_clients_are_served() {
 
 #[test]
 fn queues_and_batches_by_the_client() {
-    let server = serve(StoreOptions::default());
+    let server = serve(open());
     let store = client(&server);
     store.append("log", b"a").unwrap();
     store.append("log", b"b").unwrap();
@@ -188,7 +180,7 @@ fn queues_and_batches_by_the_client() {
 
 #[test]
 fn a_plain_value_is_no_item_and_ends_by_the_deadline() {
-    let server = serve(StoreOptions::default());
+    let server = serve(open());
     let store = client(&server);
     store.set("q", b"a value").unwrap();
     let error = store

@@ -4,10 +4,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::store::{Store, StoreOptions, TcpStore, TcpStoreServer};
+use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 
 pub const LONG: Duration = Duration::from_secs(60);
 pub const VALIDATE: [u8; 5] = [0, 0xCE, 0xF7, 0x85, 0x3C];
+
+/// For everybody; most of what the server does is the same with a token.
+pub const fn open() -> StoreOptions {
+    StoreOptions::new(StoreAccess::Open)
+}
 
 pub fn serve(options: StoreOptions) -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), options).unwrap()
@@ -16,7 +21,7 @@ pub fn serve(options: StoreOptions) -> TcpStoreServer {
 pub fn client(server: &TcpStoreServer) -> TcpStore {
     let options = StoreOptions {
         timeout: LONG,
-        ..StoreOptions::default()
+        ..open()
     };
     TcpStore::connect(&server.local_addr().to_string(), options).unwrap()
 }

@@ -1,21 +1,25 @@
 //! Who does not follow the protocol, or does not know the token, is turned away alone.
 
-use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use everburn_auth::{CHALLENGE_BYTES, Dialer, JobToken, NONCE_BYTES, PROOF_BYTES};
 use everburn_collectives::store::{
-    AUTH_OPCODE, Store, StoreError, StoreOptions, TcpStore, TcpStoreServer,
+    AUTH_OPCODE, Store, StoreAccess, StoreError, StoreOptions, TcpStore, TcpStoreServer,
 };
 
-use crate::raw::{LONG, Raw, VALIDATE, assert_serves, client, list, message, serve};
+use crate::raw::{LONG, Raw, VALIDATE, assert_serves, client, list, message, open, serve};
+
+const TOKEN: &str = "a token of the tests";
+const AUTH_REFUSED: u8 = 0xEB;
 
 #[test]
 fn a_wrong_magic_is_refused_at_once() {
     let server = serve(StoreOptions {
         handshake_timeout: Duration::from_secs(3600),
-        ..StoreOptions::default()
+        ..open()
     });
     for wrong in [
         &[0, 1, 2, 3, 4][..],
@@ -32,7 +36,7 @@ fn a_wrong_magic_is_refused_at_once() {
 
 #[test]
 fn absurd_lengths_and_opcodes_close_only_their_connection() {
-    let server = serve(StoreOptions::default());
+    let server = serve(open());
     let huge = u64::MAX.to_ne_bytes();
     for bad in [
         vec![99],
@@ -58,7 +62,7 @@ fn who_says_nothing_or_half_a_message_is_dropped_after_the_deadline() {
     let server = serve(StoreOptions {
         handshake_timeout: Duration::from_secs(1),
         request_timeout: Duration::from_secs(1),
-        ..StoreOptions::default()
+        ..open()
     });
     let silent = Raw::connect(&server);
     let mut half_validated = Raw::connect(&server);
@@ -80,27 +84,39 @@ fn who_says_nothing_or_half_a_message_is_dropped_after_the_deadline() {
     waiting.expect(&[0]);
 }
 
-fn with_token(token: Option<&str>) -> StoreOptions {
+fn with_token(token: &str) -> StoreOptions {
     StoreOptions {
-        job_token: token.map(str::to_owned),
         timeout: LONG,
-        ..StoreOptions::default()
+        ..StoreOptions::new(StoreAccess::Token(token.parse().unwrap()))
     }
 }
 
-#[test]
-fn an_open_address_demands_the_token() {
-    let open = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    let error = TcpStoreServer::bind(open, with_token(None)).unwrap_err();
-    assert!(matches!(error, StoreError::TokenRequired { .. }), "{error}");
-    let text = error.to_string();
-    for part in ["0.0.0.0", "EVERBURN_JOB_TOKEN", "127.0.0.1"] {
-        assert!(text.contains(part), "{part} in: {text}");
-    }
+/// What a test itself says and hears at a server that demands the token.
+fn greeted(server: &TcpStoreServer, first: &[u8]) -> Raw {
+    let mut raw = Raw::connect(server);
+    raw.send(first);
+    raw
+}
 
-    let server = TcpStoreServer::bind(open, with_token(Some("secret"))).unwrap();
-    let address = format!("127.0.0.1:{}", server.local_addr().port());
-    let store = TcpStore::connect(&address, with_token(Some("secret"))).unwrap();
+/// The first message of a client that knows the secret, and what it answers to the challenge.
+fn dialer(token: &str) -> (Dialer, Vec<u8>) {
+    let token: JobToken = token.parse().unwrap();
+    let dialer = Dialer::new(&token.key("store"), &[]).unwrap();
+    let first = [&[AUTH_OPCODE][..], dialer.nonce()].concat();
+    (dialer, first)
+}
+
+fn challenge(raw: &mut Raw) -> [u8; CHALLENGE_BYTES] {
+    let mut challenge = [0; CHALLENGE_BYTES];
+    raw.0.read_exact(&mut challenge).unwrap();
+    challenge
+}
+
+#[test]
+fn both_sides_prove_that_they_know_the_token() {
+    let server = serve(with_token(TOKEN));
+    let address = server.local_addr().to_string();
+    let store = TcpStore::connect(&address, with_token(TOKEN)).unwrap();
     store.set("k", b"v").unwrap();
     // A connection of its own for the wait passes the gate, too.
     thread::scope(|scope| {
@@ -108,20 +124,148 @@ fn an_open_address_demands_the_token() {
         store.set("later", b"now").unwrap();
         assert_eq!(waiting.join().unwrap().unwrap(), b"now");
     });
-    for (token, expected) in [(Some("wrong"), "token is wrong"), (None, "has none")] {
-        let error = TcpStore::connect(&address, with_token(token)).unwrap_err();
-        assert!(error.to_string().contains(expected), "{error}");
+    for (options, expected) in [
+        (with_token("the token of another job"), "does not know"),
+        (
+            StoreOptions {
+                timeout: LONG,
+                ..open()
+            },
+            "has none",
+        ),
+    ] {
+        let error = TcpStore::connect(&address, options).unwrap_err();
+        assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("EVERBURN_JOB_TOKEN"), "{text}");
     }
-    // PyTorch's first message is refused, as is a token cut short.
-    let at_loopback = SocketAddr::new(
-        IpAddr::from(Ipv4Addr::LOCALHOST),
-        server.local_addr().port(),
+}
+
+#[test]
+fn a_stranger_is_served_nothing() {
+    let server = serve(with_token(TOKEN));
+    // PyTorch's first message, a request, and the token itself as it was sent in former times.
+    for first in [
+        VALIDATE.to_vec(),
+        vec![17],
+        message(17, &[TOKEN.as_bytes()]),
+    ] {
+        assert_eq!(
+            greeted(&server, &first).closed(),
+            [AUTH_REFUSED],
+            "{first:?}"
+        );
+    }
+    let list_keys = [&VALIDATE[..], &[17]].concat();
+    // Another token's proof, a proof reflected, and one replayed.
+    let (other, first) = dialer("the token of another job");
+    let mut raw = greeted(&server, &first);
+    assert!(other.answer(&challenge(&mut raw)).is_err());
+    raw.send(&[[7; PROOF_BYTES].to_vec(), list_keys.clone()].concat());
+    assert_eq!(raw.closed(), [AUTH_REFUSED]);
+
+    let (_, first) = dialer(TOKEN);
+    let mut raw = greeted(&server, &first);
+    let reflected = challenge(&mut raw)[NONCE_BYTES..].to_vec();
+    raw.send(&[reflected, list_keys.clone()].concat());
+    assert_eq!(raw.closed(), [AUTH_REFUSED]);
+
+    let (honest, first) = dialer(TOKEN);
+    let mut raw = greeted(&server, &first);
+    let proof = honest.answer(&challenge(&mut raw)).unwrap();
+    raw.ask(&proof, &[0]);
+    raw.send(&list_keys);
+    raw.expect(&0_u64.to_ne_bytes());
+    let mut raw = greeted(&server, &first);
+    challenge(&mut raw);
+    raw.send(&[proof.to_vec(), list_keys].concat());
+    assert_eq!(raw.closed(), [AUTH_REFUSED]);
+}
+
+#[test]
+fn a_proof_is_no_validation() {
+    let server = serve(with_token(TOKEN));
+    let (honest, first) = dialer(TOKEN);
+    let mut raw = greeted(&server, &first);
+    let proof = honest.answer(&challenge(&mut raw)).unwrap();
+    raw.ask(&proof, &[0]);
+    raw.send(&message(1, &[b"/k", b"v"]));
+    assert_eq!(raw.closed(), b"");
+    let store = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN));
+    assert!(!store.unwrap().check(&["k"]).unwrap());
+}
+
+#[test]
+fn nothing_secret_is_sent_to_a_server_that_does_not_know_the_token() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        let client = scope.spawn(|| TcpStore::connect(&address, with_token(TOKEN)));
+        let mut stranger = Raw(listener.accept().unwrap().0);
+        stranger.0.set_read_timeout(Some(LONG)).unwrap();
+        let mut nonce = [0; 1 + NONCE_BYTES];
+        stranger.0.read_exact(&mut nonce).unwrap();
+        stranger.send(&[7; CHALLENGE_BYTES]);
+        assert_eq!(stranger.closed(), b"", "a nonce is all that it learns");
+        let error = client.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("does not know"), "{error}");
+    });
+}
+
+#[test]
+fn a_client_whose_handshakes_are_broken_off_asks_once_whether_the_store_is_open() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        let client = scope.spawn(|| TcpStore::connect(&address, with_token(TOKEN)));
+        let mut questions = 0;
+        // Ten handshakes, after which it gives up, and the questions in between.
+        for handshakes in 0.. {
+            if handshakes - questions == 10 {
+                break;
+            }
+            let mut connection = Raw(listener.accept().unwrap().0);
+            connection.0.set_read_timeout(Some(LONG)).unwrap();
+            let mut first = [0];
+            connection.0.read_exact(&mut first).unwrap();
+            questions += i32::from(first != [AUTH_OPCODE]);
+        }
+        assert_eq!(questions, 1);
+        let error = client.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("ten handshakes"), "{error}");
+    });
+}
+
+#[test]
+fn a_client_with_a_token_does_not_use_an_open_store() {
+    let server = serve(open());
+    let error = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN)).unwrap_err();
+    let text = error.to_string();
+    for part in ["open store", "--open-store", "address"] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    assert_serves(&server);
+}
+
+#[test]
+fn a_proof_that_is_owed_for_too_long_ends_the_connection() {
+    let server = serve(StoreOptions {
+        handshake_timeout: Duration::from_secs(1),
+        ..with_token(TOKEN)
+    });
+    let (_, first) = dialer(TOKEN);
+    let whole = greeted(&server, &first);
+    let half = greeted(&server, &first[..20]);
+    let silent = Raw::connect(&server);
+    // On a busy machine it may be late with its challenge; it is closed all the same.
+    let challenge = whole.closed();
+    assert!(
+        [0, CHALLENGE_BYTES].contains(&challenge.len()),
+        "{challenge:?}"
     );
-    for first in [VALIDATE.to_vec(), message(AUTH_OPCODE, &[b"secre"])] {
-        let mut raw = Raw(TcpStream::connect(at_loopback).unwrap());
-        raw.0.set_read_timeout(Some(LONG)).unwrap();
-        raw.send(&first);
-        assert_eq!(raw.closed(), [AUTH_OPCODE]);
+    for raw in [half, silent] {
+        assert_eq!(raw.closed(), b"");
     }
 }
 
@@ -129,7 +273,7 @@ fn an_open_address_demands_the_token() {
 fn who_is_refused_and_sends_without_end_keeps_nobody_waiting() {
     let server = TcpStoreServer::bind(
         SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        with_token(Some("secret")),
+        with_token(TOKEN),
     )
     .unwrap();
     let address = server.local_addr();
@@ -145,7 +289,7 @@ fn who_is_refused_and_sends_without_end_keeps_nobody_waiting() {
     };
     thread::scope(|scope| {
         let floods: Vec<_> = (0..3).map(|_| scope.spawn(flood)).collect();
-        let store = TcpStore::connect(&address.to_string(), with_token(Some("secret"))).unwrap();
+        let store = TcpStore::connect(&address.to_string(), with_token(TOKEN)).unwrap();
         for _ in 0..100 {
             store.add("served", 1).unwrap();
         }
@@ -157,30 +301,15 @@ fn who_is_refused_and_sends_without_end_keeps_nobody_waiting() {
     });
 }
 
-/// An address of this machine under which others reach it, if it has one. Connecting a datagram
-/// socket sends nothing.
-fn outward() -> Option<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-    let address = socket.local_addr().ok()?.ip();
-    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
-}
-
 #[test]
-#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
-fn an_address_of_the_network_demands_the_token() {
-    let Some(address) = outward() else {
-        eprintln!("SKIPPED: this machine has loopback only");
-        return;
-    };
-    let address = SocketAddr::new(address, 0);
-    let error = TcpStoreServer::bind(address, with_token(None)).unwrap_err();
-    assert!(matches!(error, StoreError::TokenRequired { .. }), "{error}");
-    let listener = TcpListener::bind(address).unwrap();
-    let error = TcpStoreServer::from_listener(listener, with_token(None)).unwrap_err();
-    assert!(matches!(error, StoreError::TokenRequired { .. }), "{error}");
-    let server = TcpStoreServer::bind(address, with_token(Some("secret"))).unwrap();
-    let mut raw = Raw::connect(&server);
-    raw.send(&VALIDATE);
-    assert_eq!(raw.closed(), [AUTH_OPCODE]);
+fn an_address_that_others_can_reach_is_served_as_asked() {
+    let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let at_loopback = |server: &TcpStoreServer| format!("127.0.0.1:{}", server.local_addr().port());
+    let server = TcpStoreServer::bind(everywhere, open()).unwrap();
+    let store = TcpStore::connect(&at_loopback(&server), open()).unwrap();
+    assert_eq!(store.add("n", 1).unwrap(), 1);
+    let server = TcpStoreServer::bind(everywhere, with_token(TOKEN)).unwrap();
+    assert!(TcpStore::connect(&at_loopback(&server), open()).is_err());
+    let store = TcpStore::connect(&at_loopback(&server), with_token(TOKEN)).unwrap();
+    assert_eq!(store.add("n", 1).unwrap(), 1);
 }

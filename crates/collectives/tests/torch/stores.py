@@ -2,8 +2,12 @@
 
 import argparse
 import datetime
+import os
 
 import torch.distributed as dist
+
+# PyTorch makes the file of a store by the umask, and ours opens none that others can read.
+os.umask(0o077)
 
 LONG = datetime.timedelta(seconds=60)
 SHORT = datetime.timedelta(milliseconds=50)

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use everburn_collectives::store::{SharedStore, Store, StoreOptions, TcpStore, TcpStoreServer};
+use everburn_collectives::store::{
+    SharedStore, Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer,
+};
 
 use crate::crowd::{Crowd, append_and_queue};
 use crate::operations::{batches, binary, every_store, queues};
@@ -13,7 +15,7 @@ const ALL_ANSWERED: &str = "every operation answers as it should";
 fn options() -> StoreOptions {
     StoreOptions {
         timeout: PATIENCE,
-        ..StoreOptions::default()
+        ..StoreOptions::new(StoreAccess::Open)
     }
 }
 
@@ -105,6 +107,24 @@ fn eight_clients_of_pytorch_and_eight_of_ours_share_pytorchs_server() {
     crowd.meet(["--tcp", &address], || connect(&address), append_and_queue);
     assert_eq!(connect(&address).get("crowd/log").unwrap(), [b'x'; 16]);
     server.finish();
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn a_client_with_a_token_learns_that_pytorchs_store_is_open() {
+    for backend in ["libuv", "legacy"] {
+        let server = Script::start("serve.py", &["--backend", backend]);
+        let address = server.line();
+        let options = StoreOptions {
+            timeout: PATIENCE,
+            ..StoreOptions::new(StoreAccess::Token("a token of the tests".parse().unwrap()))
+        };
+        let error = TcpStore::connect(&address, options).unwrap_err();
+        assert!(error.to_string().contains("open store"), "{error}");
+        // It still serves.
+        assert_eq!(connect(&address).add("n", 1).unwrap(), 1);
+        server.finish();
+    }
 }
 
 /// As under a launcher that hosts the store: rank 0 does not.

@@ -7,7 +7,6 @@
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
@@ -16,7 +15,7 @@ use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use super::exchange::{DeviceExchange, PendingSum};
 use super::staging::{Staged, stage};
 use crate::error::DdpError;
-use crate::patience::Patience;
+use crate::patience::{OwnThread, Patience, caught};
 use crate::reducer::lock;
 
 /// Adds buckets up through host memory.
@@ -26,7 +25,7 @@ use crate::reducer::lock;
 pub struct HostExchange {
     group: ProcessGroup,
     jobs: Mutex<Option<Sender<Job>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<OwnThread>>,
     failed: Arc<Mutex<Option<DdpError>>>,
     /// How many sums are under way, and that one has ended.
     under_way: Arc<UnderWay>,
@@ -36,6 +35,16 @@ pub struct HostExchange {
 struct UnderWay {
     count: Mutex<usize>,
     fewer: std::sync::Condvar,
+}
+
+/// A sum that is under way until this is dropped, by a panic too.
+struct Under<'a>(&'a UnderWay);
+
+impl Drop for Under<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.count) -= 1;
+        self.0.fewer.notify_all();
+    }
 }
 
 struct Job {
@@ -58,9 +67,7 @@ impl HostExchange {
             failed: failed.clone(),
             under_way: under_way.clone(),
         };
-        let thread = thread::Builder::new()
-            .name("everburn-staging".to_string())
-            .spawn(move || worker.run(&inbox))
+        let thread = OwnThread::start("everburn-staging", move || worker.run(&inbox))
             .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
         Ok(Self {
             group,
@@ -90,9 +97,12 @@ impl DeviceExchange for HostExchange {
             answer,
         };
         *lock(&self.under_way.count) += 1;
-        if let Some(jobs) = lock(&self.jobs).as_ref() {
-            // A thread that is gone leaves `sum` without a sender, which `collect` finds.
-            drop(jobs.send(job));
+        let jobs = lock(&self.jobs);
+        let sent = jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        drop(jobs);
+        if !sent {
+            // `sum` is left without a sender, which `collect` finds, and `settle` waits for nothing.
+            drop(Under(&self.under_way));
         }
         Ok(Box::new(HostSum {
             sum,
@@ -133,9 +143,10 @@ impl DeviceExchange for HostExchange {
 impl Drop for HostExchange {
     fn drop(&mut self) {
         drop(lock(&self.jobs).take());
-        if let Some(thread) = lock(&self.thread).take() {
-            // A panic has been reported by the thread itself.
-            let _ = thread.join();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            let reason = "the thread that adds gradients up in host memory does not end";
+            thread.end(&self.group, reason);
         }
     }
 }
@@ -170,15 +181,22 @@ struct Worker {
 impl Worker {
     fn run(self, inbox: &Receiver<Job>) {
         while let Ok(job) = inbox.recv() {
-            self.group.set_label(u32::try_from(job.bucket).ok());
-            let sum = self.sum(job.bucket, job.numbers);
+            let _under_way = Under(&self.under_way);
+            let Job {
+                bucket,
+                numbers,
+                answer,
+            } = job;
+            let sum = caught(&self.group, || {
+                self.group.set_label(u32::try_from(bucket).ok());
+                self.sum(bucket, numbers)
+            });
+            let sum = sum.unwrap_or_else(|message| Err(DdpError::Reducer(message)));
             if let Err(error) = &sum {
                 lock(&self.failed).get_or_insert(error.clone());
             }
             // The step may have been given up; the other ranks count on the exchange all the same.
-            drop(job.answer.send(sum));
-            *lock(&self.under_way.count) -= 1;
-            self.under_way.fewer.notify_all();
+            drop(answer.send(sum));
         }
     }
 
@@ -214,5 +232,52 @@ fn add_up(data: &mut TensorData, group: &ProcessGroup) -> Result<(), CollectiveE
         DType::F16 => of!(f16),
         DType::BF16 => of!(bf16),
         _ => of!(f32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use everburn_collectives::group::GroupOptions;
+
+    use super::*;
+
+    #[test]
+    fn what_a_thread_that_is_gone_was_to_add_up_fails_at_once() {
+        let options = GroupOptions {
+            timeout: Some(Duration::from_millis(1)),
+            ..GroupOptions::default()
+        };
+        let (jobs, inbox) = mpsc::channel();
+        drop(inbox);
+        let exchange = HostExchange {
+            group: ProcessGroup::alone(options),
+            jobs: Mutex::new(Some(jobs)),
+            thread: Mutex::new(None),
+            failed: Arc::default(),
+            under_way: Arc::default(),
+        };
+        let numbers = Tensor::<1>::from_floats([1.0], &Device::flex());
+        let sum = exchange.begin(0, numbers, 0).unwrap();
+        let Err(error) = sum.collect() else {
+            panic!("there is no thread that could add anything up");
+        };
+        assert!(error.to_string().contains("it has ended"), "{error}");
+        // Nothing is under way.
+        exchange.settle().unwrap();
+    }
+
+    #[test]
+    fn a_sum_that_panics_is_no_longer_under_way() {
+        let under_way = Arc::new(UnderWay::default());
+        *lock(&under_way.count) = 1;
+        let panics = under_way.clone();
+        let thread = OwnThread::start("panics", move || {
+            let _under_way = Under(&panics);
+            panic!("as it was told to");
+        });
+        assert!(thread.unwrap().join_within(Duration::from_secs(60)));
+        assert_eq!(*lock(&under_way.count), 0);
     }
 }

@@ -6,7 +6,6 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use burn::backend::{AllocationProperty, Bytes};
@@ -20,8 +19,11 @@ use super::held::{Gauge, Held};
 use super::stream::Stream;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
-use crate::patience::Patience;
+use crate::patience::{OwnThread, Patience, caught};
 use crate::reducer::lock;
+
+/// Why nothing is gathered any more.
+const ENDED: &str = "its thread has ended, as it does after a panic; see the log";
 
 /// Parameters that are gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,7 +176,7 @@ enum Job {
 pub(crate) struct Gatherer {
     group: ProcessGroup,
     jobs: Mutex<Option<Sender<Job>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<OwnThread>>,
 }
 
 impl Gatherer {
@@ -186,9 +188,7 @@ impl Gatherer {
             group: group.in_background(),
             recorder,
         };
-        let thread = thread::Builder::new()
-            .name("everburn-gather".to_string())
-            .spawn(move || run(&link, &inbox))
+        let thread = OwnThread::start("everburn-gather", move || run(&link, &inbox))
             .map_err(|error| DdpError::Gather(format!("it could not be started: {error}")))?;
         Ok(Self {
             group,
@@ -207,16 +207,16 @@ impl Gatherer {
             promise: promise.clone(),
         };
         if !self.submit(job) {
-            let ended = "its thread has ended, as it does after a panic; see the log";
-            promise.fulfil(Err(DdpError::Gather(ended.to_string())));
+            promise.fulfil(Err(DdpError::Gather(ENDED.to_string())));
         }
         promise
     }
 
     /// Gathers what a pass asks for. All ranks call it, in the same order.
-    pub(crate) fn follow(&self, stream: Arc<Stream>) {
-        // Without a thread nothing comes, and who asks is told after the deadline.
-        let _ = self.submit(Job::Stream(stream));
+    pub(crate) fn follow(&self, stream: &Arc<Stream>) {
+        if !self.submit(Job::Stream(stream.clone())) {
+            stream.fail(DdpError::Gather(ENDED.to_string()));
+        }
     }
 
     fn submit(&self, job: Job) -> bool {
@@ -240,9 +240,13 @@ impl Gatherer {
 impl Drop for Gatherer {
     fn drop(&mut self) {
         drop(lock(&self.jobs).take());
-        if let Some(thread) = lock(&self.thread).take() {
-            // A panic has been reported by the thread itself.
-            let _ = thread.join();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // A pass that was never ended, or a device that does not answer.
+            thread.end(
+                &self.group,
+                "the thread that gathers parameters does not end",
+            );
         }
     }
 }
@@ -251,7 +255,9 @@ fn run(link: &Link, inbox: &Receiver<Job>) {
     while let Ok(job) = inbox.recv() {
         let (slices, number, promise) = match job {
             Job::Stream(stream) => {
-                stream.run(link);
+                if let Err(message) = caught(&link.group, || stream.run(link)) {
+                    stream.fail(DdpError::Gather(message));
+                }
                 continue;
             }
             Job::Chunk {
@@ -260,7 +266,8 @@ fn run(link: &Link, inbox: &Receiver<Job>) {
                 promise,
             } => (slices, number, promise),
         };
-        promise.fulfil(link.gather(number, slices));
+        let gathered = caught(&link.group, || link.gather(number, slices));
+        promise.fulfil(gathered.unwrap_or_else(|message| Err(DdpError::Gather(message))));
     }
 }
 
@@ -313,6 +320,8 @@ pub(crate) fn read(slice: Tensor<1>) -> Result<TensorData, DdpError> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use burn::module::ParamId;
     use burn::tensor::DType;
 

@@ -209,7 +209,7 @@ impl ParameterShards {
         let chunks = self.chunks.iter();
         let slices = chunks.map(|chunk| chunk.numbers.iter().map(of).collect::<Vec<_>>());
         let stream = Arc::new(Stream::new(self.common.clone(), slices.collect(), twice));
-        self.gatherer.follow(stream.clone());
+        self.gatherer.follow(&stream);
         let numbers = self.ddp.shared().numbers().clone();
         let pass = Arc::new(Pass::new(self.common.clone(), stream, numbers));
         Ok(Some(CutPass { pass }))

@@ -162,6 +162,12 @@ impl Stream {
         }
     }
 
+    /// Nothing more is gathered, for the reason of `error`: who waits is told.
+    pub(crate) fn fail(&self, error: DdpError) {
+        lock(&self.state).failed.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
     /// The numbers of the parameter `number`; waits for them.
     ///
     /// # Errors

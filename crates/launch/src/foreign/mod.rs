@@ -18,7 +18,11 @@ mod mpi;
 mod node_list;
 mod slurm;
 
+use std::ffi::OsString;
 use std::net::IpAddr;
+
+use everburn_auth::{GivenToken, JobToken};
+use everburn_collectives::rendezvous::{SWITCH, switch};
 
 use crate::environment::{RankEnvironment, variables as v};
 use crate::error::RankEnvironmentError;
@@ -66,12 +70,56 @@ impl Surroundings<'_> {
             .find_map(|&name| Some((name, self.text(name)?)))
     }
 
+    /// What keeps strangers out of the job.
+    pub(crate) fn secret(&self) -> Result<Secret, RankEnvironmentError> {
+        let token = GivenToken::from(OsString::from(self.text(v::JOB_TOKEN).unwrap_or_default()));
+        let open_store = match self.text(v::OPEN_STORE) {
+            None => false,
+            Some(value) => switch(&value).ok_or(RankEnvironmentError::Invalid {
+                name: v::OPEN_STORE,
+                value,
+                expected: SWITCH.into(),
+            })?,
+        };
+        Ok(Secret {
+            job_token: token.token().map_err(RankEnvironmentError::JobToken)?,
+            open_store,
+        })
+    }
+
     /// `NAME=value` for those of `names` that are set.
     pub(crate) fn set_among(&self, names: &[&str]) -> Vec<String> {
         let set = names
             .iter()
             .filter_map(|name| Some((name, self.text(name)?)));
         set.map(|(name, value)| format!("{name}={value}")).collect()
+    }
+}
+
+/// What keeps strangers out of a job, if anything does.
+pub(crate) struct Secret {
+    pub(crate) job_token: Option<JobToken>,
+    pub(crate) open_store: bool,
+}
+
+impl Secret {
+    /// Refuses a job of several ranks in which strangers could take part without that being asked for.
+    pub(crate) fn check(
+        &self,
+        started_by: StartedBy,
+        store_of_torchrun: bool,
+        meeting: &str,
+    ) -> Result<(), RankEnvironmentError> {
+        let address = meeting.to_owned();
+        match (self.open_store, &self.job_token) {
+            (true, _) => Ok(()),
+            _ if store_of_torchrun => Err(RankEnvironmentError::StoreOfTorchrun { address }),
+            (false, Some(_)) => Ok(()),
+            (false, None) => Err(RankEnvironmentError::NoJobToken {
+                address,
+                advice: started_by.sets(v::JOB_TOKEN),
+            }),
+        }
     }
 }
 
@@ -278,13 +326,9 @@ fn with_master(
             _ => mpi::port(claim, surroundings)?,
         },
     };
-    let job_token = surroundings.text(v::JOB_TOKEN);
-    if job_token.is_none() && !is_loopback(&address.value) {
-        return Err(RankEnvironmentError::NoJobToken {
-            address: format!("{}:{}", address.value, port.value),
-            advice: claim.started_by.sets(v::JOB_TOKEN),
-        });
-    }
+    let secret = surroundings.secret()?;
+    let meeting = format!("{}:{}", address.value, port.value);
+    secret.check(claim.started_by, false, &meeting)?;
     let (rank, world_size) = (claim.rank.value, claim.world_size.value);
     Ok(RankEnvironment {
         rank,
@@ -295,9 +339,11 @@ fn with_master(
         master_addr: address.value,
         master_port: port.value,
         launcher_hosts_store: false,
-        job_token,
+        job_token: secret.job_token,
+        open_store: secret.open_store,
         launcher_pid: None,
         error_file: None,
+        finished_file: None,
         incarnation: 1,
         elastic: None,
         origin: Origin {

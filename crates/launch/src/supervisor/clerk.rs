@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{Member, Overseer};
-use everburn_collectives::store::{StoreError, StoreOptions, TcpStore};
+use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions, TcpStore};
 
 use super::Event;
 
@@ -60,7 +60,7 @@ impl Clerk {
     /// `first_rank` over all machines.
     pub(crate) fn start(
         (host, port): &(String, u16),
-        token: Option<String>,
+        access: StoreAccess,
         first_rank: usize,
         events: Sender<Event>,
     ) -> io::Result<Self> {
@@ -68,10 +68,7 @@ impl Clerk {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
         };
-        let options = StoreOptions {
-            job_token: token,
-            ..StoreOptions::default()
-        };
+        let options = StoreOptions::new(access);
         let (orders, inbox) = mpsc::channel();
         let (alive, ended) = mpsc::channel();
         thread::Builder::new().name("clerk".into()).spawn(move || {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use super::clerk::{Clerk, News};
+use super::story::Story;
 use super::{Plan, Supervisor};
-use crate::cause::root_cause;
 use crate::config::{ElasticLaunch, LaunchConfig};
 use crate::error::LaunchError;
 use crate::event::LaunchEvent;
@@ -159,15 +159,6 @@ impl Elastic {
     }
 }
 
-/// What an elastic job tells about itself once all ranks have ended.
-pub(super) struct Story {
-    /// A rank has ended well, and nobody has interrupted the job before.
-    pub(super) finished: bool,
-    pub(super) given_up: Option<String>,
-    pub(super) restarts: Vec<Restart>,
-    pub(super) away: Vec<EndedRank>,
-}
-
 impl Elastic {
     pub(super) fn end(self) -> Story {
         self.clerk.close();
@@ -180,25 +171,11 @@ impl Elastic {
     }
 }
 
-impl Story {
-    /// The end to show for a rank that stays away: that of its first process which has said what was wrong.
-    pub(super) fn first_error_of(&self, cause: EndedRank) -> EndedRank {
-        let earlier = self.restarts.iter().map(|restart| &restart.ended);
-        let earlier: Vec<EndedRank> = earlier
-            .filter(|ended| ended.rank == cause.rank && ended.report.is_some())
-            .cloned()
-            .collect();
-        match root_cause(&earlier) {
-            Some(position) if self.given_up.is_some() => earlier[position].clone(),
-            _ => cause,
-        }
-    }
-}
-
 impl Supervisor<'_> {
     /// The process of a rank has ended.
     pub(super) fn settle(&mut self, local_rank: usize, ended: EndedRank) {
         let goes_on = self.goes_on();
+        let ends_well = self.ends_well(&ended) || ended.was_not_needed();
         let log = self.config.log_path(ended.rank);
         let Some(elastic) = &mut self.elastic else {
             return;
@@ -207,7 +184,7 @@ impl Supervisor<'_> {
         let (incarnation, expelled_by) = (seat.incarnation, seat.expelled_by);
         elastic.clerk.note_end(local_rank, incarnation);
         let stopping = matches!(self.plan, Plan::Train | Plan::Stopping(_));
-        if ended.exit.is_success() {
+        if ends_well {
             self.ended.push(ended);
             if stopping {
                 self.finish();
@@ -221,6 +198,11 @@ impl Supervisor<'_> {
                     "after the job's end, {}",
                     loss(&ended, incarnation, expelled_by)
                 );
+            }
+            if after_the_end && expelled_by.is_some() {
+                // It had no part in the end.
+                elastic.away.push(ended);
+                return;
             }
             // One that a request to stop has ended, before it could obey, takes no time from the others.
             let by_request = self.interrupted_by.is_some() && ended.ended_by_launcher;
@@ -335,7 +317,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A rank has ended well: the others have as long as after Ctrl-C.
+    /// A rank has ended well, or the store says so: the others have as long as after Ctrl-C. Whether the job has
+    /// succeeded is not decided here.
     fn finish(&mut self) {
         let interrupted = self.interrupted_by.is_some();
         let Some(elastic) = &mut self.elastic else {

@@ -2,6 +2,7 @@
 
 mod clerk;
 mod elastic;
+mod story;
 
 use std::fs::File;
 use std::io;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::store::TcpStoreServer;
 use rustix::process::Signal;
-use signal_hook::consts::SIGKILL;
+use signal_hook::consts::{SIGINT, SIGKILL};
 
 use self::clerk::{Clerk, News};
 use self::elastic::Elastic;
@@ -118,8 +119,9 @@ impl<'a> Supervisor<'a> {
         let clerks_events = events.clone();
         self.starter = Some(Starter { job, alive, events });
         if let Some(limits) = self.config.elastic.clone() {
-            let (token, first) = (self.config.job_token.clone(), self.config.global_rank(0));
-            let clerk = Clerk::start(&job.store, token, first, clerks_events)
+            let first = self.config.global_rank(0);
+            let access = self.config.store_access(&job.token);
+            let clerk = Clerk::start(&job.store, access, first, clerks_events)
                 .map_err(|source| system("start the clerk", source))?;
             self.elastic = Some(Elastic::new(limits, clerk, logs));
             return Ok(());
@@ -223,7 +225,7 @@ impl<'a> Supervisor<'a> {
         let ended = rank
             .reap(self.config)
             .map_err(|source| system("reap a rank", source))?;
-        let failed = !ended.exit.is_success();
+        let failed = !self.ends_well(&ended);
         tracing::debug!("{ended}");
         if self.elastic.is_some() {
             self.settle(local_rank, ended);
@@ -240,6 +242,17 @@ impl<'a> Supervisor<'a> {
             self.plan = Plan::Grace(Instant::now() + self.config.grace);
         }
         Ok(())
+    }
+
+    /// Whether a signal has asked the launcher to stop the job.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.interrupted_by.is_some()
+    }
+
+    /// Whether a rank's end is no failure. A request to stop is obeyed by ending with 0.
+    fn ends_well(&self, ended: &EndedRank) -> bool {
+        let obeys = self.interrupted_by.is_some() && ended.exit.is_success();
+        ended.has_finished() || ended.was_stopped() || obeys
     }
 
     /// A first signal asks the ranks to stop after their step, a second one ends them.
@@ -309,48 +322,57 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    pub(crate) fn outcome(mut self, memory_kills_before: u64) -> Outcome {
+    /// # Errors
+    /// [`LaunchError::FinishedBefore`] when no rank was started because the job is said to have finished.
+    pub(crate) fn outcome(mut self, memory_kills_before: u64) -> Result<Outcome, LaunchError> {
         let story = self.elastic.take().map(Elastic::end);
-        if let Some(story) = &story
-            && self.interrupted_by.is_none()
-        {
-            if story.finished {
-                // What befell a rank on its way out is not the job's failure, unless it says that it is.
-                self.ended
-                    .retain(|rank| rank.report.is_some() && blame(rank) == Blame::Own);
-            } else {
-                self.ended.splice(0..0, story.away.iter().cloned());
+        let mut failed = std::mem::take(&mut self.ended);
+        // Ranks that were stopped have obeyed, and the job has not finished.
+        let stopped = failed.iter().any(EndedRank::was_stopped).then_some(SIGINT);
+        let mut unproved = None;
+        match &story {
+            Some(story) if story.finished && self.interrupted_by.is_none() => {
+                unproved = story.judge(&mut failed, self.config.stop_patience);
+                if unproved.is_some() && failed.is_empty() {
+                    return Err(LaunchError::FinishedBefore);
+                }
+            }
+            story => {
+                failed.retain(|rank| !self.ends_well(rank));
+                if let (Some(story), None) = (story, self.interrupted_by) {
+                    failed.splice(0..0, story.away.iter().cloned());
+                }
             }
         }
-        let Some(position) = root_cause(&self.ended) else {
-            return match self.interrupted_by {
+        let Some(position) = root_cause(&failed) else {
+            return Ok(match self.interrupted_by.or(stopped) {
                 Some(signal) => Outcome::Interrupted { signal },
                 None => Outcome::Succeeded,
-            };
+            });
         };
         if let Some(signal) = self.interrupted_by
-            && blame(&self.ended[position]) != Blame::Own
+            && blame(&failed[position]) != Blame::Own
         {
-            return Outcome::Interrupted { signal };
+            return Ok(Outcome::Interrupted { signal });
         }
-        let mut cause = self.ended.remove(position);
+        let mut cause = failed.remove(position);
         let (mut restarts, mut given_up) = (Vec::new(), None);
         if let Some(story) = story {
             cause = story.first_error_of(cause);
             (restarts, given_up) = (story.restarts, story.given_up);
         }
-        self.ended.retain(|rank| !rank.exit.is_success());
         let log = self.config.log_path(cause.rank);
-        Outcome::Failed(Box::new(JobFailure {
+        Ok(Outcome::Failed(Box::new(JobFailure {
             log_tail: last_lines(&log, LOG_TAIL_LINES),
             log,
             out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
                 && memory_kills() > memory_kills_before,
-            others: self.ended,
+            others: failed,
             restarts,
             given_up,
+            unproved,
             cause,
-        }))
+        })))
     }
 }
 

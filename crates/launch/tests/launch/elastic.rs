@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use everburn_collectives::elastic::Overseer;
-use everburn_collectives::store::{Store, StoreOptions, TcpStore};
-use everburn_launch::{ElasticLaunch, LaunchConfig, Outcome, RankFailure};
+use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore};
+use everburn_launch::{ElasticLaunch, LaunchConfig, Outcome, RankReport};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{
-    DEADLINE, LauncherProcess, failure_of, job, number_in, rank_job, runs, wait_until,
+    DEADLINE, LauncherProcess, TOKEN, connect, failure_of, job, number_in, rank_job, runs,
+    wait_until,
 };
 
 fn signal(pid: u32, signal: Signal) {
@@ -93,7 +94,7 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
         assert!(message.contains(part), "{part} not in\n{message}");
     }
     assert_eq!(
-        RankFailure::read(&aside).unwrap().message,
+        RankReport::read(&aside).unwrap().message,
         "trouble of process 2"
     );
     assert_eq!(Outcome::Failed(failure).exit_code(), 5);
@@ -121,7 +122,7 @@ fn a_job_ends_well_though_a_rank_stays_away() {
     let script = "
         if [ $RANK = 1 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/away; exit 2; fi
         until [ -e $DIR/away ]; do sleep 0.02; done
-        while kill -0 $(cat $DIR/away) 2>/dev/null; do sleep 0.02; done";
+        while kill -0 $(cat $DIR/away) 2>/dev/null; do sleep 0.02; done; finished";
     let mut launcher = LauncherProcess::start_elastic(folder, (1, 2), 10, "", script);
     assert!(launcher.wait().success());
 }
@@ -131,7 +132,7 @@ fn a_failure_that_is_reported_after_the_end_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let script = r#"
-        if [ $RANK = 1 ]; then echo $$ > $DIR/new; mv $DIR/new $DIR/well; exit 0; fi
+        if [ $RANK = 1 ]; then echo $$ > $DIR/new; finished; mv $DIR/new $DIR/well; exit 0; fi
         until [ -e $DIR/well ]; do sleep 0.02; done
         while kill -0 $(cat $DIR/well) 2>/dev/null; do sleep 0.02; done
         echo '{"rank":0,"kind":"own","message":"the disk is full","unix_time_ms":1}' \
@@ -166,14 +167,15 @@ fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        let mut launcher = LauncherProcess::start_first_of_two_machines(folder, port, script);
+        let mut launcher =
+            LauncherProcess::start_first_of_two_machines(folder, port, TOKEN, script);
         let mut store = None;
         wait_until(
             "the store, or the end because of a port that is taken",
             || {
                 let options = StoreOptions {
                     timeout: Duration::from_secs(1),
-                    ..StoreOptions::default()
+                    ..StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()))
                 };
                 store = TcpStore::connect(&format!("127.0.0.1:{port}"), options).ok();
                 store.is_some() || launcher.0.try_wait().unwrap().is_some()
@@ -193,10 +195,97 @@ fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
 fn the_store_serves_other_machines_though_no_rank_is_left_on_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let (mut launcher, store) = machine_0_without_ranks(folder.path());
+    // The others' machines have succeeded; this one cannot know.
     Overseer::new(store).finish().unwrap();
-    let status = launcher.wait();
+    assert_eq!(launcher.wait().code(), Some(2));
     let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
-    assert!(status.success(), "{outcome}");
+    assert!(outcome.contains(UNPROVED), "{outcome}");
+}
+
+const UNPROVED: &str = "no rank of this machine has reported that it had";
+
+#[test]
+fn a_job_has_not_finished_because_the_store_says_so() {
+    let script = "
+        echo $MASTER_PORT > $DIR/new.$RANK; mv $DIR/new.$RANK $DIR/port; echo $$ > $DIR/pid.$RANK
+        exec sleep 1000";
+    let token = StoreAccess::Token(TOKEN.parse().unwrap());
+    for (access, open) in [(token, false), (StoreAccess::Open, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let mut launcher = LauncherProcess::start_with_known_store(folder, 2, open, 1, script);
+        let pids = ["pid.0", "pid.1"].map(|name| number_in(folder, name));
+        let stranger = Arc::new(connect(folder, access).unwrap());
+        Overseer::new(stranger).finish().unwrap();
+        assert_eq!(launcher.wait().code(), Some(137));
+        let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
+        for part in [UNPROVED, "still ran", "who can reach the store"] {
+            assert!(outcome.contains(part), "{part} not in\n{outcome}");
+        }
+        assert!(!pids.iter().any(|&pid| runs(pid)));
+    }
+}
+
+#[test]
+fn ranks_that_leave_because_the_store_says_that_the_job_has_finished_prove_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut launcher = LauncherProcess::start_elastic(folder, (1, 2), 10, "", "not_needed");
+    assert_eq!(launcher.wait().code(), Some(1));
+    let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
+    assert!(outcome.contains(UNPROVED), "{outcome}");
+}
+
+/// Rank 0 finishes at once, and rank 1 says so when rank 0 has been reaped.
+const FINISH_IN_TURN: &str = "
+    if [ $RANK = 0 ]; then finished; echo $$ > $DIR/new; mv $DIR/new $DIR/first; exit 0; fi
+    until [ -e $DIR/first ]; do sleep 0.02; done
+    while kill -0 $(cat $DIR/first) 2>/dev/null; do sleep 0.02; done; ";
+
+#[test]
+fn ranks_may_take_a_while_to_end_once_they_have_finished() {
+    for says in ["finished", "not_needed"] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let wait = "echo 1 > $DIR/said; until [ -e $DIR/release ]; do sleep 0.02; done";
+        let script = format!("{FINISH_IN_TURN}{says}; {wait}");
+        let mut launcher = LauncherProcess::start_elastic(folder, (1, 2), 10, "", &script);
+        number_in(folder, "said");
+        fs::write(folder.join("release"), "").unwrap();
+        let status = launcher.wait();
+        let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
+        assert_eq!(status.code(), Some(0), "{outcome}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_end_when_the_others_have_finished_makes_the_job_fail() {
+    for before in ["", "finished; "] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let script = format!("{FINISH_IN_TURN}{before}exec sleep 1000");
+        let mut launcher = LauncherProcess::start_with_known_store(folder, 2, false, 1, &script);
+        assert_eq!(launcher.wait().code(), Some(137));
+        let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
+        assert!(outcome.contains("rank 1 still ran"), "{outcome}");
+    }
+}
+
+#[test]
+fn a_rank_that_ends_with_0_and_says_nothing_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "[ $RANK = 1 ] && exit 0; sleep 1000";
+    let failure = failure_of(LaunchConfig {
+        elastic: Some(ElasticLaunch {
+            max_restarts: 1,
+            backoff: Duration::from_millis(1),
+            ..ElasticLaunch::new(2, 2)
+        }),
+        ..job(folder.path(), 2, script)
+    });
+    assert_eq!(failure.cause.rank, 1);
+    assert_eq!(failure.restarts.len(), 1, "{failure}");
+    assert_eq!(Outcome::Failed(failure).exit_code(), 1);
 }
 
 #[test]

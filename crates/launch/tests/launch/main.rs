@@ -2,14 +2,19 @@
 
 mod elastic;
 mod process;
+mod reports;
+mod secrets;
 
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::store::StoreAccess;
 use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
-use process::{DEADLINE, LauncherProcess, failure_of, job, number_in, rank_job, runs, wait_until};
+use process::{
+    DEADLINE, LauncherProcess, TOKEN, failure_of, job, number_in, rank_job, runs, wait_until,
+};
 use rustix::process::{Pid, Signal};
 
 /// The entry of this binary when a test starts it as a launcher or a rank.
@@ -21,7 +26,11 @@ fn act() {
 #[test]
 fn all_ranks_end_well_and_each_has_its_log() {
     let folder = tempfile::tempdir().unwrap();
-    let config = job(folder.path(), 3, "echo out of $RANK; echo err of $RANK >&2");
+    let config = job(
+        folder.path(),
+        3,
+        "echo out of $RANK; echo err of $RANK >&2; finished",
+    );
     let logs: Vec<_> = (0..3).map(|rank| config.log_path(rank)).collect();
     let outcome = Launcher::new(config).run().unwrap();
     assert!(matches!(outcome, Outcome::Succeeded), "{outcome}");
@@ -38,7 +47,7 @@ fn a_rank_is_told_its_place_and_where_the_store_is() {
     let folder = tempfile::tempdir().unwrap();
     let config = LaunchConfig {
         threads_per_rank: Some(2),
-        job_token: Some("secret".into()),
+        job_token: Some(TOKEN.parse().unwrap()),
         // Not all of it: the environment may hold secrets, and this goes to the screen.
         ..job(
             folder.path(),
@@ -48,15 +57,14 @@ fn a_rank_is_told_its_place_and_where_the_store_is() {
     };
     let log = config.log_path(1);
     let (tell, told) = std::sync::mpsc::channel();
-    let launcher = Launcher::new(config).host_store_with(move |listener, token| {
-        tell.send((listener.local_addr().unwrap(), token.map(str::to_owned)))
-            .unwrap();
+    let launcher = Launcher::new(config).host_store_with(move |listener, access| {
+        tell.send((listener.local_addr().unwrap(), access)).unwrap();
         Ok(Box::new(listener))
     });
     launcher.run().unwrap();
-    let (address, token) = told.recv_timeout(DEADLINE).unwrap();
+    let (address, access) = told.recv_timeout(DEADLINE).unwrap();
     assert!(address.ip().is_loopback());
-    assert_eq!(token.as_deref(), Some("secret"));
+    assert_eq!(access, StoreAccess::Token(TOKEN.parse().unwrap()));
     let environment = fs::read_to_string(log).unwrap();
     for line in [
         "RANK=1",
@@ -67,7 +75,7 @@ fn a_rank_is_told_its_place_and_where_the_store_is() {
         "MASTER_ADDR=127.0.0.1",
         &format!("MASTER_PORT={}", address.port()),
         "TORCHELASTIC_USE_AGENT_STORE=True",
-        "EVERBURN_JOB_TOKEN=secret",
+        &format!("EVERBURN_JOB_TOKEN={TOKEN}"),
         &format!("EVERBURN_LAUNCHER_PID={}", std::process::id()),
         "RAYON_NUM_THREADS=2",
     ] {
@@ -79,39 +87,17 @@ fn a_rank_is_told_its_place_and_where_the_store_is() {
 }
 
 #[test]
-fn ranks_meet_at_the_store_of_their_launcher() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = LaunchConfig {
-        job_token: Some("secret".into()),
-        ..rank_job(folder.path(), 2, "meets at the store")
-    };
-    let outcome = Launcher::new(config).run().unwrap();
-    assert_eq!(outcome.exit_code(), 0, "{outcome}");
-}
-
-#[test]
-fn an_address_of_another_kind_than_loopback_needs_a_token() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = LaunchConfig {
-        rendezvous: Some("0.0.0.0:0".into()),
-        ..job(folder.path(), 1, "touch $DIR/started")
-    };
-    let error = Launcher::new(config).run().unwrap_err();
-    assert!(error.to_string().contains("EVERBURN_JOB_TOKEN"), "{error}");
-    assert!(!folder.path().join("started").exists());
-}
-
-#[test]
 fn the_second_machine_joins_the_store_of_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let config = LaunchConfig {
         nodes: 2,
         node_rank: 1,
         rendezvous: Some("machine-0.invalid:29500".into()),
+        job_token: Some(TOKEN.parse().unwrap()),
         ..job(
             folder.path(),
             2,
-            "echo $RANK $LOCAL_RANK $MASTER_ADDR $MASTER_PORT",
+            "echo $RANK $LOCAL_RANK $MASTER_ADDR $MASTER_PORT; finished",
         )
     };
     let log = config.log_path(3);
@@ -214,16 +200,6 @@ fn a_panic_is_shown_in_its_own_words() {
 }
 
 #[test]
-fn a_report_of_an_earlier_run_is_not_believed() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = job(folder.path(), 1, "exit 5");
-    fs::create_dir_all(&config.log_dir).unwrap();
-    let old = everburn_launch::RankFailure::new(0, everburn_launch::FailureKind::Own, "old");
-    everburn_launch::report_failure(&config.error_path(0), &old).unwrap();
-    assert_eq!(failure_of(config).cause.report, None);
-}
-
-#[test]
 fn what_a_failed_rank_had_started_ends_with_it() {
     let folder = tempfile::tempdir().unwrap();
     failure_of(job(
@@ -238,7 +214,7 @@ fn what_a_failed_rank_had_started_ends_with_it() {
 #[test]
 fn lines_on_the_screen_carry_their_rank() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "echo hello; echo oops >&2";
+    let script = "echo hello; echo oops >&2; finished";
     assert!(
         LauncherProcess::start(folder.path(), 2, "", script)
             .wait()

@@ -7,6 +7,9 @@ use everburn_report::{RankLine, RankStep};
 /// How many columns are kept one by one; when there are twice as many, each two of the older half become one.
 const MOST_COLUMNS: usize = 4096;
 
+/// How many values are kept of all columns; with many ranks there are fewer columns.
+const MOST_VALUES: usize = 1 << 19;
+
 /// Some steps, of all ranks.
 ///
 /// ```
@@ -31,6 +34,10 @@ impl Column {
             seconds: steps().map(|step| (step.rank, step.seconds)).collect(),
             work: steps().map(|step| (step.rank, own_work(step))).collect(),
         }
+    }
+
+    fn values(&self) -> usize {
+        self.seconds.len() + self.work.len()
     }
 
     /// The two as one; a slow step stays visible.
@@ -67,6 +74,8 @@ pub(crate) fn own_work(step: &RankStep) -> f64 {
 #[derive(Debug, Clone, Default)]
 pub struct History {
     columns: Vec<Column>,
+    /// How many values they have.
+    values: usize,
 }
 
 impl History {
@@ -80,12 +89,24 @@ impl History {
             return false;
         }
         self.columns.push(Column::of(line));
-        if self.columns.len() > MOST_COLUMNS {
-            let newer = self.columns.split_off(MOST_COLUMNS / 2);
-            self.columns = joined(&self.columns, self.columns.len() / 2);
+        self.values += self.columns.last().map_or(0, Column::values);
+        // Of columns that have no rank in common, joining keeps all values: only their number ends it then.
+        while self.columns.len() > MOST_COLUMNS
+            || (self.values > MOST_VALUES && self.columns.len() > 2)
+        {
+            let newer = self.columns.split_off(self.columns.len().div_ceil(2));
+            self.columns = joined(&self.columns, self.columns.len().div_ceil(2));
             self.columns.extend(newer);
+            self.values = self.columns.iter().map(Column::values).sum();
         }
         true
+    }
+
+    /// About how many bytes it holds.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held(&self) -> usize {
+        assert!(self.columns.len() <= MOST_COLUMNS);
+        self.columns.len() * size_of::<Column>() + self.values * size_of::<(usize, f64)>()
     }
 
     /// The newest columns, at most `count` of them.

@@ -1,8 +1,8 @@
 //! What is known of each rank.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use everburn_report::{Event, EventKind, Live, LiveRank, RankLine, RankStep, Vitals};
+use everburn_report::{Event, EventKind, LiveRank, RankLine, RankStep, Vitals};
 
 use super::RunState;
 use super::history::own_work;
@@ -78,6 +78,7 @@ pub struct RankState {
     pub vitals: Vitals,
 }
 
+/// What is known by rank. The numbers of ranks are bounded before they come here, and so are all maps.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranks {
     recent: BTreeMap<usize, VecDeque<RankStep>>,
@@ -85,7 +86,7 @@ pub(super) struct Ranks {
     recorded: BTreeMap<usize, u64>,
     live: BTreeMap<usize, LiveRank>,
     /// Who makes steps, where anybody has said so.
-    members: Vec<usize>,
+    members: BTreeSet<usize>,
     /// Since when, in milliseconds since 1970, ranks are known to be lost.
     lost: BTreeMap<usize, u64>,
 }
@@ -106,40 +107,52 @@ impl Ranks {
             }
         }
         // Who took no part is no longer what it was.
-        let present = |rank: &usize| line.ranks.iter().any(|step| step.rank == *rank);
+        let present: BTreeSet<usize> = line.ranks.iter().map(|step| step.rank).collect();
         for (rank, recent) in &mut self.recent {
-            if !present(rank) {
+            if !present.contains(rank) {
                 recent.clear();
             }
         }
     }
 
-    pub(super) fn event(&mut self, event: &Event) {
+    /// `members` are the ranks that the event names.
+    pub(super) fn event(&mut self, event: &Event, members: Option<BTreeSet<usize>>) {
         match (event.kind, event.rank) {
             (EventKind::Loss | EventKind::Restart, Some(rank)) => {
                 self.lost.insert(rank, event.unix_time_ms.unwrap_or(0));
             }
             (EventKind::Regroup | EventKind::Start | EventKind::Resume, _) => {
-                if let Some(ranks) = &event.ranks {
-                    self.lost.retain(|rank, _| !ranks.contains(rank));
-                    self.members.clone_from(ranks);
+                if let Some(members) = members {
+                    self.lost.retain(|rank, _| !members.contains(rank));
+                    self.members = members;
                 }
             }
             _ => {}
         }
     }
 
-    pub(super) fn live(&mut self, live: &Live) {
-        for rank in &live.ranks {
-            self.live.insert(rank.rank, rank.clone());
-        }
-        if !live.members.is_empty() {
-            self.members.clone_from(&live.members);
+    pub(super) fn live(&mut self, ranks: Vec<LiveRank>, members: BTreeSet<usize>) {
+        self.live
+            .extend(ranks.into_iter().map(|rank| (rank.rank, rank)));
+        if !members.is_empty() {
+            self.members = members;
         }
     }
 
+    /// About how many bytes it holds.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held(&self) -> usize {
+        let recent: usize = self.recent.values().map(VecDeque::len).sum();
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.vitals.host);
+        let texts: usize = self.live.values().map(of_rank).sum();
+        let numbers = self.recorded.len() + self.lost.len() + self.members.len();
+        let live = self.live.len() * size_of::<LiveRank>();
+        recent * size_of::<RankStep>() + texts + live + 16 * numbers
+    }
+
     pub(super) fn all(&self, state: &RunState) -> Vec<RankState> {
-        let planned = 0..state.planned_ranks.min(4096);
+        let planned = 0..state.planned_ranks;
         let mut numbers: Vec<usize> = planned
             .chain(self.recent.keys().copied())
             .chain(self.live.keys().copied())
@@ -275,9 +288,9 @@ mod tests {
             silent_seconds,
             ..LiveRank::default()
         };
-        let live = Live {
+        let live = everburn_report::Live {
             ranks: vec![rank(0, None), rank(1, Some(4.0))],
-            ..Live::default()
+            ..everburn_report::Live::default()
         };
         state.take(&Update::Live(live), 5);
         assert_eq!(standings(&state), [Standing::Working, Standing::Silent]);

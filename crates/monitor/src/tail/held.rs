@@ -1,17 +1,17 @@
 //! Whether a process has a run, without touching its lock.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-/// Whether somebody holds the lock at `path`. Found out from `/proc/locks`: trying to take it, if only for a moment,
+use super::folder::Folder;
+
+/// Whether somebody holds the lock `name`. Found out from `/proc/locks`: trying to take it, if only for a moment,
 /// could keep a training out that begins just then.
-pub(super) fn is_held(path: &Path) -> bool {
-    let Ok(metadata) = fs::metadata(path) else {
+pub(super) fn is_held(folder: &Folder, name: &str) -> bool {
+    let Some(inode) = folder.inode(name) else {
         return false;
     };
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    locks.lines().any(|line| is_of(line, metadata.ino()))
+    locks.lines().any(|line| is_of(line, inode))
 }
 
 /// Whether a line of `/proc/locks` is a lock of the file `inode` that is held (and not waited for, "->"). The device
@@ -42,13 +42,15 @@ mod tests {
 
     #[test]
     fn a_lock_that_is_taken_and_given_back_is_seen() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(!is_held(file.path()));
+        let path = tempfile::tempdir().unwrap();
+        let file = fs::File::create(path.path().join(".lock")).unwrap();
+        let folder = Folder::open(path.path()).unwrap();
+        assert!(!is_held(&folder, ".lock"));
         let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        rustix::fs::flock(file.as_file(), operation).unwrap();
-        assert!(is_held(file.path()));
-        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::Unlock).unwrap();
-        assert!(!is_held(file.path()));
-        assert!(!is_held(Path::new("/nowhere/.lock")));
+        rustix::fs::flock(&file, operation).unwrap();
+        assert!(is_held(&folder, ".lock"));
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).unwrap();
+        assert!(!is_held(&folder, ".lock"));
+        assert!(!is_held(&folder, "none"));
     }
 }

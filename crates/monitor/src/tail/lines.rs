@@ -1,9 +1,8 @@
 //! Following the lines of a file that grows.
 
-use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+
+use super::folder::Folder;
 
 /// How much is read at a time: a run of days comes in pieces, between which a key is heard.
 const PIECE: usize = 1 << 20;
@@ -14,7 +13,7 @@ const LONGEST_LINE: usize = 2 << 20;
 /// A file of lines, which may not be there yet, may grow, and may be replaced by another.
 #[derive(Debug)]
 pub(super) struct Lines {
-    path: PathBuf,
+    name: &'static str,
     /// Which file is followed, and how far it has been read.
     inode: u64,
     offset: u64,
@@ -26,9 +25,9 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn of(path: PathBuf) -> Self {
+    pub(super) fn of(name: &'static str) -> Self {
         Self {
-            path,
+            name,
             inode: 0,
             offset: 0,
             begun: Vec::new(),
@@ -51,24 +50,19 @@ impl Lines {
 
     /// Hands out the whole lines of the next piece. A file that was replaced, as a training does that goes on from an
     /// earlier step, is read from its beginning: who is told a step again knows it.
-    pub(super) fn read(&mut self, mut each: impl FnMut(&[u8])) {
+    pub(super) fn read(&mut self, folder: &Folder, mut each: impl FnMut(&[u8])) {
         self.more = false;
-        let Ok(metadata) = fs::symlink_metadata(&self.path) else {
+        let Some((mut file, stat)) = folder.file(self.name) else {
             return;
         };
-        if !metadata.is_file() {
-            return;
-        }
-        if metadata.ino() != self.inode || metadata.len() < self.offset {
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        if stat.st_ino != self.inode || length < self.offset {
             self.restart();
-            self.inode = metadata.ino();
+            self.inode = stat.st_ino;
         }
-        if metadata.len() == self.offset {
+        if length == self.offset {
             return;
         }
-        let Ok(mut file) = File::open(&self.path) else {
-            return;
-        };
         if file.seek(SeekFrom::Start(self.offset)).is_err() {
             return;
         }
@@ -105,13 +99,18 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
     use std::io::Write;
+    use std::path::Path;
 
     use super::*;
 
-    fn read(lines: &mut Lines) -> Vec<String> {
+    fn read(folder: &Path, lines: &mut Lines) -> Vec<String> {
+        let folder = Folder::open(folder).unwrap();
         let mut found = Vec::new();
-        lines.read(|line| found.push(String::from_utf8_lossy(line).into_owned()));
+        lines.read(&folder, |line| {
+            found.push(String::from_utf8_lossy(line).into_owned());
+        });
         found
     }
 
@@ -119,14 +118,14 @@ mod tests {
     fn a_line_comes_when_it_is_whole_and_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
-        let mut lines = Lines::of(path.clone());
-        assert!(read(&mut lines).is_empty());
+        let mut lines = Lines::of("a.jsonl");
+        assert!(read(folder.path(), &mut lines).is_empty());
         let mut file = File::create(&path).unwrap();
         write!(file, "one\n\ntw").unwrap();
-        assert_eq!(read(&mut lines), ["one"]);
-        assert!(read(&mut lines).is_empty());
+        assert_eq!(read(folder.path(), &mut lines), ["one"]);
+        assert!(read(folder.path(), &mut lines).is_empty());
         writeln!(file, "o").unwrap();
-        assert_eq!(read(&mut lines), ["two"]);
+        assert_eq!(read(folder.path(), &mut lines), ["two"]);
     }
 
     #[test]
@@ -134,13 +133,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         fs::write(&path, "one\ntwo\n").unwrap();
-        let mut lines = Lines::of(path.clone());
-        assert_eq!(read(&mut lines).len(), 2);
+        let mut lines = Lines::of("a.jsonl");
+        assert_eq!(read(folder.path(), &mut lines).len(), 2);
         fs::write(folder.path().join("b"), "one\nthree, which is longer\n").unwrap();
         fs::rename(folder.path().join("b"), &path).unwrap();
-        assert_eq!(read(&mut lines), ["one", "three, which is longer"]);
+        assert_eq!(
+            read(folder.path(), &mut lines),
+            ["one", "three, which is longer"]
+        );
         fs::write(&path, "four\n").unwrap();
-        assert_eq!(read(&mut lines), ["four"]);
+        assert_eq!(read(folder.path(), &mut lines), ["four"]);
     }
 
     #[test]
@@ -150,10 +152,10 @@ mod tests {
         let long = "x".repeat(LONGEST_LINE + 1);
         let wide = "y".repeat(PIECE + PIECE / 2);
         fs::write(&path, format!("one\n{long}\n{wide}\ntwo\n")).unwrap();
-        let mut lines = Lines::of(path);
+        let mut lines = Lines::of("a.jsonl");
         let mut found = Vec::new();
         for _ in 0..9 {
-            found.extend(read(&mut lines));
+            found.extend(read(folder.path(), &mut lines));
         }
         assert!(!lines.has_more());
         assert_eq!(found, ["one".to_string(), wide, "two".to_string()]);

@@ -11,7 +11,11 @@ use super::words::{duration, plain};
 use crate::state::RunState;
 
 pub(super) fn draw(state: &RunState, area: Rect, buffer: &mut Buffer) {
-    let block = Block::bordered().title(" events ");
+    let mut block = Block::bordered().title(" events ");
+    if let Some(left_out) = state.left_out() {
+        let warning = Span::styled(format!(" {left_out} "), Style::new().fg(Color::Yellow));
+        block = block.title_bottom(warning);
+    }
     let inner = block.inner(area);
     block.render(area, buffer);
     let room = usize::from(inner.height);

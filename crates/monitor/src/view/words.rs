@@ -1,9 +1,18 @@
 //! Numbers and text as they are shown.
 
-/// Text of others, without what a terminal would obey, and not longer than a line can be.
+use everburn_report::is_unruly;
+
+/// Text from a run's files or a server as one line: what would command a terminal is escaped.
 pub(super) fn plain(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { ' ' } else { c };
-    text.chars().take(400).map(shown).collect()
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\r' | '\t' => line.push(' '),
+            unruly if is_unruly(unruly) => line.extend(unruly.escape_unicode()),
+            plain => line.push(plain),
+        }
+    }
+    line
 }
 
 /// Seconds as `0:05`, `1:02:03` or `2 d 4 h`.
@@ -94,6 +103,7 @@ mod tests {
             ["149 MiB", "1.5 GiB"],
             [149 << 20, 1536 << 20].map(bytes).as_slice()
         );
-        assert_eq!(plain("a\x1b[2J\nb"), "a [2J b");
+        assert_eq!(plain("a\x1b[2J\nb"), "a\\u{1b}[2J b");
+        assert_eq!(plain("\u{9b}2J\u{202e}ü"), "\\u{9b}2J\\u{202e}ü");
     }
 }

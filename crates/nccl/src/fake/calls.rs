@@ -105,6 +105,13 @@ impl FakeGpu {
         }) {
             return status;
         }
+        if let Some(status) = self.fault(|fault| match fault {
+            Fault::EnqueueFailsLate(status) => Some(*status),
+            _ => None,
+        }) {
+            self.launch(operations);
+            return status;
+        }
         let takes = self.fault(|fault| match fault {
             Fault::LaunchTakes(questions) => Some(*questions),
             _ => None,
@@ -302,6 +309,12 @@ impl Calls for FakeGpu {
     }
 
     fn record(&self, event: &Event, stream: &Stream) -> Result<(), LibraryError> {
+        if self
+            .fault(|fault| (*fault == Fault::RecordFails).then_some(()))
+            .is_some()
+        {
+            return Err(failed("cuEventRecord", 700));
+        }
         let (stream, event) = (self.stream_of(stream.0)?, self.event_of(event)?);
         event.expect(1);
         stream.come_to(&event);

@@ -24,6 +24,10 @@ pub enum Fault {
     InitHangs,
     /// Operations are answered so.
     EnqueueFails(Status),
+    /// Operations are answered so, and are on the stream all the same.
+    EnqueueFailsLate(Status),
+    /// Events cannot be recorded.
+    RecordFails,
     /// Operations are answered with `ncclInProgress`, and are on the stream only after so many
     /// questions how the communicator is; with `None`, never.
     LaunchTakes(Option<u32>),

@@ -4,8 +4,10 @@
 //! publishes one verdict for everybody: NCCL's unique id, or why there will be no group. Then all
 //! connect, which NCCL does beside; each looks until it is done, has failed, or the deadline passes.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
+use everburn_collectives::printable;
 use everburn_collectives::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +36,11 @@ struct Announcement {
     gpu: String,
 }
 
+/// The longest reason of rank 0 that is shown.
+const LONGEST_REASON: usize = 1000;
+
 /// What rank 0 has found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     /// NCCL's unique id, in hexadecimal digits.
@@ -203,7 +208,9 @@ impl Core {
             Verdict::Connect(digits) => bytes_of(&digits).ok_or_else(|| {
                 self.refused_to_join("rank 0 has sent no unique id of NCCL".to_owned())
             }),
-            Verdict::Refused(reason) => Err(self.refused_to_join(reason)),
+            Verdict::Refused(reason) => {
+                Err(self.refused_to_join(printable(&reason, LONGEST_REASON)))
+            }
             Verdict::Missing(missing) => {
                 let job_ranks = &self.config.job_ranks;
                 let missing = missing
@@ -276,6 +283,17 @@ impl Core {
     }
 }
 
+impl fmt::Debug for Verdict {
+    /// Leaves the id out: whoever has it can join.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(_) => f.write_str("Connect(..)"),
+            Self::Missing(missing) => f.debug_tuple("Missing").field(missing).finish(),
+            Self::Refused(reason) => f.debug_tuple("Refused").field(reason).finish(),
+        }
+    }
+}
+
 fn here(rank: usize) -> String {
     format!("here/{rank}")
 }
@@ -326,5 +344,13 @@ mod tests {
         let text = |verdict: &Verdict| serde_json::to_string(verdict).unwrap();
         assert_eq!(text(&Verdict::Missing(vec![1, 3])), r#"{"missing":[1,3]}"#);
         assert_eq!(text(&Verdict::Connect("00".into())), r#"{"connect":"00"}"#);
+    }
+
+    #[test]
+    fn no_id_is_printed() {
+        let verdict = Verdict::Connect("5ec2e7".into());
+        assert_eq!(format!("{verdict:?}"), "Connect(..)");
+        let missing = format!("{:?}", Verdict::Missing(vec![1]));
+        assert_eq!(missing, "Missing([1])");
     }
 }

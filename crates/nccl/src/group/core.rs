@@ -1,8 +1,8 @@
 //! What a group's handle, its operations under way and its threads share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::calls::{Calls, OwnedEvent, OwnedStream};
@@ -31,13 +31,18 @@ pub(crate) struct Place {
     pub(crate) peer: Option<usize>,
 }
 
-/// An operation on the GPU.
+/// An operation on the GPU, or on its way there.
+///
+/// It is under way, and owns the buffers, before the first call that names them: a call that fails may
+/// have put something on the stream all the same.
 pub(crate) struct Flight {
     pub(crate) place: Place,
     /// Over when what it waits for on this GPU is.
     pub(crate) ready: Option<OwnedEvent>,
     /// Over when it is; `None` if it had nothing to do.
     pub(crate) done: Option<OwnedEvent>,
+    /// `done` was recorded behind it. Before that the event says nothing.
+    marked: AtomicBool,
     /// Held until then.
     buffers: Mutex<Vec<Operation>>,
     clock: Mutex<Clock>,
@@ -63,13 +68,27 @@ impl Flight {
             place,
             ready,
             done,
+            marked: AtomicBool::new(false),
             buffers: Mutex::new(buffers),
             clock: Mutex::default(),
         }
     }
 
     pub(crate) fn is_over(&self) -> Result<bool, LibraryError> {
-        self.done.as_ref().map_or(Ok(true), OwnedEvent::is_over)
+        match &self.done {
+            None => Ok(true),
+            Some(done) => Ok(self.marked.load(Ordering::Acquire) && done.is_over()?),
+        }
+    }
+
+    /// All that it is has been put on the stream, and `done` was recorded behind that.
+    pub(crate) fn mark(&self) {
+        self.marked.store(true, Ordering::Release);
+    }
+
+    /// What is put on the stream. Nobody releases it meanwhile.
+    pub(crate) fn operations(&self) -> MutexGuard<'_, Vec<Operation>> {
+        lock(&self.buffers)
     }
 
     pub(crate) fn is_ready(&self) -> Result<bool, LibraryError> {
@@ -133,6 +152,8 @@ pub(crate) struct Core {
     /// How many collectives this rank has issued.
     pub(crate) issued: AtomicU64,
     pub(crate) communicator: Turn<Option<Communicator>>,
+    /// NCCL has said that the communicator is aborted: it puts nothing on the stream any more.
+    pub(crate) aborted: AtomicBool,
     /// Whose turn it is to issue operations.
     pub(crate) issuing: Turn<()>,
     pub(crate) state: Mutex<State>,
@@ -163,6 +184,7 @@ impl Core {
             step: AtomicU64::new(0),
             issued: AtomicU64::new(0),
             communicator: Turn::new(None),
+            aborted: AtomicBool::new(false),
             issuing: Turn::new(()),
             state: Mutex::new(state),
             changed: Condvar::new(),

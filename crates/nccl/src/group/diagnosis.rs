@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use everburn_collectives::printable;
+
 use super::core::{Core, Place};
 use super::news::Beat;
 
@@ -95,7 +97,7 @@ fn describe(other: &Seen) -> String {
     let last = match beat.last.as_str() {
         "" => "nothing".to_owned(),
         // Another version may write what it likes.
-        last => last.chars().take(200).collect(),
+        last => printable(last, 200),
     };
     let issued = beat.issued;
     match (beat.goodbye, other.moves) {

@@ -5,6 +5,7 @@
 //! and nothing that waits behind them on a stream waits for ever. Each of these has a deadline.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::control::Ended;
@@ -95,11 +96,13 @@ impl Core {
         let calls = self.calls.clone();
         let abort = move || calls.abort(communicator);
         let patience = ABORTING.min(self.config.timeout);
-        if bounded("everburn-nccl-abort", patience, abort).is_none() {
-            tracing::error!(
+        match bounded("everburn-nccl-abort", patience, abort) {
+            Some(Status::Success) => self.aborted.store(true, Ordering::Release),
+            Some(status) => tracing::error!(group, "NCCL has not aborted: {status}"),
+            None => tracing::error!(
                 group,
                 "NCCL has not aborted within {patience:?}: it is left as it is"
-            );
+            ),
         }
     }
 

@@ -16,7 +16,8 @@ use super::error::NcclError;
 use super::operation::{Operation, describe};
 use super::status::Status;
 use super::turn::lock;
-use crate::foreign::Stream;
+use crate::error::LibraryError;
+use crate::foreign::{Communicator, Stream};
 
 /// The most operations of one batch: of the order of what NCCL fuses into one launch.
 pub(crate) const MAX_BATCH: usize = 1024;
@@ -52,17 +53,25 @@ impl Core {
             "{} (collective {}, step {})",
             place.operation, place.sequence, place.step
         );
-        let (ready, done) = match operations.iter().all(Operation::is_empty) {
+        let nothing_to_do = operations.iter().all(Operation::is_empty);
+        let (ready, done) = match nothing_to_do {
             true => (None, None),
             false => {
-                let ready = self.order(&place, after)?;
-                self.enqueue(&place, &operations, deadline)?;
-                (ready, Some(self.mark(&place)?))
+                let done = OwnedEvent::new(&self.calls);
+                let done = done.map_err(|source| self.gpu_failed(&place, source))?;
+                (self.order(&place, after)?, Some(done))
             }
         };
+        // The record has the buffers before NCCL sees them.
         let flight = Arc::new(Flight::new(place, ready, done, operations));
         lock(&self.state).under_way.push_back(flight.clone());
         self.changed.notify_all();
+        if let Err(error) = self.enqueue(&flight, deadline) {
+            self.let_go(&flight);
+            return Err(error);
+        }
+        self.mark(&flight)
+            .map_err(|source| self.gpu_failed(&flight.place, source))?;
         let retired = self.retire();
         retired.map_err(|source| self.gpu_failed(&flight.place, source))?;
         Ok(flight)
@@ -123,22 +132,38 @@ impl Core {
         order().map_err(|source| self.gpu_failed(place, source))
     }
 
-    /// An event that is over when what is on the stream by now is.
-    fn mark(&self, place: &Place) -> Result<OwnedEvent, NcclError> {
-        let mark = || {
-            let event = OwnedEvent::new(&self.calls)?;
-            self.calls.record(event.get(), self.stream.get())?;
-            Ok(event)
+    /// From here on `flight` is over when what is on the stream by now is.
+    fn mark(&self, flight: &Flight) -> Result<(), LibraryError> {
+        let Some(done) = &flight.done else {
+            return Ok(());
         };
-        mark().map_err(|source| self.gpu_failed(place, source))
+        self.calls.record(done.get(), self.stream.get())?;
+        flight.mark();
+        Ok(())
     }
 
-    fn enqueue(
-        &self,
-        place: &Place,
-        operations: &[Operation],
-        deadline: Instant,
-    ) -> Result<(), NcclError> {
+    /// `flight` failed on its way, and something of it may be on the stream. Once NCCL has aborted,
+    /// nothing is added, and the buffers go when the stream has come to its end. Else they stay with
+    /// the record, which the group's thread never frees.
+    fn let_go(&self, flight: &Flight) {
+        if !self.aborted.load(Ordering::Acquire) {
+            return;
+        }
+        if let Err(error) = self.mark(flight) {
+            tracing::debug!(
+                group = self.config.name,
+                "the buffers of {} stay: {error}",
+                flight.place.operation
+            );
+        }
+    }
+
+    /// Puts `flight` on the stream.
+    fn enqueue(&self, flight: &Flight, deadline: Instant) -> Result<(), NcclError> {
+        let place = &flight.place;
+        if flight.done.is_none() {
+            return Ok(());
+        }
         let Some(slot) = self.communicator.take_until(deadline) else {
             return Err(self.blocked(place));
         };
@@ -148,6 +173,17 @@ impl Core {
             self.standing(place)?;
             return Err(self.no_answer(place));
         };
+        let status = self.call(communicator, &flight.operations());
+        drop(slot);
+        match status {
+            Status::Success => Ok(()),
+            Status::InProgress => self.settle(place, deadline),
+            wrong => Err(self.refused(place, wrong)),
+        }
+    }
+
+    /// Has NCCL begin `operations`, as one.
+    fn call(&self, communicator: &Communicator, operations: &[Operation]) -> Status {
         let fused = operations.len() > 1;
         let mut status = match fused {
             true => self.calls.group_start(),
@@ -168,11 +204,6 @@ impl Core {
                 status = ended;
             }
         }
-        drop(slot);
-        match status {
-            Status::Success => Ok(()),
-            Status::InProgress => self.settle(place, deadline),
-            wrong => Err(self.refused(place, wrong)),
-        }
+        status
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use everburn_collectives::printable;
 use everburn_collectives::store::{PrefixStore, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -137,16 +138,15 @@ impl News {
             return Err(error);
         }
         self.publish(beat)?;
-        if !self.store.check(&[FAILURE])? {
+        let Some(value) = self.store.try_get(FAILURE)? else {
             return Ok(());
-        }
-        let value = self.store.get_within(FAILURE, ANSWER)?;
+        };
         let notice = bounded(&value).and_then(|value| serde_json::from_slice::<Notice>(value).ok());
         let Some(Notice { by, lost, reason }) = notice else {
             return Ok(());
         };
         if by != self.job_ranks[self.rank] {
-            let reason = reason.chars().take(MAX_REASON).collect();
+            let reason = printable(&reason, MAX_REASON);
             lock(&self.state).heard = Some(Ended { by, lost, reason });
         }
         Ok(())

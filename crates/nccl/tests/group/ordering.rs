@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::fake::{FakeCluster, Fault};
-use everburn_nccl::{After, NcclError};
+use everburn_nccl::{After, NcclError, Status};
 
 use crate::harness::{GENEROUS, Gate, error};
 
@@ -147,4 +147,59 @@ fn whoever_has_waited_finds_the_owner_let_go_though_another_thread_does_it() {
     begun.recv_timeout(GENEROUS).unwrap();
     work.wait().unwrap();
     assert!(gone.load(Ordering::Acquire));
+}
+
+/// Says when it is dropped.
+struct Owner(Sender<()>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // A test that has ended asks no more.
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn buffers_of_a_call_that_fails_after_it_was_queued_are_held_until_the_stream_is_past_it() {
+    let cluster = FakeCluster::new(1);
+    let group = cluster.alone();
+    let (sender, gone) = channel();
+    let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
+    let before = cluster.compute_stream(0);
+    let mut gate = Gate::new();
+    cluster.launch(0, before, gate.kernel());
+    cluster.inject(0, Fault::EnqueueFailsLate(Status::InternalError));
+    let told = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Stream(before)));
+    assert!(told.to_string().contains("ncclInternalError"), "{told}");
+    drop(buffer);
+    // The stream still waits for the kernel, and has the operation behind it.
+    assert_eq!(gone.try_recv(), Err(TryRecvError::Empty));
+    gate.open();
+    gone.recv_timeout(GENEROUS).unwrap();
+}
+
+#[test]
+fn buffers_stay_where_the_end_of_an_operation_that_was_queued_cannot_be_seen() {
+    let cluster = FakeCluster::new(1);
+    let group = cluster.alone();
+    let (sender, gone) = channel();
+    let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
+    cluster.inject(0, Fault::RecordFails);
+    let told = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    assert!(told.to_string().contains("cuEventRecord"), "{told}");
+    drop(buffer);
+    assert_eq!(gone.try_recv(), Err(TryRecvError::Empty));
+}
+
+#[test]
+fn buffers_of_a_call_that_never_reaches_the_stream_are_given_back_after_the_abort() {
+    let cluster = FakeCluster::new(1);
+    let group = cluster.alone();
+    let (sender, gone) = channel();
+    let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
+    cluster.inject(0, Fault::EnqueueFails(Status::InvalidArgument));
+    error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    drop(buffer);
+    gone.recv_timeout(GENEROUS).unwrap();
+    drop(group);
 }

@@ -24,7 +24,7 @@ pub(super) const MOST_EVENTS: usize = 5000;
 /// How long a rank's account of its failure may be.
 const LONGEST_FAILURE: u64 = 1 << 16;
 
-/// What a rank says of its failure: `RankFailure` of `crates/launch`.
+/// What a rank says of its failure: `RankReport` of `crates/launch`.
 #[derive(Deserialize)]
 struct Failure {
     rank: usize,

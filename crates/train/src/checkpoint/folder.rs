@@ -1,7 +1,8 @@
 //! The folder in which a run keeps its checkpoints.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::manifest::Manifest;
@@ -104,6 +105,8 @@ impl CheckpointFolder {
     fn write(&self, place: Place, files: &[(&str, &[u8])]) -> io::Result<()> {
         let partial = tempfile::Builder::new()
             .prefix(PARTIAL)
+            // As every folder of a run: the process's umask applies.
+            .permissions(Permissions::from_mode(0o777))
             .tempdir_in(&self.path)?;
         // Held as long as this process lives; where the file system knows no locks, nobody can take it.
         let _held = try_lock(partial.path());

@@ -3,6 +3,7 @@
 mod decisions;
 mod random;
 mod rounds;
+mod stubborn;
 
 use std::sync::Arc;
 use std::time::Duration;

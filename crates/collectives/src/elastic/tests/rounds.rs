@@ -1,11 +1,14 @@
 //! Rounds as processes see them.
 
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use super::stubborn::Stubborn;
 use super::*;
 use crate::group::{GroupOptions, ProcessGroup, ReduceOp};
 use crate::store::StoreError;
+use crate::sync::lock;
 
 fn all(outcomes: Vec<Result<Round, ElasticError>>) -> Vec<Round> {
     outcomes.into_iter().map(Result::unwrap).collect()
@@ -186,6 +189,13 @@ fn who_joins_a_job_that_was_given_up_is_told_why() {
         error.to_string().contains("slot 1 has no restarts left"),
         "{error}"
     );
+    job.overseer.give_up("\u{1b}[2Jgone").unwrap();
+    let error = job.start(0).join(0).unwrap_err();
+    assert_eq!(error.to_string(), r"the job was given up: \u{1b}[2Jgone");
+    assert_eq!(
+        job.overseer.given_up().unwrap().as_deref(),
+        Some(r"\u{1b}[2Jgone")
+    );
 }
 
 #[test]
@@ -305,7 +315,10 @@ fn options_that_make_no_sense_are_refused() {
     let options = ElasticOptions::new((1, 2), 0, 1);
     let error = Membership::meet("tcp://127.0.0.1:0", request, options.clone()).unwrap_err();
     assert!(!error.to_string().is_empty());
-    let request = crate::rendezvous::RendezvousRequest::default();
+    let request = crate::rendezvous::RendezvousRequest {
+        job_token: Some("a secret of these tests".parse().unwrap()),
+        ..crate::rendezvous::RendezvousRequest::default()
+    };
     let error = Membership::meet("tcp://127.0.0.1:29500", request, options).unwrap_err();
     assert!(
         error
@@ -322,6 +335,10 @@ fn entries_that_cannot_be_read_are_errors_and_no_panics() {
         (keys::newest(), br#"{"number":1,"members":[],"before":[]}"#),
         (keys::joined(1, 1), b"\xff"),
         (keys::ended(1), b"many"),
+        (
+            keys::newest(),
+            br#"{"number":18446744073709551615,"members":[{"slot":0,"incarnation":1,"committed_step":0,"process":1,"node":0}],"before":[]}"#,
+        ),
     ] {
         let job = Job::of(1, 2);
         let mut member = job.start(0);
@@ -329,4 +346,44 @@ fn entries_that_cannot_be_read_are_errors_and_no_panics() {
         let error = member.join(0).unwrap_err();
         assert!(error.to_string().contains("cannot be read"), "{error}");
     }
+}
+
+/// Two who close the same round write the same, so each takes itself for the one who has closed it.
+#[test]
+fn two_who_delete_the_keys_of_one_generation_do_not_wait_for_each_other() {
+    let store: SharedStore = Arc::new(HashStore::with_timeout(Duration::ZERO));
+    let last = format!("{}/everburn/mesh/last", keys::group(1));
+    for _ in 0..500 {
+        store.set(&last, b"1").unwrap();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| keys::forget(&store, 1, 2).unwrap());
+            }
+        });
+        assert_eq!(store.num_keys().unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_member_stays_one_where_old_keys_cannot_be_deleted_and_they_go_later() {
+    let mut job = Job::of(1, 1);
+    let store = Arc::new(Stubborn {
+        inner: Arc::clone(&job.store),
+        keeps: Mutex::default(),
+    });
+    job.store = store.clone();
+    let mut member = job.start(0);
+    member.join(0).unwrap();
+    member.join(0).unwrap();
+    let of_first = |name: &str| format!("{}/everburn/mesh/{name}", keys::group(1));
+    // It is deleted before something else that is to go.
+    *lock(&store.keeps) = of_first("last");
+    let left = of_first("1/address/0");
+    job.store.set(&left, b"old").unwrap();
+    assert_eq!(member.join(0).unwrap().generation, 3);
+    assert!(job.store.check(&[&left]).unwrap());
+
+    lock(&store.keeps).clear();
+    assert_eq!(member.join(0).unwrap().generation, 4);
+    assert!(!job.store.check(&[&left]).unwrap());
 }

@@ -5,14 +5,19 @@
 //! `-/key` deletes `/key`. The counters `refcount/` and `cleanup/` (no slash in front) say how
 //! many stores are open and how many were closed; who closes last removes the file.
 //!
+//! The file is the user's alone: who can write to it can take part in the job. It is made with mode
+//! 0600, and one that belongs to another user, that others may read or write, or that is a symbolic
+//! link is not used; see [`owner`].
+//!
 //! Each operation opens the file, takes `flock` (exclusive to write, shared to read), replays what
 //! is new and closes it. A process killed while writing leaves a record cut short: readers stop
 //! before it and the next writer cuts it off.
 
 mod log;
+mod owner;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -39,6 +44,10 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A [`Store`] in a file that ranks of one or several processes share, PyTorch's included.
+///
+/// The file must be the user's alone, of mode 0600. PyTorch makes its files by the umask, so
+/// that others may mostly read them; where PyTorch's ranks take part, start them with `umask 077`, or
+/// make the empty file beforehand: `install -m 600 /dev/null PATH`.
 ///
 /// ```
 /// use everburn_collectives::store::{FileStore, Store};
@@ -69,7 +78,8 @@ impl FileStore {
     /// the file stays.
     ///
     /// # Errors
-    /// [`StoreError::Unreachable`] when the file cannot be opened or locked,
+    /// [`StoreError::Unreachable`] when the file cannot be opened or locked, is a symbolic link, or
+    /// belongs to others or is open to them,
     /// [`StoreError::Protocol`] when it holds something else than a store.
     pub fn open(path: impl AsRef<Path>, workers: Option<usize>) -> Result<Self, StoreError> {
         Self::open_with_timeout(path, workers, DEFAULT_STORE_TIMEOUT)
@@ -91,6 +101,9 @@ impl FileStore {
             counted: false,
             replayed: Mutex::default(),
         };
+        if let Some(warning) = owner::warning_of_folder(&store.path) {
+            tracing::warn!("{}: {warning}", store.address());
+        }
         store.write("open", timeout, |log| log.add(REFCOUNT_KEY, 1))?;
         store.counted = true;
         Ok(store)
@@ -116,6 +129,9 @@ impl FileStore {
             io::ErrorKind::NotFound => "; check that the folder exists",
             io::ErrorKind::PermissionDenied => "; check the permissions of the file and its folder",
             io::ErrorKind::StorageFull => "; the disk is full",
+            _ if Errno::from_io_error(error) == Some(Errno::LOOP) => {
+                "; a symbolic link is not followed: give the path of the file itself"
+            }
             _ => "",
         };
         StoreError::Unreachable {
@@ -139,15 +155,20 @@ impl FileStore {
             FlockOperation::NonBlockingLockShared
         };
         loop {
-            let mut options = OpenOptions::new();
-            options.read(true).write(exclusive).create(exclusive);
-            let file = match options.open(&self.path) {
+            let file = match owner::open(&self.path, exclusive) {
                 Ok(file) => file,
                 Err(error) if !exclusive && error.kind() == io::ErrorKind::NotFound => {
                     return Ok(None);
                 }
                 Err(error) => return Err(self.unreachable(operation, &error)),
             };
+            let metadata = file.metadata();
+            let metadata = metadata.map_err(|error| self.unreachable(operation, &error))?;
+            owner::check_file(&metadata).map_err(|reason| StoreError::Unreachable {
+                address: self.address(),
+                operation,
+                reason,
+            })?;
             loop {
                 match flock(&file, how) {
                     Ok(()) => break,

@@ -33,11 +33,13 @@ const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
 /// connection does not tell whether an `add` was carried out.
 ///
 /// ```
-/// use everburn_collectives::store::{Store, StoreOptions, TcpStore, TcpStoreServer};
+/// use everburn_auth::JobToken;
+/// use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 ///
-/// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, StoreOptions::default())?;
+/// let options = StoreOptions::new(StoreAccess::Token(JobToken::random()?));
+/// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, options.clone())?;
 /// let address = server.local_addr().to_string();
-/// let store = TcpStore::connect(&address, StoreOptions::default())?;
+/// let store = TcpStore::connect(&address, options)?;
 /// store.multi_set(&[("a", b"1"), ("b", b"2")])?;
 /// assert_eq!(store.multi_get(&["b", "a"])?, [b"2", b"1"]);
 /// store.queue_push("jobs", b"first")?;
@@ -46,11 +48,11 @@ const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug)]
 pub struct TcpStore {
-    address: String,
-    server: SocketAddr,
+    pub(super) address: String,
+    pub(super) server: SocketAddr,
     local: IpAddr,
     pub(super) options: StoreOptions,
-    line: Line,
+    pub(super) line: Line,
     /// Connections on which nobody waits at present.
     idle: Mutex<Vec<Connection>>,
     /// A value that nobody stores; see [`TcpStore::peek`].
@@ -63,7 +65,7 @@ impl TcpStore {
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] when no connection came about in time,
-    /// [`StoreError::Protocol`] when what listens there is no store or refuses the job token,
+    /// [`StoreError::Protocol`] when what listens there is no store or does not share this one's [`StoreOptions::access`],
     /// [`StoreError::Invalid`] when `address` is not of the form `host:port`.
     pub fn connect(address: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let limit = options.timeout;
@@ -146,38 +148,7 @@ impl TcpStore {
         check_value(operation, key, value)?;
         let mut message = key_message(opcode, key);
         put_string(&mut message, value);
-        let deadline = Deadline::within(self.options.timeout);
-        self.ask(operation, deadline, &message, |_| Ok(()))
-    }
-
-    /// Sends a request over the shared connection and reads its reply.
-    pub(super) fn ask<R>(
-        &self,
-        operation: &'static str,
-        deadline: Deadline,
-        message: &[u8],
-        read: impl FnOnce(&mut Connection) -> Result<R, Fault>,
-    ) -> Result<R, StoreError> {
-        let failed = |fault| self.failed(operation, fault, deadline);
-        let mut held = self
-            .line
-            .hold(deadline)
-            .ok_or(Fault::Timeout)
-            .map_err(failed)?;
-        // Taken out, so that a connection that failed is not used again.
-        let mut connection = match held.connection.take() {
-            Some(connection) => connection,
-            None => self.open(deadline).map_err(failed)?,
-        };
-        connection.send(message, deadline).map_err(failed)?;
-        let reply = read(&mut connection).map_err(failed)?;
-        held.connection = Some(connection);
-        Ok(reply)
-    }
-
-    /// One more connection to a server that has been reached before: one attempt is enough.
-    fn open(&self, deadline: Deadline) -> Result<Connection, Fault> {
-        Connection::open(self.server, self.options.job_token.as_deref(), deadline)
+        self.tell(operation, key, &message)
     }
 
     /// The deadline for an answer that needs no waiting, when little or nothing is left.
@@ -187,31 +158,6 @@ impl TcpStore {
                 .left()
                 .max(self.options.timeout.min(CANCEL_DEADLINE)),
         )
-    }
-
-    fn failed(&self, operation: &'static str, fault: Fault, deadline: Deadline) -> StoreError {
-        let address = self.address.clone();
-        let reason = match fault {
-            Fault::Protocol(reason) => return StoreError::Protocol { address, reason },
-            Fault::Timeout => format!(
-                "no answer within {:.1?}; the process that hosts the store may be stopped or \
-                 overloaded, or the network cut",
-                deadline.elapsed()
-            ),
-            Fault::Closed => "the server closed the connection; the process that hosts the store \
-                              (rank 0 or the launcher) has probably ended, look at its output"
-                .into(),
-            Fault::Io(error) => format!(
-                "{error}; the process that hosts the store (rank 0 or the launcher) has probably \
-                 ended, look at its output"
-            ),
-            Fault::Token => "the server demands another job token than it did before".into(),
-        };
-        StoreError::Unreachable {
-            address,
-            operation,
-            reason,
-        }
     }
 
     /// The value of `key` if it is there, in one round trip.

@@ -65,8 +65,8 @@ impl TcpStore {
             put_string(&mut message, value);
         }
         check_message(operation, pairs.len(), &message)?;
-        let deadline = Deadline::within(self.options.timeout);
-        self.ask(operation, deadline, &message, |_| Ok(()))
+        let first = pairs.first().map_or("", |(key, _)| key);
+        self.tell(operation, first, &message)
     }
 
     /// Appends an item to the queue under `key` and wakes one of those who wait for it.

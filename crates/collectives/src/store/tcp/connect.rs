@@ -21,6 +21,20 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 /// After so many handshakes in a row that the other side broke off, it is no store for us.
 const BROKEN_HANDSHAKES: u32 = 10;
 
+/// After so many attempts in a row that the other side broke off or left without an answer, a client
+/// with a secret asks whether the store is an open one. It asks once: a store of ours that is slow or
+/// overloaded counts each such question as a stranger's.
+const BROKEN_UNTIL_ASKED: u32 = 3;
+
+/// With less than this left it asks before, since the deadline may pass during the next attempt.
+const LAST_ATTEMPT: Duration = Duration::from_secs(1);
+
+const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
+                        check the port";
+
+const OPEN_STORE: &str = "it is an open store, such as PyTorch's, and does not know the job's secret; \
+                          give no job token for the store (`--open-store`), or correct the address";
+
 /// Connects to `host:port`, again and again until it succeeds or the deadline passes: the server
 /// may be started after its clients.
 pub(super) fn connect(
@@ -29,31 +43,54 @@ pub(super) fn connect(
     deadline: Deadline,
 ) -> Result<(SocketAddr, Connection), StoreError> {
     let (host, port) = split(address)?;
-    let token = options.job_token.as_deref();
+    let key = options.access.key();
     let mut pause = FIRST_PAUSE;
     let mut attempts = 0_u32;
     let mut broken_handshakes = 0_u32;
+    let mut unanswered = 0_u32;
+    // Without a secret there is nothing to ask.
+    let mut has_asked = key.is_none();
     loop {
         attempts += 1;
+        let mut silent = None;
         let (target, fault) = match resolve(host, port, deadline) {
             Ok(candidates) => {
                 let mut last = (None, Fault::Timeout);
                 for candidate in candidates {
-                    match Connection::open(candidate, token, deadline.at_most(ATTEMPT)) {
+                    // Half of what is left, so that there is time to ask why.
+                    let attempt = deadline.left() / if has_asked { 1 } else { 2 };
+                    let attempt = attempt.min(ATTEMPT);
+                    match Connection::open(candidate, key.as_ref(), deadline.at_most(attempt)) {
                         Ok(connection) => return Ok((candidate, connection)),
-                        Err(fault) => last = (Some(candidate), fault),
+                        Err(fault) => {
+                            if matches!(fault, Fault::Closed | Fault::Timeout) {
+                                silent = Some(candidate);
+                            }
+                            last = (Some(candidate), fault);
+                        }
                     }
                 }
                 last
             }
             Err(fault) => (None, fault),
         };
+        unanswered = silent.map_or(0, |_| unanswered + 1);
+        let due = unanswered >= BROKEN_UNTIL_ASKED || deadline.left() < LAST_ATTEMPT;
+        let fault = match silent {
+            Some(candidate) if due && !std::mem::replace(&mut has_asked, true) => {
+                match is_open(candidate, deadline) {
+                    true => Fault::Protocol(OPEN_STORE.into()),
+                    false => fault,
+                }
+            }
+            _ => fault,
+        };
         let refused = match &fault {
-            Fault::Token => Some(token_hint(options)),
+            Fault::NeedsToken | Fault::WrongSecret => Some(fault.to_string()),
             Fault::Protocol(reason) => Some(reason.clone()),
             Fault::Closed => {
                 broken_handshakes += 1;
-                (broken_handshakes >= BROKEN_HANDSHAKES).then(|| handshake_hint(options))
+                (broken_handshakes >= BROKEN_HANDSHAKES).then(|| NO_STORE.into())
             }
             Fault::Timeout | Fault::Io(_) => {
                 broken_handshakes = 0;
@@ -87,23 +124,11 @@ pub(super) fn connect(
     }
 }
 
-fn token_hint(options: &StoreOptions) -> String {
-    if options.job_token.is_some() {
-        "the job token is wrong; give every rank the same EVERBURN_JOB_TOKEN".into()
-    } else {
-        "it demands a job token and this rank has none; set EVERBURN_JOB_TOKEN (or \
-         `StoreOptions::job_token`) to the job's secret"
-            .into()
-    }
-}
-
-fn handshake_hint(options: &StoreOptions) -> String {
-    let guess = if options.job_token.is_some() {
-        "a store of PyTorch knows no job token: unset EVERBURN_JOB_TOKEN for it"
-    } else {
-        "it may be another service: check the port"
-    };
-    format!("it closed the connection during {BROKEN_HANDSHAKES} handshakes; {guess}")
+/// Whether an open store is there. Such a store hangs up on a client that asks for proof of the
+/// secret, or says nothing, like PyTorch's newer one; so does a store that is overloaded or ends, but
+/// that serves nobody without the secret.
+fn is_open(candidate: SocketAddr, deadline: Deadline) -> bool {
+    Connection::open(candidate, None, deadline.at_most(ATTEMPT)).is_ok()
 }
 
 /// Splits `host:port`, where an IPv6 host stands in brackets.

@@ -6,11 +6,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use everburn_auth::{AuthError, CHALLENGE_BYTES, Dialer, Key};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::wire::{
     AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, MAX_MESSAGE_BYTES, VALIDATION_MAGIC, opcode,
-    put_string,
 };
 
 /// The kernel asks after a silent peer this often.
@@ -61,8 +61,25 @@ pub(crate) enum Fault {
     Io(io::Error),
     #[error("{0}")]
     Protocol(String),
-    #[error("the server demands the job token, and this rank has no token or a wrong one")]
-    Token,
+    #[error(
+        "it demands the job's secret and this process has none; give every rank the same \
+         EVERBURN_JOB_TOKEN (or `StoreAccess::Token`)"
+    )]
+    NeedsToken,
+    #[error(
+        "it does not know the job's secret; give every rank the same EVERBURN_JOB_TOKEN, and check \
+         that the address is that of this job's store"
+    )]
+    WrongSecret,
+}
+
+impl From<AuthError> for Fault {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::WrongSecret => Self::WrongSecret,
+            error => Self::Io(io::Error::other(error)),
+        }
+    }
 }
 
 impl From<io::Error> for Fault {
@@ -87,13 +104,24 @@ pub(super) struct Connection {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    unconfirmed: Option<Unconfirmed>,
+}
+
+/// Writes of which it is not known whether the server has taken them.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    /// The last of them.
+    pub(super) operation: &'static str,
+    pub(super) key: String,
+    pub(super) count: usize,
+    bytes: usize,
 }
 
 impl Connection {
     /// Connects and shakes hands.
     pub(super) fn open(
         address: SocketAddr,
-        token: Option<&str>,
+        key: Option<&Key>,
         deadline: Deadline,
     ) -> Result<Self, Fault> {
         let left = deadline.left();
@@ -115,9 +143,10 @@ impl Connection {
             buffer: vec![0; 64 * 1024].into_boxed_slice(),
             start: 0,
             end: 0,
+            unconfirmed: None,
         };
-        if let Some(token) = token {
-            connection.authenticate(token, deadline)?;
+        if let Some(key) = key {
+            connection.authenticate(key, deadline)?;
         }
         // PyTorch's client sends these as two writes.
         let mut validate = vec![opcode::VALIDATE];
@@ -127,34 +156,69 @@ impl Connection {
         Ok(connection)
     }
 
-    fn authenticate(&mut self, token: &str, deadline: Deadline) -> Result<(), Fault> {
+    fn authenticate(&mut self, key: &Key, deadline: Deadline) -> Result<(), Fault> {
+        let dialer = Dialer::new(key, &[])?;
         let mut message = vec![AUTH_OPCODE];
-        put_string(&mut message, token.as_bytes());
+        message.extend_from_slice(dialer.nonce());
         self.send(&message, deadline)?;
+        let challenge = self.fixed::<CHALLENGE_BYTES>(deadline)?;
+        let proof = dialer.answer(&challenge)?;
+        self.send(&proof, deadline)?;
         match self.byte(deadline)? {
             AUTH_ACCEPTED => Ok(()),
-            AUTH_REFUSED => Err(Fault::Token),
-            other => Err(Fault::Protocol(format!(
-                "{other} is no answer to the job token; this is not a store of Everburn"
-            ))),
+            _ => Err(Fault::WrongSecret),
         }
+    }
+
+    /// Notes a write that has no reply.
+    pub(super) fn note(&mut self, operation: &'static str, key: &str, bytes: usize) {
+        let writes = self.unconfirmed.get_or_insert_with(|| Unconfirmed {
+            operation,
+            key: String::new(),
+            count: 0,
+            bytes: 0,
+        });
+        writes.operation = operation;
+        key.clone_into(&mut writes.key);
+        writes.count += 1;
+        writes.bytes += bytes;
+    }
+
+    pub(super) fn unconfirmed_bytes(&self) -> usize {
+        self.unconfirmed.as_ref().map_or(0, |writes| writes.bytes)
+    }
+
+    pub(super) fn into_unconfirmed(self) -> Option<Unconfirmed> {
+        self.unconfirmed
+    }
+
+    /// Sends a request, after a ping where writes are unconfirmed. The server answers in order, so
+    /// the answer to the ping says that it has taken them.
+    pub(super) fn confirm(&mut self, message: &[u8], deadline: Deadline) -> Result<(), Fault> {
+        if self.unconfirmed.is_none() {
+            return self.send(message, deadline);
+        }
+        let nonce = random_u64() as u32;
+        let request = [&ping_message(nonce)[..], message].concat();
+        self.send(&request, deadline)?;
+        if self.fixed(deadline).map(u32::from_ne_bytes)? != nonce {
+            return Err(altered());
+        }
+        self.unconfirmed = None;
+        Ok(())
     }
 
     fn ping(&mut self, deadline: Deadline) -> Result<(), Fault> {
         let nonce = random_u64() as u32;
-        let mut message = vec![opcode::PING];
-        message.extend_from_slice(&nonce.to_ne_bytes());
-        self.send(&message, deadline)?;
+        self.send(&ping_message(nonce), deadline)?;
         let first = self.byte(deadline)?;
         let rest = self.fixed::<3>(deadline);
         if matches!(rest, Err(Fault::Closed)) && first == AUTH_REFUSED {
-            return Err(Fault::Token);
+            return Err(Fault::NeedsToken);
         }
         let [a, b, c] = rest?;
         if u32::from_ne_bytes([first, a, b, c]) != nonce {
-            return Err(Fault::Protocol(
-                "the ping came back altered; this is not a store".into(),
-            ));
+            return Err(altered());
         }
         Ok(())
     }
@@ -250,6 +314,15 @@ impl Connection {
         }
         Ok(value)
     }
+}
+
+fn ping_message(nonce: u32) -> [u8; 5] {
+    let [a, b, c, d] = nonce.to_ne_bytes();
+    [opcode::PING, a, b, c, d]
+}
+
+fn altered() -> Fault {
+    Fault::Protocol("the ping came back altered; this is not a store".into())
 }
 
 /// A number that no other client is likely to draw. The standard library seeds its hash maps from

@@ -1,21 +1,38 @@
 //! What a server holds: values, queues, and the clients that wait. No sockets here.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use super::wire::{
     CHECK_NOT_READY, CHECK_READY, MAX_MESSAGE_BYTES, Request, STOP_WAITING, WAIT_CANCELED,
     put_string,
 };
+use crate::printable::printable_bytes;
+use crate::store::MAX_VALUE_BYTES;
 use crate::store::semantics::{self, CompareSet};
-use crate::store::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// Names a connection; never given twice.
 pub(super) type ClientId = usize;
 
 type Bytes = Vec<u8>;
 
+/// A key that clients wait for: one allocation for all who wait in one request.
+type Awaited = Arc<[u8]>;
+
 /// What a key costs beside its bytes, roughly: without it, empty keys would be free.
 const ENTRY_OVERHEAD: usize = 128;
+
+/// The same of a key that a client waits for, which is in three tables.
+const WAIT_OVERHEAD: usize = 256;
+
+/// As much of each of a connection's two buffers is part of the connection and not of the budget, so
+/// that a full store still answers small requests, and can be emptied by them.
+pub(super) const FREE_BUFFER: usize = 4 << 10;
+
+/// What a buffer of this capacity takes from the budget.
+pub(super) const fn buffer_cost(capacity: usize) -> usize {
+    capacity.saturating_sub(FREE_BUFFER)
+}
 
 /// A request that cannot be answered; the protocol has no error reply, so the connection closes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,23 +41,23 @@ pub(super) enum Refusal {
     Counter(String),
     #[error("the value of `{0}` would grow beyond {MAX_VALUE_BYTES} bytes")]
     ValueTooLong(String),
-    #[error("the store would hold more than {0} bytes")]
+    #[error("the store would hold more than {0} bytes (`StoreOptions::max_stored_bytes`)")]
     Full(usize),
     #[error("the reply would have more than {MAX_MESSAGE_BYTES} bytes")]
     ReplyTooLong,
     #[error("a client that waits asked to wait again")]
     AlreadyWaiting,
-    #[error("a handshake message after the handshake")]
-    Handshake,
 }
 
 /// What a client's one deferred reply depends on.
 #[derive(Debug)]
 struct Waiting {
     /// Keys that have not been touched since the client began to wait.
-    missing: HashSet<Bytes>,
+    missing: HashSet<Awaited>,
     /// Keys that must all exist in the end.
-    all: Vec<Bytes>,
+    all: Vec<Awaited>,
+    /// What the wait takes from the budget.
+    cost: usize,
 }
 
 /// The whole state of a store; every request is one call of [`Contents::apply`].
@@ -50,20 +67,21 @@ pub(super) struct Contents {
     queues: HashMap<Bytes, VecDeque<Bytes>>,
     waiting: HashMap<ClientId, Waiting>,
     /// Who waits for a key, in the order of arrival.
-    waiters: HashMap<Bytes, Vec<ClientId>>,
-    stored_bytes: usize,
-    max_stored_bytes: usize,
+    waiters: HashMap<Awaited, Vec<ClientId>>,
+    /// All that is held for clients: values, queues, waits, and their connections' buffers.
+    held_bytes: usize,
+    max_held_bytes: usize,
 }
 
 impl Contents {
-    pub(super) fn new(max_stored_bytes: usize) -> Self {
+    pub(super) fn new(max_held_bytes: usize) -> Self {
         Self {
             values: HashMap::new(),
             queues: HashMap::new(),
             waiting: HashMap::new(),
             waiters: HashMap::new(),
-            stored_bytes: 0,
-            max_stored_bytes,
+            held_bytes: 0,
+            max_held_bytes,
         }
     }
 
@@ -78,20 +96,20 @@ impl Contents {
         woken: &mut Vec<ClientId>,
     ) -> Result<(), Refusal> {
         match request {
-            Request::Validate(_) | Request::Auth(_) => return Err(Refusal::Handshake),
             Request::Set(key, value) => self.set(key, value.to_vec(), woken)?,
             Request::CompareSet(key, expected, desired) => {
                 let current = self.values.get(*key).map(Vec::as_slice);
                 match semantics::compare_set(current, expected) {
                     CompareSet::Store => {
+                        self.make_room(reply, 8 + desired.len())?;
                         put_string(reply, desired);
                         self.set(key, desired.to_vec(), woken)?;
                     }
-                    CompareSet::ReturnExpected => put_string(reply, expected),
-                    CompareSet::ReturnCurrent => put_string(reply, current.unwrap_or_default()),
+                    CompareSet::ReturnExpected => self.answer(reply, expected)?,
+                    CompareSet::ReturnCurrent => self.answer(reply, self.value(key))?,
                 }
             }
-            Request::Get(key) => put_string(reply, self.value(key)),
+            Request::Get(key) => self.answer(reply, self.value(key))?,
             Request::Add(key, amount) => {
                 let current = self.values.get(*key).map(Vec::as_slice);
                 let sum = semantics::counter_after(current, *amount)
@@ -107,9 +125,10 @@ impl Contents {
                 if self.waiting.contains_key(&client) {
                     return Err(Refusal::AlreadyWaiting);
                 }
-                let all = keys.iter().map(|key| key.to_vec()).collect();
-                if !self.wait_for_missing(client, all) {
+                if keys.iter().all(|key| self.exists(key)) {
                     reply.push(STOP_WAITING);
+                } else {
+                    self.begin_to_wait(client, keys)?;
                 }
             }
             Request::NumKeys => {
@@ -118,16 +137,17 @@ impl Contents {
             Request::Delete(key) => {
                 let deleted = self.values.remove(*key);
                 if let Some(value) = &deleted {
-                    self.stored_bytes -= cost(key, value);
+                    self.held_bytes -= cost(key, value);
                 }
                 reply.extend_from_slice(&i64::from(deleted.is_some()).to_ne_bytes());
             }
             Request::Append(key, value) => self.append(key, value, woken)?,
             Request::MultiGet(keys) => {
-                let sizes = keys.iter().map(|key| 8 + self.value(key).len());
-                if sizes.sum::<usize>() > MAX_MESSAGE_BYTES {
+                let size = keys.iter().map(|key| 8 + self.value(key).len()).sum();
+                if size > MAX_MESSAGE_BYTES {
                     return Err(Refusal::ReplyTooLong);
                 }
+                self.make_room(reply, size)?;
                 for key in keys {
                     put_string(reply, self.value(key));
                 }
@@ -144,16 +164,18 @@ impl Contents {
             }
             Request::Ping(nonce) => reply.extend_from_slice(&nonce.to_ne_bytes()),
             Request::QueuePush(key, value) => self.queue_push(key, value, woken)?,
-            Request::QueuePop(key) => self.queue_pop(key, reply),
+            Request::QueuePop(key) => self.queue_pop(key, reply)?,
             Request::QueueLen(key) => {
                 let length = self.queues.get(*key).map_or(0, VecDeque::len);
                 reply.extend_from_slice(&(length as i64).to_ne_bytes());
             }
             Request::ListKeys => {
                 let keys = self.values.keys();
-                if keys.clone().map(|key| 8 + key.len()).sum::<usize>() > MAX_MESSAGE_BYTES {
+                let size = 8 + keys.clone().map(|key| 8 + key.len()).sum::<usize>();
+                if size > MAX_MESSAGE_BYTES {
                     return Err(Refusal::ReplyTooLong);
                 }
+                self.make_room(reply, size)?;
                 reply.extend_from_slice(&(keys.len() as i64).to_ne_bytes());
                 keys.for_each(|key| put_string(reply, key));
             }
@@ -167,10 +189,44 @@ impl Contents {
         self.stop_waiting(client);
     }
 
-    /// How many bytes keys and values take, as they are counted.
-    #[cfg(any(test, fuzzing))]
-    pub(super) const fn stored_bytes(&self) -> usize {
-        self.stored_bytes
+    /// How many bytes are held for clients, as they are counted.
+    pub(super) const fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Whether so much more may be held.
+    pub(super) fn fits(&self, added: usize) -> Result<(), Refusal> {
+        if self.held_bytes + added > self.max_held_bytes {
+            return Err(Refusal::Full(self.max_held_bytes));
+        }
+        Ok(())
+    }
+
+    /// Takes `added` from the budget and gives `freed` back.
+    pub(super) fn charge(&mut self, added: usize, freed: usize) -> Result<(), Refusal> {
+        let total = self.held_bytes - freed + added;
+        if total > self.max_held_bytes && added > freed {
+            return Err(Refusal::Full(self.max_held_bytes));
+        }
+        self.held_bytes = total;
+        Ok(())
+    }
+
+    /// Makes room in a reply, where the budget has it. What the reply takes is charged by its owner.
+    fn make_room(&self, reply: &mut Bytes, added: usize) -> Result<(), Refusal> {
+        let grown = reply.capacity().max(reply.len() + added);
+        self.fits(buffer_cost(grown) - buffer_cost(reply.capacity()))?;
+        if added > FREE_BUFFER {
+            // Not twice as much, which nobody has looked at.
+            reply.reserve_exact(added);
+        }
+        Ok(())
+    }
+
+    fn answer(&self, reply: &mut Bytes, value: &[u8]) -> Result<(), Refusal> {
+        self.make_room(reply, 8 + value.len())?;
+        put_string(reply, value);
+        Ok(())
     }
 
     fn value(&self, key: &[u8]) -> &[u8] {
@@ -180,15 +236,6 @@ impl Contents {
 
     fn exists(&self, key: &[u8]) -> bool {
         self.values.contains_key(key) || self.queues.contains_key(key)
-    }
-
-    fn charge(&mut self, added: usize, freed: usize) -> Result<(), Refusal> {
-        let total = self.stored_bytes - freed + added;
-        if total > self.max_stored_bytes {
-            return Err(Refusal::Full(self.max_stored_bytes));
-        }
-        self.stored_bytes = total;
-        Ok(())
     }
 
     fn set(&mut self, key: &[u8], value: Bytes, woken: &mut Vec<ClientId>) -> Result<(), Refusal> {
@@ -249,19 +296,23 @@ impl Contents {
         Ok(())
     }
 
-    fn queue_pop(&mut self, key: &[u8], reply: &mut Bytes) {
+    fn queue_pop(&mut self, key: &[u8], reply: &mut Bytes) -> Result<(), Refusal> {
+        let first = self.queues.get(key).and_then(VecDeque::front);
+        self.make_room(reply, 16 + first.map_or(0, Vec::len))?;
         let Some(queue) = self.queues.get_mut(key) else {
-            return reply.extend_from_slice(&0_i64.to_ne_bytes());
+            reply.extend_from_slice(&0_i64.to_ne_bytes());
+            return Ok(());
         };
         reply.extend_from_slice(&(queue.len() as i64).to_ne_bytes());
         if let Some(item) = queue.pop_front() {
             put_string(reply, &item);
-            self.stored_bytes -= cost(key, &item);
+            self.held_bytes -= cost(key, &item);
         }
         // A queue without items does not exist, so that waiting for the key waits for an item.
         if queue.is_empty() {
             self.queues.remove(key);
         }
+        Ok(())
     }
 
     /// PyTorch's barrier is a counter under its key: an arrival adds 1 and, until the counter
@@ -287,13 +338,27 @@ impl Contents {
             self.wake_all(key, woken);
             return Ok(());
         }
-        self.register(client, HashSet::from([key.to_vec()]), Vec::new());
+        let cost = wait_cost(key);
+        self.charge(cost, 0)?;
+        self.register(client, HashSet::from([key.into()]), Vec::new(), cost);
+        Ok(())
+    }
+
+    /// Registers the client for all keys, each once. At least one is missing.
+    fn begin_to_wait(&mut self, client: ClientId, keys: &[&[u8]]) -> Result<(), Refusal> {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        let cost = keys.iter().map(|key| wait_cost(key)).sum();
+        self.charge(cost, 0)?;
+        let all = keys.into_iter().map(Into::into).collect();
+        self.wait_for_missing(client, all, cost);
         Ok(())
     }
 
     /// Registers the client for the keys that are missing; false where none is.
-    fn wait_for_missing(&mut self, client: ClientId, all: Vec<Bytes>) -> bool {
-        let missing: HashSet<Bytes> = all
+    fn wait_for_missing(&mut self, client: ClientId, all: Vec<Awaited>, cost: usize) -> bool {
+        let missing: HashSet<Awaited> = all
             .iter()
             .filter(|key| !self.exists(key))
             .cloned()
@@ -301,15 +366,23 @@ impl Contents {
         if missing.is_empty() {
             return false;
         }
-        self.register(client, missing, all);
+        self.register(client, missing, all, cost);
         true
     }
 
-    fn register(&mut self, client: ClientId, missing: HashSet<Bytes>, all: Vec<Bytes>) {
+    fn register(
+        &mut self,
+        client: ClientId,
+        missing: HashSet<Awaited>,
+        all: Vec<Awaited>,
+        cost: usize,
+    ) {
         for key in &missing {
-            self.waiters.entry(key.clone()).or_default().push(client);
+            let waiters = self.waiters.entry(Arc::clone(key));
+            waiters.or_default().push(client);
         }
-        self.waiting.insert(client, Waiting { missing, all });
+        let waiting = Waiting { missing, all, cost };
+        self.waiting.insert(client, waiting);
     }
 
     fn wake_all(&mut self, key: &[u8], woken: &mut Vec<ClientId>) {
@@ -329,8 +402,9 @@ impl Contents {
         }
         // A key that came first may have been deleted meanwhile: all must exist at one time.
         if let Some(waiting) = self.waiting.remove(&client)
-            && !self.wait_for_missing(client, waiting.all)
+            && !self.wait_for_missing(client, waiting.all, waiting.cost)
         {
+            self.held_bytes -= waiting.cost;
             woken.push(client);
         }
     }
@@ -345,8 +419,11 @@ impl Contents {
     }
 
     fn stop_waiting(&mut self, client: ClientId) {
-        let missing = self.waiting.remove(&client).map(|waiting| waiting.missing);
-        for key in missing.into_iter().flatten() {
+        let Some(waiting) = self.waiting.remove(&client) else {
+            return;
+        };
+        self.held_bytes -= waiting.cost;
+        for key in waiting.missing {
             self.leave_queue_of(client, &key);
         }
     }
@@ -356,8 +433,12 @@ fn cost(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + ENTRY_OVERHEAD
 }
 
+const fn wait_cost(key: &[u8]) -> usize {
+    key.len() + WAIT_OVERHEAD
+}
+
 fn shown(key: &[u8]) -> String {
-    String::from_utf8_lossy(&key[..key.len().min(MAX_KEY_BYTES.min(80))]).into_owned()
+    printable_bytes(key, 80)
 }
 
 #[cfg(any(test, fuzzing))]

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::StoreOptions;
 use super::contents::{ClientId, Contents};
 use super::peer::{Closing, Peer, Turn};
+use crate::net::{PendingQuota, Refusals};
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -36,8 +37,15 @@ const SILENT_ROUNDS: u32 = 16;
 /// its sender for the socket, and the sender would lose by it.
 const PILE_UP: Duration = Duration::from_micros(20);
 
+/// Connections accepted before it is the clients' turn again.
+const ACCEPTS_IN_A_ROW: usize = 64;
+
 /// When the process is out of file descriptors, accepting is tried again after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// The clients that are late are looked for no more often than this: in a flood each moment is the
+/// deadline of one.
+const LOOK_FOR_LATE: Duration = Duration::from_millis(10);
 
 /// A machine that went away without a word is noticed by the kernel's probes after this.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -49,6 +57,7 @@ pub(super) struct Control {
     waker: Waker,
     connections: Mutex<usize>,
     unused: Condvar,
+    held_bytes: AtomicUsize,
 }
 
 impl Control {
@@ -67,6 +76,10 @@ impl Control {
 
     pub(super) fn connections(&self) -> usize {
         *self.locked()
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes.load(Ordering::Relaxed)
     }
 
     fn set_connections(&self, count: usize) {
@@ -93,6 +106,8 @@ pub(super) struct EventLoop {
     options: StoreOptions,
     contents: Contents,
     peers: HashMap<ClientId, Peer>,
+    pending: PendingQuota,
+    refusals: Refusals,
     next_id: ClientId,
     /// Clients that have more to do though their sockets stay silent.
     again: Vec<ClientId>,
@@ -119,12 +134,15 @@ impl EventLoop {
             waker: Waker::new(poll.registry(), WAKER)?,
             connections: Mutex::new(0),
             unused: Condvar::new(),
+            held_bytes: AtomicUsize::new(0),
         });
         let events = Self {
             poll,
             listener,
             control: Arc::clone(&control),
             contents: Contents::new(options.max_stored_bytes),
+            pending: PendingQuota::new(options.max_pending, options.max_pending_per_address),
+            refusals: Refusals::default(),
             options,
             peers: HashMap::new(),
             next_id: FIRST_CLIENT,
@@ -181,6 +199,14 @@ impl EventLoop {
             if self.next_deadline.is_some_and(|at| at <= now) {
                 self.close_late(now);
             }
+            if let Some(refused) = self.refusals.take(now) {
+                tracing::warn!("the store refuses {refused}");
+            }
+            let held_bytes = self.contents.held_bytes();
+            self.control.held_bytes.store(held_bytes, Ordering::Relaxed);
+        }
+        if let Some(refused) = self.refusals.take_all() {
+            tracing::warn!("the store has refused {refused}");
         }
     }
 
@@ -188,16 +214,20 @@ impl EventLoop {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
         }
+        let now = Instant::now();
         let next = self
             .next_deadline
             .into_iter()
             .chain(self.accept_again)
+            .chain(self.refusals.due(now))
             .min();
-        next.map(|at| at.saturating_duration_since(Instant::now()))
+        next.map(|at| at.saturating_duration_since(now))
     }
 
     fn handle(&mut self, event: &Event) {
         match event.token() {
+            // While it pauses it goes on by the clock.
+            LISTENER if self.accept_again.is_some() => {}
             LISTENER => self.accept(),
             WAKER => {}
             Token(id) => {
@@ -211,33 +241,52 @@ impl EventLoop {
 
     fn accept(&mut self) {
         self.accept_again = None;
-        loop {
+        for _ in 0..ACCEPTS_IN_A_ROW {
             match self.listener.accept() {
-                Ok((stream, address)) => {
-                    if self.peers.len() >= self.options.max_connections {
-                        tracing::warn!("the store refuses {address}: too many connections");
-                    } else if let Err(error) = self.welcome(stream) {
-                        tracing::warn!("the store cannot serve {address}: {error}");
-                    }
-                }
+                Ok((stream, address)) => self.welcome(stream, address),
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => break,
+                    io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
-                        tracing::warn!("the store cannot accept a connection: {error}");
-                        self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
-                        break;
+                        // Mostly out of descriptors: a connection that has shown nothing yet holds one.
+                        let Some(oldest) = self.pending.oldest() else {
+                            let reason = format!("it cannot be accepted: {error}");
+                            self.refusals.add(None, reason);
+                            self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
+                            return;
+                        };
+                        self.close(oldest, &Closing::Crowded);
                     }
                 },
             }
         }
+        self.accept_again = Some(Instant::now());
     }
 
-    fn welcome(&mut self, mut stream: mio::net::TcpStream) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+    fn welcome(&mut self, stream: mio::net::TcpStream, address: SocketAddr) {
+        if self.peers.len() >= self.options.max_connections {
+            match self.pending.oldest() {
+                Some(oldest) => self.close(oldest, &Closing::Crowded),
+                None => {
+                    return self
+                        .refusals
+                        .add(Some(address.ip()), "too many connections");
+                }
+            }
+        }
         let id = self.next_id;
         self.next_id += 1;
+        if let Err(error) = self.take_on(id, stream) {
+            return self.refusals.add(Some(address.ip()), error);
+        }
+        if let Some(oldest) = self.pending.add(id, address.ip()) {
+            self.close(oldest, &Closing::Crowded);
+        }
+    }
+
+    fn take_on(&mut self, id: ClientId, mut stream: mio::net::TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll
             .registry()
@@ -258,6 +307,7 @@ impl EventLoop {
             return;
         };
         let mut woken = Vec::new();
+        let was_pending = peer.is_pending();
         let turn = peer.take_turn(
             &mut self.contents,
             &self.options,
@@ -266,6 +316,9 @@ impl EventLoop {
         );
         if std::mem::take(&mut peer.answered) {
             self.silent_rounds = 0;
+        }
+        if was_pending && !peer.is_pending() {
+            self.pending.remove(id);
         }
         let deadline = peer.deadline();
         self.expect(deadline);
@@ -300,14 +353,13 @@ impl EventLoop {
             Closing::Left => tracing::trace!("a client of the store left"),
             Closing::Broken(error) => tracing::debug!("a client of the store vanished: {error}"),
             reason => {
-                let address = peer.stream.peer_addr();
-                let address = address.map_or_else(|_| "?".into(), |address| address.to_string());
-                tracing::warn!("the store closes the connection of {address}: {reason}");
+                self.refusals.add(peer.from, reason);
             }
         }
         // Closing the socket takes it out of the poll anyway.
         let _ = self.poll.registry().deregister(&mut peer.stream);
-        self.contents.forget(id);
+        self.pending.remove(id);
+        peer.release(&mut self.contents);
         self.control.set_connections(self.peers.len());
     }
 
@@ -322,6 +374,7 @@ impl EventLoop {
         for id in expired {
             self.close(id, &Closing::Late);
         }
-        self.next_deadline = self.peers.values().filter_map(Peer::deadline).min();
+        let next = self.peers.values().filter_map(Peer::deadline).min();
+        self.next_deadline = next.map(|at| at.max(now + LOOK_FOR_LATE));
     }
 }

@@ -1,42 +1,65 @@
 //! Arbitrary bytes at the store's server and at its client.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use everburn_auth::{Acceptor, CHALLENGE_BYTES, Dialer, Key, NONCE_BYTES, PROOF_BYTES};
+
 use super::contents::Contents;
 use super::peer::{Closing, Peer};
-use super::wire::{AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, VALIDATION_MAGIC, opcode, put_string};
-use super::{StoreOptions, TcpStore, TcpStoreServer};
+use super::wire::{AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, VALIDATION_MAGIC, opcode};
+use super::{StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 use crate::hostile::{Script, connection, leave_no_port, read_to_the_end};
 use crate::store::{MAX_VALUE_BYTES, Store, StoreError};
 
-const TOKEN: &str = "secret";
+const TOKEN: &str = "a token of the tests";
 
 /// Rounds in which the server looks at a connection after it has been written to: more than bytes
 /// over loopback need to arrive.
 const LOOKS: usize = 3;
 
-/// What a client of the job says before its requests.
-fn greeting(token: bool) -> Vec<u8> {
-    let mut greeting = Vec::new();
-    if token {
-        greeting.push(AUTH_OPCODE);
-        put_string(&mut greeting, TOKEN.as_bytes());
+/// PyTorch's first message.
+fn validation() -> Vec<u8> {
+    let mut message = vec![opcode::VALIDATE];
+    message.extend(VALIDATION_MAGIC.to_ne_bytes());
+    message
+}
+
+fn access(token: bool) -> StoreAccess {
+    match token {
+        true => StoreAccess::Token(TOKEN.parse().expect("it is long enough")),
+        false => StoreAccess::Open,
     }
-    greeting.push(opcode::VALIDATE);
-    greeting.extend(VALIDATION_MAGIC.to_ne_bytes());
-    greeting
+}
+
+fn key() -> Key {
+    access(true).key().expect("it has a token")
 }
 
 fn options(token: bool) -> StoreOptions {
     StoreOptions {
-        job_token: token.then(|| TOKEN.to_owned()),
         max_stored_bytes: 1 << 20,
         max_connections: 64,
-        ..StoreOptions::default()
+        ..StoreOptions::new(access(token))
     }
+}
+
+/// A client that knows the token proves it; `look` lets the server read what has been said.
+fn authenticate(stream: &mut TcpStream, mut look: impl FnMut()) -> io::Result<()> {
+    let dialer = Dialer::new(&key(), &[]).map_err(io::Error::other)?;
+    stream.write_all(&[AUTH_OPCODE])?;
+    stream.write_all(dialer.nonce())?;
+    look();
+    let mut challenge = [0; CHALLENGE_BYTES];
+    stream.read_exact(&mut challenge)?;
+    stream.write_all(&dialer.answer(&challenge).expect("it is our server"))?;
+    look();
+    let mut accepted = [0];
+    stream.read_exact(&mut accepted)?;
+    assert_eq!(accepted, [AUTH_ACCEPTED]);
+    Ok(())
 }
 
 /// One connection of the server gets the bytes in pieces, a stranger's or after a good greeting.
@@ -54,12 +77,20 @@ pub fn store_stream(bytes: &[u8]) {
     let mut peer = Peer::new(2, mio::net::TcpStream::from_std(far), &options);
     let mut contents = Contents::new(options.max_stored_bytes);
     let mut scratch = vec![0; 4096];
-    let greeting = greeting(token);
+    if token && introduced {
+        let look = || {
+            for _ in 0..LOOKS {
+                let turn = peer.take_turn(&mut contents, &options, &mut scratch, &mut vec![]);
+                turn.expect("it keeps to the protocol");
+            }
+        };
+        authenticate(&mut near, look).expect("loopback");
+    }
     let mut said = Vec::new();
-    let mut first = introduced.then_some(greeting.clone());
+    let mut first = introduced.then(validation);
     while !script.is_over() || first.is_some() {
         let piece = match first.take() {
-            Some(greeting) => greeting,
+            Some(validation) => validation,
             None if script.chance() => script.bytes().to_vec(),
             None => script.rest().to_vec(),
         };
@@ -67,17 +98,16 @@ pub fn store_stream(bytes: &[u8]) {
             break;
         }
         said.extend(&piece);
+        let client = introduced || (!token && said.starts_with(&validation()));
         for _ in 0..LOOKS {
             let mut woken = Vec::new();
             let turn = peer.take_turn(&mut contents, &options, &mut scratch, &mut woken);
-            // Without a token, any is the right one.
-            let unsure = !token && said.first() == Some(&AUTH_OPCODE);
-            if !said.starts_with(&greeting) && !unsure {
-                assert_eq!(contents.stored_bytes(), 0, "a stranger stored something");
+            if !client {
+                assert_eq!(contents.held_bytes(), 0, "a stranger stored something");
                 let waits = peer.deadline().is_some();
                 assert!(waits || turn.is_err(), "a stranger without a deadline");
             }
-            assert!(contents.stored_bytes() <= options.max_stored_bytes);
+            assert!(contents.held_bytes() <= options.max_stored_bytes);
             match turn {
                 Ok(_) => {}
                 Err(Closing::NoToken) if !token => panic!("there is no token to refuse for"),
@@ -113,28 +143,35 @@ pub fn store_server(bytes: &[u8]) {
         };
         leave_no_port(&stream).expect("a socket of our own");
         let introduced = script.chance();
-        let mut said = if introduced { greeting(token) } else { vec![] };
-        said.extend(script.bytes());
-        // Closed already for what came first: that is as good.
+        // Closed already, as late or for what came first: that is as good.
+        if introduced {
+            if token && authenticate(&mut stream, || {}).is_err() {
+                continue;
+            }
+            let _ = stream.write_all(&validation());
+        }
+        let said = script.bytes().to_vec();
         let _ = stream.write_all(&said);
-        streams.push((stream, said));
+        streams.push((stream, introduced, said));
     }
-    let authentication = &greeting(true)[..greeting(true).len() - 5];
-    for (mut stream, said) in streams {
-        let client = said.starts_with(&greeting(token));
-        if client || (!token && said.first() == Some(&AUTH_OPCODE)) {
+    for (mut stream, introduced, said) in streams {
+        if introduced || (!token && said.starts_with(&validation())) {
             // It may rest in silence between two requests for as long as it likes.
             continue;
         }
         let answer = read_to_the_end(&mut stream);
-        let expected = match said.starts_with(authentication) {
-            true => AUTH_ACCEPTED,
-            false => AUTH_REFUSED,
+        let challenged = token && said.len() > NONCE_BYTES && said[0] == AUTH_OPCODE;
+        // Where the connection is reset, an answer may be lost.
+        let told = match answer.len() {
+            0 => true,
+            1 => token && !challenged && answer == [AUTH_REFUSED],
+            CHALLENGE_BYTES => challenged,
+            _ => {
+                let (_, verdict) = answer.split_at(answer.len().min(CHALLENGE_BYTES));
+                challenged && verdict == [AUTH_REFUSED]
+            }
         };
-        assert!(
-            answer.is_empty() || (token && answer == [expected]),
-            "a stranger was told {answer:?}"
-        );
+        assert!(told, "a stranger was told {answer:?}");
     }
     let address = server.local_addr().to_string();
     let store = TcpStore::connect(&address, options).expect("the honest are served");
@@ -145,15 +182,31 @@ pub fn store_server(bytes: &[u8]) {
     }
 }
 
+/// What a hostile server does before it answers arbitrary bytes.
+#[derive(Clone, Copy)]
+struct Manners {
+    /// The client asks for proof of the secret.
+    token: bool,
+    /// The server knows the secret.
+    knows: bool,
+    /// It answers the ping.
+    ping: bool,
+}
+
 /// A client asks a server that answers arbitrary bytes.
 ///
 /// # Panics
-/// Where the client does not come back soon after its deadline, or returns more than it may.
+/// Where the client does not come back soon after its deadline, returns more than it may, or says
+/// more than its nonce to a server that does not know the secret.
 pub fn store_client(bytes: &[u8]) {
     const LIMIT: Duration = Duration::from_millis(30);
     let mut script = Script::new(bytes);
     let operation = script.below(10);
-    let honest_ping = script.chance();
+    let manners = Manners {
+        token: script.chance(),
+        knows: script.chance(),
+        ping: script.chance(),
+    };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port of loopback");
     let address = listener.local_addr().expect("it is bound").to_string();
     let answers = script.rest().to_vec();
@@ -161,13 +214,14 @@ pub fn store_client(bytes: &[u8]) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let over = &over;
-        let server = scope.spawn(move || serve(&listener, over, honest_ping, &answers));
+        let server = scope.spawn(move || serve(&listener, over, manners, &answers));
         let options = StoreOptions {
             timeout: LIMIT,
-            ..StoreOptions::default()
+            ..StoreOptions::new(access(manners.token))
         };
         let started = Instant::now();
         if let Ok(store) = TcpStore::connect(&address, options) {
+            assert!(!manners.token || manners.knows, "a stranger's store");
             ask(&store, operation, LIMIT);
         }
         assert!(started.elapsed() < crate::hostile::GENEROUS);
@@ -198,9 +252,9 @@ fn ask(store: &TcpStore, operation: usize, limit: Duration) {
     }
 }
 
-/// Answers each connection: its ping where `honest_ping`, then `answers`, then nothing more until the
-/// client has gone; until it is `over`.
-fn serve(listener: &TcpListener, over: &AtomicBool, honest_ping: bool, answers: &[u8]) {
+/// Answers each connection with as much of its manners as it has, then `answers`, then nothing more
+/// until the client has gone; until it is `over`.
+fn serve(listener: &TcpListener, over: &AtomicBool, manners: Manners, answers: &[u8]) {
     loop {
         let mut stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -214,15 +268,36 @@ fn serve(listener: &TcpListener, over: &AtomicBool, honest_ping: bool, answers: 
         leave_no_port(&stream).expect("a socket of our own");
         let timeout = Some(Duration::from_millis(100));
         stream.set_read_timeout(timeout).expect("it is not zero");
-        let mut hello = [0; 10];
-        if stream.read_exact(&mut hello).is_err() {
-            continue;
-        }
-        let ping = if honest_ping { &hello[6..] } else { &[] };
-        if stream.write_all(ping).is_err() || stream.write_all(answers).is_err() {
-            continue;
-        }
-        let mut asked = [0; 1024];
-        while matches!(stream.read(&mut asked), Ok(1..)) {}
+        // A client that has gone, or has enough of what it was told.
+        let _ = converse(&mut stream, manners, answers);
     }
+}
+
+fn converse(stream: &mut TcpStream, manners: Manners, answers: &[u8]) -> io::Result<()> {
+    if manners.token {
+        let mut nonce = [0; 1 + NONCE_BYTES];
+        stream.read_exact(&mut nonce)?;
+        if !manners.knows {
+            stream.write_all(answers)?;
+            let said = stream.read(&mut [0])?;
+            assert_eq!(said, 0, "the client goes on with a stranger");
+            return Ok(());
+        }
+        let nonce = nonce.last_chunk().expect("it is longer");
+        let (acceptor, challenge) = Acceptor::new(&key(), &[], nonce).map_err(io::Error::other)?;
+        stream.write_all(&challenge)?;
+        let mut proof = [0; PROOF_BYTES];
+        stream.read_exact(&mut proof)?;
+        acceptor.verify(&proof).expect("it is our client");
+        stream.write_all(&[AUTH_ACCEPTED])?;
+    }
+    let mut hello = [0; 10];
+    stream.read_exact(&mut hello)?;
+    if manners.ping {
+        stream.write_all(&hello[6..])?;
+    }
+    stream.write_all(answers)?;
+    let mut asked = [0; 1024];
+    while stream.read(&mut asked)? > 0 {}
+    Ok(())
 }

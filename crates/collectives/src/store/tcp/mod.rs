@@ -2,10 +2,12 @@
 
 mod client;
 mod client_batches;
+mod client_exchange;
 mod connect;
 mod connection;
 mod contents;
 mod event_loop;
+mod greeting;
 #[cfg(any(test, fuzzing))]
 pub(super) mod hostile;
 mod line;
@@ -15,6 +17,8 @@ mod server;
 mod wire;
 
 use std::time::Duration;
+
+use everburn_auth::{JobToken, Key};
 
 pub use client::TcpStore;
 pub(crate) use connect::{resolve, split};
@@ -26,24 +30,62 @@ pub use wire::AUTH_OPCODE;
 
 use super::DEFAULT_STORE_TIMEOUT;
 
-/// What a [`TcpStoreServer`] or a [`TcpStore`] is told beside its address.
+/// Who may use a store.
+///
+/// ```
+/// use everburn_auth::JobToken;
+/// use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
+///
+/// let ours = StoreOptions::new(StoreAccess::Token(JobToken::random()?));
+/// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, ours.clone())?;
+/// let address = server.local_addr().to_string();
+/// assert_eq!(TcpStore::connect(&address, ours)?.add("n", 1)?, 1);
+/// let stranger = StoreOptions::new(StoreAccess::Open);
+/// assert!(TcpStore::connect(&address, stranger).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreAccess {
+    /// The processes that know the secret of the job. Server and client prove to each other that
+    /// they know it before anything else is said, and the secret itself is not sent. What follows
+    /// is not encrypted.
+    Token(JobToken),
+    /// Everybody who can reach the address, which on loopback is every user of the machine: they
+    /// can read, change and delete every key. PyTorch's `TCPStore` is such a store, and its clients
+    /// can use no other.
+    Open,
+}
+
+impl StoreAccess {
+    /// The key that both sides of a connection know; `None` where the store is open.
+    fn key(&self) -> Option<Key> {
+        match self {
+            Self::Token(token) => Some(Self::key_of(token)),
+            Self::Open => None,
+        }
+    }
+
+    fn key_of(token: &JobToken) -> Key {
+        token.key("store")
+    }
+}
+
+/// The settings of a [`TcpStoreServer`] or a [`TcpStore`].
 ///
 /// ```
 /// use std::time::Duration;
-/// use everburn_collectives::store::StoreOptions;
+/// use everburn_collectives::store::{StoreAccess, StoreOptions};
 ///
 /// let options = StoreOptions {
 ///     timeout: Duration::from_secs(30),
-///     ..StoreOptions::default()
+///     ..StoreOptions::new(StoreAccess::Open)
 /// };
-/// assert!(options.job_token.is_none());
+/// assert_eq!(options.request_timeout, Duration::from_secs(60));
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// The secret of the job, at most 1,024 bytes. A server with a token serves nobody without it,
-    /// and a server on an address other than loopback must have one. It keeps strangers out; it
-    /// crosses the network as it is, so it is no protection against those who can read the traffic.
-    pub job_token: Option<String>,
+    /// Server: who may use the store. Client: which kind of store it takes for its own.
+    pub access: StoreAccess,
     /// Client: the deadline for connecting, and of operations that are given none.
     pub timeout: Duration,
     /// Server: how long a new connection may take to show that it is a client.
@@ -52,33 +94,38 @@ pub struct StoreOptions {
     pub request_timeout: Duration,
     /// Server: the most connections held at a time; more are closed as they come.
     pub max_connections: usize,
-    /// Server: the most bytes of keys and values held in all; a request beyond is refused.
+    /// Server: the most connections that have not shown yet that they are clients. When one more
+    /// comes, the oldest of them is closed.
+    pub max_pending: usize,
+    /// Server: the same of one remote address. The ranks of a machine, which start at the same
+    /// moment, come from one.
+    pub max_pending_per_address: usize,
+    /// Server: the most bytes held for clients in all: keys and values, waits, requests that have
+    /// not come to their end, and replies that have not been read. A request beyond is refused and
+    /// its connection closed. Outside of it are 4 KiB of each of a connection's two buffers, which
+    /// `max_connections` bounds.
     pub max_stored_bytes: usize,
 }
 
-impl Default for StoreOptions {
-    fn default() -> Self {
+impl StoreOptions {
+    /// The usual limits. There is no default for `access`, and an open store holds less: 24 MiB
+    /// instead of 1 GiB, and 2048 connections instead of 16,384, since everybody can fill it. Together
+    /// that is 40 MiB at the most.
+    #[must_use]
+    pub const fn new(access: StoreAccess) -> Self {
+        let (max_stored_bytes, max_connections) = match access {
+            StoreAccess::Token(_) => (1 << 30, 16_384),
+            StoreAccess::Open => (24 << 20, 2048),
+        };
         Self {
-            job_token: None,
+            access,
             timeout: DEFAULT_STORE_TIMEOUT,
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(60),
-            max_connections: 16_384,
-            max_stored_bytes: 1 << 30,
+            max_connections,
+            max_pending: 4096,
+            max_pending_per_address: 2048,
+            max_stored_bytes,
         }
-    }
-}
-
-impl std::fmt::Debug for StoreOptions {
-    /// Leaves the token out: options end up in logs.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreOptions")
-            .field("job_token", &self.job_token.as_ref().map(|_| "(secret)"))
-            .field("timeout", &self.timeout)
-            .field("handshake_timeout", &self.handshake_timeout)
-            .field("request_timeout", &self.request_timeout)
-            .field("max_connections", &self.max_connections)
-            .field("max_stored_bytes", &self.max_stored_bytes)
-            .finish()
     }
 }

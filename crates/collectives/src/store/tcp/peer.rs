@@ -1,24 +1,19 @@
 //! One client's connection as the server sees it.
 
-use std::hint::black_box;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::time::{Duration, Instant};
 
+use everburn_auth::AuthError;
 use mio::net::TcpStream;
 
 use super::StoreOptions;
-use super::contents::{ClientId, Contents, Refusal};
-use super::wire::{
-    AUTH_ACCEPTED, AUTH_OPCODE, AUTH_REFUSED, Request, STOP_WAITING, Scanner, VALIDATION_MAGIC,
-    WireFault, opcode,
-};
+use super::contents::{ClientId, Contents, FREE_BUFFER, Refusal, buffer_cost};
+use super::greeting::{GREETING_BYTES, Greeting, Step};
+use super::wire::{AUTH_REFUSED, Request, STOP_WAITING, Scanner, WireFault};
 
 /// With more than this to send, a client's next requests wait until it has taken its replies.
 const HIGH_WATER: usize = 1 << 20;
-
-/// Buffers larger than this are given back once they are empty.
-const KEPT_BUFFER: usize = 64 * 1024;
 
 /// Requests carried out for one client before it is another one's turn.
 const REQUESTS_IN_A_ROW: usize = 256;
@@ -39,8 +34,14 @@ pub(super) enum Closing {
     Refused(#[from] Refusal),
     #[error("it did not begin with PyTorch's validation message")]
     NoClient,
-    #[error("it was refused for want of the job token")]
+    #[error("it asks for proof of a job token, and this store is open")]
+    OpenStore,
+    #[error("it does not know the job token")]
     NoToken,
+    #[error("{0}")]
+    Auth(AuthError),
+    #[error("it has not shown that it is a client, and others have come")]
+    Crowded,
     #[error("it took longer than allowed for its handshake, for one request or to read a reply")]
     Late,
 }
@@ -54,12 +55,10 @@ pub(super) enum Turn {
     Again,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Phase {
-    /// Nothing said yet.
-    New,
-    /// The token was right; validation is next.
-    Authenticated,
+    /// Not a client yet.
+    Greeting(Greeting),
     Validated,
     /// Told that it is refused; what it sends is thrown away until it leaves.
     Refused,
@@ -68,6 +67,8 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
+    /// Where it connects from, as long as that was known.
+    pub(super) from: Option<IpAddr>,
     id: ClientId,
     phase: Phase,
     /// The other side sends no more: read to the end even after a short read.
@@ -78,6 +79,8 @@ pub(super) struct Peer {
     scanner: Scanner,
     output: Vec<u8>,
     sent: usize,
+    /// What the two buffers take from the budget of the contents.
+    charged: usize,
     /// Something has been sent since the owner last looked.
     pub(super) answered: bool,
     deadline: Option<Instant>,
@@ -85,19 +88,34 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(id: ClientId, stream: TcpStream, options: &StoreOptions) -> Self {
+        let from = stream.peer_addr().map(|address| address.ip());
         Self {
+            from: from.ok(),
             stream,
             id,
-            phase: Phase::New,
+            phase: Phase::Greeting(Greeting::New),
             half_closed: false,
             input: Vec::new(),
             done: 0,
             scanner: Scanner::default(),
             output: Vec::new(),
             sent: 0,
+            charged: 0,
             answered: false,
             deadline: Some(Instant::now() + options.handshake_timeout),
         }
+    }
+
+    /// Whether it has still to show that it is a client.
+    pub(super) const fn is_pending(&self) -> bool {
+        !matches!(self.phase, Phase::Validated)
+    }
+
+    /// Gives back what the connection held of the contents' budget; it is of no use afterwards.
+    pub(super) fn release(self, contents: &mut Contents) {
+        contents.forget(self.id);
+        // Giving back is never refused.
+        let _ = contents.charge(0, self.charged);
     }
 
     /// When the connection is closed unless it gets further; `None` while nothing is expected.
@@ -119,17 +137,18 @@ impl Peer {
         let turn = loop {
             let mut needs_more = false;
             while requests > 0 {
-                let Some(length) = self.next_request(options)? else {
+                if !self.next_message(contents, options, woken)? {
                     needs_more = true;
                     break;
-                };
-                self.carry_out(length, contents, options, woken)?;
+                }
                 requests -= 1;
                 if self.unsent() > HIGH_WATER && !self.flush()? {
                     break;
                 }
+                self.settle(contents)?;
             }
             self.flush()?;
+            self.settle(contents)?;
             if self.unsent() > HIGH_WATER {
                 break Turn::Done;
             }
@@ -143,14 +162,20 @@ impl Peer {
                 break Turn::Done;
             }
             self.forget_done_input();
-            match self.stream.read(scratch) {
-                Ok(0) => return Err(Closing::Left),
+            self.settle(contents)?;
+            // No more of a stranger than its greeting.
+            let room = match self.phase {
+                Phase::Greeting(_) => GREETING_BYTES.min(scratch.len()),
+                Phase::Validated | Phase::Refused => scratch.len(),
+            };
+            match self.stream.read(&mut scratch[..room]) {
+                Ok(0) => return Err(self.left()),
                 // One piece at a time: who sends without end must not keep the others waiting.
-                Ok(_) if self.phase == Phase::Refused => break Turn::Again,
+                Ok(_) if matches!(self.phase, Phase::Refused) => break Turn::Again,
                 Ok(count) => {
-                    self.input.extend_from_slice(&scratch[..count]);
+                    self.take_in(&scratch[..count], contents)?;
                     // A short read has emptied the socket: the next bytes come with an event.
-                    drained = count < scratch.len() && !self.half_closed;
+                    drained = count < room && !self.half_closed;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Turn::Done,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -161,11 +186,42 @@ impl Peer {
         Ok(turn)
     }
 
+    /// Why it has gone: who does not know the secret learns that from the server's proof or its refusal.
+    fn left(&self) -> Closing {
+        match self.phase {
+            Phase::Refused | Phase::Greeting(Greeting::Challenged(_)) => Closing::NoToken,
+            Phase::Greeting(_) | Phase::Validated => Closing::Left,
+        }
+    }
+
     /// Tells the client that its wait is over.
     pub(super) fn stop_waiting(&mut self, options: &StoreOptions) -> Result<(), Closing> {
         self.output.push(STOP_WAITING);
         self.flush()?;
         self.watch(options);
+        Ok(())
+    }
+
+    /// Keeps bytes of a request, where the budget has room for the buffer that they need.
+    fn take_in(&mut self, bytes: &[u8], contents: &mut Contents) -> Result<(), Refusal> {
+        let (length, capacity) = (self.input.len(), self.input.capacity());
+        if length + bytes.len() > capacity {
+            // By a quarter: large values should not take twice their size.
+            let grown = (length + bytes.len()).max(capacity + capacity / 4);
+            contents.fits(buffer_cost(grown) - buffer_cost(capacity))?;
+            self.input.reserve_exact(grown - length);
+        }
+        self.input.extend_from_slice(bytes);
+        self.settle(contents)
+    }
+
+    /// Charges the buffers as they are now.
+    fn settle(&mut self, contents: &mut Contents) -> Result<(), Refusal> {
+        let cost = buffer_cost(self.input.capacity()) + buffer_cost(self.output.capacity());
+        if cost != self.charged {
+            contents.charge(cost, self.charged)?;
+            self.charged = cost;
+        }
         Ok(())
     }
 
@@ -183,7 +239,10 @@ impl Peer {
                     self.answered = true;
                     self.progressed();
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.forget_sent_output();
+                    return Ok(false);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
@@ -193,15 +252,23 @@ impl Peer {
         Ok(true)
     }
 
+    /// A client that always has something to read would have its output grow without end.
+    fn forget_sent_output(&mut self) {
+        if self.sent > HIGH_WATER {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
     fn progressed(&mut self) {
-        if self.phase == Phase::Validated {
+        if matches!(self.phase, Phase::Validated) {
             self.deadline = None;
         }
     }
 
     /// Sets the deadline for what the client owes: the rest of a request, or taking its reply.
     fn watch(&mut self, options: &StoreOptions) {
-        if self.phase != Phase::Validated {
+        if !matches!(self.phase, Phase::Validated) {
             return;
         }
         let owes = self.done < self.input.len() || self.unsent() > 0;
@@ -221,68 +288,45 @@ impl Peer {
         self.done = 0;
     }
 
-    fn next_request(&mut self, options: &StoreOptions) -> Result<Option<usize>, Closing> {
-        if self.phase == Phase::Refused {
-            return Ok(None);
-        }
-        self.check_first_byte(options)?;
-        if self.phase == Phase::Refused {
-            return Ok(None);
-        }
-        Ok(self.scanner.scan(&self.input[self.done..])?)
-    }
-
-    /// Before validation two opcodes are allowed, and nobody waits for more bytes to see that.
-    fn check_first_byte(&mut self, options: &StoreOptions) -> Result<(), Closing> {
-        let Some(&first) = self.input.get(self.done) else {
-            return Ok(());
-        };
-        let needs_token = options.job_token.is_some();
-        match (self.phase, first) {
-            (Phase::Validated | Phase::Refused, _)
-            | (Phase::New, AUTH_OPCODE)
-            | (Phase::Authenticated, opcode::VALIDATE) => Ok(()),
-            (Phase::New, opcode::VALIDATE) if !needs_token => Ok(()),
-            (Phase::New, _) if needs_token => self.refuse(),
-            _ => Err(Closing::NoClient),
-        }
-    }
-
-    fn carry_out(
+    /// Carries out the next whole message of the input; false where there is none.
+    fn next_message(
         &mut self,
-        length: usize,
         contents: &mut Contents,
         options: &StoreOptions,
         woken: &mut Vec<ClientId>,
-    ) -> Result<(), Closing> {
-        let request = Request::parse(&self.input[self.done..self.done + length])?;
-        match (self.phase, &request) {
-            (Phase::Validated, request) => {
-                contents.apply(self.id, request, &mut self.output, woken)?;
-                self.deadline = None;
-            }
-            (Phase::New, Request::Auth(token)) => {
-                let right = options
-                    .job_token
-                    .as_ref()
-                    .is_none_or(|expected| equal_in_constant_time(expected.as_bytes(), token));
-                if !right {
-                    return self.refuse();
+    ) -> Result<bool, Closing> {
+        let input = &self.input[self.done..];
+        match &mut self.phase {
+            Phase::Refused => return Ok(false),
+            Phase::Greeting(greeting) => {
+                match greeting.step(input, &options.access, &mut self.output)? {
+                    Step::Unfinished => return Ok(false),
+                    Step::Message(length) => self.done += length,
+                    Step::Done(length) => {
+                        self.done += length;
+                        self.phase = Phase::Validated;
+                        self.deadline = None;
+                    }
+                    Step::Refuse => {
+                        self.refuse()?;
+                        return Ok(false);
+                    }
                 }
-                self.output.push(AUTH_ACCEPTED);
-                self.phase = Phase::Authenticated;
             }
-            (_, Request::Validate(VALIDATION_MAGIC)) => {
-                self.phase = Phase::Validated;
+            Phase::Validated => {
+                let Some(length) = self.scanner.scan(input)? else {
+                    return Ok(false);
+                };
+                let request = Request::parse(&input[..length])?;
+                contents.apply(self.id, &request, &mut self.output, woken)?;
                 self.deadline = None;
+                self.done += length;
             }
-            _ => return Err(Closing::NoClient),
         }
-        self.done += length;
-        Ok(())
+        Ok(true)
     }
 
-    /// Says that the token is needed. Closing at once would make the kernel throw that answer
+    /// Says that the secret is needed. Closing at once would make the kernel throw that answer
     /// away together with what the client may still be sending, so it is read to its end first.
     fn refuse(&mut self) -> Result<(), Closing> {
         self.phase = Phase::Refused;
@@ -301,30 +345,10 @@ impl Peer {
 
 fn empty(buffer: &mut Vec<u8>) {
     buffer.clear();
-    if buffer.capacity() > KEPT_BUFFER {
+    if buffer.capacity() > FREE_BUFFER {
         *buffer = Vec::new();
     }
 }
 
-/// Compares without telling by the time it takes how much of the token was right.
-fn equal_in_constant_time(expected: &[u8], given: &[u8]) -> bool {
-    let mut difference = u8::from(expected.len() != given.len());
-    for (index, byte) in given.iter().enumerate() {
-        let own = expected.get(index % expected.len().max(1)).unwrap_or(&0);
-        difference |= black_box(byte ^ own);
-    }
-    black_box(difference) == 0
-}
-
 #[cfg(test)]
-mod tests {
-    use super::equal_in_constant_time;
-
-    #[test]
-    fn tokens_are_equal_only_as_a_whole() {
-        assert!(equal_in_constant_time(b"secret", b"secret"));
-        for wrong in [&b""[..], b"secre", b"secretsecret", b"Secret"] {
-            assert!(!equal_in_constant_time(b"secret", wrong));
-        }
-    }
-}
+mod tests;

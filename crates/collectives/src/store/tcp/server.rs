@@ -1,17 +1,16 @@
 //! The server: a listener and the one thread that serves it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::StoreOptions;
 use super::event_loop::{Control, EventLoop};
-use super::wire::MAX_TOKEN_BYTES;
-use crate::store::StoreError;
+use super::{StoreAccess, StoreOptions};
+use crate::store::{StoreError, raise_descriptor_limit};
 
 /// Connections that may wait to be accepted: a thousand ranks start at the same moment.
 const BACKLOG: i32 = 4096;
@@ -22,17 +21,17 @@ const BACKLOG: i32 = 4096;
 /// thousand of them no thousand stacks. The server stops and its port is free when it is dropped.
 ///
 /// # Trust
-/// A store on a loopback address serves whoever can connect. On any other address it demands
-/// [`StoreOptions::job_token`]: a client must send [`AUTH_OPCODE`](super::AUTH_OPCODE), the
-/// token's length as `u64` and the token before all else. PyTorch's clients cannot, so give them a
-/// loopback address.
+/// [`StoreOptions::access`] says who is served, on loopback as elsewhere. PyTorch's clients cannot prove a
+/// job token, so they need [`StoreAccess::Open`], and so does everybody else then.
 ///
 /// ```
-/// use everburn_collectives::store::{Store, StoreOptions, TcpStore, TcpStoreServer};
+/// use everburn_auth::JobToken;
+/// use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore, TcpStoreServer};
 ///
-/// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, StoreOptions::default())?;
+/// let options = StoreOptions::new(StoreAccess::Token(JobToken::random()?));
+/// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, options.clone())?;
 /// let address = server.local_addr().to_string();
-/// let store = TcpStore::connect(&address, StoreOptions::default())?;
+/// let store = TcpStore::connect(&address, options)?;
 /// store.set("key", b"value")?;
 /// assert_eq!(store.get("key")?, b"value");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -49,10 +48,8 @@ impl TcpStoreServer {
     ///
     /// # Errors
     /// [`StoreError::AddressInUse`] when another process listens there,
-    /// [`StoreError::TokenRequired`] when `address` is not loopback and there is no token,
     /// [`StoreError::Unreachable`] when the machine cannot listen there for another reason.
     pub fn bind(address: SocketAddr, options: StoreOptions) -> Result<Self, StoreError> {
-        check_token(address.ip(), address, &options)?;
         let listener = listen(address).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => StoreError::AddressInUse {
                 address: address.to_string(),
@@ -65,15 +62,22 @@ impl TcpStoreServer {
     /// Serves an empty store on a listener that is bound already, as a launcher hands it on.
     ///
     /// # Errors
-    /// [`StoreError::TokenRequired`] as in [`TcpStoreServer::bind`], and
     /// [`StoreError::Unreachable`] when the listener cannot be used.
     pub fn from_listener(listener: TcpListener, options: StoreOptions) -> Result<Self, StoreError> {
         let unbound = SocketAddr::from(([0, 0, 0, 0], 0));
         let local_addr = listener
             .local_addr()
             .map_err(|error| cannot_listen(unbound, &error))?;
-        check_token(local_addr.ip(), local_addr, &options)?;
+        if options.access == StoreAccess::Open && !local_addr.ip().to_canonical().is_loopback() {
+            tracing::warn!(
+                "the store at {local_addr} is open: everybody who can reach this address can read \
+                 and change every key of the job"
+            );
+        }
         let failed = |error: io::Error| cannot_listen(local_addr, &error);
+        if let Err(error) = raise_descriptor_limit() {
+            tracing::debug!("the limit of open descriptors stays as it is: {error}");
+        }
         // The standard library asks for 128 only; listening again changes that.
         SockRef::from(&listener).listen(BACKLOG).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -99,6 +103,13 @@ impl TcpStoreServer {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.control.connections()
+    }
+
+    /// How many bytes the store holds for its clients now, by the reckoning of
+    /// [`StoreOptions::max_stored_bytes`].
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.control.held_bytes()
     }
 
     /// Waits until no connection is open; returns false when `deadline` passes first.
@@ -132,24 +143,6 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-fn check_token(ip: IpAddr, address: SocketAddr, options: &StoreOptions) -> Result<(), StoreError> {
-    match &options.job_token {
-        None if !ip.to_canonical().is_loopback() => Err(StoreError::TokenRequired {
-            address: address.to_string(),
-        }),
-        Some(token) if token.is_empty() || token.len() > MAX_TOKEN_BYTES => {
-            Err(StoreError::Invalid {
-                operation: "bind",
-                reason: format!(
-                    "the job token has {} bytes; 1 to {MAX_TOKEN_BYTES} are allowed",
-                    token.len()
-                ),
-            })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> StoreError {

@@ -7,22 +7,21 @@
 
 use crate::store::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
-/// The first message of a client of a store that demands a job token, and ours alone: opcode, `u64`
-/// length and bytes of the token. The server answers with one byte, [`AUTH_ACCEPTED`] or
-/// [`AUTH_REFUSED`]. A client that says anything else first is sent [`AUTH_REFUSED`], too; after a
-/// refusal the connection is closed. PyTorch's opcodes end at 18, so the two cannot be confused.
+/// The first byte of a client of a store that demands the job's secret, and ours alone. Its nonce
+/// follows; the server answers with a nonce and a proof, the client with its own proof
+/// ([`everburn_auth`] has their form, with the purpose `store` and no context), the server with
+/// [`AUTH_ACCEPTED`] or [`AUTH_REFUSED`]. A client that begins with anything else is sent
+/// [`AUTH_REFUSED`], too; after a refusal the connection is closed. PyTorch's opcodes end at 18, so
+/// the two cannot be confused.
 pub const AUTH_OPCODE: u8 = 0xEB;
 
-/// The token is the right one, or none is needed.
+/// The client has proved that it knows the secret.
 pub(super) const AUTH_ACCEPTED: u8 = 0;
-/// The right token is needed; the connection closes.
+/// The secret is needed; the connection closes.
 pub(super) const AUTH_REFUSED: u8 = 0xEB;
 
-/// What a client sends first so that strangers are told from clients.
+/// What a client sends before its requests, so that other programs are told from clients.
 pub(super) const VALIDATION_MAGIC: u32 = 0x3C85_F7CE;
-
-/// The longest job token, in bytes.
-pub(super) const MAX_TOKEN_BYTES: usize = 1024;
 
 /// The most keys in one request (PyTorch's limit).
 pub(super) const MAX_KEYS: usize = 128 * 1024;
@@ -85,7 +84,6 @@ enum Field {
     I64,
     Key,
     Value,
-    Token,
     Keys,
     Pairs,
 }
@@ -94,7 +92,6 @@ impl Field {
     const fn limit(self) -> (&'static str, usize) {
         match self {
             Self::Value => ("a value", MAX_VALUE_BYTES),
-            Self::Token => ("a token", MAX_TOKEN_BYTES),
             _ => ("a key", KEY_LIMIT),
         }
     }
@@ -104,9 +101,9 @@ impl Field {
 const KEY_LIMIT: usize = MAX_KEY_BYTES + 1;
 
 fn arguments(opcode: u8) -> Result<&'static [Field], WireFault> {
-    use Field::{I64, Key, Keys, Pairs, Token, U32, Value};
+    use Field::{I64, Key, Keys, Pairs, U32, Value};
     Ok(match opcode {
-        opcode::VALIDATE | opcode::PING => &[U32],
+        opcode::PING => &[U32],
         opcode::SET | opcode::APPEND | opcode::QUEUE_PUSH => &[Key, Value],
         opcode::COMPARE_SET => &[Key, Value, Value],
         opcode::GET | opcode::DELETE_KEY | opcode::QUEUE_POP | opcode::QUEUE_LEN => &[Key],
@@ -114,7 +111,6 @@ fn arguments(opcode: u8) -> Result<&'static [Field], WireFault> {
         opcode::CHECK | opcode::WAIT | opcode::MULTI_GET => &[Keys],
         opcode::MULTI_SET => &[Pairs],
         opcode::GETNUMKEYS | opcode::CANCEL_WAIT | opcode::LIST_KEYS => &[],
-        AUTH_OPCODE => &[Token],
         unknown => return Err(WireFault::Opcode(unknown)),
     })
 }
@@ -186,7 +182,7 @@ impl Scanner {
             match field {
                 Field::U32 => self.offset += 4,
                 Field::I64 => self.offset += 8,
-                Field::Key | Field::Value | Field::Token => {
+                Field::Key | Field::Value => {
                     if !self.string(bytes, field)? {
                         return Ok(None);
                     }
@@ -252,8 +248,6 @@ type Pair<'a> = (&'a [u8], &'a [u8]);
 /// A whole request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
-    Validate(u32),
-    Auth(&'a [u8]),
     Set(&'a [u8], &'a [u8]),
     CompareSet(&'a [u8], &'a [u8], &'a [u8]),
     Get(&'a [u8]),
@@ -280,7 +274,6 @@ impl<'a> Request<'a> {
         let mut rest = Arguments { rest: bytes };
         let [opcode] = rest.fixed()?;
         Ok(match opcode {
-            opcode::VALIDATE => Self::Validate(rest.u32()?),
             opcode::SET => Self::Set(rest.string()?, rest.string()?),
             opcode::COMPARE_SET => Self::CompareSet(rest.string()?, rest.string()?, rest.string()?),
             opcode::GET => Self::Get(rest.string()?),
@@ -299,7 +292,6 @@ impl<'a> Request<'a> {
             opcode::QUEUE_LEN => Self::QueueLen(rest.string()?),
             opcode::LIST_KEYS => Self::ListKeys,
             opcode::BARRIER => Self::Barrier(rest.string()?, rest.i64()?),
-            AUTH_OPCODE => Self::Auth(rest.string()?),
             unknown => return Err(WireFault::Opcode(unknown)),
         })
     }

@@ -1,79 +1,131 @@
-//! How the ranks of a job find and trust each other: one connection for each pair.
+//! How the ranks of a job find each other: one connection for each pair.
 //!
-//! Every rank binds a listener on a free port and publishes its address in the store; rank 0
-//! publishes a random session key. A rank dials all lower ranks and is dialled by all higher
-//! ones; both sides present the key before anything else.
+//! Every rank listens on a free port and publishes its address in the store. A rank dials all lower
+//! ranks and is dialled by all higher ones; both sides prove that they know the job's secret
+//! ([`crate::net`]). All keys lie below `everburn/mesh`:
+//!
+//! | key | value |
+//! |---|---|
+//! | `last` | the number of the last mesh that was made, or that failed for all ranks |
+//! | `<n>/address/<rank>` | where the rank listens; replaced when it tries again |
+//! | `<n>/session` | what tells this mesh from all others; in a job without a token its whole secret |
+//! | `<n>/made/<rank>` | the rank has all its connections |
+//! | `<n>/failed` | two ranks that were started for different worlds |
+//!
+//! A mesh that was not completed leaves `last` as it was, so ranks that try again agree on the
+//! number, however often each of them has tried.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rand::TryRng;
-use rand::rngs::SysRng;
+use everburn_auth::{JobToken, Key};
 
-use super::doorkeeper::{Arrival, Doorkeeper};
-use super::hello::{Hello, KEY_BYTES, SessionKey, Status, read_hello, write_hello};
 use crate::group::CollectiveError;
+use crate::net::{Acceptor, DialError, Expected, Hello, Purpose, introduce};
+use crate::printable;
 use crate::rendezvous::Rendezvous;
 use crate::store::{PrefixStore, SharedStore, Store, StoreError};
 
 /// How long to wait before dialling again, and how often to look for bad news in the store.
-pub(super) const RETRY: Duration = Duration::from_millis(50);
+const RETRY: Duration = Duration::from_millis(50);
 const NEWS: Duration = Duration::from_millis(250);
 
-/// How many meshes of one rank are looked for at most when their keys are deleted: a generation makes one
-/// or two, and a counter that somebody has spoilt must not keep us busy.
-const MOST_MESHES: i64 = 1024;
+/// How long one attempt to reach a rank may take before its address and the news are looked at again.
+const DIAL: Duration = Duration::from_secs(5);
+
+/// How much of an address from the store is shown.
+const LONGEST_ADDRESS: usize = 80;
+
+/// The number of the last mesh.
+const LAST: &str = "everburn/mesh/last";
+
+/// How many meshes are looked for at most when their keys are deleted: a generation makes one or two, and
+/// a counter that somebody has spoilt must not keep us busy.
+const MOST_MESHES: u64 = 1024;
+
+/// What the handshake leads to.
+pub(super) struct Connected {
+    /// By rank, `None` for this one.
+    pub(super) streams: Vec<Option<TcpStream>>,
+    /// The secret of this mesh.
+    pub(super) key: Key,
+}
 
 /// A rank on its way into the mesh.
 pub(super) struct Handshake<'a> {
     rendezvous: &'a Rendezvous,
     started: Instant,
     deadline: Instant,
-    /// The keys of this mesh begin with this. It counts the meshes that this rank has made
-    /// through this store, so a group can be destroyed and made again.
+    number: u64,
+    /// The keys of this mesh begin with this.
     prefix: String,
     streams: Vec<Option<TcpStream>>,
     last_attempt: String,
+    /// A rank has made this mesh with an earlier attempt of this rank.
+    superseded: bool,
 }
 
 impl<'a> Handshake<'a> {
-    /// Connects this rank with all others; the streams by rank, `None` for this one.
-    pub(super) fn run(
-        rendezvous: &'a Rendezvous,
-    ) -> Result<Vec<Option<TcpStream>>, CollectiveError> {
-        let rank = rendezvous.rank;
-        let generation = rendezvous
-            .store
-            .add(&format!("everburn/mesh/joined/{rank}"), 1)?;
+    /// Connects this rank with all others.
+    pub(super) fn run(rendezvous: &'a Rendezvous) -> Result<Connected, CollectiveError> {
         let started = Instant::now();
-        let mut handshake = Self {
+        loop {
+            let mut handshake = Self::begin(rendezvous, started)?;
+            let result = handshake.connect();
+            if handshake.superseded && Instant::now() < handshake.deadline {
+                continue;
+            }
+            handshake.tell(&result);
+            return result.map(|key| Connected {
+                streams: handshake.streams,
+                key,
+            });
+        }
+    }
+
+    fn begin(rendezvous: &'a Rendezvous, started: Instant) -> Result<Self, CollectiveError> {
+        let number = last_mesh(&*rendezvous.store)?.saturating_add(1);
+        Ok(Self {
             rendezvous,
             started,
             deadline: started + rendezvous.timeout,
-            prefix: format!("everburn/mesh/{generation}"),
+            number,
+            prefix: format!("everburn/mesh/{number}"),
             streams: (0..rendezvous.world_size).map(|_| None).collect(),
             last_attempt: "they have not published an address in the store".to_owned(),
-        };
-        let result = handshake.connect();
-        if let Err(CollectiveError::WorldSize {
-            rank,
-            peer,
-            ours,
-            theirs,
-        }) = &result
-        {
-            // So that the ranks which meet neither of the two do not wait for them.
-            let news = format!("{rank} {peer} {ours} {theirs}");
-            let _ = rendezvous
-                .store
-                .set(&handshake.key("failed"), news.as_bytes());
-        }
-        result.map(|()| handshake.streams)
+            superseded: false,
+        })
     }
 
-    fn connect(&mut self) -> Result<(), CollectiveError> {
+    /// Lets the other ranks know how this one's attempt has ended, where that concerns them. Each rank does,
+    /// and one that could not has its own result all the same.
+    fn tell(&self, result: &Result<Key, CollectiveError>) {
+        let store = &*self.rendezvous.store;
+        let (name, news) = match result {
+            Ok(_) => (format!("made/{}", self.rendezvous.rank), "1".to_owned()),
+            // So that the ranks which meet neither of the two do not wait for them.
+            Err(CollectiveError::WorldSize {
+                rank,
+                peer,
+                ours,
+                theirs,
+            }) => (
+                "failed".to_owned(),
+                format!("{rank} {peer} {ours} {theirs}"),
+            ),
+            Err(_) => return,
+        };
+        let told = store
+            .set(&self.key(&name), news.as_bytes())
+            .and_then(|()| mark_last(store, self.number));
+        if let Err(error) = told {
+            tracing::debug!(%error, "the other ranks do not learn how the mesh has ended");
+        }
+    }
+
+    fn connect(&mut self) -> Result<Key, CollectiveError> {
         let Rendezvous {
             store,
             rank,
@@ -81,62 +133,72 @@ impl<'a> Handshake<'a> {
             local_address,
             ..
         } = self.rendezvous;
-        let listener = TcpListener::bind((*local_address, 0))
+        let key = self.mesh_key()?;
+        let expected = Expected {
+            purpose: Purpose::Mesh,
+            rank: *rank,
+            world_size: *world_size,
+            scope: self.number,
+            streams: 1,
+        };
+        let acceptor = Acceptor::start(*local_address, key.clone(), expected, |_| {})
             .map_err(|error| self.system(&format!("listen on {local_address}"), &error))?;
-        let address = listener
-            .local_addr()
-            .map_err(|error| self.system("learn its own address", &error))?;
-        let key = self.session_key()?;
         store.set(
             &self.key(&format!("address/{rank}")),
-            address.to_string().as_bytes(),
+            acceptor.address().to_string().as_bytes(),
         )?;
-        let (found, arrivals) = mpsc::channel();
-        let doorkeeper = Doorkeeper::new(key, *rank, *world_size, found);
-        let guard = doorkeeper.close_on_drop(address);
-        if rank + 1 < *world_size {
-            thread::Builder::new()
-                .name("everburn-accept".to_owned())
-                .spawn(move || doorkeeper.run(&listener))
-                .map_err(|error| self.system("start a thread", &error))?;
-        }
         for peer in 0..*rank {
             let stream = self.dial(peer, &key)?;
             self.streams[peer] = Some(stream);
         }
-        while self.streams.iter().skip(rank + 1).any(Option::is_none) {
-            let wait = NEWS.min(self.deadline.saturating_duration_since(Instant::now()));
-            match arrivals.recv_timeout(wait) {
-                Ok(Arrival::Connected { peer, stream }) => self.streams[peer] = Some(stream),
-                Ok(Arrival::OtherWorldSize { peer, theirs }) => {
-                    return Err(self.world_size_differs(peer, theirs));
-                }
-                Err(_) => self.check_news()?,
+        let higher = rank + 1..*world_size;
+        let complete = |acceptor: &Acceptor| higher.clone().all(|peer| acceptor.has(peer, 0));
+        while !complete(&acceptor) {
+            let until = self.deadline.min(Instant::now() + NEWS);
+            acceptor.wait(until, |acceptor| {
+                complete(acceptor) || acceptor.other_world().is_some()
+            });
+            if let Some((peer, theirs)) = acceptor.other_world() {
+                return Err(self.world_size_differs(peer, theirs));
+            }
+            if !complete(&acceptor) {
+                self.check_news(Some(&acceptor))?;
             }
         }
-        drop(guard);
-        Ok(())
+        for peer in higher {
+            let stream = acceptor.take(peer, 0);
+            if let Some(Err(error)) = stream.as_ref().map(|stream| stream.set_nonblocking(false)) {
+                return Err(self.system("prepare a connection", &error));
+            }
+            self.streams[peer] = stream;
+        }
+        Ok(key)
     }
 
     fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
 
-    /// Makes the session key (rank 0) or waits for it (the others).
-    fn session_key(&mut self) -> Result<SessionKey, CollectiveError> {
-        let name = self.key("session_key");
-        if self.rendezvous.rank == 0 {
-            let mut key = [0; KEY_BYTES];
-            SysRng
-                .try_fill_bytes(&mut key)
-                .map_err(|error| self.system("make a session key", &error))?;
-            self.rendezvous.store.set(&name, &key)?;
-            return Ok(key);
-        }
-        let value = self.wait_for(&name)?;
-        SessionKey::try_from(value.as_slice()).map_err(|_| {
-            let reason = format!("the session key in the store has {} bytes", value.len());
-            self.protocol(0, reason)
+    /// The secret of this mesh: of the job's secret and of what rank 0 has drawn for this mesh alone, so that
+    /// no rank of another mesh can take part in it. Without a job's secret, of the latter.
+    fn mesh_key(&mut self) -> Result<Key, CollectiveError> {
+        let name = self.key("session");
+        let session = if self.rendezvous.rank == 0 {
+            let drawn = JobToken::random().map_err(|error| self.system("make a key", &error))?;
+            // An earlier attempt's stays: others may have read it.
+            self.rendezvous
+                .store
+                .compare_set(&name, b"", drawn.reveal().as_bytes())?
+        } else {
+            self.wait_for(&name)?
+        };
+        let session: JobToken = std::str::from_utf8(&session)
+            .unwrap_or_default()
+            .parse()
+            .map_err(|error| self.protocol(0, format!("the session in the store: {error}")))?;
+        Ok(match &self.rendezvous.key {
+            Some(key) => key.derive("mesh").derive(session.reveal()),
+            None => session.key("mesh"),
         })
     }
 
@@ -146,32 +208,33 @@ impl<'a> Handshake<'a> {
             let wait = NEWS.min(self.deadline.saturating_duration_since(Instant::now()));
             match self.rendezvous.store.get_within(key, wait) {
                 Ok(value) => return Ok(value),
-                Err(StoreError::Timeout { .. }) => self.check_news()?,
+                Err(StoreError::Timeout { .. }) => self.check_news(None)?,
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Connects to the listener of `peer`, again and again until it answers.
-    fn dial(&mut self, peer: usize, key: &SessionKey) -> Result<TcpStream, CollectiveError> {
-        let address = self.wait_for(&self.key(&format!("address/{peer}")))?;
-        let address = String::from_utf8_lossy(&address).into_owned();
-        let address: SocketAddr = address
-            .parse()
-            .map_err(|_| self.protocol(peer, format!("`{address}` in the store is no address")))?;
+    /// Connects to the listener of `peer`, again and again until it accepts.
+    fn dial(&mut self, peer: usize, key: &Key) -> Result<TcpStream, CollectiveError> {
         loop {
+            // Anew each time: a rank that tries again listens elsewhere.
+            let address = self.wait_for(&self.key(&format!("address/{peer}")))?;
+            let address = String::from_utf8_lossy(&address).into_owned();
+            let address: SocketAddr = address.parse().map_err(|_| {
+                let address = printable(&address, LONGEST_ADDRESS);
+                self.protocol(peer, format!("`{address}` in the store is no address"))
+            })?;
             match self.dial_once(address, peer, key) {
-                Ok((
-                    stream,
-                    Hello {
-                        status: Status::Accepted,
-                        ..
-                    },
-                )) => return Ok(stream),
-                Ok((_, answer)) => return Err(self.world_size_differs(peer, answer.world_size)),
-                Err(reason) => {
-                    self.last_attempt = format!("dialling rank {peer} at {address}: {reason}");
-                    self.check_news()?;
+                Ok(stream) => return Ok(stream),
+                Err(DialError::WorldSize { theirs }) => {
+                    return Err(self.world_size_differs(peer, theirs));
+                }
+                Err(DialError::Failed(reason)) => {
+                    // What the deadline cut short says less than the attempt before it.
+                    if Instant::now() < self.deadline {
+                        self.last_attempt = format!("dialling rank {peer} at {address}: {reason}");
+                    }
+                    self.check_news(None)?;
                     thread::sleep(RETRY);
                 }
             }
@@ -182,34 +245,30 @@ impl<'a> Handshake<'a> {
         &self,
         address: SocketAddr,
         peer: usize,
-        key: &SessionKey,
-    ) -> Result<(TcpStream, Hello), String> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err("no time left".to_owned());
-        }
+        key: &Key,
+    ) -> Result<TcpStream, DialError> {
+        let until = self.deadline.min(Instant::now() + DIAL);
+        let left = until.saturating_duration_since(Instant::now());
         let Rendezvous {
             rank, world_size, ..
         } = *self.rendezvous;
-        let mut stream =
-            TcpStream::connect_timeout(&address, left).map_err(|error| error.to_string())?;
+        // A timeout of zero would be an error; the deadline is looked at after each attempt.
+        let mut stream = TcpStream::connect_timeout(&address, left.max(RETRY))
+            .map_err(|error| DialError::Failed(error.to_string()))?;
         let hello = Hello {
-            status: Status::Accepted,
+            purpose: Purpose::Mesh,
             rank,
             world_size,
+            scope: self.number,
+            index: 0,
         };
-        write_hello(&mut stream, &hello.encode(key), self.deadline)
-            .and_then(|()| read_hello(&mut stream, self.deadline))
-            .map_err(|error| format!("the connection closed during the handshake: {error}"))
-            .and_then(|answer| Hello::decode(&answer, key))
-            .and_then(|answer| match answer.rank {
-                rank if rank == peer => Ok((stream, answer)),
-                other => Err(format!("rank {other} answered")),
-            })
+        introduce(&mut stream, key, &hello, peer, until)?;
+        Ok(stream)
     }
 
-    /// Fails when the deadline has passed or another rank has reported a failure.
-    fn check_news(&mut self) -> Result<(), CollectiveError> {
+    /// Fails when the deadline has passed, another rank has reported a failure, or a rank has made this mesh
+    /// with an earlier attempt of this one. `acceptor` has the higher ranks that are connected.
+    fn check_news(&mut self, acceptor: Option<&Acceptor>) -> Result<(), CollectiveError> {
         let Rendezvous {
             store,
             rank,
@@ -218,8 +277,7 @@ impl<'a> Handshake<'a> {
             ..
         } = self.rendezvous;
         let key = self.key("failed");
-        if store.check(&[&key])? {
-            let news = store.get_within(&key, NEWS)?;
+        if let Some(news) = store.try_get(&key)? {
             let news = String::from_utf8_lossy(&news).into_owned();
             let numbers: Vec<usize> = news.split(' ').filter_map(|n| n.parse().ok()).collect();
             if let [rank, peer, ours, theirs] = numbers[..] {
@@ -231,13 +289,17 @@ impl<'a> Handshake<'a> {
                 });
             }
         }
-        if Instant::now() < self.deadline {
+        let arrived = |peer: usize| {
+            self.streams[peer].is_some() || acceptor.is_some_and(|acceptor| acceptor.has(peer, 0))
+        };
+        let others = (0..*world_size).filter(|peer| peer != rank);
+        let unconnected: Vec<usize> = others.filter(|peer| !arrived(*peer)).collect();
+        for peer in &unconnected {
+            self.superseded |= store.check(&[&self.key(&format!("made/{peer}"))])?;
+        }
+        if !self.superseded && Instant::now() < self.deadline {
             return Ok(());
         }
-        let unconnected = (0..*world_size).filter(|peer| peer != rank);
-        let unconnected: Vec<usize> = unconnected
-            .filter(|peer| self.streams[*peer].is_none())
-            .collect();
         // Ranks that have not even published an address are the ones to look for; a rank may be
         // unconnected merely because this one is still waiting for an earlier one.
         let mut absent = Vec::new();
@@ -294,6 +356,38 @@ impl<'a> Handshake<'a> {
     }
 }
 
+/// The number of the last mesh that was made through `store`, or that failed for all ranks.
+fn last_mesh(store: &dyn Store) -> Result<u64, StoreError> {
+    let Some(value) = store.try_get(LAST)? else {
+        return Ok(0);
+    };
+    numbered(&value).ok_or_else(|| StoreError::Invalid {
+        operation: "get",
+        reason: format!("`{LAST}` holds `{}`", String::from_utf8_lossy(&value)),
+    })
+}
+
+fn numbered(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Notes that mesh `number` is no longer to be made. A rank that is late takes nothing back.
+fn mark_last(store: &dyn Store, number: u64) -> Result<(), StoreError> {
+    let desired = number.to_string().into_bytes();
+    let mut seen = Vec::new();
+    loop {
+        let there = store.compare_set(LAST, &seen, &desired)?;
+        if there == desired || numbered(&there).is_some_and(|last| last >= number) {
+            return Ok(());
+        }
+        if there == seen {
+            // The key is gone, deleted with all others of a mesh that is over.
+            return Ok(());
+        }
+        seen = there;
+    }
+}
+
 /// Deletes what meshes of up to `ranks` ranks have left below `prefix` of `store`.
 pub(crate) fn forget_meshes(
     store: &SharedStore,
@@ -301,16 +395,16 @@ pub(crate) fn forget_meshes(
     ranks: usize,
 ) -> Result<(), StoreError> {
     let store = PrefixStore::new(prefix, Arc::clone(store));
-    for rank in 0..ranks {
-        let counter = format!("everburn/mesh/joined/{rank}");
-        let meshes = store.add(&counter, 0)?;
-        store.delete(&counter)?;
-        for mesh in 1..=meshes.min(MOST_MESHES) {
+    let last = last_mesh(&store)?;
+    store.delete(LAST)?;
+    // One more may have begun.
+    for mesh in 1..=last.saturating_add(1).min(MOST_MESHES) {
+        for rank in 0..ranks {
             store.delete(&format!("everburn/mesh/{mesh}/address/{rank}"))?;
-            // Of the whole mesh, but the rank that made them may not be the one that counted most.
-            store.delete(&format!("everburn/mesh/{mesh}/session_key"))?;
-            store.delete(&format!("everburn/mesh/{mesh}/failed"))?;
+            store.delete(&format!("everburn/mesh/{mesh}/made/{rank}"))?;
         }
+        store.delete(&format!("everburn/mesh/{mesh}/session"))?;
+        store.delete(&format!("everburn/mesh/{mesh}/failed"))?;
     }
     Ok(())
 }

@@ -1,72 +1,19 @@
-//! Strangers at the mesh's door, and a peer that sends any frames.
+//! A peer that sends any frames.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::doorkeeper::{Arrival, Doorkeeper};
-use super::hello::{HELLO_BYTES, Hello, KEY_BYTES, SessionKey, Status};
+use everburn_auth::Key;
+
 use super::{Link, TcpMesh};
-use crate::hostile::{GENEROUS, Script, connection, read_to_the_end};
+use crate::hostile::{GENEROUS, Script, connection};
 use crate::transport::frame::{Frame, HEADER_BYTES, WireHeader};
 use crate::transport::inbox::Inbox;
 use crate::transport::surroundings::Surroundings;
 
-const KEY: SessionKey = [0x5a; KEY_BYTES];
-
 /// The longest message that a rank of a target takes.
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 20;
-
-/// A stranger introduces itself to the doorkeeper of a rank.
-///
-/// # Panics
-/// Where it is let in or answered without the session key, or as a rank that it cannot be.
-pub fn mesh_hello(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let world_size = 2 + script.below(4);
-    let rank = script.below(world_size);
-    let mut said = match script.below(4) {
-        0 => Vec::new(),
-        known => {
-            let hello = Hello {
-                status: [Status::Accepted, Status::WorldSizeDiffers][script.below(2)],
-                rank: script.number() as usize,
-                world_size: script.number() as usize,
-            };
-            let key = if known == 1 { [0; KEY_BYTES] } else { KEY };
-            hello.encode(&key).to_vec()
-        }
-    };
-    if script.chance() {
-        let place = script.below(HELLO_BYTES);
-        let flipped = script.byte();
-        if let Some(byte) = said.get_mut(place) {
-            *byte ^= flipped;
-        }
-    }
-    said.extend(script.rest());
-    let (mut near, far) = connection().expect("loopback");
-    let (found, arrivals) = mpsc::channel();
-    let doorkeeper = Doorkeeper::new(KEY, rank, world_size, found);
-    near.write_all(&said).expect("a few bytes fit in");
-    near.shutdown(Shutdown::Write).expect("it is open");
-    let introduced = doorkeeper.introduce(far);
-    let arrival = arrivals.try_recv();
-    let knows_key = said.len() >= HELLO_BYTES && said[HELLO_BYTES - KEY_BYTES..HELLO_BYTES] == KEY;
-    assert_eq!(introduced.is_ok(), arrival.is_ok());
-    match arrival {
-        Ok(_) if !knows_key => panic!("a stranger was let in"),
-        Ok(Arrival::Connected { peer, .. }) => {
-            assert!(peer > rank && peer < world_size, "rank {peer} was let in");
-        }
-        Ok(Arrival::OtherWorldSize { theirs, .. }) => assert_ne!(theirs, world_size),
-        Err(_) => assert!(
-            read_to_the_end(&mut near).is_empty(),
-            "a stranger was answered"
-        ),
-    }
-}
 
 /// A peer that is in the mesh sends any frames.
 ///
@@ -83,8 +30,8 @@ pub fn mesh_frames(bytes: &[u8]) {
         }
     }
     let (mut near, far) = connection().expect("loopback");
-    let inbox = Inbox::new();
-    let link = Link::start(1, far, &inbox, MAX_MESSAGE_BYTES).expect("two threads");
+    let inbox = Inbox::limited(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES);
+    let link = Link::start(1, far, &inbox, MAX_MESSAGE_BYTES, GENEROUS).expect("two threads");
     // It may be cut off before it has said all.
     let _ = near.write_all(&frames(&mut Script::new(bytes)));
     let _ = near.shutdown(Shutdown::Write);
@@ -113,7 +60,7 @@ pub(crate) fn frames(script: &mut Script<'_>) -> Vec<u8> {
         };
         let dtype = if choice < 4 { script.byte() } else { 6 };
         frames.extend(b"EVF1");
-        frames.extend([script.byte() % 6, dtype, script.byte() % 8, 0]);
+        frames.extend([script.byte() % 8, dtype, script.byte() % 8, 0]);
         // The group of all ranks, mostly; its first collectives.
         let group = if choice == 2 { script.number() } else { 1 };
         for number in [group, u64::from(script.byte() % 4), 0, announced] {
@@ -132,18 +79,24 @@ pub(crate) fn frames(script: &mut Script<'_>) -> Vec<u8> {
     frames
 }
 
+/// The secret of the mesh of two.
+pub(crate) fn mesh_key() -> Key {
+    Key::from_secret(&[7; 32], "hostile")
+}
+
 /// The mesh of rank `rank` of two, and the other's end of its only connection.
 pub(crate) fn mesh_of_two(rank: usize) -> (TcpMesh, std::net::TcpStream) {
     let (near, far) = connection().expect("loopback");
-    let inbox = Inbox::new();
+    let inbox = Inbox::limited(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES);
     let peer = 1 - rank;
-    let link = Link::start(peer, far, &inbox, MAX_MESSAGE_BYTES).expect("two threads");
+    let link = Link::start(peer, far, &inbox, MAX_MESSAGE_BYTES, GENEROUS).expect("two threads");
     let mut links = vec![None, None];
     links[peer] = Some(link);
     let mesh = TcpMesh {
         rank,
         inbox,
         surroundings: Surroundings::of_this_process(),
+        key: mesh_key(),
         links,
     };
     (mesh, near)

@@ -3,18 +3,18 @@
 //! Two threads a peer, because a rank that wrote from the thread that also reads would deadlock
 //! as soon as all ranks send more than the sockets hold.
 
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 
+use super::outbox::{LONG_HOLD, Shared, control};
 use crate::group::{DType, Element};
 use crate::sync::{lock, wait_until};
-use crate::transport::frame::{Frame, FrameKind, HEADER_BYTES, Header, WireHeader};
+use crate::transport::frame::{Frame, FrameKind, HEADER_BYTES, WireHeader};
 use crate::transport::inbox::Inbox;
 use crate::transport::payload::Payload;
 use crate::transport::threads::CLOSED_WITHOUT_GOODBYE;
@@ -25,45 +25,6 @@ const READ_TICK: Duration = Duration::from_secs(1);
 /// How long a closed link goes on reading, so that the peer can finish what it is sending.
 const LINGER: Duration = Duration::from_secs(10);
 
-#[derive(Default)]
-struct Outbox {
-    queue: VecDeque<Frame>,
-    /// A frame has been taken from the queue and is not written yet.
-    writing: bool,
-    /// No more frames will be queued; set with the time until which the reader goes on.
-    closed: Option<Instant>,
-    /// The connection is gone, and why.
-    broken: Option<String>,
-}
-
-#[derive(Default)]
-struct Shared {
-    outbox: Mutex<Outbox>,
-    changed: Condvar,
-}
-
-impl Shared {
-    /// Notes that the connection is gone and tells those whose frames will not be written.
-    fn break_off(&self, cause: &str) {
-        let mut outbox = lock(&self.outbox);
-        if outbox.broken.is_none() {
-            outbox.broken = Some(cause.to_owned());
-        }
-        let queue = std::mem::take(&mut outbox.queue);
-        drop(outbox);
-        self.changed.notify_all();
-        for mut frame in queue {
-            frame.report(Err(cause.to_owned()));
-        }
-    }
-
-    /// Whether the reader should end.
-    fn reader_is_done(&self) -> bool {
-        let outbox = lock(&self.outbox);
-        outbox.broken.is_some() || outbox.closed.is_some_and(|end| Instant::now() >= end)
-    }
-}
-
 /// A connection after its handshake.
 pub(super) struct Link {
     peer: usize,
@@ -73,17 +34,22 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts the two threads of the connection `stream` to `peer`.
+    /// Starts the two threads of the connection `stream` to `peer`, which is lost when it reads
+    /// nothing for `patience` while there is something to write.
     pub(super) fn start(
         peer: usize,
         stream: TcpStream,
         inbox: &Arc<Inbox>,
         max_message_bytes: u64,
+        patience: Duration,
     ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_TICK))?;
-        stream.set_write_timeout(None)?;
+        let tick = READ_TICK.min(patience).max(Duration::from_millis(1));
+        stream.set_write_timeout(Some(tick))?;
         let shared = Arc::new(Shared::default());
+        let told = shared.clone();
+        inbox.add_peer(peer, Box::new(move |hold| told.tell(hold)));
         let reader = Reader {
             peer,
             stream: stream.try_clone()?,
@@ -96,6 +62,7 @@ impl Link {
             stream: stream.try_clone()?,
             shared: shared.clone(),
             inbox: inbox.clone(),
+            patience,
         };
         let link = Self {
             peer,
@@ -114,28 +81,15 @@ impl Link {
     }
 
     /// Queues `frame`.
-    pub(super) fn send(&self, mut frame: Frame) {
-        let mut outbox = lock(&self.shared.outbox);
-        let refused = match (&outbox.broken, outbox.closed) {
-            (Some(cause), _) => Some(cause.clone()),
-            (None, Some(_)) => Some("this rank has closed the connection".to_owned()),
-            (None, None) => None,
-        };
-        if let Some(cause) = refused {
-            drop(outbox);
-            frame.report(Err(cause));
-            return;
-        }
-        outbox.queue.push_back(frame);
-        drop(outbox);
-        self.shared.changed.notify_all();
+    pub(super) fn send(&self, frame: Frame) {
+        self.shared.send(frame, None);
     }
 
     /// Waits until nothing is queued; whether that came about before `deadline`.
     pub(super) fn flush(&self, deadline: Instant) -> bool {
         let mut outbox = lock(&self.shared.outbox);
         loop {
-            if outbox.broken.is_some() || (outbox.queue.is_empty() && !outbox.writing) {
+            if outbox.broken.is_some() || (outbox.is_empty() && !outbox.writing) {
                 return true;
             }
             let (locked, late) = wait_until(&self.shared.changed, outbox, deadline);
@@ -148,16 +102,8 @@ impl Link {
 
     /// Says goodbye and lets the writer end when all is written.
     pub(super) fn close(&self) {
-        let goodbye = Header {
-            group: 0,
-            step: 0,
-            kind: FrameKind::Goodbye,
-        };
-        self.send(Frame::new(goodbye, Payload::empty()));
-        let mut outbox = lock(&self.shared.outbox);
-        outbox.closed.get_or_insert(Instant::now() + LINGER);
-        drop(outbox);
-        self.shared.changed.notify_all();
+        let end = Instant::now() + LINGER;
+        self.shared.send(control(FrameKind::Goodbye), Some(end));
     }
 
     /// Closes the socket at once. Whoever waits for the peer is told `cause`.
@@ -184,16 +130,16 @@ struct Writer {
     stream: TcpStream,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
+    patience: Duration,
 }
 
 impl Writer {
     fn run(mut self) {
         while let Some(mut frame) = self.next() {
             // Reported before the link counts as idle: who has flushed can rely on the reports.
-            match write_frame(&mut self.stream, &frame) {
+            match self.write(&frame) {
                 Ok(()) => frame.report(Ok(())),
-                Err(error) => {
-                    let cause = format!("{CLOSED_WITHOUT_GOODBYE} (writing: {error})");
+                Err(cause) => {
                     self.inbox.lost(self.peer, &cause);
                     frame.report(Err(cause.clone()));
                     self.shared.break_off(&cause);
@@ -218,33 +164,63 @@ impl Writer {
             if outbox.broken.is_some() {
                 return None;
             }
-            if let Some(frame) = outbox.queue.pop_front() {
+            if let Some(frame) = outbox.pop() {
                 outbox.writing = true;
                 return Some(frame);
             }
-            if outbox.closed.is_some() {
+            if outbox.closed.is_some() && outbox.is_empty() {
                 return None;
+            }
+            if outbox.is_held_for_long() {
+                tracing::warn!(
+                    peer = self.peer,
+                    "rank {} has not received what was sent to it before, and has held back what is \
+                     queued for {LONG_HOLD:?}: check that it receives what this rank sends, or raise \
+                     the option `max_unreceived_bytes`",
+                    self.peer
+                );
             }
             outbox = wait_until(&self.shared.changed, outbox, Instant::now() + READ_TICK).0;
         }
     }
-}
 
-/// Writes header and elements with as few system calls as the kernel allows.
-fn write_frame(stream: &mut TcpStream, frame: &Frame) -> io::Result<()> {
-    let header = WireHeader::of(frame).encode();
-    let payload = frame.payload.bytes();
-    let mut written = 0;
-    while written < header.len() {
-        let parts = [IoSlice::new(&header[written..]), IoSlice::new(payload)];
-        match stream.write_vectored(&parts) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(bytes) => written += bytes,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+    /// Writes header and elements with as few system calls as the kernel allows; or says why not.
+    fn write(&mut self, frame: &Frame) -> Result<(), String> {
+        let header = WireHeader::of(frame).encode();
+        let payload = frame.payload.bytes();
+        let all = header.len() + payload.len();
+        let mut written = 0;
+        let mut moved = Instant::now();
+        while written < all {
+            let parts = [
+                IoSlice::new(header.get(written..).unwrap_or_default()),
+                IoSlice::new(&payload[written.saturating_sub(header.len())..]),
+            ];
+            let error = match self.stream.write_vectored(&parts) {
+                Ok(0) => ErrorKind::WriteZero.into(),
+                Ok(bytes) => {
+                    written += bytes;
+                    moved = Instant::now();
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::Interrupted => {}
+                ErrorKind::WouldBlock | ErrorKind::TimedOut if moved.elapsed() < self.patience => {}
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    return Err(format!(
+                        "it has read nothing of what this rank sends to it for {:.1} s ({written} of \
+                         a frame's {all} bytes are written); check whether its process is stopped \
+                         (SIGSTOP, a debugger) or swapped out, and the network to its machine",
+                        moved.elapsed().as_secs_f64()
+                    ));
+                }
+                _ => return Err(format!("{CLOSED_WITHOUT_GOODBYE} (writing: {error})")),
+            }
         }
+        Ok(())
     }
-    stream.write_all(&payload[written - header.len()..])
 }
 
 struct Reader {
@@ -289,6 +265,17 @@ impl Reader {
         let mut header = [0; HEADER_BYTES];
         self.read_full(&mut header)?;
         let wire = WireHeader::decode(&header, self.max_message_bytes).map_err(End::Invalid)?;
+        let mut room = None;
+        match wire.header.kind {
+            kind if kind.is_data() => {
+                let made = self.inbox.make_room(self.peer, wire.payload_bytes);
+                room = Some(made.map_err(End::Invalid)?);
+            }
+            FrameKind::Hold => self.shared.hold(true),
+            // Who has said goodbye takes what still comes.
+            FrameKind::Resume | FrameKind::Goodbye => self.shared.hold(false),
+            _ => {}
+        }
         let payload = match wire.dtype {
             DType::F32 => self.read_payload::<f32>(wire.payload_bytes)?,
             DType::F64 => self.read_payload::<f64>(wire.payload_bytes)?,
@@ -298,9 +285,9 @@ impl Reader {
             DType::I64 => self.read_payload::<i64>(wire.payload_bytes)?,
             DType::U8 => self.read_payload::<u8>(wire.payload_bytes)?,
         };
-        self.inbox
-            .deliver(self.peer, &wire.header, payload)
-            .map_err(End::Invalid)
+        let delivered = self.inbox.deliver(self.peer, &wire.header, payload);
+        drop(room);
+        delivered.map_err(End::Invalid)
     }
 
     /// Reads into the buffer that the receiver gets. Its memory is asked for as zeroed pages,
@@ -340,3 +327,6 @@ impl Reader {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,16 @@
 //! Ranks as processes: one TCP connection for each pair.
 
-mod doorkeeper;
 mod handshake;
-mod hello;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod link;
+mod outbox;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use everburn_auth::Key;
 
 use self::handshake::Handshake;
 pub(crate) use self::handshake::forget_meshes;
@@ -18,16 +19,20 @@ use super::frame::Frame;
 use super::inbox::Inbox;
 use super::surroundings::Surroundings;
 use super::{CUT_HERE, Transport};
-use crate::group::CollectiveError;
+use crate::group::{CollectiveError, DEFAULT_TIMEOUT, GroupOptions};
 use crate::rendezvous::Rendezvous;
 
 /// How long dropping a mesh waits for what is still queued.
 const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 
+/// How much longer than the group's timeout a peer may read nothing: an operation that waits for it says
+/// more, and is to come first.
+const AFTER_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A full mesh of TCP connections, each with a reader and a writer thread.
 ///
 /// The connection between two ranks is made by the higher one, to an address from the store, and
-/// both present the job's session key before anything else. Elements are sent in this machine's
+/// both prove that they know the job's secret before anything else. Elements are sent in this machine's
 /// byte order, which is little-endian on all machines that Everburn runs on.
 ///
 /// ```no_run
@@ -38,7 +43,7 @@ const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 ///
 /// fn join(rendezvous: &Rendezvous) -> Result<ProcessGroup, CollectiveError> {
 ///     let options = GroupOptions::default();
-///     let mesh = TcpMesh::connect(rendezvous, options.max_message_bytes)?;
+///     let mesh = TcpMesh::connect(rendezvous, &options)?;
 ///     Ok(ProcessGroup::over(Arc::new(mesh), rendezvous.local_rank, options))
 /// }
 /// ```
@@ -46,13 +51,17 @@ pub struct TcpMesh {
     rank: usize,
     inbox: Arc<Inbox>,
     surroundings: Surroundings,
+    key: Key,
     /// By rank; `None` for this one.
     links: Vec<Option<Link>>,
 }
 
 impl TcpMesh {
-    /// Connects this rank with all others before the rendezvous' timeout. A frame of more than
-    /// `max_message_bytes` bytes ends the connection that it comes from.
+    /// Connects this rank with all others before the rendezvous' timeout.
+    ///
+    /// Of `options`, a frame of more than [`GroupOptions::max_message_bytes`] ends the connection that it
+    /// comes from; [`GroupOptions::max_unreceived_bytes`] may wait here for calls that receive them; and a
+    /// peer that reads nothing for a little longer than the timeout is lost.
     ///
     /// A world of one rank opens no socket and does not touch the store.
     ///
@@ -63,26 +72,34 @@ impl TcpMesh {
     /// refused.
     pub fn connect(
         rendezvous: &Rendezvous,
-        max_message_bytes: u64,
+        options: &GroupOptions,
     ) -> Result<Self, CollectiveError> {
         let rank = rendezvous.rank;
-        let inbox = Inbox::new();
+        let most = options.max_message_bytes;
+        let inbox = Inbox::limited(options.max_unreceived_bytes, most);
+        let patience = options.timeout.unwrap_or(DEFAULT_TIMEOUT) + AFTER_TIMEOUT;
         let surroundings = Surroundings {
             address: rendezvous.local_address,
             ..Surroundings::of_this_process()
         };
         if rendezvous.world_size <= 1 {
+            let key = Key::random().map_err(|error| CollectiveError::System {
+                rank,
+                action: "make a key".to_owned(),
+                reason: error.to_string(),
+            })?;
             return Ok(Self {
                 rank,
                 inbox,
                 surroundings,
+                key,
                 links: vec![None],
             });
         }
-        let streams = Handshake::run(rendezvous)?;
-        let mut links = Vec::with_capacity(streams.len());
-        for (peer, stream) in streams.into_iter().enumerate() {
-            let link = stream.map(|stream| Link::start(peer, stream, &inbox, max_message_bytes));
+        let connected = Handshake::run(rendezvous)?;
+        let mut links = Vec::with_capacity(connected.streams.len());
+        for (peer, stream) in connected.streams.into_iter().enumerate() {
+            let link = stream.map(|stream| Link::start(peer, stream, &inbox, most, patience));
             links.push(link.transpose().map_err(|error| CollectiveError::System {
                 rank,
                 action: format!("start the connection to rank {peer}"),
@@ -93,6 +110,7 @@ impl TcpMesh {
             rank,
             inbox,
             surroundings,
+            key: connected.key,
             links,
         })
     }
@@ -126,6 +144,10 @@ impl Transport for TcpMesh {
 
     fn surroundings(&self) -> Surroundings {
         self.surroundings.clone()
+    }
+
+    fn key(&self) -> Key {
+        self.key.clone()
     }
 
     fn inbox(&self) -> &Arc<Inbox> {

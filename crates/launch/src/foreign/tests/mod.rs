@@ -17,8 +17,10 @@ fn detect(groups: &[Variables<'_>]) -> Result<Option<RankEnvironment>, String> {
     found.map_err(|error| error.to_string())
 }
 
+/// The rank that these make of a process which knows a secret.
 fn rank_of(groups: &[Variables<'_>]) -> RankEnvironment {
-    let found = detect(groups).unwrap_or_else(|error| panic!("{groups:?}: {error}"));
+    let groups = [&[TOKEN], groups].concat();
+    let found = detect(&groups).unwrap_or_else(|error| panic!("{groups:?}: {error}"));
     found.unwrap_or_else(|| panic!("no rank: {groups:?}"))
 }
 
@@ -49,7 +51,7 @@ const STEP: Variables<'_> = &[
     ("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"),
 ];
 
-const TOKEN: Variables<'_> = &[("EVERBURN_JOB_TOKEN", "secret")];
+const TOKEN: Variables<'_> = &[("EVERBURN_JOB_TOKEN", "a token of the tests")];
 
 /// Rank 1 of 2, both on one machine.
 const OPEN_MPI: Variables<'_> = &[
@@ -122,6 +124,26 @@ fn ranks_of_one_mpirun_meet_on_loopback() {
 }
 
 #[test]
+fn ranks_need_a_secret_at_any_address_or_an_open_store() {
+    refused(
+        &[OPEN_MPI],
+        &[
+            "127.0.0.1:",
+            "mpirun -x EVERBURN_JOB_TOKEN=...",
+            "EVERBURN_OPEN_STORE=1",
+        ],
+    );
+    refused(
+        &[OPEN_MPI, &[("EVERBURN_JOB_TOKEN", "hunter2")]],
+        &["EVERBURN_JOB_TOKEN", "7 bytes"],
+    );
+    let open = detect(&[OPEN_MPI, &[("EVERBURN_OPEN_STORE", "1")]]);
+    let open = open.unwrap().unwrap();
+    assert!(open.open_store && open.job_token.is_none());
+    assert!(!rank_of(&[OPEN_MPI]).open_store);
+}
+
+#[test]
 fn mpirun_on_several_machines_must_be_told_the_store() {
     let several = [
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
@@ -136,7 +158,7 @@ fn mpirun_on_several_machines_must_be_told_the_store() {
         &[OPEN_MPI, &several, &master],
         &["node3:29500", "mpirun -x EVERBURN_JOB_TOKEN=..."],
     );
-    let rank = rank_of(&[OPEN_MPI, &several, &master, TOKEN]);
+    let rank = rank_of(&[OPEN_MPI, &several, &master]);
     assert_eq!((rank.master_addr.as_str(), rank.local_rank), ("node3", 0));
 }
 
@@ -258,18 +280,18 @@ fn mpirun_inside_of_a_slurm_job_counts_and_not_its_helpers_step() {
     let rank = rank_of(&[STEP, HYDRA, &port]);
     assert_eq!((rank.rank, rank.origin.started_by), (1, StartedBy::Pmi));
     // srun --mpi=pmi2 says the same twice.
-    let rank = rank_of(&[STEP, TOKEN, &[("PMI_RANK", "3"), ("PMI_SIZE", "4")]]);
+    let rank = rank_of(&[STEP, &[("PMI_RANK", "3"), ("PMI_SIZE", "4")]]);
     assert_eq!((rank.rank, rank.origin.started_by), (3, StartedBy::Slurm));
     // srun --mpi=pmix sets a rank alone.
-    let rank = rank_of(&[STEP, TOKEN, &[("PMIX_RANK", "3")]]);
+    let rank = rank_of(&[STEP, &[("PMIX_RANK", "3")]]);
     assert_eq!(rank.origin.started_by, StartedBy::Slurm);
     let named = [("EVERBURN_LAUNCHER", "slurm")];
-    assert_eq!(rank_of(&[STEP, OPEN_MPI, TOKEN, &named]).rank, 3);
+    assert_eq!(rank_of(&[STEP, OPEN_MPI, &named]).rank, 3);
 }
 
 #[test]
 fn pods_of_an_indexed_job_are_ranks_when_they_know_how_many() {
-    let rank = rank_of(&[POD, TOKEN]);
+    let rank = rank_of(&[POD]);
     assert_eq!((rank.rank, rank.world_size, rank.node_rank), (2, 4, 2));
     assert_eq!((rank.local_rank, rank.local_world_size), (0, 1));
     assert_eq!(
@@ -278,7 +300,7 @@ fn pods_of_an_indexed_job_are_ranks_when_they_know_how_many() {
     );
     assert_eq!(rank.init_method(), "tcp://train-0.train:29500");
     // Pod 0 does not ask for its own name, which is not known at once.
-    let first = rank_of(&[POD, TOKEN, &[("JOB_COMPLETION_INDEX", "0")]]);
+    let first = rank_of(&[POD, &[("JOB_COMPLETION_INDEX", "0")]]);
     assert_eq!(first.init_method(), "tcp://0.0.0.0:29500");
     let loopback = [("JOB_COMPLETION_INDEX", "0"), ("MASTER_ADDR", "127.0.0.1")];
     assert_eq!(
@@ -323,13 +345,14 @@ fn a_launcher_is_named_or_it_is_none() {
     );
 }
 
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
     "EVERBURN_JOB_TOKEN",
+    "EVERBURN_OPEN_STORE",
     "EVERBURN_LAUNCHER",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
@@ -365,8 +388,8 @@ proptest! {
                 prop_assert!(!rank.master_addr.is_empty());
                 let foreign = rank.origin.started_by.is_foreign();
                 prop_assert!(!foreign || (rank.world_size > 1 && rank.master_port > 0));
-                let local = rank.master_addr == "127.0.0.1";
-                prop_assert!(!foreign || local || rank.job_token.is_some());
+                let alone = rank.world_size == 1;
+                prop_assert!(alone || rank.open_store || rank.job_token.is_some());
             }
             Err(message) => {
                 prop_assert!(NAMES.iter().any(|name| message.contains(name)), "{}", message);

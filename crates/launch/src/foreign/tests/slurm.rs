@@ -14,7 +14,7 @@ const BATCH_SCRIPT: Variables<'_> = &[
 
 #[test]
 fn srun_says_all() {
-    let rank = rank_of(&[STEP, TOKEN]);
+    let rank = rank_of(&[STEP]);
     assert_eq!((rank.rank, rank.world_size), (3, 4));
     assert_eq!(
         (rank.local_rank, rank.local_world_size, rank.node_rank),
@@ -25,7 +25,10 @@ fn srun_says_all() {
         "the step's first host, not the job's"
     );
     assert!((15_000..29_000).contains(&rank.master_port));
-    assert_eq!(rank.job_token.as_deref(), Some("secret"));
+    assert_eq!(
+        rank.job_token,
+        Some("a token of the tests".parse().unwrap())
+    );
     assert!(!rank.launcher_hosts_store && rank.launcher_pid.is_none());
     let line = rank.announcement();
     for part in [
@@ -37,21 +40,24 @@ fn srun_says_all() {
     ] {
         assert!(line.contains(part), "{line}");
     }
-    assert!(!line.contains('\n') && !line.contains("secret"), "{line}");
+    assert!(
+        !line.contains('\n') && !line.contains("of the tests"),
+        "{line}"
+    );
 }
 
 #[test]
 fn all_ranks_of_a_step_reckon_one_address_and_other_steps_another() {
     let port = |step: &str, job: &str| {
         let changed = [("SLURM_STEP_ID", step), ("SLURM_JOB_ID", job)];
-        rank_of(&[STEP, TOKEN, &changed]).master_port
+        rank_of(&[STEP, &changed]).master_port
     };
     let first = [
         ("SLURM_PROCID", "0"),
         ("SLURM_LOCALID", "0"),
         ("SLURM_NODEID", "0"),
     ];
-    let other = rank_of(&[STEP, TOKEN, &first]);
+    let other = rank_of(&[STEP, &first]);
     assert_eq!(
         (other.master_addr, other.master_port),
         ("node07".into(), port("0", "1234567"))
@@ -69,7 +75,7 @@ fn all_ranks_of_a_step_reckon_one_address_and_other_steps_another() {
 }
 
 #[test]
-fn a_step_on_one_node_meets_on_loopback_and_needs_no_token() {
+fn a_step_on_one_node_meets_on_loopback() {
     let one = [
         ("SLURM_STEP_NODELIST", "node07"),
         ("SLURM_STEP_TASKS_PER_NODE", "4"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use everburn_collectives::elastic::{ElasticError, ElasticOptions, Membership};
 use everburn_collectives::rendezvous::RendezvousRequest;
-use everburn_launch::{ElasticLaunch, FailureKind, RankEnvironment};
+use everburn_launch::{ElasticLaunch, RankEnvironment, ReportKind};
 
 pub const MIN: &str = "TEST_ELASTIC_MIN";
 pub const BACKOFF: &str = "TEST_ELASTIC_BACKOFF";
@@ -42,9 +42,12 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
     loop {
         let round = match membership.join(0) {
             Ok(round) => round,
-            Err(ElasticError::Finished) => std::process::exit(0),
+            Err(ElasticError::Finished) => {
+                rank.report(ReportKind::NotNeeded, None, "");
+                std::process::exit(0)
+            }
             Err(error) => {
-                rank.report(FailureKind::Own, None, &error.to_string());
+                rank.report(ReportKind::Own, None, &error.to_string());
                 std::process::exit(1)
             }
         };
@@ -53,6 +56,7 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
         let store = round.rendezvous().store;
         super::wait_until("the end of a round", || {
             if folder.join("done").exists() {
+                rank.report_finished();
                 std::process::exit(0)
             }
             if !has_left && folder.join("leave").exists() {

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use everburn_collectives::store::{Store, StoreOptions, TcpStore};
+use everburn_collectives::store::{Store, StoreAccess, StoreError, StoreOptions, TcpStore};
 use everburn_launch::{
-    FailureKind, JobFailure, LaunchConfig, Launcher, Outcome, RankEnvironment, StopRequest,
+    JobFailure, LaunchConfig, Launcher, Outcome, RankEnvironment, ReportKind, StopRequest,
     variables,
 };
 
@@ -20,6 +20,17 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 const ROLE: &str = "EVERBURN_LAUNCH_TEST_ROLE";
 const FOLDER: &str = "DIR";
 const RENDEZVOUS: &str = "TEST_RENDEZVOUS";
+const PATIENCE: &str = "TEST_PATIENCE";
+const OPEN: &str = "TEST_OPEN";
+
+/// The secret of jobs at whose store the test takes part.
+pub const TOKEN: &str = "a token of the tests";
+
+/// The store that a rank of the job has said is at this port.
+pub fn connect(folder: &Path, access: StoreAccess) -> Result<TcpStore, StoreError> {
+    let port = number_in(folder, "port");
+    TcpStore::connect(&format!("127.0.0.1:{port}"), StoreOptions::new(access))
+}
 
 /// Waits for `condition` by looking every 10 ms.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -33,10 +44,18 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// What a shell has to say at its end: that it has finished, or was not needed.
+const REPORTS: &str = r#"
+    say() { echo "{\"rank\":$RANK,\"kind\":\"$1\",\"unix_time_ms\":1}" > $EVERBURN_FINISHED_FILE; }
+    finished() { say finished; }
+    not_needed() { say not_needed; }
+    stopped() { say stopped; }
+"#;
+
 /// `ranks` shells that run `script` in which `$DIR` is `folder`, with short patience.
 pub fn job(folder: &Path, ranks: usize, script: &str) -> LaunchConfig {
     LaunchConfig {
-        args: vec!["-c".into(), script.into()],
+        args: vec!["-c".into(), format!("{REPORTS}{script}").into()],
         env: vec![(FOLDER.into(), folder.into())],
         grace: Duration::from_millis(500),
         kill_after: Duration::from_millis(500),
@@ -88,14 +107,42 @@ impl LauncherProcess {
         Self::spawn(command, folder, ranks, role, script)
     }
 
-    /// The same for machine 0 of an elastic job of two machines with one shell each, of which one is enough.
-    pub fn start_first_of_two_machines(folder: &Path, port: u16, script: &str) -> Self {
+    /// The same for an elastic job of shells of which one is enough, at whose store the test takes part: it is
+    /// open, or asks for [`TOKEN`]. The ranks may take `patience_ms` to end when another has finished.
+    pub fn start_with_known_store(
+        folder: &Path,
+        ranks: usize,
+        open: bool,
+        patience_ms: u64,
+        script: &str,
+    ) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(act_arguments())
             .env(elastic::MIN, "1")
             .env(elastic::BACKOFF, "10")
-            .env(RENDEZVOUS, format!("127.0.0.1:{port}"));
+            .env(PATIENCE, patience_ms.to_string())
+            .env(variables::JOB_TOKEN, TOKEN);
+        if open {
+            command.env(OPEN, "1");
+        }
+        Self::spawn(command, folder, ranks, "", script)
+    }
+
+    /// The same for machine 0 of an elastic job of two machines with one shell each, of which one is enough.
+    pub fn start_first_of_two_machines(
+        folder: &Path,
+        port: u16,
+        token: &str,
+        script: &str,
+    ) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(act_arguments())
+            .env(elastic::MIN, "1")
+            .env(elastic::BACKOFF, "10")
+            .env(RENDEZVOUS, format!("127.0.0.1:{port}"))
+            .env(variables::JOB_TOKEN, token);
         Self::spawn(command, folder, 1, "", script)
     }
 
@@ -130,6 +177,12 @@ impl LauncherProcess {
     }
 
     fn spawn(mut command: Command, folder: &Path, ranks: usize, role: &str, script: &str) -> Self {
+        let has_token = command
+            .get_envs()
+            .any(|(name, _)| name == variables::JOB_TOKEN);
+        if !has_token {
+            command.env_remove(variables::JOB_TOKEN);
+        }
         let child = command
             .env(ROLE, "launcher")
             .env("TEST_RANKS", ranks.to_string())
@@ -212,22 +265,30 @@ pub fn act() {
             run_forever(&rank)
         }
         "meets at the store" => {
-            let options = StoreOptions {
-                job_token: rank.job_token.clone(),
-                ..StoreOptions::default()
+            let token = rank.job_token.clone().unwrap();
+            let access = match rank.open_store {
+                true => StoreAccess::Open,
+                false => StoreAccess::Token(token),
             };
+            let options = StoreOptions::new(access);
             let address = format!("{}:{}", rank.master_addr, rank.master_port);
             let store = TcpStore::connect(&address, options).unwrap();
             store.set(&format!("here/{}", rank.rank), b"").unwrap();
             let other = format!("here/{}", 1 - rank.rank);
             store.wait_within(&[&other], DEADLINE).unwrap();
+            rank.report_finished();
+            std::process::exit(0)
+        }
+        "survives a panic" => {
+            std::panic::catch_unwind(|| panic!("caught")).unwrap_err();
+            rank.report_finished();
             std::process::exit(0)
         }
         "elastic" => elastic::be_rank(&rank),
         "rank 1 fails anew each time" => {
             if rank.rank == 1 {
                 let message = format!("trouble of process {}", rank.incarnation);
-                rank.report(FailureKind::Own, None, &message);
+                rank.report(ReportKind::Own, None, &message);
                 std::process::exit(5)
             }
             run_forever(&rank)
@@ -252,7 +313,11 @@ fn be_launcher() -> ! {
     };
     let rendezvous = std::env::var(RENDEZVOUS).ok();
     let nodes = if rendezvous.is_some() { 2 } else { 1 };
+    let patience = std::env::var(PATIENCE).ok();
+    let patience = patience.map(|ms| Duration::from_millis(ms.parse().unwrap()));
     let config = LaunchConfig {
+        open_store: std::env::var_os(OPEN).is_some(),
+        stop_patience: patience.unwrap_or(config.stop_patience),
         dashboard: std::env::var_os("TEST_DASHBOARD").is_some(),
         elastic: elastic::from_environment(nodes * ranks),
         nodes,

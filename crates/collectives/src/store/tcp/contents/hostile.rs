@@ -9,7 +9,8 @@ use crate::store::tcp::wire::{Scanner, opcode};
 use crate::store::{HashStore, Store};
 
 /// The last is that of barriers, for which nobody waits but by a barrier: arrivals are no news.
-const KEYS: [&str; 6] = ["a", "b", "counter", "", "/long/er", "barrier"];
+const KEYS: [&str; 6] = ["a", "b", "counter", "", "/long/er", BARRIER];
+const BARRIER: &str = "barrier";
 const CLIENTS: usize = 5;
 
 /// The most bytes of the small store, which is soon full.
@@ -54,11 +55,24 @@ impl Model {
     }
 
     fn charge(&mut self, added: usize, freed: usize) -> Result<(), Refused> {
-        let stored = self.stored + added - freed;
-        if stored > self.limit {
+        if self.held() + added - freed > self.limit && added > freed {
             return Err(Refused);
         }
-        self.stored = stored;
+        self.stored = self.stored + added - freed;
+        Ok(())
+    }
+
+    /// Values, items and waits.
+    fn held(&self) -> usize {
+        let waits = self.waiting.values().map(|keys| waits_cost(keys));
+        self.stored + waits.sum::<usize>()
+    }
+
+    fn wait(&mut self, client: ClientId, keys: Vec<String>) -> Result<(), Refused> {
+        if self.held() + waits_cost(&keys) > self.limit {
+            return Err(Refused);
+        }
+        self.waiting.insert(client, keys);
         Ok(())
     }
 
@@ -106,7 +120,7 @@ impl Model {
                 if keys.iter().all(|key| self.exists(key)) {
                     reply.push(STOP_WAITING);
                 } else {
-                    self.waiting.insert(client, keys.clone());
+                    self.wait(client, keys.clone())?;
                 }
             }
             Asked::NumKeys => {
@@ -162,12 +176,21 @@ impl Model {
                 if self.add(key, 1)? >= *world {
                     reply.push(STOP_WAITING);
                 } else {
-                    self.waiting.insert(client, Vec::new());
+                    self.wait(client, Vec::new())?;
                 }
             }
         }
         Ok(reply)
     }
+}
+
+/// What a wait for these keys costs, each once; a barrier's for none.
+fn waits_cost(keys: &[String]) -> usize {
+    let keys: BTreeSet<&str> = match keys.is_empty() {
+        true => BTreeSet::from([BARRIER]),
+        false => keys.iter().map(String::as_str).collect(),
+    };
+    keys.into_iter().map(|key| wait_cost(key.as_bytes())).sum()
 }
 
 /// A request that owns what it names.
@@ -210,7 +233,7 @@ impl Asked {
             4 => Self::Check(keys(script)),
             5 => {
                 let mut keys = keys(script);
-                keys.retain(|key| key != "barrier");
+                keys.retain(|key| key != BARRIER);
                 Self::Wait(keys)
             }
             6 => Self::NumKeys,
@@ -226,7 +249,7 @@ impl Asked {
             12 => Self::QueuePush(key(script), value(script)),
             13 => Self::QueuePop(key(script)),
             14 => Self::QueueLen(key(script)),
-            _ => Self::Barrier("barrier".to_owned(), script.number() as i64),
+            _ => Self::Barrier(BARRIER.to_owned(), script.number() as i64),
         }
     }
 
@@ -332,8 +355,8 @@ pub fn store_requests(bytes: &[u8]) {
 }
 
 fn agree(contents: &Contents, model: &Model) {
-    assert_eq!(contents.stored_bytes, model.stored);
-    assert!(contents.stored_bytes <= contents.max_stored_bytes);
+    assert_eq!(contents.held_bytes, model.held());
+    assert!(contents.held_bytes <= contents.max_held_bytes);
     let ours: BTreeSet<_> = contents.waiting.keys().collect();
     assert_eq!(ours, model.waiting.keys().collect());
     for (client, waiting) in &contents.waiting {

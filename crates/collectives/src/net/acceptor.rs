@@ -1,0 +1,338 @@
+//! The accepting side: a listener with a thread that lets in who proves the job's secret.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use everburn_auth::Key;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::hello::{Hello, Purpose, Responder, Verdict};
+use super::pending::{Pending, Progress};
+use super::pending_quota::PendingQuota;
+use super::refusals::Refusals;
+use crate::sync::{lock, wait_until};
+
+/// Connections that may wait to be accepted: many ranks start at the same moment.
+const BACKLOG: i32 = 4096;
+
+/// How long a connection may take for its part of the handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// How many connections may be within the handshake at once, in all and of one address.
+const MAX_PENDING: usize = 512;
+const MAX_PENDING_PER_ADDRESS: usize = 256;
+
+/// How many connections are accepted before those within the handshake have their turn.
+const ACCEPTS_IN_A_ROW: usize = 64;
+
+/// How often the thread looks whether it is to end, and for connections that are late.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The pause after `accept` has failed, usually because the process is out of file descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Which connections a rank waits for: those of all higher ranks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) purpose: Purpose,
+    /// This rank's own number.
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) scope: u64,
+    /// How many connections each pair of ranks has.
+    pub(crate) streams: usize,
+}
+
+#[derive(Default)]
+struct State {
+    /// By rank and number of the connection. They do not block.
+    arrived: HashMap<(usize, usize), TcpStream>,
+    /// Those that are in use already.
+    taken: HashSet<(usize, usize)>,
+    /// A rank that was started for another world, and the size of that.
+    other_world: Option<(usize, usize)>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    closed: AtomicBool,
+}
+
+/// A listener that lets in the higher ranks. Its thread ends, and its port is free, soon after it
+/// is dropped.
+pub(crate) struct Acceptor {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Acceptor {
+    /// Listens on a free port of `address`. `prepare` may set options that connections inherit.
+    pub(crate) fn start(
+        address: IpAddr,
+        key: Key,
+        expected: Expected,
+        prepare: impl FnOnce(&Socket),
+    ) -> io::Result<Self> {
+        let address = SocketAddr::new(address, 0);
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        prepare(&socket);
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let listener = TcpListener::from(socket);
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::default());
+        let thread = Thread {
+            listener,
+            key,
+            expected,
+            shared: shared.clone(),
+            pending: BTreeMap::new(),
+            quota: PendingQuota::new(MAX_PENDING, MAX_PENDING_PER_ADDRESS),
+            next: 0,
+            accept_again: None,
+            refusals: Refusals::default(),
+        };
+        thread::Builder::new()
+            .name("everburn-accept".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(Self { address, shared })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether connection `index` of `rank` has come.
+    pub(crate) fn has(&self, rank: usize, index: usize) -> bool {
+        lock(&self.shared.state)
+            .arrived
+            .contains_key(&(rank, index))
+    }
+
+    /// Connection `index` of `rank`, if it has come. It does not block.
+    pub(crate) fn take(&self, rank: usize, index: usize) -> Option<TcpStream> {
+        let mut state = lock(&self.shared.state);
+        let stream = state.arrived.remove(&(rank, index))?;
+        state.taken.insert((rank, index));
+        Some(stream)
+    }
+
+    /// A rank that was started for another world, and the size of that.
+    pub(crate) fn other_world(&self) -> Option<(usize, usize)> {
+        lock(&self.shared.state).other_world
+    }
+
+    /// Waits until `done`, or `until`.
+    pub(crate) fn wait(&self, until: Instant, done: impl Fn(&Self) -> bool) {
+        while !done(self) && Instant::now() < until {
+            let state = lock(&self.shared.state);
+            // Short, because the news may have come between the look and the lock.
+            let until = until.min(Instant::now() + TICK);
+            drop(wait_until(&self.shared.changed, state, until));
+        }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+    }
+}
+
+struct Thread {
+    listener: TcpListener,
+    key: Key,
+    expected: Expected,
+    shared: Arc<Shared>,
+    /// By id.
+    pending: BTreeMap<usize, Pending>,
+    quota: PendingQuota,
+    /// The id of the next connection.
+    next: usize,
+    /// After an error, nothing is accepted before this.
+    accept_again: Option<Instant>,
+    refusals: Refusals,
+}
+
+impl Thread {
+    fn run(mut self) {
+        while !self.shared.closed.load(Ordering::Acquire) {
+            self.sleep();
+            self.accept();
+            self.advance();
+        }
+        if let Some(refused) = self.refusals.take_all() {
+            self.warn(&refused);
+        }
+    }
+
+    fn warn(&self, refused: &str) {
+        tracing::warn!("the {} refused {refused}", self.name());
+    }
+
+    const fn name(&self) -> &'static str {
+        match self.expected.purpose {
+            Purpose::Mesh => "mesh of ranks",
+            Purpose::Lane => "lanes of this rank",
+        }
+    }
+
+    /// Waits until a socket is ready, for [`TICK`] at most.
+    fn sleep(&self) {
+        let streams = self.pending.values().map(|pending| pending.stream.as_fd());
+        let listener = self.accept_again.is_none().then(|| self.listener.as_fd());
+        let mut all: Vec<_> = listener
+            .into_iter()
+            .chain(streams)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(TICK.subsec_nanos()),
+        };
+        // An interruption is a reason to look again, as is everything else.
+        let _ = poll(&mut all, Some(&timeout));
+    }
+
+    fn accept(&mut self) {
+        if self
+            .accept_again
+            .is_some_and(|again| Instant::now() < again)
+        {
+            return;
+        }
+        self.accept_again = None;
+        for _ in 0..ACCEPTS_IN_A_ROW {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    if stream.set_nonblocking(true).is_ok() {
+                        self.take_in(stream, from.ip());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // File descriptors, mostly: one that proves nothing gives its own back.
+                    if let Some(oldest) = self.quota.oldest() {
+                        self.forget(oldest);
+                    }
+                    self.refusals
+                        .add(None, format!("it cannot be accepted: {error}"));
+                    self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_in(&mut self, stream: TcpStream, from: IpAddr) {
+        let id = self.next;
+        self.next += 1;
+        self.pending.insert(id, Pending::new(stream, from));
+        if let Some(leaves) = self.quota.add(id, from) {
+            let reason = "too many connections prove nothing";
+            self.refusals.add(Some(from), reason);
+            self.forget(leaves);
+        }
+    }
+
+    fn forget(&mut self, id: usize) {
+        self.quota.remove(id);
+        self.pending.remove(&id);
+    }
+
+    /// Gives each pending connection its turn.
+    fn advance(&mut self) {
+        let own = Responder {
+            rank: self.expected.rank,
+            world_size: self.expected.world_size,
+        };
+        for (id, mut pending) in std::mem::take(&mut self.pending) {
+            let from = pending.from;
+            let refused = match pending.advance(&self.key, own) {
+                Progress::Waiting if pending.since.elapsed() < HANDSHAKE => {
+                    self.pending.insert(id, pending);
+                    continue;
+                }
+                Progress::Waiting => Err(format!("it proved nothing within {HANDSHAKE:?}")),
+                Progress::Refused(reason) => Err(reason),
+                Progress::Proved(hello) => self.admit(pending, &hello),
+            };
+            self.quota.remove(id);
+            if let Err(reason) = refused {
+                self.refusals.add(Some(from), reason);
+            }
+        }
+        if let Some(refused) = self.refusals.take(Instant::now()) {
+            self.warn(&refused);
+        }
+    }
+
+    /// Decides about a connection that has proved the secret.
+    fn admit(&self, pending: Pending, hello: &Hello) -> Result<(), String> {
+        let mut state = lock(&self.shared.state);
+        let place = (hello.rank, hello.index);
+        let verdict = self.verdict(&state, hello);
+        let stream = pending.decide(verdict).map_err(|error| error.to_string())?;
+        match verdict {
+            Verdict::Accepted => {
+                state.arrived.insert(place, stream);
+            }
+            Verdict::WorldSizeDiffers => {
+                state.other_world = Some((hello.rank, hello.world_size));
+            }
+            Verdict::Taken => {
+                return Err(format!("rank {} is connected already", hello.rank));
+            }
+            Verdict::NotExpected => return Err(format!("nobody waits for it: {hello:?}")),
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn verdict(&self, state: &State, hello: &Hello) -> Verdict {
+        let expected = &self.expected;
+        if (hello.purpose, hello.scope) != (expected.purpose, expected.scope) {
+            return Verdict::NotExpected;
+        }
+        if hello.world_size != expected.world_size {
+            return Verdict::WorldSizeDiffers;
+        }
+        if hello.rank <= expected.rank || hello.index >= expected.streams {
+            return Verdict::NotExpected;
+        }
+        let place = (hello.rank, hello.index);
+        match state.arrived.get(&place) {
+            None if state.taken.contains(&place) => Verdict::Taken,
+            // A dialer that did not hear of its first success has closed that connection.
+            Some(first) if is_open(first) => Verdict::Taken,
+            _ => Verdict::Accepted,
+        }
+    }
+}
+
+/// Whether the other side has not closed `stream`, which does not block.
+fn is_open(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(bytes) => bytes > 0,
+        Err(error) => matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+        ),
+    }
+}

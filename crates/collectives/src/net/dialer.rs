@@ -1,0 +1,88 @@
+//! The dialing side of the handshake.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use everburn_auth::{Dialer, Key};
+
+use super::hello::{ANSWER_BYTES, Hello, Responder, VERDICT_BYTES, Verdict, context};
+
+/// Why a connection did not come about.
+#[derive(Debug)]
+pub(crate) enum DialError {
+    /// The other side was started for another world.
+    WorldSize { theirs: usize },
+    /// Another attempt may succeed.
+    Failed(String),
+}
+
+/// Introduces this rank on a connection to rank `peer`, and returns once it is accepted there.
+/// The stream is blocking, with timeouts that the caller must set anew.
+pub(crate) fn introduce(
+    stream: &mut TcpStream,
+    key: &Key,
+    hello: &Hello,
+    peer: usize,
+    deadline: Instant,
+) -> Result<(), DialError> {
+    let closed =
+        |error: io::Error| DialError::Failed(format!("closed during the handshake: {error}"));
+    let failed = |reason: String| DialError::Failed(reason);
+    // The answer is part of what the proofs cover, so the context comes later.
+    let dialer = Dialer::new(key, &[]).map_err(|error| failed(error.to_string()))?;
+    write_within(stream, &hello.encode(dialer.nonce()), deadline).map_err(closed)?;
+    let mut answer = [0; ANSWER_BYTES];
+    read_within(stream, &mut answer, deadline).map_err(closed)?;
+    let (responder, challenge) = Responder::decode(&answer);
+    let proof = dialer
+        .with_context(&context(hello, responder))
+        .answer(&challenge)
+        .map_err(|error| failed(format!("{error} (EVERBURN_JOB_TOKEN differs?)")))?;
+    if responder.rank != peer {
+        return Err(failed(format!("rank {} answered", responder.rank)));
+    }
+    write_within(stream, &proof, deadline).map_err(closed)?;
+    let mut verdict = [0; VERDICT_BYTES];
+    read_within(stream, &mut verdict, deadline).map_err(closed)?;
+    match Verdict::decode(verdict).map_err(failed)? {
+        Verdict::Accepted => Ok(()),
+        Verdict::WorldSizeDiffers => Err(DialError::WorldSize {
+            theirs: responder.world_size,
+        }),
+        Verdict::Taken => Err(failed(format!(
+            "it is connected with another process that is rank {}",
+            hello.rank
+        ))),
+        Verdict::NotExpected => Err(failed("it waits for no such connection".to_owned())),
+    }
+}
+
+fn write_within(stream: &mut TcpStream, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    stream.set_write_timeout(Some(left(deadline)?))?;
+    stream.write_all(bytes)
+}
+
+/// Fills `bytes`; `deadline` holds for all of them, however slowly they come.
+fn read_within(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        match stream.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The time until `deadline`; an error when there is none left.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}

@@ -1,0 +1,114 @@
+//! A connection that has not yet proved that it belongs to the job.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::time::Instant;
+
+use everburn_auth::{Key, PROOF_BYTES};
+
+use super::hello::{HELLO_BYTES, Hello, Responder, Verdict, context};
+
+/// What a pending connection is waited for.
+enum Stage {
+    Hello,
+    Proof(Box<(Hello, everburn_auth::Acceptor)>),
+}
+
+/// How far a pending connection has come.
+pub(super) enum Progress {
+    /// More bytes are needed.
+    Waiting,
+    /// It has proved the secret and waits for a verdict.
+    Proved(Hello),
+    /// It must be closed, and why.
+    Refused(String),
+}
+
+/// A non-blocking connection within the handshake.
+pub(super) struct Pending {
+    pub(super) stream: TcpStream,
+    pub(super) from: IpAddr,
+    pub(super) since: Instant,
+    stage: Stage,
+    buffer: [u8; HELLO_BYTES],
+    filled: usize,
+}
+
+impl Pending {
+    /// `stream` must not block.
+    pub(super) fn new(stream: TcpStream, from: IpAddr) -> Self {
+        Self {
+            stream,
+            from,
+            since: Instant::now(),
+            stage: Stage::Hello,
+            buffer: [0; HELLO_BYTES],
+            filled: 0,
+        }
+    }
+
+    /// Takes what has come, and answers it. Never waits.
+    pub(super) fn advance(&mut self, key: &Key, own: Responder) -> Progress {
+        loop {
+            let wanted = match self.stage {
+                Stage::Hello => HELLO_BYTES,
+                Stage::Proof(_) => PROOF_BYTES,
+            };
+            if self.filled < wanted {
+                match self.stream.read(&mut self.buffer[self.filled..wanted]) {
+                    Ok(0) => {
+                        let reason = match self.stage {
+                            Stage::Hello => "it closed the connection",
+                            Stage::Proof(_) => {
+                                "it left when it was to prove the job's secret, as a rank with another \
+                                 EVERBURN_JOB_TOKEN does"
+                            }
+                        };
+                        return Progress::Refused(reason.to_owned());
+                    }
+                    Ok(bytes) => self.filled += bytes,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        return Progress::Waiting;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Progress::Refused(error.to_string()),
+                }
+                continue;
+            }
+            self.filled = 0;
+            match std::mem::replace(&mut self.stage, Stage::Hello) {
+                Stage::Hello => match self.challenge(key, own) {
+                    Ok(stage) => self.stage = stage,
+                    Err(reason) => return Progress::Refused(reason),
+                },
+                Stage::Proof(waiting) => {
+                    let (hello, acceptor) = *waiting;
+                    let mut proof = [0; PROOF_BYTES];
+                    proof.copy_from_slice(&self.buffer[..PROOF_BYTES]);
+                    return match acceptor.verify(&proof) {
+                        Ok(()) => Progress::Proved(hello),
+                        Err(error) => Progress::Refused(error.to_string()),
+                    };
+                }
+            }
+        }
+    }
+
+    fn challenge(&mut self, key: &Key, own: Responder) -> Result<Stage, String> {
+        let (hello, nonce) = Hello::decode(&self.buffer)?;
+        let (acceptor, challenge) =
+            everburn_auth::Acceptor::new(key, &context(&hello, own), &nonce)
+                .map_err(|error| error.to_string())?;
+        // A fresh connection has room for so little: anything else is a broken one.
+        self.stream
+            .write_all(&own.encode(&challenge))
+            .map_err(|error| error.to_string())?;
+        Ok(Stage::Proof(Box::new((hello, acceptor))))
+    }
+
+    /// Tells the other side `verdict`, and hands over the connection.
+    pub(super) fn decide(mut self, verdict: Verdict) -> std::io::Result<TcpStream> {
+        self.stream.write_all(&verdict.encode())?;
+        Ok(self.stream)
+    }
+}

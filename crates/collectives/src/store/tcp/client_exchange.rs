@@ -1,0 +1,137 @@
+//! How a client asks and writes over the connection that its threads share.
+
+use super::TcpStore;
+use super::connection::{Connection, Deadline, Fault, Unconfirmed};
+use crate::store::StoreError;
+
+/// After so many bytes of writes the server is asked whether it has taken them.
+const CONFIRM_AFTER: usize = 256 << 10;
+
+impl TcpStore {
+    /// Sends a write, which has no reply.
+    ///
+    /// PyTorch's protocol has no other answer to a write that is refused than to hang up, so what
+    /// became of it shows at the next reply. A round trip for each would cost a stream of small
+    /// writes most of its speed. So each is noted; the next request is sent with a ping before it, in
+    /// the same packet, which says whose fault it was; and after [`CONFIRM_AFTER`] bytes a write asks
+    /// for itself. The larger a write, the likelier its refusal, and the less a round trip counts.
+    pub(super) fn tell(
+        &self,
+        operation: &'static str,
+        key: &str,
+        message: &[u8],
+    ) -> Result<(), StoreError> {
+        let deadline = Deadline::within(self.options.timeout);
+        self.exchange(operation, deadline, |connection| {
+            let unconfirmed = connection.unconfirmed_bytes() + message.len();
+            if unconfirmed < CONFIRM_AFTER {
+                connection.send(message, deadline)?;
+                connection.note(operation, key, message.len());
+                return Ok(());
+            }
+            connection.note(operation, key, message.len());
+            connection.send(message, deadline)?;
+            connection.confirm(&[], deadline)
+        })
+    }
+
+    /// Sends a request over the shared connection and reads its reply.
+    pub(super) fn ask<R>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        message: &[u8],
+        read: impl FnOnce(&mut Connection) -> Result<R, Fault>,
+    ) -> Result<R, StoreError> {
+        self.exchange(operation, deadline, |connection| {
+            connection.confirm(message, deadline)?;
+            read(connection)
+        })
+    }
+
+    /// Has the shared connection for one request.
+    fn exchange<R>(
+        &self,
+        operation: &'static str,
+        deadline: Deadline,
+        request: impl FnOnce(&mut Connection) -> Result<R, Fault>,
+    ) -> Result<R, StoreError> {
+        let failed = |fault| self.failed(operation, fault, deadline);
+        let mut held = self
+            .line
+            .hold(deadline)
+            .ok_or(Fault::Timeout)
+            .map_err(failed)?;
+        // Taken out, so that a connection that failed is not used again.
+        let mut connection = match held.connection.take() {
+            Some(connection) => connection,
+            None => self.open(deadline).map_err(failed)?,
+        };
+        let fault = match request(&mut connection) {
+            Ok(reply) => {
+                held.connection = Some(connection);
+                return Ok(reply);
+            }
+            Err(fault) => fault,
+        };
+        if let (Fault::Closed, Some(writes)) = (&fault, connection.into_unconfirmed())
+            // A server that still serves has hung up because of a write.
+            && let Ok(anew) = self.open(self.at_least(deadline))
+        {
+            held.connection = Some(anew);
+            return Err(self.refused(writes));
+        }
+        Err(failed(fault))
+    }
+
+    fn refused(&self, writes: Unconfirmed) -> StoreError {
+        StoreError::WriteRefused {
+            address: self.address.clone(),
+            operation: writes.operation,
+            key: writes.key,
+            others: match writes.count {
+                1 => String::new(),
+                count => format!(", or one of the {} writes before it", count - 1),
+            },
+        }
+    }
+
+    /// One more connection to a server that has been reached before: one attempt is enough.
+    pub(super) fn open(&self, deadline: Deadline) -> Result<Connection, Fault> {
+        let key = self.options.access.key();
+        Connection::open(self.server, key.as_ref(), deadline)
+    }
+
+    pub(super) fn failed(
+        &self,
+        operation: &'static str,
+        fault: Fault,
+        deadline: Deadline,
+    ) -> StoreError {
+        let address = self.address.clone();
+        let reason = match fault {
+            Fault::Protocol(reason) => return StoreError::Protocol { address, reason },
+            Fault::Timeout => format!(
+                "no answer within {:.1?}; the process that hosts the store may be stopped or \
+                 overloaded, or the network cut",
+                deadline.elapsed()
+            ),
+            Fault::Closed => "the server closed the connection; the process that hosts the store \
+                              (rank 0 or the launcher) has probably ended, look at its output"
+                .into(),
+            Fault::Io(error) => format!(
+                "{error}; the process that hosts the store (rank 0 or the launcher) has probably \
+                 ended, look at its output"
+            ),
+            Fault::NeedsToken | Fault::WrongSecret => format!(
+                "another store than before answers: {fault}; the process that hosted the store has \
+                 probably ended, look at its output"
+            ),
+        };
+        StoreError::Unreachable {
+            address,
+            operation,
+            reason,
+        }
+    }
+}

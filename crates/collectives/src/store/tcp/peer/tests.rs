@@ -1,0 +1,84 @@
+//! What connections really hold, beside what they are reckoned to hold.
+
+use super::*;
+use crate::hostile::connection;
+use crate::store::StoreAccess;
+use crate::store::tcp::wire::{VALIDATION_MAGIC, opcode};
+
+/// Connections that were validated and have sent half of a request each, of `half` bytes: what is left
+/// of them, with the other ends.
+fn with_half_a_request(
+    count: usize,
+    half: usize,
+    contents: &mut Contents,
+    options: &StoreOptions,
+) -> Vec<(Peer, std::net::TcpStream)> {
+    let mut scratch = vec![0; 64 << 10];
+    let mut validation = vec![opcode::VALIDATE];
+    validation.extend_from_slice(&VALIDATION_MAGIC.to_ne_bytes());
+    let mut peers = Vec::new();
+    for id in 0..count {
+        let (mut near, far) = connection().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let mut peer = Peer::new(id as ClientId, TcpStream::from_std(far), options);
+        // A `set` of a value that does not come to its end.
+        let key = (id as u64).to_ne_bytes();
+        let key = [&(key.len() as u64).to_ne_bytes()[..], &key].concat();
+        let length = 1_u64 << 20;
+        let start = [&[opcode::SET][..], &key, &length.to_ne_bytes()].concat();
+        let sent = validation.len() + start.len() + half;
+        near.write_all(&[&validation[..], &start, &vec![7; half]].concat())
+            .unwrap();
+        let mut woken = Vec::new();
+        // The kernel hands loopback's bytes on before the write ends, mostly.
+        let kept = loop {
+            match peer.take_turn(contents, options, &mut scratch, &mut woken) {
+                Ok(_) if peer.input.len() == sent - validation.len() => break true,
+                Ok(_) => std::thread::yield_now(),
+                Err(Closing::Refused(Refusal::Full(_))) => break false,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        match kept {
+            true => peers.push((peer, near)),
+            false => peer.release(contents),
+        }
+    }
+    peers
+}
+
+fn capacity(peers: &[(Peer, std::net::TcpStream)]) -> usize {
+    let of = |(peer, _): &(Peer, _)| peer.input.capacity() + peer.output.capacity();
+    peers.iter().map(of).sum()
+}
+
+#[test]
+fn half_sent_requests_hold_what_they_are_reckoned_to_hold_and_two_small_buffers() {
+    const COUNT: usize = 200;
+    let options = StoreOptions {
+        max_stored_bytes: 1 << 20,
+        ..StoreOptions::new(StoreAccess::Open)
+    };
+    for (half, all_stay) in [(3 << 10, true), (12 << 10, false)] {
+        let mut contents = Contents::new(options.max_stored_bytes);
+        let peers = with_half_a_request(COUNT, half, &mut contents, &options);
+        assert_eq!(peers.len() == COUNT, all_stay, "{} stay", peers.len());
+        assert!(peers.len() > COUNT / 4, "{} stay", peers.len());
+        let outside = 2 * FREE_BUFFER * peers.len();
+        assert!(contents.held_bytes() <= options.max_stored_bytes);
+        let real = capacity(&peers);
+        assert!(real >= half * peers.len());
+        assert!(real <= contents.held_bytes() + outside, "{real} bytes");
+        for (peer, _) in peers {
+            peer.release(&mut contents);
+        }
+        assert_eq!(contents.held_bytes(), 0);
+    }
+}
+
+#[test]
+fn an_open_store_holds_little_however_many_come() {
+    let options = StoreOptions::new(StoreAccess::Open);
+    let most = options.max_stored_bytes + options.max_connections * 2 * FREE_BUFFER;
+    assert!(most <= 64 << 20, "{most} bytes");
+}

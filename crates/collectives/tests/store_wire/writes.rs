@@ -1,0 +1,107 @@
+//! Writes have no reply: a refused one is laid to nobody else's charge.
+
+use everburn_collectives::store::{Store, StoreError, StoreOptions, TcpStoreServer};
+
+use crate::raw::{client, open, serve};
+
+/// A store that takes small values only.
+fn small() -> TcpStoreServer {
+    serve(StoreOptions {
+        max_stored_bytes: 20_000,
+        ..open()
+    })
+}
+
+/// Which write was refused, and whether others are in question.
+fn refused(error: &StoreError) -> (&'static str, &str, bool) {
+    let StoreError::WriteRefused {
+        operation,
+        key,
+        others,
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    let text = error.to_string();
+    for part in [operation, key.as_str(), "full", "warnings"] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    (operation, key, !others.is_empty())
+}
+
+#[test]
+fn a_refused_set_is_not_the_next_callers_fault() {
+    let server = small();
+    let store = client(&server);
+    store.set("large", &[7; 19_900]).unwrap();
+    let error = store.add("innocent", 1).unwrap_err();
+    assert_eq!(refused(&error), ("set", "large", false));
+    assert!(!error.to_string().contains("innocent"), "{error}");
+    // A new connection, and the innocent operation was not carried out before.
+    assert_eq!(store.add("innocent", 1).unwrap(), 1);
+    assert!(!store.check(&["large"]).unwrap());
+}
+
+#[test]
+fn a_large_write_learns_its_own_refusal() {
+    let server = small();
+    let store = client(&server);
+    let value = vec![7; 1 << 20];
+    let error = store.set("large", &value).unwrap_err();
+    assert_eq!(refused(&error), ("set", "large", false));
+    let error = store
+        .multi_set(&[("first", &value), ("second", &value)])
+        .unwrap_err();
+    assert_eq!(refused(&error), ("multi_set", "first", false));
+    assert_eq!(store.num_keys().unwrap(), 0);
+}
+
+#[test]
+fn of_several_writes_the_last_is_named_and_that_it_is_one_of_several() {
+    let server = small();
+    let store = client(&server);
+    for item in 0..30 {
+        // The server may hang up before the last is sent.
+        match store.queue_push("queue", &[item; 1000]) {
+            Ok(()) => {}
+            Err(error) => return assert_eq!(refused(&error), ("queue_push", "queue", true)),
+        }
+    }
+    let error = store.get("queue").unwrap_err();
+    assert_eq!(refused(&error), ("queue_push", "queue", true));
+}
+
+#[test]
+fn a_stream_of_small_writes_is_confirmed_now_and_then() {
+    let server = small();
+    let store = client(&server);
+    let refusal = (0..1_000_000).find_map(|i| store.set(&format!("key {i}"), &[7; 100]).err());
+    let error = refusal.expect("it does not take a hundred megabytes to find out");
+    let (operation, key, several) = refused(&error);
+    assert_eq!((operation, several), ("set", true));
+    let number: usize = key.trim_start_matches("key ").parse().unwrap();
+    assert!(number < 20_000, "{number}");
+}
+
+/// The request's own refusal is its own, whatever was written before.
+#[test]
+fn a_refused_request_does_not_blame_the_writes_before_it() {
+    let server = small();
+    let store = client(&server);
+    store.set("n", b"not a number").unwrap();
+    let error = store.add("n", 1).unwrap_err();
+    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    assert_eq!(store.get("n").unwrap(), b"not a number");
+}
+
+#[test]
+fn a_server_that_has_ended_refuses_nothing() {
+    let server = small();
+    let store = client(&server);
+    store.set("k", b"v").unwrap();
+    drop(server);
+    let error = store.add("n", 1).unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("probably ended"), "{error}");
+}

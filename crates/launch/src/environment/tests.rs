@@ -1,0 +1,111 @@
+use super::*;
+
+fn with(changes: &[(&str, &str)]) -> Result<RankEnvironment, RankEnvironmentError> {
+    let base = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "h"),
+        ("MASTER_PORT", "29500"),
+        ("EVERBURN_JOB_TOKEN", "a token of the tests"),
+    ];
+    RankEnvironment::from_lookup(|name| {
+        let found = changes.iter().chain(&base).find(|(key, _)| *key == name);
+        found.map(|(_, value)| (*value).to_owned())
+    })
+}
+
+#[test]
+fn four_variables_are_enough() {
+    let rank = with(&[]).unwrap();
+    assert_eq!((rank.rank, rank.world_size, rank.local_rank), (1, 2, 1));
+    assert!(!rank.launcher_hosts_store);
+    rank.guard_against_orphaning().unwrap();
+    rank.report(ReportKind::Own, None, "goes nowhere, and that is fine");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let message = |changes: &[(&str, &str)]| with(changes).unwrap_err().to_string();
+    assert!(message(&[("MASTER_ADDR", "")]).contains("MASTER_ADDR is not set"));
+    assert!(message(&[("RANK", "x")]).contains("RANK is `x`"));
+    assert!(message(&[("RANK", "2")]).contains("below WORLD_SIZE"));
+    assert!(message(&[("MASTER_PORT", "70000")]).contains("MASTER_PORT"));
+}
+
+#[test]
+fn an_elastic_rank_knows_its_bounds_and_which_process_it_is() {
+    let plain = with(&[]).unwrap();
+    assert_eq!((plain.incarnation, plain.elastic), (1, None));
+    let told = [("EVERBURN_ELASTIC", "1:2"), ("EVERBURN_INCARNATION", "3")];
+    let rank = with(&told).unwrap();
+    assert_eq!((rank.incarnation, rank.elastic), (3, Some((1, 2))));
+    for wrong in ["0:2", "2:1", "1:3", "1", "1:2:2", "-1:2"] {
+        let error = with(&[("EVERBURN_ELASTIC", wrong)])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(&format!("`{wrong}`")), "{error}");
+    }
+    let error = with(&[("EVERBURN_INCARNATION", "0")])
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("EVERBURN_INCARNATION"), "{error}");
+}
+
+#[test]
+fn ranks_that_meet_know_a_secret_or_that_there_is_none() {
+    let rank = with(&[]).unwrap();
+    assert!(!rank.open_store && !format!("{rank:?}").contains("of the tests"));
+    let refused = |changes: &[(&str, &str)], parts: &[&str]| {
+        let error = with(changes).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+        assert!(!error.contains("hunter2"), "{error}");
+    };
+    let without = ("EVERBURN_JOB_TOKEN", "");
+    let asked_for = [
+        "EVERBURN_JOB_TOKEN",
+        "openssl rand",
+        "EVERBURN_OPEN_STORE=1",
+    ];
+    for host in ["h", "127.0.0.1"] {
+        refused(&[without, ("MASTER_ADDR", host)], &asked_for);
+    }
+    refused(&[("EVERBURN_JOB_TOKEN", "hunter2")], &["7 bytes", "16"]);
+    refused(
+        &[("EVERBURN_OPEN_STORE", "perhaps")],
+        &["EVERBURN_OPEN_STORE is `perhaps`"],
+    );
+    let open = with(&[without, ("EVERBURN_OPEN_STORE", "1")]).unwrap();
+    assert!(open.open_store && open.job_token.is_none());
+    assert!(!with(&[("EVERBURN_OPEN_STORE", "0")]).unwrap().open_store);
+    let alone = [without, ("WORLD_SIZE", "1"), ("RANK", "0")];
+    assert_eq!(with(&alone).unwrap().job_token, None);
+}
+
+#[test]
+fn the_store_of_torchrun_is_used_only_as_an_open_one() {
+    let torchrun = [
+        ("TORCHELASTIC_RUN_ID", "x"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+    ];
+    let error = with(&torchrun).unwrap_err().to_string();
+    for part in ["EVERBURN_OPEN_STORE=1", "torchrun", "h:29500", "can join"] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+    let open = [torchrun[0], torchrun[1], ("EVERBURN_OPEN_STORE", "1")];
+    let rank = with(&open).unwrap();
+    assert!(rank.open_store && rank.job_token.is_some());
+    // Without it rank 0 serves a store of ours.
+    let ours = [torchrun[0], ("TORCHELASTIC_USE_AGENT_STORE", "False")];
+    assert!(!with(&ours).unwrap().open_store);
+}
+
+#[test]
+fn an_agent_that_hosts_the_store_is_noticed() {
+    assert!(
+        with(&[("TORCHELASTIC_USE_AGENT_STORE", "True")])
+            .unwrap()
+            .launcher_hosts_store
+    );
+}

@@ -1,0 +1,128 @@
+//! What became of an elastic job on this machine, and whether that is a success.
+
+use std::time::Duration;
+
+use crate::cause::root_cause;
+use crate::outcome::{EndedRank, Restart};
+
+/// What an elastic job tells about itself once all ranks have ended.
+pub(super) struct Story {
+    /// A rank has ended well or the store says so, and nobody has interrupted the job before.
+    pub(super) finished: bool,
+    pub(super) given_up: Option<String>,
+    pub(super) restarts: Vec<Restart>,
+    pub(super) away: Vec<EndedRank>,
+}
+
+impl Story {
+    /// Leaves in `ended` the ranks without which a job that is said to have finished would have succeeded, and
+    /// says why it has not. Only what ranks of this machine have said themselves counts: anybody who can write to
+    /// the store can say there that the job has finished.
+    pub(super) fn judge(&self, ended: &mut Vec<EndedRank>, patience: Duration) -> Option<String> {
+        let patience = patience.as_secs_f64();
+        let killed = ended.iter().filter(|it| it.ended_by_launcher);
+        let killed: Vec<_> = killed.map(|it| it.rank.to_string()).collect();
+        let killed = match killed.as_slice() {
+            [] => None,
+            ranks => Some(format!(
+                "rank {} still ran {patience:.1} s after that and was killed",
+                ranks.join(", ")
+            )),
+        };
+        let ends_well = |it: &EndedRank| it.has_finished() || it.was_stopped();
+        if ended.iter().any(ends_well) {
+            ended.retain(|it| !ends_well(it) && !it.was_not_needed());
+            return killed
+                .map(|killed| format!("another rank of this machine had ended well; {killed}"));
+        }
+        ended.splice(0..0, self.away.iter().cloned());
+        if ended.is_empty() {
+            ended.extend(self.restarts.iter().map(|restart| restart.ended.clone()));
+        }
+        let killed = killed.map_or(String::new(), |killed| format!(" ({killed})"));
+        Some(format!(
+            "the job's store says that the job has finished, and no rank of this machine has reported that \
+             it had{killed}. That is no success: who can write to the store can write that. See whether ranks \
+             of other machines have finished, by their launchers; whether another job meets at the same \
+             address; and who can reach the store, if it is open, or knows its token"
+        ))
+    }
+
+    /// The end to show for a rank that stays away: that of its first process which has said what was wrong.
+    pub(super) fn first_error_of(&self, cause: EndedRank) -> EndedRank {
+        let earlier = self.restarts.iter().map(|restart| &restart.ended);
+        let earlier: Vec<EndedRank> = earlier
+            .filter(|ended| ended.rank == cause.rank && ended.failure().is_some())
+            .cloned()
+            .collect();
+        match root_cause(&earlier) {
+            Some(position) if self.given_up.is_some() => earlier[position].clone(),
+            _ => cause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::RankExit;
+    use crate::failure::{RankReport, ReportKind};
+
+    fn ended(rank: usize, code: i32, kind: Option<ReportKind>) -> EndedRank {
+        EndedRank {
+            rank,
+            exit: RankExit::Code(code),
+            ended_by_launcher: false,
+            unix_time_ms: 1,
+            report: kind.map(|kind| RankReport::new(rank, kind, "")),
+        }
+    }
+
+    fn story(restarts: Vec<Restart>, away: Vec<EndedRank>) -> Story {
+        Story {
+            finished: true,
+            given_up: None,
+            restarts,
+            away,
+        }
+    }
+
+    fn judged(story: &Story, mut ended: Vec<EndedRank>) -> (Vec<usize>, bool) {
+        let unproved = story.judge(&mut ended, Duration::ZERO);
+        let left = ended.iter().map(|ended| ended.rank).collect();
+        (left, unproved.is_some())
+    }
+
+    #[test]
+    fn one_that_has_finished_makes_up_for_those_that_were_away_or_not_needed() {
+        let finished = ended(0, 0, Some(ReportKind::Finished));
+        let late = ended(1, 0, Some(ReportKind::NotNeeded));
+        let story = story(Vec::new(), vec![ended(2, 2, None)]);
+        assert_eq!(
+            judged(&story, vec![finished.clone(), late.clone()]),
+            (vec![], false)
+        );
+        assert_eq!(judged(&story, vec![late]), (vec![2, 1], true));
+        // Those that were there must end well.
+        let silent = ended(3, 0, None);
+        let failed = ended(4, 1, Some(ReportKind::Own));
+        assert_eq!(
+            judged(&story, vec![finished, silent, failed]),
+            (vec![3, 4], false)
+        );
+    }
+
+    #[test]
+    fn ranks_that_wait_for_a_restart_have_not_finished() {
+        let restart = Restart {
+            ended: ended(1, 3, None),
+            incarnation: 1,
+            expelled_by: None,
+            number: 1,
+            of: 3,
+            after: Duration::ZERO,
+        };
+        let story = story(vec![restart], Vec::new());
+        assert_eq!(judged(&story, Vec::new()), (vec![1], true));
+    }
+}

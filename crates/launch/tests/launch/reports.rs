@@ -1,0 +1,92 @@
+//! What ranks say of their own ends, and what the launcher makes of it.
+
+use std::fs;
+
+use everburn_launch::{ElasticLaunch, Launcher, Outcome, RankReport, ReportKind, write_report};
+
+use crate::process::{failure_of, job, rank_job};
+
+#[test]
+fn a_rank_that_ends_with_0_and_does_not_say_that_it_has_finished_has_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "[ $RANK = 1 ] && exit 0; finished";
+    let failure = failure_of(job(folder.path(), 2, script));
+    assert_eq!(failure.cause.rank, 1);
+    assert!(failure.others.is_empty(), "{failure}");
+    let message = failure.to_string();
+    for part in [
+        "rank 1 exited with 0 and did not report that it had finished",
+        "report_finished",
+    ] {
+        assert!(message.contains(part), "{part} not in\n{message}");
+    }
+    assert_eq!(Outcome::Failed(failure).exit_code(), 1);
+}
+
+#[test]
+fn a_rank_that_says_that_it_has_finished_has_still_to_end_with_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let failure = failure_of(job(folder.path(), 1, "finished; exit 3"));
+    let message = failure.to_string();
+    assert!(
+        message.contains("exit code 3, after it had reported"),
+        "{message}"
+    );
+    assert_eq!(Outcome::Failed(failure).exit_code(), 3);
+}
+
+#[test]
+fn a_job_whose_ranks_were_stopped_themselves_has_not_succeeded() {
+    for script in ["stopped", "[ $RANK = 1 ] && stopped || finished"] {
+        let folder = tempfile::tempdir().unwrap();
+        let outcome = Launcher::new(job(folder.path(), 2, script)).run().unwrap();
+        assert!(matches!(outcome, Outcome::Interrupted { .. }), "{outcome}");
+        assert_eq!(outcome.exit_code(), 130);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut elastic = job(folder.path(), 2, "stopped");
+    elastic.elastic = Some(ElasticLaunch::new(1, 2));
+    let outcome = Launcher::new(elastic).run().unwrap();
+    assert_eq!(outcome.exit_code(), 130, "{outcome}");
+}
+
+#[test]
+fn a_failure_goes_before_a_stop_and_a_word_before_both_does_not_excuse_an_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "[ $RANK = 1 ] && exit 7; stopped";
+    let failure = failure_of(job(folder.path(), 2, script));
+    assert_eq!(failure.cause.rank, 1);
+    assert_eq!(Outcome::Failed(failure).exit_code(), 7);
+    let folder = tempfile::tempdir().unwrap();
+    let failure = failure_of(job(folder.path(), 1, "stopped; exit 3"));
+    assert_eq!(Outcome::Failed(failure).exit_code(), 3);
+}
+
+#[test]
+fn a_rank_of_its_own_job_is_never_not_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let failure = failure_of(job(folder.path(), 1, "not_needed"));
+    assert_eq!(Outcome::Failed(failure).exit_code(), 1);
+}
+
+#[test]
+fn a_rank_that_has_survived_a_panic_may_finish() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = rank_job(folder.path(), 1, "survives a panic");
+    let error = config.error_path(0);
+    let outcome = Launcher::new(config).run().unwrap();
+    assert_eq!(outcome.exit_code(), 0, "{outcome}");
+    assert!(error.exists());
+}
+
+#[test]
+fn a_report_of_an_earlier_run_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = job(folder.path(), 1, "exit 0");
+    fs::create_dir_all(&config.log_dir).unwrap();
+    let old = RankReport::new(0, ReportKind::Own, "old");
+    write_report(&config.error_path(0), &old).unwrap();
+    let old = RankReport::new(0, ReportKind::Finished, "");
+    write_report(&config.finished_path(0), &old).unwrap();
+    assert_eq!(failure_of(config).cause.report, None);
+}

@@ -1,0 +1,224 @@
+//! Connections that have not proved anything yet, and those that were refused.
+
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How many connections may be in their handshake, in all.
+const MOST_PENDING: usize = 32;
+
+/// How many of them from one address.
+const MOST_OF_ADDRESS: usize = 8;
+
+/// How long refusals are collected before the next warning.
+const WARNING: Duration = Duration::from_secs(1);
+
+/// The connections in their handshake. Where there are too many, the oldest makes room for a new one: it has
+/// had its time, and a monitor needs only a moment.
+#[derive(Debug, Default)]
+pub(super) struct Pending(Mutex<Vec<Arc<TcpStream>>>);
+
+/// A place among the pending connections; it is free when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    pending: Arc<Pending>,
+    connection: Arc<TcpStream>,
+}
+
+impl Pending {
+    /// Takes a connection in. Returns the address of the one that had to make room, if one had to.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        connection: Arc<TcpStream>,
+    ) -> (Place, Option<SocketAddr>) {
+        let mut pending = self.lock();
+        let own = network(&connection);
+        let of_own = pending.iter().filter(|it| network(it) == own).count();
+        let leaves = match (of_own >= MOST_OF_ADDRESS, pending.len() >= MOST_PENDING) {
+            (true, _) => pending.iter().position(|it| network(it) == own),
+            (false, true) => Some(oldest_of_most(&pending)),
+            (false, false) => None,
+        };
+        let left = leaves.map(|place| pending.remove(place)).and_then(|left| {
+            end(&left);
+            left.peer_addr().ok()
+        });
+        pending.push(connection.clone());
+        let place = Place {
+            pending: self.clone(),
+            connection,
+        };
+        (place, left)
+    }
+
+    /// Ends all of them.
+    pub(super) fn close(&self) {
+        self.lock().iter().for_each(|connection| end(connection));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<TcpStream>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Frees the place. `false` if the connection had to make room for another before.
+    pub(super) fn leave(self) -> bool {
+        self.free()
+    }
+
+    fn free(&self) -> bool {
+        let mut pending = self.pending.lock();
+        let before = pending.len();
+        pending.retain(|it| !Arc::ptr_eq(it, &self.connection));
+        pending.len() < before
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+fn end(connection: &TcpStream) {
+    // It may have ended by itself.
+    let _ = connection.shutdown(Shutdown::Both);
+}
+
+/// The address whose connections are counted together: all of a /64 of IPv6 may be one machine.
+fn network(connection: &TcpStream) -> Option<IpAddr> {
+    let address = connection.peer_addr().ok()?.ip().to_canonical();
+    Some(match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & (u128::MAX << 64)).into()),
+    })
+}
+
+/// The oldest connection of the address that has the most.
+fn oldest_of_most(pending: &[Arc<TcpStream>]) -> usize {
+    let networks: Vec<_> = pending.iter().map(|it| network(it)).collect();
+    let count = |own: &Option<IpAddr>| networks.iter().filter(|it| *it == own).count();
+    // `max_by_key` takes the last of several.
+    let places = (0..networks.len()).rev();
+    places
+        .max_by_key(|place| count(&networks[*place]))
+        .unwrap_or(0)
+}
+
+/// Why a connection was refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Why {
+    /// It left, was too slow, or its proof was wrong.
+    Unproved,
+    /// It made room for a newer one before it had proved anything.
+    Crowded,
+    /// There are as many monitors as there may be.
+    Full,
+}
+
+/// Refusals, told in one warning per second.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    counts: [u64; 3],
+    last: Option<SocketAddr>,
+    told: Option<Instant>,
+}
+
+impl Refusals {
+    pub(super) fn count(&self, why: Why, from: SocketAddr) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.counts[why as usize] += 1;
+        counts.last = Some(from);
+    }
+
+    /// The warning that is due, if one is.
+    pub(super) fn due(&self, now: Instant) -> Option<String> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = counts.last?;
+        let recent = |told: Instant| now.saturating_duration_since(told) < WARNING;
+        if counts.told.is_some_and(recent) {
+            return None;
+        }
+        counts.last = None;
+        counts.told = Some(now);
+        let [unproved, crowded, full] = std::mem::take(&mut counts.counts);
+        let all = unproved + crowded + full;
+        let parts = [
+            (unproved, "did not prove that they know the job's token"),
+            (crowded, "made room for newer ones before they had"),
+            (
+                full,
+                "came when there were as many monitors as there may be",
+            ),
+        ];
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = parts.map(|(count, why)| format!("{count} {why}")).collect();
+        Some(format!(
+            "monitors refused: {all}, the last from {last} ({})",
+            parts.join("; ")
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn accepted(listener: &TcpListener) -> (Arc<TcpStream>, TcpStream) {
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        (Arc::new(listener.accept().unwrap().0), far)
+    }
+
+    #[test]
+    fn the_oldest_of_an_address_makes_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let pending = Arc::new(Pending::default());
+        let mut places = Vec::new();
+        for _ in 0..MOST_OF_ADDRESS {
+            let (near, far) = accepted(&listener);
+            let (place, left) = pending.enter(near);
+            assert_eq!(left, None);
+            places.push((place, far));
+        }
+        let (near, _far) = accepted(&listener);
+        let (newest, left) = pending.enter(near);
+        assert_eq!(left, Some(places[0].1.local_addr().unwrap()));
+        assert_eq!(places[0].1.read(&mut [0]).unwrap(), 0, "it was not closed");
+        assert_eq!(pending.lock().len(), MOST_OF_ADDRESS);
+        // A place that was left is free; the one that had to make room frees no other.
+        drop(places);
+        assert_eq!(pending.lock().len(), 1);
+        drop(newest);
+        assert_eq!(pending.lock().len(), 0);
+    }
+
+    #[test]
+    fn refusals_are_one_warning_per_second() {
+        let refusals = Refusals::default();
+        let now = Instant::now();
+        let from = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(refusals.due(now), None);
+        refusals.count(Why::Unproved, from(1));
+        let first = refusals.due(now).unwrap();
+        assert!(
+            first.contains("refused: 1") && first.contains("127.0.0.1:1"),
+            "{first}"
+        );
+        for port in 1..=1000 {
+            refusals.count(Why::Crowded, from(port));
+        }
+        refusals.count(Why::Unproved, from(9));
+        assert_eq!(refusals.due(now + WARNING / 2), None);
+        let second = refusals.due(now + WARNING).unwrap();
+        assert!(second.contains("1001") && second.contains("1000 made room"));
+        assert_eq!(refusals.due(now + 5 * WARNING), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! How much of an update is kept, whatever the run's files or a server say.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use everburn_report::{Live, LiveRank, RankLine};
+
+/// Ranks with this number or a larger one are left out.
+pub(super) const MOST_RANKS: usize = 4096;
+
+/// How many characters of a text are kept; more than a line of a terminal has.
+const LONGEST_TEXT: usize = 400;
+
+/// The beginning of a text.
+pub(super) fn cut(text: &str) -> String {
+    let mut characters = text.chars();
+    let mut kept: String = characters.by_ref().take(LONGEST_TEXT).collect();
+    if characters.next().is_some() {
+        kept.pop();
+        kept.push('…');
+    }
+    kept
+}
+
+/// The ranks of a list that are kept, each once; and whether that is all of them.
+pub(super) fn members(ranks: &[usize]) -> (BTreeSet<usize>, bool) {
+    let kept = ranks.iter().copied().filter(|rank| *rank < MOST_RANKS);
+    (kept.collect(), ranks.iter().all(|rank| *rank < MOST_RANKS))
+}
+
+/// The steps of a line that are kept, one of each rank; and whether that is all of them.
+pub(super) fn rank_line(line: &RankLine) -> (Cow<'_, RankLine>, bool) {
+    let mut seen = BTreeSet::new();
+    let is_kept = |rank: usize, seen: &mut BTreeSet<usize>| rank < MOST_RANKS && seen.insert(rank);
+    if line.ranks.iter().all(|step| is_kept(step.rank, &mut seen)) {
+        return (Cow::Borrowed(line), true);
+    }
+    seen.clear();
+    let steps = line.ranks.iter();
+    let kept = RankLine {
+        ranks: steps
+            .filter(|step| is_kept(step.rank, &mut seen))
+            .copied()
+            .collect(),
+        ..*line
+    };
+    (Cow::Owned(kept), false)
+}
+
+/// The ranks that are kept, with texts that are no longer than a line; and whether that is all of them.
+pub(super) fn live_ranks(live: &Live) -> (Vec<LiveRank>, bool) {
+    let mut seen = BTreeSet::new();
+    let kept = live
+        .ranks
+        .iter()
+        .filter(|rank| rank.rank < MOST_RANKS && seen.insert(rank.rank));
+    let shortened = |rank: &LiveRank| {
+        let mut rank = LiveRank {
+            doing: rank.doing.as_deref().map(cut),
+            ..rank.clone()
+        };
+        rank.vitals.host = rank.vitals.host.as_deref().map(cut);
+        rank
+    };
+    let kept: Vec<LiveRank> = kept.map(shortened).collect();
+    let all = kept.len() == live.ranks.len();
+    (kept, all)
+}

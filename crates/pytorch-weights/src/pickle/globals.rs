@@ -1,0 +1,137 @@
+//! The names that a pickle of weights may have, those that `torch.load` takes with `weights_only` and a few more
+//! of Python itself. Each stands for what it builds; none is called.
+
+use crate::dtype::DType;
+use crate::error::{Shown, WeightsError};
+
+/// A class or function that may be named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Global {
+    /// A class of dicts, which begin empty.
+    Dict,
+    /// `_rebuild_tensor` and `_rebuild_tensor_v2`, whose storages have a type.
+    Tensor,
+    /// `_rebuild_tensor_v3`, which says the type.
+    TensorWithType,
+    /// A parameter is its tensor.
+    Parameter,
+    /// A tensor of a class, or with attributes.
+    FromType,
+    /// `torch.Tensor` and classes of tensors that are the same otherwise.
+    TensorClass,
+    Storage(StorageClass),
+    /// A type of numbers, `torch.float32` say.
+    Type(DType),
+    /// A type of numbers that is not read.
+    OtherType,
+    /// `torch.Size`, a tuple.
+    Size,
+    /// Builds a value that weights are not made of.
+    Other,
+}
+
+/// What a storage holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StorageClass {
+    Of(DType),
+    /// Bytes; each tensor says what they are.
+    Untyped,
+    /// Complex and quantised numbers.
+    Unknown,
+}
+
+/// What is not of torch. Protocol 2 calls Python's `builtins` by their old name.
+const OF_PYTHON: [(&str, Global); 15] = [
+    ("collections.OrderedDict", Global::Dict),
+    ("collections.defaultdict", Global::Dict),
+    ("collections.Counter", Global::Other),
+    ("_codecs.encode", Global::Other),
+    ("__builtin__.bytearray", Global::Other),
+    ("__builtin__.bytes", Global::Other),
+    ("__builtin__.complex", Global::Other),
+    ("__builtin__.frozenset", Global::Other),
+    ("__builtin__.set", Global::Other),
+    ("builtins.bytearray", Global::Other),
+    ("builtins.bytes", Global::Other),
+    ("builtins.complex", Global::Other),
+    ("builtins.frozenset", Global::Other),
+    ("builtins.set", Global::Other),
+    ("torch.serialization._get_layout", Global::Other),
+];
+
+const OF_TORCH: [(&str, Global); 17] = [
+    ("_utils._rebuild_tensor", Global::Tensor),
+    ("_utils._rebuild_tensor_v2", Global::Tensor),
+    ("_utils._rebuild_tensor_v3", Global::TensorWithType),
+    ("_utils._rebuild_parameter", Global::Parameter),
+    ("_utils._rebuild_parameter_with_state", Global::Parameter),
+    ("_tensor._rebuild_from_type_v2", Global::FromType),
+    ("Tensor", Global::TensorClass),
+    ("nn.parameter.Parameter", Global::TensorClass),
+    ("nn.parameter.Buffer", Global::TensorClass),
+    ("Size", Global::Size),
+    ("device", Global::Other),
+    (
+        "storage.UntypedStorage",
+        Global::Storage(StorageClass::Untyped),
+    ),
+    ("UntypedStorage", Global::Storage(StorageClass::Untyped)),
+    ("strided", Global::Other),
+    ("contiguous_format", Global::Other),
+    ("preserve_format", Global::Other),
+    ("channels_last", Global::Other),
+];
+
+/// Types of numbers and of storages that may be named, though no tensor of them can be read.
+const UNREAD: [&str; 14] = [
+    "complex32",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "ComplexFloatStorage",
+    "ComplexDoubleStorage",
+    "QInt8Storage",
+    "QInt32Storage",
+    "QUInt8Storage",
+    "QUInt4x2Storage",
+];
+
+impl Global {
+    /// What `module.name` stands for.
+    pub(super) fn of(module: &[u8], name: &[u8]) -> Result<Self, WeightsError> {
+        let full = [module, b".", name].concat();
+        let known = OF_PYTHON.iter().find(|(known, _)| known.as_bytes() == full);
+        if let Some((_, global)) = known {
+            return Ok(*global);
+        }
+        let of_torch = std::str::from_utf8(&full)
+            .ok()
+            .and_then(|full| full.strip_prefix("torch."));
+        let known = of_torch.and_then(Self::of_torch);
+        known.ok_or_else(|| WeightsError::Global {
+            name: Shown(&full).to_string(),
+        })
+    }
+
+    fn of_torch(name: &str) -> Option<Self> {
+        if let Some((_, global)) = OF_TORCH.iter().find(|(known, _)| *known == name) {
+            return Some(*global);
+        }
+        if let Some(dtype) = DType::of_name(name) {
+            return Some(Self::Type(dtype));
+        }
+        if let Some(dtype) = DType::of_storage_class(name) {
+            return Some(Self::Storage(StorageClass::Of(dtype)));
+        }
+        UNREAD
+            .contains(&name)
+            .then(|| match name.ends_with("Storage") {
+                true => Self::Storage(StorageClass::Unknown),
+                false => Self::OtherType,
+            })
+    }
+}
