@@ -184,6 +184,3 @@ pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod bandwidth;

@@ -135,10 +135,6 @@ impl Memory {
     /// Tells the model of this memory in tests that a view has been used up to now.
     pub(super) fn viewed(&self, _place: usize, _bytes: usize) {}
 
-    /// Like [`Memory::viewed`], for a view that was written.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for reductions into the ring"))]
-    pub(super) fn written(&self, _place: usize, _bytes: usize) {}
-
     /// Lets the kernel map these bytes now, so that the first collective takes no page faults.
     pub(super) fn populate(&self, place: usize, bytes: usize) {
         self.check_data(place, bytes);

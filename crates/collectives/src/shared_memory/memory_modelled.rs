@@ -83,7 +83,9 @@ impl Memory {
     /// As in `memory.rs`; loom checks it.
     #[expect(clippy::mut_from_ref, reason = "as in `memory.rs`")]
     pub(super) unsafe fn view_mut(&self, place: usize, bytes: usize) -> &mut [u8] {
-        self.written(place, bytes);
+        for watch in &self.watches[self.range(place, bytes)] {
+            watch.with_mut(|_| ());
+        }
         let data = &self.data[self.range(place, bytes)];
         // SAFETY: a slice of ours; an `UnsafeCell` may be written through a shared reference.
         unsafe { std::slice::from_raw_parts_mut(data.as_ptr().cast::<u8>().cast_mut(), bytes) }
@@ -97,13 +99,6 @@ impl Memory {
     pub(super) fn viewed(&self, place: usize, bytes: usize) {
         for watch in &self.watches[self.range(place, bytes)] {
             watch.with(|_| ());
-        }
-    }
-
-    /// Writes these bytes, as loom sees it.
-    pub(super) fn written(&self, place: usize, bytes: usize) {
-        for watch in &self.watches[self.range(place, bytes)] {
-            watch.with_mut(|_| ());
         }
     }
 

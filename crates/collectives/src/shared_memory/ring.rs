@@ -66,8 +66,6 @@ pub(crate) struct RingSender {
     written: u64,
     /// The receiver's position when we last looked.
     consumed: u64,
-    /// How many bytes the last `reserve` handed out.
-    reserved: usize,
 }
 
 impl RingSender {
@@ -76,7 +74,6 @@ impl RingSender {
             ring,
             written: 0,
             consumed: 0,
-            reserved: 0,
         }
     }
 
@@ -160,41 +157,10 @@ impl RingSender {
             return;
         }
         self.written = end;
-        self.reserved = 0;
         // Release: the bytes are there before the position says so.
         let memory = &self.ring.memory;
         let position = memory.position(self.ring.place.written);
         position.store(end, Ordering::Release);
-    }
-
-    /// Room to write into in place, at most `at_most` bytes and not across the ring's end: empty if
-    /// the ring is full. What it holds before is old bytes. [`RingSender::commit`] sends it.
-    ///
-    /// # Errors
-    /// As [`RingSender::free`].
-    #[cfg_attr(not(test), allow(dead_code, reason = "for reductions into the ring"))]
-    pub(crate) fn reserve(&mut self, at_most: usize) -> Result<&mut [u8], RingError> {
-        let (place, straight) = self.ring.locate(self.written);
-        self.reserved = self.room(at_most.min(straight))?;
-        // SAFETY: as in `copy_in`; the view borrows this sender, so it ends before `publish`.
-        Ok(unsafe { self.ring.memory.view_mut(place, self.reserved) })
-    }
-
-    /// Sends the first `bytes` of what was reserved last; the rest is not reserved any more.
-    ///
-    /// # Panics
-    /// If fewer were reserved.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for reductions into the ring"))]
-    pub(crate) fn commit(&mut self, bytes: usize) {
-        assert!(
-            bytes <= self.reserved,
-            "{bytes} bytes committed, {} reserved",
-            self.reserved
-        );
-        let (place, _) = self.ring.locate(self.written);
-        self.ring.memory.written(place, bytes);
-        self.reserved = 0;
-        self.publish(self.written + bytes as u64);
     }
 }
 

@@ -40,7 +40,6 @@ fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
     assert!(receiver.peek(8).unwrap().is_empty());
     assert_eq!(sender.try_write(&[1; CAPACITY + 9]), Ok(CAPACITY));
     assert_eq!(sender.try_write(&[2; 1]), Ok(0));
-    assert!(sender.reserve(1).unwrap().is_empty());
     assert_eq!(sender.try_write(&[]), Ok(0));
 }
 
@@ -56,33 +55,18 @@ fn parts_are_sent_as_one() {
 }
 
 #[test]
-fn what_is_reserved_is_sent_by_commit_and_ends_with_the_ring() {
+fn what_is_read_in_place_ends_with_the_ring() {
     let (_segment, mut sender, mut receiver) = ring();
     sender.try_write(&[0; 4000]).unwrap();
     receiver.try_read(&mut [0; 4000]).unwrap();
-    let room = sender.reserve(200).unwrap();
-    assert_eq!(room.len(), 96, "up to the end of the ring");
-    room[..64].fill(7);
-    assert_eq!(receiver.readable(), Ok(0), "not sent yet");
-    sender.commit(64);
-    assert_eq!(receiver.peek(200).unwrap(), [7; 64]);
-    receiver.consume(64);
-    sender.reserve(32).unwrap().fill(8);
-    sender.commit(32);
+    sender.try_write(&[7; 200]).unwrap();
     assert_eq!(
-        sender.reserve(10_000).unwrap().len(),
-        4064,
-        "from the start"
+        receiver.peek(200).unwrap(),
+        [7; 96],
+        "up to the end of the ring"
     );
-    assert_eq!(receiver.peek(200).unwrap(), [8; 32]);
-}
-
-#[test]
-#[should_panic(expected = "9 bytes committed, 8 reserved")]
-fn more_than_was_reserved_cannot_be_committed() {
-    let (_segment, mut sender, _receiver) = ring();
-    sender.reserve(8).unwrap();
-    sender.commit(9);
+    receiver.consume(96);
+    assert_eq!(receiver.peek(200).unwrap(), [7; 104], "from the start");
 }
 
 #[test]
@@ -223,7 +207,6 @@ fn a_wait_without_a_ring_ends_when_its_time_is_up() {
 enum Step {
     Write(usize),
     WriteParts(usize, usize),
-    Reserve(usize, usize),
     Read(usize),
     Peek(usize, usize),
 }
@@ -233,7 +216,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         size().prop_map(Step::Write),
         (size(), size()).prop_map(|(a, b)| Step::WriteParts(a, b)),
-        (size(), size()).prop_map(|(a, b)| Step::Reserve(a, b)),
         size().prop_map(Step::Read),
         (size(), size()).prop_map(|(a, b)| Step::Peek(a, b)),
     ];
@@ -272,14 +254,6 @@ proptest! {
                     let count = sender.try_write_parts(&[&parts[0], &parts[1]]).unwrap();
                     prop_assert_eq!(count, (first + second).min(CAPACITY - queue.len()));
                     queue.extend(&parts.concat()[..count]);
-                }
-                Step::Reserve(at_most, used) => {
-                    let room = sender.reserve(at_most).unwrap();
-                    prop_assert_eq!(room.is_empty(), at_most == 0 || queue.len() == CAPACITY);
-                    let bytes = source.take(used.min(room.len()));
-                    room[..bytes.len()].copy_from_slice(&bytes);
-                    sender.commit(bytes.len());
-                    queue.extend(&bytes);
                 }
                 Step::Read(size) => {
                     let mut into = vec![0; size];
