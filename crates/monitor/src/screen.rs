@@ -21,6 +21,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
+use ratatui::crossterm::{execute, queue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
@@ -414,6 +416,8 @@ impl Shown {
     fn draw(&mut self, terminal: &mut Terminal<CrosstermBackend<File>>) -> std::io::Result<()> {
         let mut state = lock(&self.state);
         state.tick(unix_time_ms());
+        // A terminal that knows these shows no frame in halves; the others pass over them.
+        queue!(terminal.backend_mut(), BeginSynchronizedUpdate)?;
         terminal.draw(|frame| {
             let area = frame.area();
             match &self.painted {
@@ -425,7 +429,7 @@ impl Shown {
                 _ => draw_ranks(&state, self.view, area, frame.buffer_mut()),
             }
         })?;
-        Ok(())
+        execute!(terminal.backend_mut(), EndSynchronizedUpdate)
     }
 }
 
