@@ -60,29 +60,17 @@ fn write_blank_set(folder: &Path) {
     }
 }
 
-/// The folder of the real MNIST, if this machine has it.
-fn real_mnist() -> Option<PathBuf> {
-    let Some(folder) = std::env::var_os("EVERBURN_DATA_DIR") else {
-        eprintln!("SKIPPED: EVERBURN_DATA_DIR is not set, so there is no real MNIST to read");
-        return None;
-    };
-    // Relative to the workspace, where the user set it; Cargo runs tests in the package.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(folder);
-    let found = folder.join("mnist/train-images-idx3-ubyte.gz").exists();
-    if !found {
-        eprintln!(
-            "SKIPPED: there is no mnist/train-images-idx3-ubyte.gz in {}",
-            folder.display()
-        );
-    }
-    found.then_some(folder)
+/// The folder that has the real MNIST's, if this machine has it.
+fn real_mnist(test: &str) -> Option<PathBuf> {
+    let mnist = everburn_tests::data_folder("mnist", test)?;
+    mnist.parent().map(Path::to_path_buf)
 }
 
 #[test]
 fn real_mnist_is_found_by_the_variable_and_verified() {
-    let Some(folder) = real_mnist() else { return };
+    let Some(folder) = real_mnist("loading the real MNIST") else {
+        return;
+    };
     let cache = tempfile::tempdir().unwrap();
     let variable = folder.clone();
     let surroundings = Surroundings::new(
@@ -115,7 +103,9 @@ fn real_mnist_is_found_by_the_variable_and_verified() {
 
 #[test]
 fn mnist_in_place_of_fashion_mnist_is_refused() {
-    let Some(folder) = real_mnist() else { return };
+    let Some(folder) = real_mnist("MNIST in place of Fashion-MNIST") else {
+        return;
+    };
     let cache = tempfile::tempdir().unwrap();
     let request = in_folder(DataChoice::FashionMnist, &folder.join("mnist"));
     let error = load_in(&request, &empty(&cache)).unwrap_err().to_string();

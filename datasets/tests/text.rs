@@ -1,7 +1,5 @@
 //! Where text comes from, and what it becomes.
 
-#![allow(clippy::print_stderr, reason = "a test says why it was skipped")]
-
 use std::fs;
 use std::path::Path;
 
@@ -45,20 +43,12 @@ fn load_bytes(bytes: &[u8], request: &TextRequest) -> Result<LoadedText, Dataset
 
 #[test]
 fn the_real_text_is_found_by_the_variable() {
-    let Some(folder) = std::env::var_os("EVERBURN_DATA_DIR") else {
-        eprintln!("SKIPPED: EVERBURN_DATA_DIR is not set, so there is no real text to read");
+    let Some(text) = everburn_tests::data_folder("tinyshakespeare", "reading the real text") else {
         return;
     };
-    // Relative to the workspace, where the user set it; Cargo runs tests in the package.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(folder);
-    if !folder.join("tinyshakespeare/input.txt").exists() {
-        eprintln!("SKIPPED: there is no tinyshakespeare/input.txt in EVERBURN_DATA_DIR");
-        return;
-    }
+    let folder = text.parent().unwrap();
     for choice in [DataChoice::Auto, DataChoice::TinyShakespeare] {
-        let text = load_text_in(&request(choice), &surroundings(Some(&folder))).unwrap();
+        let text = load_text_in(&request(choice), &surroundings(Some(folder))).unwrap();
         assert_eq!(text.tokenizer.vocabulary(), 65);
         // 1,115,394 characters: (1,003,851 - 1) / 64 and (111,543 - 1) / 64.
         assert_eq!((text.train.len(), text.test.len()), (15_685, 1_742));

@@ -29,7 +29,7 @@ pub use job::{Ended, Job};
 pub use port::{free_port, on_a_free_port};
 pub use processes::{Process, processes_marked};
 pub use run::Run;
-pub use skip::{mnist_folder, skip};
+pub use skip::{data_folder, skip, skip_missing};
 pub use stranger::{Attack, Siege};
 pub use terminal::Terminal;
 pub use wait::{DEADLINE, ORPHAN_DEADLINE, holds_within};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use everburn_tests::{Everburn, Run, mnist_folder};
+use everburn_tests::{Everburn, Run, data_folder};
 
 /// As [`everburn_tests::SMALL`], but the choice of data is left open.
 const FEW: [&str; 6] = [
@@ -23,7 +23,7 @@ fn train_one_epoch(folder: &Path) -> Everburn {
 
 #[test]
 fn real_mnist_is_taken_where_it_is_and_named() {
-    let Some(mnist) = mnist_folder("training on real MNIST") else {
+    let Some(mnist) = data_folder("mnist", "training on real MNIST") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn mnist_by_name_fails_where_it_is_not_and_lists_the_places() {
 
 #[test]
 fn a_folder_that_was_named_and_is_not_there_is_refused() {
-    let Some(mnist) = mnist_folder("a named folder that is not there") else {
+    let Some(mnist) = data_folder("mnist", "a named folder that is not there") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn an_altered_file_is_named_with_both_hashes() {
 
 #[test]
 fn a_damaged_compressed_file_is_named() {
-    let Some(mnist) = mnist_folder("damaged copies of real MNIST files") else {
+    let Some(mnist) = data_folder("mnist", "damaged copies of real MNIST files") else {
         return;
     };
     let name = "t10k-labels-idx1-ubyte.gz";

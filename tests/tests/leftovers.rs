@@ -1,6 +1,6 @@
 //! Nothing is left behind, however often runs start and however they end.
 
-use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 
 use everburn_tests::{Everburn, ORPHAN_DEADLINE, Run};
@@ -9,35 +9,39 @@ use rustix::process::Signal;
 const CYCLES: usize = 200;
 const KILLS: usize = 20;
 
-/// Files of shared memory that are ours: a neighbour's come and go. (A segment of ours has no name; it lives as
-/// long as a process that has it, and of those none is left.)
-fn shared_memory_files() -> BTreeSet<String> {
-    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten();
-    let names = entries.flatten().map(|entry| entry.file_name());
-    let names = names.map(|name| name.to_string_lossy().into_owned());
-    names
-        .filter(|name| name.to_lowercase().contains("everburn"))
-        .collect()
+/// A job whose temporary files have a folder of their own. Shared memory has no name: it lives as long as a
+/// process that has it, and none is left.
+fn two_ranks(folder: &Path) -> Everburn {
+    let temporary = folder.join("temporary");
+    fs::create_dir(&temporary).unwrap();
+    Everburn::train_for_long(folder, "mlp")
+        .args(["--ranks", "2", "--run-dir", "run"])
+        .env("TMPDIR", temporary)
 }
 
-fn two_ranks(folder: &Path, run: &str) -> Everburn {
-    Everburn::train_for_long(folder, "mlp").args(["--ranks", "2", "--run-dir", run])
+/// Everything in the job's folder, below its run directory excepted.
+fn nothing_but_the_run_is_left(folder: &Path, what: &str) {
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.collect()
+    };
+    assert!(names(folder).contains(&"run".to_owned()), "{what}");
+    assert_eq!(names(&folder.join("temporary")), [""; 0], "{what}");
 }
 
 #[test]
 fn two_hundred_runs_and_twenty_kills_leave_nothing() {
-    let before = shared_memory_files();
     for cycle in 0..CYCLES {
         let folder = tempfile::tempdir().unwrap();
-        let job = two_ranks(folder.path(), "run")
-            .args(["--steps", "3"])
-            .start();
+        let job = two_ranks(folder.path()).args(["--steps", "3"]).start();
         let ended = job.wait_until_gone(ORPHAN_DEADLINE * 4).succeeded();
         assert!(ended.stdout.contains("2 ranks"), "cycle {cycle}: {ended}");
+        nothing_but_the_run_is_left(folder.path(), &format!("cycle {cycle}"));
     }
     for kill in 0..KILLS {
         let folder = tempfile::tempdir().unwrap();
-        let mut job = two_ranks(folder.path(), "run").start();
+        let mut job = two_ranks(folder.path()).start();
         let run = Run::new(folder.path().join("run"));
         job.wait_for("an epoch", move || run.epochs() >= 1);
         match kill % 3 {
@@ -49,6 +53,6 @@ fn two_hundred_runs_and_twenty_kills_leave_nothing() {
             137,
             "kill {kill}"
         );
+        nothing_but_the_run_is_left(folder.path(), &format!("kill {kill}"));
     }
-    assert_eq!(shared_memory_files(), before);
 }

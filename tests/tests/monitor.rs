@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use everburn_tests::{Everburn, Run, Terminal, binary, skip};
+use everburn_tests::{Everburn, Run, Terminal, binary, skip_missing};
 use rustix::process::Signal;
 
 /// Longer than all that is looked at takes on a busy machine.
@@ -61,7 +61,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
     let monitors = sizes.map(|size| monitor(folder.path(), size));
     let [Some(small), Some(large)] = monitors else {
         drop(job);
-        skip("looking on", "there is no tmux");
+        skip_missing("looking on", "there is no tmux");
         return;
     };
     for terminal in [&small, &large] {
@@ -151,7 +151,7 @@ fn ranks_are_back(terminal: &Terminal) {
 fn a_training_shows_its_ranks_by_the_same_key() {
     let folder = tempfile::tempdir().unwrap();
     let Some(terminal) = Terminal::open(folder.path()) else {
-        skip("the ranks beside the dashboard", "there is no tmux");
+        skip_missing("the ranks beside the dashboard", "there is no tmux");
         return;
     };
     let program = std::path::absolute(binary()).unwrap();

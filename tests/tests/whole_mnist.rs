@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use everburn_tests::{Everburn, Run, mnist_folder};
+use everburn_tests::{Everburn, Run, data_folder};
 
 /// Far longer than three epochs take on two cores.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
 /// Trains three epochs on so many ranks and evaluates the result on one and on two.
 fn reaches_98_percent(model: &str, ranks: &str) {
-    let Some(mnist) = mnist_folder("training on the whole of MNIST") else {
+    let Some(mnist) = data_folder("mnist", "training on the whole of MNIST") else {
         return;
     };
     let data = mnist.parent().unwrap();
@@ -86,7 +86,7 @@ fn two_ranks(folder: &Path, data: &Path, name: &str, flags: &[&str]) -> Run {
     reason = "the figures are wanted, not only the verdict"
 )]
 fn compressed_gradients_keep_the_accuracy() {
-    let Some(mnist) = mnist_folder("training with compressed gradients") else {
+    let Some(mnist) = data_folder("mnist", "training with compressed gradients") else {
         return;
     };
     let data = mnist.parent().unwrap();
@@ -111,7 +111,7 @@ fn compressed_gradients_keep_the_accuracy() {
     reason = "the figures are wanted, not only the verdict"
 )]
 fn half_precision_keeps_the_accuracy() {
-    let Some(mnist) = mnist_folder("training in half precision") else {
+    let Some(mnist) = data_folder("mnist", "training in half precision") else {
         return;
     };
     let data = mnist.parent().unwrap();

@@ -2,14 +2,15 @@
 
 mod gpu_tests;
 mod races;
+mod step;
+mod tally;
 
-use std::borrow::Cow;
 use std::ffi::OsString;
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::process::ExitCode;
 
-use crate::cargo::{cargo, data_dir_beside, root, target_dir};
-use crate::{tidy, torch};
+use self::step::{Program, Step, answers, run_all};
+use crate::cargo::{root, target_dir};
+use crate::torch;
 
 /// A project outside the workspace that uses Everburn as anyone else would.
 const EXAMPLE: &str = "examples/reuse/Cargo.toml";
@@ -17,127 +18,11 @@ const EXAMPLE: &str = "examples/reuse/Cargo.toml";
 /// What is fuzzed, one program for each target.
 const FUZZ: &str = "fuzz/Cargo.toml";
 
-/// One thing to run.
-struct Step {
-    name: &'static str,
-    env: Vec<(&'static str, OsString)>,
-    arguments: Vec<OsString>,
-    program: Program,
-}
-
-enum Program {
-    Cargo,
-    Other(&'static str),
-    /// A cargo extension or a program that is not part of the toolchain: skipped where missing.
-    IfInstalled {
-        program: &'static str,
-        probe: &'static [&'static str],
-        advice: &'static str,
-    },
-    /// The repository's rules, in this process.
-    Tidy,
-    /// What nobody has asked for, and how to: never counted as passed.
-    NotAsked(&'static str),
-    /// What this machine lacks for it: never counted as passed.
-    Lacking(String),
-}
-
-impl Step {
-    fn cargo(name: &'static str, arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(OsString::from).collect();
-        Self {
-            name,
-            env: Vec::new(),
-            arguments,
-            program: Program::Cargo,
-        }
-    }
-
-    fn with_env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
-        self.env.push((name, value.into()));
-        self
-    }
-
-    /// The command line as one would type it in the workspace's root.
-    fn command_line(&self) -> String {
-        let program = match self.program {
-            Program::Cargo | Program::NotAsked(_) | Program::Lacking(_) => "cargo",
-            Program::Other(program) | Program::IfInstalled { program, .. } => program,
-            Program::Tidy => "cargo xtask tidy",
-        };
-        let variables = self
-            .env
-            .iter()
-            .map(|(name, value)| (name, value.to_string_lossy()))
-            .map(|(name, value)| match value.contains(' ') {
-                true => format!("{name}=\"{value}\""),
-                false => format!("{name}={value}"),
-            });
-        let arguments = self
-            .arguments
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned());
-        let words: Vec<_> = variables
-            .chain([program.to_owned()])
-            .chain(arguments)
-            .collect();
-        words.join(" ")
-    }
-
-    fn run(&self) -> Result<Done, String> {
-        let mut command = match &self.program {
-            Program::Tidy => return tidy::report().map(|()| Done::Passed),
-            Program::NotAsked(how) => return Ok(Done::Skipped(Cow::Borrowed(how))),
-            Program::Lacking(what) => return Ok(Done::Skipped(Cow::Owned(what.clone()))),
-            Program::Cargo => cargo(),
-            Program::Other(program) => Command::new(program),
-            Program::IfInstalled {
-                program,
-                probe,
-                advice,
-            } => {
-                if !answers(program, probe) {
-                    return Ok(Done::Skipped(Cow::Borrowed(advice)));
-                }
-                Command::new(program)
-            }
-        };
-        command
-            .args(&self.arguments)
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .env("CARGO_TARGET_DIR", target_dir())
-            .current_dir(root());
-        if let Some(folder) = data_dir_beside() {
-            command.env("EVERBURN_DATA_DIR", folder);
-        }
-        match command.status() {
-            Ok(status) if status.success() => Ok(Done::Passed),
-            Ok(status) => Err(status.to_string()),
-            Err(error) => Err(format!("cannot be started: {error}")),
-        }
-    }
-}
-
-enum Done {
-    Passed,
-    Skipped(Cow<'static, str>),
-}
-
-fn answers(program: &str, probe: &[&str]) -> bool {
-    let mut command = Command::new(program);
-    command
-        .args(probe)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
-
 /// `cargo xtask test`: all tests, and those of the example project. Arguments narrow the run, so
 /// with any the example project is left out.
 pub fn test(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let steps = test_steps(arguments, has_example(), torch::named_python());
-    Ok(run_all(&steps, false))
+    let steps = test_steps(arguments, Found::here()?);
+    Ok(run_all(&steps, true))
 }
 
 /// `cargo xtask test --with-torch`: the tests in which PyTorch takes part. Arguments narrow the run.
@@ -147,8 +32,13 @@ pub fn test_with_torch(arguments: &[OsString]) -> miette::Result<ExitCode> {
 }
 
 /// `cargo xtask check`: what CI runs.
-pub fn check(keep_going: bool) -> miette::Result<ExitCode> {
-    let steps = check_steps(has_example(), torch::named_python());
+///
+/// With `long`, also what takes an hour or more.
+pub fn check(keep_going: bool, long: bool) -> miette::Result<ExitCode> {
+    let mut steps = check_steps(Found::here()?);
+    if long {
+        steps.extend(long_steps());
+    }
     Ok(run_all(&steps, keep_going))
 }
 
@@ -157,34 +47,75 @@ pub fn races() -> ExitCode {
     run_all(&races::steps(), true)
 }
 
-fn has_example() -> bool {
-    root().join(EXAMPLE).exists()
+/// What this machine has, as far as the tests are run in another way for it.
+struct Found {
+    /// There is the project outside the workspace.
+    example: bool,
+    nextest: bool,
+    /// The Python whose PyTorch takes part.
+    python: Option<OsString>,
 }
 
-/// `python` is the one that the user has named for tests with PyTorch.
-fn test_steps(arguments: &[OsString], example: bool, python: Option<OsString>) -> Vec<Step> {
-    let mut workspace = Step::cargo("test", &["test", "--release", "--workspace"]);
-    workspace.arguments.extend_from_slice(arguments);
-    let mut steps = vec![workspace];
-    if example && arguments.is_empty() {
+impl Found {
+    fn here() -> miette::Result<Self> {
+        Ok(Self {
+            example: root().join(EXAMPLE).exists(),
+            nextest: answers("cargo", &["nextest", "--version"]),
+            // CI makes a Python with PyTorch where none is named.
+            python: match step::is_ci() {
+                true => Some(torch::python()?),
+                false => torch::named_python(),
+            },
+        })
+    }
+}
+
+/// All tests of the workspace, each in a process of its own where there is nextest.
+fn workspace_tests(arguments: &[OsString], nextest: bool) -> Vec<Step> {
+    let mut steps = match nextest {
+        true => {
+            let line = ["nextest", "run", "--release", "--workspace"];
+            let whole = Step {
+                program: Program::Nextest,
+                ..Step::cargo("test", &line)
+            };
+            // It knows no examples in documents.
+            let documents = ["test", "--release", "--workspace", "--doc"];
+            vec![whole, Step::tests("test examples in documents", &documents)]
+        }
+        false => {
+            let line = ["test", "--release", "--workspace", "--no-fail-fast"];
+            vec![Step::tests("test", &line)]
+        }
+    };
+    for step in &mut steps {
+        step.arguments.extend_from_slice(arguments);
+    }
+    steps
+}
+
+fn test_steps(arguments: &[OsString], found: Found) -> Vec<Step> {
+    let mut steps = workspace_tests(arguments, found.nextest);
+    if !arguments.is_empty() {
+        return steps;
+    }
+    if found.example {
         // A lock that has to change is for a person to look at: it is the workspace's.
         let line = ["test", "--release", "--locked", "--manifest-path", EXAMPLE];
-        steps.push(Step::cargo("test the example project", &line));
+        steps.push(Step::tests("test the example project", &line));
     }
-    if arguments.is_empty() {
-        steps.extend(gpu_tests::steps(&gpu_tests::Found::here()));
-        steps.push(match python {
-            Some(python) => torch_step(&[], python),
-            None => Step {
-                program: Program::NotAsked(
-                    "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, \
-                     EVERBURN_PYTHON names one",
-                ),
-                env: Vec::new(),
-                ..torch_step(&[], OsString::new())
-            },
-        });
-    }
+    steps.extend(gpu_tests::steps(&gpu_tests::Found::here()));
+    steps.push(match found.python {
+        Some(python) => torch_step(&[], python),
+        None => Step {
+            program: Program::NotAsked(
+                "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, \
+                 EVERBURN_PYTHON names one",
+            ),
+            env: Vec::new(),
+            ..torch_step(&[], OsString::new())
+        },
+    });
     steps
 }
 
@@ -203,7 +134,7 @@ fn torch_step(arguments: &[OsString], python: OsString) -> Step {
         "--test",
         "launchers",
     ];
-    let mut step = Step::cargo("tests with PyTorch", &line).with_env(torch::PYTHON, python);
+    let mut step = Step::tests("tests with PyTorch", &line).with_env(torch::PYTHON, python);
     let (options, filters) = match arguments.iter().position(|word| word == "--") {
         Some(at) => (&arguments[..at], &arguments[at + 1..]),
         None => (arguments, &[][..]),
@@ -216,7 +147,7 @@ fn torch_step(arguments: &[OsString], python: OsString) -> Step {
 }
 
 /// What is quick to find comes first.
-fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
+fn check_steps(found: Found) -> Vec<Step> {
     let lint = [
         "clippy",
         "--release",
@@ -276,7 +207,7 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
         }
     };
     let mut steps = vec![Step::cargo("format", &["fmt", "--all", "--", "--check"])];
-    if example {
+    if found.example {
         let line = ["fmt", "--manifest-path", EXAMPLE, "--", "--check"];
         steps.push(Step::cargo("format of the example project", &line));
     }
@@ -302,7 +233,7 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
         // `cargo test --test` builds no binary of another package, and the next step starts it.
         Step::cargo("binary", &["build", "--release", "--workspace"]),
         // Whole trainings on real MNIST, 1, 2 and 4 ranks: minutes, so not part of `test`.
-        Step::cargo(
+        Step::tests(
             "long tests",
             &[
                 "test",
@@ -316,8 +247,26 @@ fn check_steps(example: bool, python: Option<OsString>) -> Vec<Step> {
             ],
         ),
     ]);
-    steps.extend(test_steps(&[], example, python));
+    steps.extend(test_steps(&[], found));
     steps
+}
+
+/// What is too long for every change: for a night, or before a release.
+fn long_steps() -> Vec<Step> {
+    let narrowing = [
+        "test",
+        "--release",
+        "--workspace",
+        "--lib",
+        "--",
+        "--ignored",
+        "every_f32_narrows_as_by_half",
+    ];
+    vec![
+        Step::tests("all conversions to half precision", &narrowing),
+        Step::cargo("the same bits on any number of ranks", &["xtask", "verify"]),
+        Step::cargo("soak", &["xtask", "soak", "--runs", "100"]),
+    ]
 }
 
 /// The programs of `fuzz/`, which is a workspace of its own, type-checked as `cargo xtask fuzz` builds them.
@@ -332,60 +281,8 @@ fn fuzz_targets() -> Step {
     step
 }
 
-fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
-    let start = Instant::now();
-    let mut failed = Vec::new();
-    let mut skipped = 0;
-    for (number, step) in steps.iter().enumerate() {
-        println!(
-            "\n[{}/{}] {}: {}",
-            number + 1,
-            steps.len(),
-            step.name,
-            step.command_line()
-        );
-        let step_start = Instant::now();
-        let result = step.run();
-        let seconds = step_start.elapsed().as_secs_f64();
-        match result {
-            Ok(Done::Passed) => println!("      {}: passed in {seconds:.1} s", step.name),
-            Ok(Done::Skipped(why)) => {
-                println!("      {}: SKIPPED: {why}", step.name);
-                skipped += 1;
-            }
-            Err(why) => {
-                println!("      {}: FAILED after {seconds:.1} s ({why})", step.name);
-                failed.push(step.name);
-                if !keep_going {
-                    break;
-                }
-            }
-        }
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    if failed.is_empty() {
-        println!("\n{} in {seconds:.0} s", verdict(steps.len(), skipped));
-        ExitCode::SUCCESS
-    } else {
-        println!("\nfailed after {seconds:.0} s: {}", failed.join(", "));
-        ExitCode::FAILURE
-    }
-}
-
-/// Where none has failed. A step that was skipped has not passed.
-fn verdict(steps: usize, skipped: usize) -> String {
-    match skipped {
-        0 => format!("all {steps} steps passed"),
-        _ => format!(
-            "{} of {steps} steps passed, {skipped} SKIPPED",
-            steps - skipped
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
     use super::*;
 
@@ -413,12 +310,20 @@ mod tests {
         }
     }
 
+    fn found(nextest: bool, python: Option<&str>) -> Found {
+        Found {
+            example: true,
+            nextest,
+            python: python.map(OsString::from),
+        }
+    }
+
     #[test]
     fn check_ends_with_exactly_the_tests() {
         let lines = |steps: Vec<Step>| steps.iter().map(Step::command_line).collect::<Vec<_>>();
-        let check = lines(check_steps(true, None));
+        let check = lines(check_steps(found(true, None)));
         assert!(
-            check.ends_with(&lines(test_steps(&[], true, None))),
+            check.ends_with(&lines(test_steps(&[], found(true, None)))),
             "{check:?}"
         );
         assert!(check.contains(
@@ -437,26 +342,51 @@ mod tests {
     }
 
     #[test]
-    fn arguments_narrow_the_tests() {
-        let steps = test_steps(
-            &["--".into(), "sampler".into()],
-            true,
-            Some("python".into()),
-        );
-        assert_eq!(steps.len(), 1);
+    fn long_steps_are_commands_that_there_are() {
+        for step in long_steps() {
+            let line = step.command_line();
+            if let Some(rest) = line.strip_prefix("cargo xtask ") {
+                let name = rest.split(' ').next().unwrap().to_owned();
+                assert!(crate::command_names().contains(&name), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_tests_run_with_nextest_and_without() {
+        let lines = |nextest| -> Vec<String> {
+            let steps = workspace_tests(&["sampler".into()], nextest);
+            steps.iter().map(Step::command_line).collect()
+        };
         assert_eq!(
-            steps[0].command_line(),
-            "cargo test --release --workspace -- sampler"
+            lines(true),
+            [
+                "cargo nextest run --release --workspace sampler",
+                "cargo test --release --workspace --doc sampler"
+            ]
         );
+        assert_eq!(
+            lines(false),
+            ["cargo test --release --workspace --no-fail-fast sampler"]
+        );
+        assert!(root().join(".config/nextest.toml").exists());
+    }
+
+    #[test]
+    fn arguments_narrow_the_tests() {
+        let arguments = ["--".into(), "sampler".into()];
+        let steps = test_steps(&arguments, found(false, Some("python")));
+        assert_eq!(steps.len(), 1);
     }
 
     #[test]
     fn tests_with_pytorch_are_skipped_by_name_or_run_and_never_pass_unseen() {
-        let skipped = test_steps(&[], true, None).pop().unwrap();
-        assert!(matches!(skipped.run(), Ok(Done::Skipped(why)) if why.contains("--with-torch")));
-        assert_eq!(verdict(3, 1), "2 of 3 steps passed, 1 SKIPPED");
-        assert_eq!(verdict(3, 0), "all 3 steps passed");
-        let run = test_steps(&[], true, Some("/p/python".into()))
+        let skipped = test_steps(&[], found(false, None)).pop().unwrap();
+        assert!(matches!(
+            skipped.program,
+            Program::NotAsked(why) if why.contains("--with-torch")
+        ));
+        let run = test_steps(&[], found(false, Some("/p/python")))
             .pop()
             .unwrap();
         assert_eq!(
@@ -469,22 +399,5 @@ mod tests {
                 .command_line()
                 .ends_with("--test launchers -- --ignored file::")
         );
-    }
-
-    #[test]
-    fn a_failing_step_stops_the_rest_unless_told_otherwise() {
-        let folder = tempfile::tempdir().unwrap();
-        let mark = folder.path().join("mark");
-        let step = |program, argument: &Path| Step {
-            name: "sample",
-            env: Vec::new(),
-            arguments: vec![argument.into()],
-            program: Program::Other(program),
-        };
-        let steps = [step("false", Path::new("")), step("touch", &mark)];
-        assert_eq!(run_all(&steps, false), ExitCode::FAILURE);
-        assert!(!mark.exists());
-        assert_eq!(run_all(&steps, true), ExitCode::FAILURE);
-        assert!(mark.exists());
     }
 }

@@ -93,6 +93,9 @@ enum Command {
         /// Go on after a step that fails, and say at the end which did
         #[arg(long)]
         keep_going: bool,
+        /// Also run what takes an hour or more: all conversions, `verify`, a soak of 100 runs
+        #[arg(long)]
+        long: bool,
     },
     /// Look for races in what ranks share in memory, by loom and ThreadSanitizer (part of `check`)
     Races,
@@ -155,7 +158,7 @@ fn run() -> miette::Result<ExitCode> {
             with_torch: true,
             args,
         } => check::test_with_torch(&args.arguments),
-        Command::Check { keep_going } => check::check(keep_going),
+        Command::Check { keep_going, long } => check::check(keep_going, long),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::GpuCheck(options) => gpu_check::run(&options),
         Command::Races => Ok(check::races()),

@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_missing_gpu_says_what_is_missing_and_offers_ranks_on_the_processor() {
         if has_nvidia_driver() {
-            eprintln!("skipped: there is a GPU");
+            everburn_tests::skip("what is said where there is no GPU", "there is one");
             return;
         }
         let error = check(&["cuda:0".to_string(), "cuda:1".to_string()], 2).unwrap_err();

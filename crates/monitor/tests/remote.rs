@@ -241,9 +241,8 @@ fn a_server_that_ends_is_missed_and_one_that_comes_back_is_found() {
         .unwrap_err();
     assert!(matches!(error, MonitorError::Unreachable { .. }), "{error}");
     note(folder.path(), "it is back");
-    // Somebody else may have taken the port meanwhile; then this is not the test for it.
     let Ok(_server) = MonitorServer::start(&address, folder.path(), &token()) else {
-        return;
+        return everburn_tests::skip("a server that comes back", "its port was taken meanwhile");
     };
     let updates = wait_for(&mut source, tells("it is back"));
     assert!(updates.contains(&Update::Reset));

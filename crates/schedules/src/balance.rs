@@ -104,8 +104,8 @@ fn best_cuts<T: Copy + PartialOrd>(
         let mut row = vec![None; count + 1];
         // Each stage before and behind has at least one block.
         for to in stage + 1..=count - (parts - 1 - stage) {
-            let froms = if stage == 0 { 0..1 } else { stage..to };
-            for from in froms {
+            let starts = if stage == 0 { 0..1 } else { stage..to };
+            for from in starts {
                 let before = best.last().map(|row: &Vec<Option<(T, usize)>>| row[from]);
                 let this = cost(stage, from, to);
                 let sum = match (before, this) {

@@ -323,15 +323,9 @@ fn images_and_labels_of_different_number_are_refused() {
 fn real_mnist_is_downloaded_once_into_the_cache_or_a_named_folder_and_found_there() {
     use crate::{DataChoice, DataRequest, Surroundings, load_in};
 
-    let Some(folder) = std::env::var_os("EVERBURN_DATA_DIR") else {
-        eprintln!("SKIPPED: EVERBURN_DATA_DIR is not set, so there is no real MNIST to serve");
+    let Some(folder) = everburn_tests::data_folder("mnist", "downloading the real MNIST") else {
         return;
     };
-    // Relative to the workspace, where the user set it; Cargo runs tests in the package.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(folder)
-        .join("mnist");
     let mirror = serve(move |name| match std::fs::read(folder.join(name)) {
         Ok(bytes) => (200, bytes.clone(), bytes.len()),
         Err(_) => (404, Vec::new(), 0),

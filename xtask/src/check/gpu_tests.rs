@@ -2,7 +2,7 @@
 
 use everburn_nccl::{Inventory, Library, LibraryError};
 
-use super::{Program, Step};
+use super::step::{Program, Step};
 
 /// What this machine has for such tests.
 pub(super) struct Found {
@@ -101,7 +101,7 @@ fn step(
     // One GPU is not shared by tests that count on its memory and its time.
     line.extend(["--test", target, "--", "--ignored", "--test-threads=1"]);
     line.extend(filter);
-    let step = Step::cargo(name, &line);
+    let step = Step::tests(name, &line);
     match missing {
         Some(missing) => Step {
             program: Program::Lacking(missing),
@@ -115,7 +115,8 @@ fn step(
 mod tests {
     use everburn_nccl::{CudaVersion, Gpu, NcclVersion};
 
-    use super::super::Done;
+    use super::super::step::Done;
+    use super::super::tally::Tally;
     use super::*;
 
     #[test]
@@ -142,7 +143,7 @@ mod tests {
         ];
         for (step, line) in lines {
             assert_eq!(step.command_line(), line);
-            assert!(matches!(step.program, Program::Cargo));
+            assert!(matches!(step.program, Program::Tests));
         }
         assert_eq!(
             cuda.command_line(),
@@ -151,7 +152,7 @@ mod tests {
         );
         for step in [gpu, two, cuda, cuda_on_two, check] {
             assert!(
-                matches!(step.run(), Ok(Done::Skipped(why)) if why.starts_with("no driver: libcuda.so.1"))
+                matches!(step.run(&mut Tally::default()), Ok(Done::Skipped(why)) if why.starts_with("no driver: libcuda.so.1"))
             );
         }
     }

@@ -4,7 +4,7 @@
 //! minute or two, after that the runs take seconds. Miri would be a third, but it knows nothing of
 //! memory shared by processes, and threads are what the two below look at.
 
-use super::Step;
+use super::step::Step;
 use crate::cargo::target_dir;
 
 const PACKAGE: &str = "everburn-collectives";
@@ -46,7 +46,7 @@ fn thread_sanitizer() -> Step {
 
 /// Runs one module of the tests of shared memory, built into a folder of its own.
 fn step(name: &'static str, folder: &str, module: &str) -> Step {
-    let mut step = Step::cargo(name, &["test", "--release", "--lib", "--package", PACKAGE]);
+    let mut step = Step::tests(name, &["test", "--release", "--lib", "--package", PACKAGE]);
     let mut target = std::ffi::OsString::from("--target-dir=");
     target.push(target_dir().join(folder));
     let tests = format!("shared_memory::tests::{module}::");

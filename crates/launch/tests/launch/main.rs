@@ -343,11 +343,10 @@ fn a_program_that_cannot_be_run_is_reported() {
 }
 
 /// `None`, said aloud, where no terminal can be made.
-#[allow(clippy::print_stderr, reason = "a skipped test is to be seen")]
 fn on_a_terminal(folder: &Path, role: &str, script: &str) -> Option<LauncherProcess> {
     let launcher = LauncherProcess::start_on_a_terminal(folder, 2, role, script);
     if launcher.is_none() {
-        eprintln!("SKIPPED: there is no `script` to make a terminal with");
+        everburn_tests::skip_missing(role, "there is no `script` to make a terminal with");
     }
     launcher
 }

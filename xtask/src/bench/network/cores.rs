@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rank_gets_as_many_processors_and_none_gets_anothers() {
+    fn each_rank_gets_as_many_processors_and_none_gets_those_of_another() {
         assert_eq!(share(&[0, 1], 2), ["0", "1"]);
         assert_eq!(share(&[0, 2, 4, 5, 7], 2), ["0,2", "4,5"]);
         assert_eq!(share(&[3], 1), ["3"]);
