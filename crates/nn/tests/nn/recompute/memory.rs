@@ -12,7 +12,7 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::prelude::*;
 use everburn_nn::checkpoint;
 
-use crate::model::{Net, autodiff, plain, rows};
+use super::model::{Net, autodiff, plain, rows};
 
 /// How many states are kept for a backward pass, and the most there have been.
 #[derive(Debug, Default)]

@@ -3,5 +3,4 @@
 mod conversion;
 mod equivalence;
 mod failure;
-mod numbers;
 mod ranks;

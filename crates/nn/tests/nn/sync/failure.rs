@@ -11,7 +11,7 @@ use everburn_nn::{
 };
 
 use crate::numbers::{assert_close, tensor, values};
-use crate::ranks::{Threads, on_ranks};
+use super::ranks::{Threads, on_ranks};
 
 fn attached<M: Module>(model: M, group: &Arc<Threads>) -> M {
     synchronize_batch_norms(model, Arc::clone(group) as Arc<dyn StatisticsGroup>).unwrap()

@@ -3,5 +3,5 @@
 mod blocks;
 mod equivalence;
 mod memory;
-mod model;
+pub mod model;
 mod refusals;

@@ -11,7 +11,7 @@ use everburn_nn::{
 };
 
 use crate::numbers::{assert_close, tensor, values};
-use crate::ranks::Threads;
+use super::ranks::Threads;
 
 /// Norms at every kind of place, generic over which.
 #[derive(Module, Debug)]

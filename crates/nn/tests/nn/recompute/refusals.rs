@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::prelude::*;
 use everburn_nn::{Randomness, checkpoint, checkpoint_with, recomputing};
 
-use crate::model::{Net, autodiff, outcome, plain, rows};
+use super::model::{Net, autodiff, outcome, plain, rows};
 
 fn message(work: impl FnOnce()) -> String {
     let payload = catch_unwind(AssertUnwindSafe(work)).expect_err("must panic");

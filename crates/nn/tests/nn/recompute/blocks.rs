@@ -4,7 +4,7 @@ use burn::nn::LinearConfig;
 use burn::prelude::*;
 use everburn_nn::{Blocks, InBlocks, Placement, Randomness, checkpoint, checkpointed_forward};
 
-use crate::model::{Net, WIDTH, autodiff, outcome, plain, rows};
+use super::model::{Net, WIDTH, autodiff, outcome, plain, rows};
 
 impl InBlocks for Net {
     type Input = Tensor<2>;

@@ -2,5 +2,3 @@
 
 mod deferral;
 mod drop_in;
-#[path = "../sync/numbers.rs"]
-mod numbers;

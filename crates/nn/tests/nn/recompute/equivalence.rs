@@ -6,7 +6,7 @@ use everburn_nn::{
     Linear, LinearConfig, SyncBatchNorm, SyncBatchNormConfig, checkpoint, deferral, recomputing,
 };
 
-use crate::model::{
+use super::model::{
     Layer, Net, WIDTH, autodiff, bits, gradients, outcome, plain, rows, tokens, values,
 };
 

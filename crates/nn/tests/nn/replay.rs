@@ -7,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::{Distribution, Int};
 use everburn_nn::{Randomness, checkpoint, checkpoint_with};
 
-use crate::model::{Net, autodiff, outcome, plain, rows, values};
+use crate::recompute::model::{Net, autodiff, outcome, plain, rows, values};
 
 static GENERATOR: Mutex<()> = Mutex::new(());
 

@@ -6,7 +6,7 @@ use everburn_nn::{
     AdaptiveAvgPool2dConfig, AvgPool2dConfig, Conv2dConfig, MaxPool2dConfig, SyncBatchNormConfig,
 };
 
-use crate::equivalence::{tensor, values};
+use super::equivalence::{tensor, values};
 
 /// A step of conv, pool and norm on so many images of so many pixels; the gradient of the first
 /// convolution's weight.

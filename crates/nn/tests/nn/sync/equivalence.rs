@@ -13,7 +13,7 @@ use everburn_nn::{
 };
 
 use crate::numbers::{assert_close, tensor, values};
-use crate::ranks::{Threads, on_ranks};
+use super::ranks::{Threads, on_ranks};
 
 const CHANNELS: usize = 3;
 

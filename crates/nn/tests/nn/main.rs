@@ -1,0 +1,11 @@
+//! What the users of this crate see, in one program: each that links Burn takes long to link.
+
+mod half_precision;
+mod layers;
+mod linear;
+mod numbers;
+mod operations;
+mod placement;
+mod recompute;
+mod replay;
+mod sync;
