@@ -6,11 +6,5 @@
 mod connecting;
 mod exchanges;
 mod failures;
-#[path = "../models/mod.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod models;
 mod results;
-#[path = "../overlap/steps.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod steps;
 mod ways;

@@ -6,7 +6,7 @@ use everburn_distributed::{Ddp, DdpConfig, DdpError, VirtualRanks, share_of};
 
 use crate::models::{assert_close, gradient, rows};
 use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
-use crate::ways::{WAYS, Way, model, on_ranks};
+use super::ways::{WAYS, Way, model, on_ranks};
 
 #[test]
 fn a_step_has_the_bits_of_the_step_through_host_memory() {

@@ -1,7 +1,5 @@
 //! Data parallelism equals one device on the same global batch, whatever the shares.
 
-mod models;
-
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
@@ -9,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use models::{Branchy, assert_close, gradient, on_ranks, rows};
+use crate::models::{Branchy, assert_close, gradient, on_ranks, rows};
 
 #[test]
 fn uneven_shares_give_the_gradient_of_the_global_mean() {

@@ -12,7 +12,7 @@ use everburn_nccl::{Control, NcclConfig, Status};
 
 use crate::models::rows;
 use crate::steps::{overlapped, small_buckets};
-use crate::ways::{Rank, WAYS, Way, model, on_ranks};
+use super::ways::{Rank, WAYS, Way, model, on_ranks};
 
 /// A deadline that is meant to pass.
 const SHORT: Duration = Duration::from_secs(3);

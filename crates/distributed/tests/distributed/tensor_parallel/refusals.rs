@@ -5,7 +5,7 @@ use everburn_distributed::{DdpError, tensor_parallel};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{TensorParallel, TensorParallelError, TensorRule};
 
-use crate::ranks::{drawn, gpt, separate, threads};
+use super::ranks::{drawn, gpt, separate, threads};
 
 fn refused(world_size: usize, rules: impl Fn(&Gpt) -> Vec<TensorRule> + Sync) -> String {
     let whole = gpt(Positions::Learned);

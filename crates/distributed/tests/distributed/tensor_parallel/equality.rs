@@ -15,7 +15,7 @@ use everburn_nn::{
     parameter_paths, parameter_shards,
 };
 
-use crate::ranks::{
+use super::ranks::{
     Found, assert_equal, device, gathered, gpt, gradients, loss_of, parameters, separate, threads,
     tokens,
 };
@@ -116,7 +116,7 @@ fn step(model: &Gpt, way: Way, step: usize) -> (Tensor<1>, Vec<Gradients>) {
 
 fn found(model: &Gpt, way: Way) -> Found {
     let (loss, all) = step(model, way, 0);
-    let mut named = crate::ranks::Named::new();
+    let mut named = super::ranks::Named::new();
     for part in &all {
         named.extend(gradients(model, part));
     }

@@ -15,7 +15,7 @@ use everburn_nccl::fake::FakeCluster;
 
 use crate::models::rows;
 use crate::steps::small_buckets;
-use crate::ways::{Way, model, on_ranks};
+use super::ways::{Way, model, on_ranks};
 
 /// No test waits as long as this.
 const LONG: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use everburn_distributed::tensor_parallel;
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{LinearConfig, TensorParallel, TensorRule};
 
-use crate::ranks::{device, gpt, loss_of, separate, threads, tokens};
+use super::ranks::{device, gpt, loss_of, separate, threads, tokens};
 
 fn cut(whole: &Gpt, group: &ProcessGroup) -> Gpt {
     tensor_parallel(separate(whole), &whole.tensor_rules(), group).unwrap()

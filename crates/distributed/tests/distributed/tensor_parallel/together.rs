@@ -9,7 +9,7 @@ use everburn_distributed::{Ddp, DdpConfig, RankTensors};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{TensorGroup, TensorParallel};
 
-use crate::ranks::{
+use super::ranks::{
     Found, assert_equal, device, gathered, gpt, loss_of, parameters, separate, threads, tokens,
 };
 

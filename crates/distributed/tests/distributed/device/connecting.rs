@@ -10,7 +10,7 @@ use everburn_distributed::{
 };
 
 use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
-use crate::ways::{Rank, model, on_ranks};
+use super::ways::{Rank, model, on_ranks};
 
 fn able(rank: &Rank) -> Abilities {
     Abilities {
