@@ -1,5 +1,6 @@
 //! What the users of this crate see, in one program: each that links Burn takes long to link.
 
+mod alone;
 mod half_precision;
 mod layers;
 mod linear;

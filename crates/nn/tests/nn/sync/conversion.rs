@@ -10,8 +10,8 @@ use everburn_nn::{
     isolate_batch_norms, spans_ranks, synchronize_batch_norms,
 };
 
-use crate::numbers::{assert_close, tensor, values};
 use super::ranks::Threads;
+use crate::numbers::{assert_close, tensor, values};
 
 /// Norms at every kind of place, generic over which.
 #[derive(Module, Debug)]

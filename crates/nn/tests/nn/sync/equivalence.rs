@@ -12,8 +12,8 @@ use everburn_nn::{
     synchronize_batch_norms, without_samples,
 };
 
-use crate::numbers::{assert_close, tensor, values};
 use super::ranks::{Threads, on_ranks};
+use crate::numbers::{assert_close, tensor, values};
 
 const CHANNELS: usize = 3;
 

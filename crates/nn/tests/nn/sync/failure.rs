@@ -10,8 +10,8 @@ use everburn_nn::{
     synchronize_batch_norms,
 };
 
-use crate::numbers::{assert_close, tensor, values};
 use super::ranks::{Threads, on_ranks};
+use crate::numbers::{assert_close, tensor, values};
 
 fn attached<M: Module>(model: M, group: &Arc<Threads>) -> M {
     synchronize_batch_norms(model, Arc::clone(group) as Arc<dyn StatisticsGroup>).unwrap()
