@@ -1,10 +1,11 @@
-//! Inputs, and comparing what comes of them.
+//! Inputs, and what comes of them: values and gradients, to be compared.
 
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
-use burn::tensor::TensorData;
+use burn::tensor::{Gradients, TensorData};
 
 /// Numbers without a pattern that the tests could fit by chance, in -1..1: SplitMix64.
-pub fn noise(seed: u64, count: usize) -> Vec<f32> {
+fn noise(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let next = |_| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -26,6 +27,38 @@ pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     data.iter::<f32>().collect()
 }
 
+/// Path and gradient of each parameter, in the order of the module; `None` for those without.
+pub fn all_gradients<M: Module>(
+    model: &M,
+    gradients: &Gradients,
+) -> Vec<(String, Option<Vec<f32>>)> {
+    struct Collect<'a> {
+        path: Vec<String>,
+        gradients: &'a Gradients,
+        found: Vec<(String, Option<Vec<f32>>)>,
+    }
+    impl ModuleVisitor for Collect<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = param.val().grad(self.gradients).map(values);
+            self.found.push((self.path.join("."), gradient));
+        }
+    }
+    let mut collect = Collect {
+        path: Vec::new(),
+        gradients,
+        found: Vec::new(),
+    };
+    model.visit(&mut collect);
+    collect.found
+}
+
+/// Equal within 1e-5, of each number or of 1.
 #[track_caller]
 pub fn assert_close(left: &[f32], right: &[f32]) {
     assert_eq!(left.len(), right.len());

@@ -7,7 +7,8 @@ use burn::tensor::{Distribution, Int};
 use everburn_nn::{Randomness, checkpoint, checkpoint_with};
 
 use crate::alone::alone;
-use crate::recompute::model::{Net, autodiff, outcome, plain, rows, values};
+use crate::numbers::values;
+use crate::recompute::model::{Net, autodiff, outcome, plain, rows};
 
 fn dropout() -> Dropout {
     DropoutConfig::new(0.5).init()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::prelude::*;
 use burn::tensor::Gradients;
@@ -12,7 +12,7 @@ use burn::tensor::module::embedding;
 use everburn_nn::deferral::{self, DeferralError};
 use everburn_nn::{Linear, LinearConfig, linear};
 
-use crate::numbers::{assert_close, tensor, values};
+use crate::numbers::{all_gradients, assert_close, tensor, values};
 
 #[derive(Module, Debug)]
 struct Stack {
@@ -44,23 +44,9 @@ type Named = BTreeMap<String, Vec<f32>>;
 
 /// The gradients of all parameters that have one.
 fn gradients_of<M: Module>(model: &M, gradients: &Gradients) -> Named {
-    struct Collect<'a>(Vec<String>, &'a Gradients, Named);
-    impl ModuleVisitor for Collect<'_> {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.0.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.pop();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = param.val().grad(self.1) {
-                self.2.insert(self.0.join("."), values(gradient));
-            }
-        }
-    }
-    let mut collect = Collect(Vec::new(), gradients, Named::new());
-    model.visit(&mut collect);
-    collect.2
+    let found = all_gradients(model, gradients).into_iter();
+    let found = found.filter_map(|(path, gradient)| Some((path, gradient?)));
+    found.collect()
 }
 
 /// Loss and gradients of the input and all parameters, in one backward pass.

@@ -1,12 +1,12 @@
 //! Ours is Burn's for all who use it.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::nn::LinearLayout;
 use burn::prelude::*;
 use burn::store::ModuleRecord;
 use everburn_nn::{Linear, LinearConfig, parameter_paths};
 
-use crate::numbers::{assert_close, tensor, values};
+use crate::numbers::{all_gradients, assert_close, tensor, values};
 
 #[derive(Module, Debug)]
 struct Ours {
@@ -56,20 +56,14 @@ fn step<M: Module, const D: usize>(
     shape: [usize; D],
     forward: impl Fn(&M, Tensor<D>) -> Tensor<D>,
 ) -> Vec<Vec<f32>> {
-    struct Collect<'a>(&'a burn::tensor::Gradients, Vec<Vec<f32>>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.1.push(values(param.val().grad(self.0).unwrap()));
-        }
-    }
     let device = Device::flex().autodiff();
     let input = tensor(1, shape, &device).require_grad();
     let output = forward(model, input.clone());
     let gradients = output.clone().powi_scalar(2).sum().backward();
-    let first = vec![values(output), values(input.grad(&gradients).unwrap())];
-    let mut collect = Collect(&gradients, first);
-    model.visit(&mut collect);
-    collect.1
+    let mut all = vec![values(output), values(input.grad(&gradients).unwrap())];
+    let of_parameters = all_gradients(model, &gradients).into_iter();
+    all.extend(of_parameters.map(|(path, gradient)| gradient.expect(&path)));
+    all
 }
 
 #[track_caller]

@@ -6,9 +6,8 @@ use everburn_nn::{
     Linear, LinearConfig, SyncBatchNorm, SyncBatchNormConfig, checkpoint, deferral, recomputing,
 };
 
-use super::model::{
-    Layer, Net, WIDTH, autodiff, bits, gradients, outcome, plain, rows, tokens, values,
-};
+use super::model::{Layer, Net, WIDTH, autodiff, bits, gradients, outcome, plain, rows, tokens};
+use crate::numbers::values;
 
 fn each_layer(net: &Net, x: Tensor<2>) -> Tensor<2> {
     let run = |x, layer: &Layer| checkpoint(layer, x, Layer::forward);

@@ -9,6 +9,8 @@ use burn::prelude::*;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Gradients, Int};
 
+use crate::numbers::{all_gradients, values};
+
 pub const WIDTH: usize = 6;
 
 /// A layer with a residual path.
@@ -87,22 +89,10 @@ pub fn tokens(device: &Device) -> Tensor<1, Int> {
     Tensor::from_ints([3, 1, 3, 0], device)
 }
 
-pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec::<f32>().unwrap()
-}
-
 /// The bits of each parameter's gradient, in the order of the module; `None` for those without.
 pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> Vec<Option<Vec<u32>>> {
-    struct Collect<'a>(&'a Gradients, Vec<Option<Vec<u32>>>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = param.val().grad(self.0);
-            self.1.push(gradient.map(|gradient| bits(values(gradient))));
-        }
-    }
-    let mut collect = Collect(gradients, Vec::new());
-    model.visit(&mut collect);
-    collect.1
+    let found = all_gradients(model, gradients).into_iter();
+    found.map(|(_, gradient)| gradient.map(bits)).collect()
 }
 
 pub fn bits(values: Vec<f32>) -> Vec<u32> {
