@@ -395,10 +395,16 @@ fn each_block_is_timed() {
         .split(&model)
         .unwrap();
     let model = split.place(model);
-    let costs = split.forward_costs(&model, input(&device).0, 2).unwrap();
+    let (x, log) = input(&device);
+    let costs = split.forward_costs(&model, x, 2).unwrap();
     assert_eq!(costs.len(), 5);
     assert!(
-        costs.iter().all(|cost| cost.is_finite() && *cost >= 0.0),
+        costs.iter().all(|cost| cost.is_finite() && *cost > 0.0),
         "{costs:?}"
     );
+    let log = log.lock().unwrap();
+    for block in ["input", "layers.0", "layers.1", "layers.2", "output"] {
+        let runs = log.iter().filter(|run| run.as_str() == block).count();
+        assert_eq!(runs, 3, "{block} runs once before it is timed twice");
+    }
 }

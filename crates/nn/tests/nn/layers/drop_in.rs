@@ -11,7 +11,7 @@ use everburn_nn::{
     LayerNormConfig, MaxPool2d, MaxPool2dConfig, parameter_paths,
 };
 
-use super::equivalence::{tensor, values};
+use super::comparison::{tensor, values};
 
 #[derive(Module, Debug)]
 struct Ours {

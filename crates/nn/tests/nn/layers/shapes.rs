@@ -6,7 +6,7 @@ use everburn_nn::{
     AdaptiveAvgPool2dConfig, AvgPool2dConfig, Conv2dConfig, MaxPool2dConfig, SyncBatchNormConfig,
 };
 
-use super::equivalence::{tensor, values};
+use super::comparison::{tensor, values};
 
 /// A step of conv, pool and norm on so many images of so many pixels; the gradient of the first
 /// convolution's weight.
@@ -50,7 +50,7 @@ fn no_images() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "axis 1 expected 2, got 4")]
 fn other_channels_are_refused() {
     let device = Device::flex();
     let conv = Conv2dConfig::new([2, 3], [3, 3]).init(&device);
