@@ -3,7 +3,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
@@ -15,6 +15,9 @@ use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::watch::{Watch, WatchOptions};
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of, synchronize_batch_norms};
 use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig};
+
+use crate::parameters::{numbers, parameters};
+use crate::ranks::{on_ranks, separate, threads};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -70,17 +73,8 @@ fn images(count: usize, step: usize, device: &Device) -> Tensor<4> {
 }
 
 /// All parameters and running statistics.
-fn state<M: Module>(model: &M) -> Vec<f32> {
-    struct Collect(Vec<f32>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let data = param.val().without_autodiff().into_data();
-            self.0.extend(data.iter::<f32>());
-        }
-    }
-    let mut collect = Collect(Vec::new());
-    model.valid().visit(&mut collect);
-    collect.0
+fn state(model: &Net) -> Vec<f32> {
+    numbers(&parameters(&model.valid()))
 }
 
 /// When gradients leave.
@@ -125,25 +119,6 @@ fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) ->
     state(&model)
 }
 
-fn threads<T: Send>(groups: Vec<ProcessGroup>, work: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
-    let work = &work;
-    std::thread::scope(|scope| {
-        let ranks = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || work(group)))
-            .collect::<Vec<_>>();
-        ranks
-            .into_iter()
-            .map(|rank| rank.join().expect("a rank panicked"))
-            .collect()
-    })
-}
-
-/// A copy that shares nothing: neither the graph of its parameters nor running statistics.
-fn separate(model: &Net) -> Net {
-    model.valid().train()
-}
-
 #[test]
 fn training_with_any_shares_equals_one_device() {
     // Drawn once: all tests draw from one generator.
@@ -158,9 +133,8 @@ fn training_with_any_shares_equals_one_device() {
         );
         let both = [Exchange::AfterBackward, Exchange::DuringBackward];
         for (world_size, exchange) in [2, 3, 4].into_iter().flat_map(|n| both.map(|e| (n, e))) {
-            let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
             let work = |group| train(separate(&initial), group, samples, exchange);
-            for trained in threads(groups, work) {
+            for trained in on_ranks(world_size, work) {
                 for (index, (a, b)) in trained.iter().zip(&expected).enumerate() {
                     let scale = a.abs().max(b.abs()).max(1.0);
                     assert!(
@@ -193,9 +167,8 @@ fn failing_step(ddp: &Ddp, model: &Net, images: Tensor<4>) -> CollectiveError {
 
 #[test]
 fn a_rank_that_dies_within_the_model_is_named_by_the_step() {
-    let groups = ProcessGroup::over_threads(3, GroupOptions::default());
     let attached = Barrier::new(3);
-    threads(groups, |group| {
+    on_ranks(3, |group| {
         let (ddp, model, images) = ready(&group);
         attached.wait();
         if group.rank() == 1 {
@@ -246,8 +219,7 @@ fn a_rank_that_skips_the_model_is_named_by_the_step() {
 
 #[test]
 fn layers_in_another_order_end_the_step_on_all_ranks() {
-    let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    let errors = threads(groups, |group| {
+    let errors = on_ranks(2, |group| {
         let device = Device::flex().autodiff();
         let norm = || SyncBatchNormConfig::new(2).init(&device);
         let norms = synchronize_batch_norms(vec![norm(), norm()], &group).unwrap();
@@ -264,8 +236,7 @@ fn layers_in_another_order_end_the_step_on_all_ranks() {
 
 #[test]
 fn a_model_with_burns_own_norms_is_refused_by_all_ranks() {
-    let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    threads(groups, |group| {
+    on_ranks(2, |group| {
         let model: Vec<BatchNorm> = vec![BatchNormConfig::new(2).init(&Device::flex())];
         let error = synchronize_batch_norms(model, &group).unwrap_err();
         assert!(
@@ -280,8 +251,7 @@ fn a_model_with_burns_own_norms_is_refused_by_all_ranks() {
 #[test]
 fn a_model_trains_on_after_its_statistics_have_been_synchronised() {
     // The model outlives the group: detached, it trains alone.
-    let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    let means = threads(groups, |group| {
+    let means = on_ranks(2, |group| {
         let device = Device::flex().autodiff();
         let norm = SyncBatchNormConfig::new(1).with_momentum(1.0).init(&device);
         let norm = synchronize_batch_norms(norm, &group).unwrap();

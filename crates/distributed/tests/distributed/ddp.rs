@@ -7,7 +7,8 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use crate::models::{Branchy, assert_close, gradient, on_ranks, rows};
+use crate::models::{Branchy, assert_close, gradient, rows};
+use crate::ranks::on_ranks;
 
 #[test]
 fn uneven_shares_give_the_gradient_of_the_global_mean() {

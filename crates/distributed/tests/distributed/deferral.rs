@@ -1,12 +1,14 @@
 //! Weights whose gradients are put off reach the replicas like all others.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig};
 use burn::prelude::*;
 use burn::tensor::module::embedding;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Ddp, DdpConfig, SyncedGradients, Synchronization};
 use everburn_nn::{Linear, LinearConfig, deferral, linear};
+
+use crate::parameters::{gradients, numbers, parameters};
+use crate::ranks::on_ranks;
 
 /// A head that is tied to the embedding, and layers between.
 #[derive(Module, Debug)]
@@ -44,17 +46,10 @@ fn ids(micro_batch: usize, rank: usize, device: &Device) -> Tensor<2, Int> {
     Tensor::<1, Int>::from_ints(numbers.as_slice(), device).reshape([2, 4])
 }
 
-fn numbers<M: Module>(model: &M, gradients: &SyncedGradients) -> Vec<f32> {
-    struct Collect<'a>(&'a SyncedGradients, Vec<f32>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.0.gradients.get::<D>(param.id).expect("a gradient");
-            self.1.extend(gradient.into_data().iter::<f32>());
-        }
-    }
-    let mut collect = Collect(gradients, Vec::new());
-    model.visit(&mut collect);
-    collect.1
+fn averaged(model: &Net, synced: &SyncedGradients) -> Vec<f32> {
+    let all = gradients(model, &synced.gradients);
+    assert_eq!(all.len(), parameters(model).len(), "a gradient of each");
+    numbers(&all)
 }
 
 /// One pass for each micro-batch, the last of which sends gradients off.
@@ -93,28 +88,24 @@ fn halves(step: &Synchronization, model: &Net, rank: usize, device: &Device) {
 
 #[test]
 fn gradients_in_two_halves_are_averaged_to_the_same_bits() {
-    let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
-    let ranks = ranks.into_iter().map(|group| {
-        std::thread::spawn(move || {
-            let (rank, device) = (group.rank(), Device::flex().autodiff());
-            // Several buckets, so that they leave in the order in which gradients come.
-            let config = DdpConfig {
-                bucket_bytes: 200,
-                first_bucket_bytes: 100,
-                ..DdpConfig::default()
-            };
-            let (ddp, model) = Ddp::new(Net::new(&device), group, config).unwrap();
-            let mut found = Vec::new();
-            for pass in [whole, halves, halves, whole] {
-                let step = ddp.begin(2 * MICRO_BATCHES).unwrap();
-                pass(&step, &model, rank, &device);
-                found.push(numbers(&model, &step.finish(&model).unwrap()));
-            }
-            found
-        })
+    let ranks = on_ranks(2, |group| {
+        let (rank, device) = (group.rank(), Device::flex().autodiff());
+        // Several buckets, so that they leave in the order in which gradients come.
+        let config = DdpConfig {
+            bucket_bytes: 200,
+            first_bucket_bytes: 100,
+            ..DdpConfig::default()
+        };
+        let (ddp, model) = Ddp::new(Net::new(&device), group, config).unwrap();
+        let mut found = Vec::new();
+        for pass in [whole, halves, halves, whole] {
+            let step = ddp.begin(2 * MICRO_BATCHES).unwrap();
+            pass(&step, &model, rank, &device);
+            found.push(averaged(&model, &step.finish(&model).unwrap()));
+        }
+        found
     });
-    for rank in ranks.collect::<Vec<_>>() {
-        let found = rank.join().unwrap();
+    for found in ranks {
         assert!(found[0].iter().any(|gradient| *gradient != 0.0));
         for other in &found[1..] {
             assert_eq!(*other, found[0]);

@@ -1,11 +1,10 @@
-//! The model and the harness that the tests of DDP share.
+//! The model that the tests of DDP share, and its gradients.
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 
 /// Two layers, of which the second is used by some ranks only.
 #[derive(Module, Debug)]
@@ -43,23 +42,6 @@ pub fn rows(count: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers, [count, 4]), device)
 }
 
-pub fn on_ranks<T: Send + 'static>(
-    world_size: usize,
-    work: impl Fn(ProcessGroup) -> T + Send + Sync + Clone + 'static,
-) -> Vec<T> {
-    let ranks = ProcessGroup::over_threads(world_size, GroupOptions::default())
-        .into_iter()
-        .map(|group| {
-            let work = work.clone();
-            std::thread::spawn(move || work(group))
-        })
-        .collect::<Vec<_>>();
-    ranks
-        .into_iter()
-        .map(|rank| rank.join().expect("a rank panicked"))
-        .collect()
-}
-
 pub fn gradient<const D: usize>(
     gradients: &GradientsParams,
     param: &Param<Tensor<D>>,
@@ -69,6 +51,7 @@ pub fn gradient<const D: usize>(
         .map(|g| g.into_data().try_into_vec::<f32>().unwrap())
 }
 
+#[track_caller]
 pub fn assert_close(left: &[f32], right: &[f32]) {
     assert_eq!(left.len(), right.len());
     for (a, b) in left.iter().zip(right) {

@@ -69,6 +69,7 @@ pub fn all_values(model: &Branchy, gradients: &GradientsParams) -> Vec<Option<Ve
     values
 }
 
+#[track_caller]
 pub fn assert_equal_within_rounding(left: &[Option<Vec<f32>>], right: &[Option<Vec<f32>>]) {
     for (left, right) in left.iter().zip(right) {
         match (left, right) {

@@ -3,9 +3,10 @@
 use everburn_distributed::CommunicationHookConfig;
 
 use super::ranks::{
-    Bucket, Reduced, WORLD_SIZES, bits, matrix_of_rank, norm, on_ranks, random, reduce_all,
-    relative_error, slots, sum_over,
+    Bucket, Reduced, WORLD_SIZES, bits, matrix_of_rank, norm, random, reduce_all, relative_error,
+    slots, sum_over,
 };
+use crate::ranks::on_ranks;
 
 /// The parameters of a small convolutional network for images of digits.
 const NETWORK: [(&str, &[usize]); 8] = [
@@ -347,7 +348,7 @@ fn slots_that_do_not_fit_are_refused_in_words() {
             }
             config
                 .build()
-                .reduce(bucket.borrow(), group)
+                .reduce(bucket.borrow(), &group)
                 .unwrap_err()
                 .to_string()
         });

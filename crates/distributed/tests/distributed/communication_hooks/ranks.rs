@@ -1,15 +1,11 @@
 //! Ranks that reduce buckets, step by step.
 
-use std::thread;
-use std::time::Duration;
-
-use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::group::CollectiveError;
 use everburn_distributed::{CommunicationHookConfig, GradientBucket, ParameterSlot};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// No test is about this timeout.
-const GENEROUS: Duration = Duration::from_secs(120);
+use crate::ranks::on_ranks;
 
 pub const WORLD_SIZES: [usize; 4] = [1, 2, 3, 4];
 
@@ -28,23 +24,6 @@ pub struct Reduced {
     pub bytes: u64,
 }
 
-/// Runs `work` on each of `world_size` ranks; the results in rank order.
-pub fn on_ranks<R: Send>(world_size: usize, work: impl Fn(&ProcessGroup) -> R + Sync) -> Vec<R> {
-    let options = GroupOptions {
-        timeout: Some(GENEROUS),
-        ..GroupOptions::default()
-    };
-    let groups = ProcessGroup::over_threads(world_size, options);
-    thread::scope(|scope| {
-        let work = &work;
-        let ranks: Vec<_> = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || work(&group)))
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
 /// Reduces all that `buckets` gives for a rank with one hook a rank. Asserts that all ranks hold
 /// the same bits and sent as many bytes, and returns what they hold.
 pub fn reduce_all(
@@ -56,7 +35,7 @@ pub fn reduce_all(
     let mut ranks = on_ranks(world_size, |group| {
         let mut hook = config.build();
         let reduced = buckets(group.rank()).into_iter().map(|mut bucket| {
-            let bytes = hook.reduce(bucket.borrow(), group)?;
+            let bytes = hook.reduce(bucket.borrow(), &group)?;
             let values = bucket.values;
             Ok(Reduced { values, bytes })
         });

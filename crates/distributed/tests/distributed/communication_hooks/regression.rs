@@ -2,7 +2,8 @@
 
 use everburn_distributed::{CommunicationHookConfig, GradientBucket};
 
-use super::ranks::{matrix_of_rank, on_ranks, random, slots};
+use super::ranks::{matrix_of_rank, random, slots};
+use crate::ranks::on_ranks;
 
 const INPUTS: usize = 24;
 const OUTPUTS: usize = 16;
@@ -77,7 +78,7 @@ fn train(hook: &str) -> (f64, f64) {
                 slots: &slots,
                 values: &mut values,
             };
-            hook.reduce(bucket, group).unwrap();
+            hook.reduce(bucket, &group).unwrap();
             for (parameter, gradient) in parameters.iter_mut().zip(&values) {
                 *parameter -= LEARNING_RATE * gradient;
             }

@@ -9,8 +9,8 @@ use everburn_distributed::{
     Abilities, ConnectExchange, Connector, Ddp, DdpConfig, GradientBackend, Waits,
 };
 
-use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
 use super::ways::{Rank, model, on_ranks};
+use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
 
 fn able(rank: &Rank) -> Abilities {
     Abilities {

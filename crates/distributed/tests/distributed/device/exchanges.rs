@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use burn::prelude::*;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{
     BurnExchange, Ddp, DdpConfig, DdpError, DeviceExchange, DeviceMemory, HostExchange, Lent,
@@ -13,9 +12,9 @@ use everburn_distributed::{
 };
 use everburn_nccl::fake::FakeCluster;
 
+use super::ways::{Way, model, on_ranks};
 use crate::models::rows;
 use crate::steps::small_buckets;
-use super::ways::{Way, model, on_ranks};
 
 /// No test waits as long as this.
 const LONG: Duration = Duration::from_secs(60);
@@ -163,20 +162,14 @@ fn types_are_kept_and_half_types_are_summed() {
             assert_eq!(sum.dtype(), dtype);
             assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
         });
-        let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-        let ranks = groups.into_iter().map(|group| {
-            std::thread::spawn(move || {
-                let exchange = HostExchange::start(group).unwrap();
-                let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
-                let sum = exchange.begin(0, numbers, 1).unwrap().collect().unwrap();
-                exchange.settle().unwrap();
-                assert_eq!(sum.dtype(), dtype);
-                assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
-            })
+        crate::ranks::on_ranks(2, |group| {
+            let exchange = HostExchange::start(group).unwrap();
+            let numbers = Tensor::<1>::full([5], 1.5, &Device::flex()).cast(dtype);
+            let sum = exchange.begin(0, numbers, 1).unwrap().collect().unwrap();
+            exchange.settle().unwrap();
+            assert_eq!(sum.dtype(), dtype);
+            assert_eq!(sum.into_data().iter::<f32>().collect::<Vec<_>>(), [3.0; 5]);
         });
-        for rank in ranks.collect::<Vec<_>>() {
-            rank.join().unwrap();
-        }
     }
 }
 
@@ -206,6 +199,5 @@ fn what_changes_gradients_in_host_memory_is_refused() {
             "{refused}"
         );
         assert!(refused.contains("use --backend host"), "{refused}");
-        drop(rows(1, &device));
     });
 }

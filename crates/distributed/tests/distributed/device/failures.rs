@@ -10,9 +10,9 @@ use everburn_distributed::{Ddp, DdpError, NcclExchange, Waits};
 use everburn_nccl::fake::Fault;
 use everburn_nccl::{Control, NcclConfig, Status};
 
+use super::ways::{Rank, WAYS, Way, model, on_ranks};
 use crate::models::rows;
 use crate::steps::{overlapped, small_buckets};
-use super::ways::{Rank, WAYS, Way, model, on_ranks};
 
 /// A deadline that is meant to pass.
 const SHORT: Duration = Duration::from_secs(3);

@@ -4,9 +4,9 @@ use burn::optim::SgdConfig;
 use burn::prelude::*;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, VirtualRanks, share_of};
 
+use super::ways::{WAYS, Way, model, on_ranks};
 use crate::models::{assert_close, gradient, rows};
 use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
-use super::ways::{WAYS, Way, model, on_ranks};
 
 #[test]
 fn a_step_has_the_bits_of_the_step_through_host_memory() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceExchange, HostExchange, NcclExchange, Waits,
@@ -81,20 +81,13 @@ impl Rank {
     }
 }
 
-/// Runs `work` on as many ranks as threads.
-pub fn on_ranks<T: Send + 'static>(
-    world_size: usize,
-    work: impl Fn(Rank) -> T + Send + Sync + Clone + 'static,
-) -> Vec<T> {
+/// Runs `work` on each rank of a world; what each yields, in rank order.
+pub fn on_ranks<T: Send>(world_size: usize, work: impl Fn(Rank) -> T + Sync) -> Vec<T> {
     let cluster = Arc::new(FakeCluster::new(world_size));
-    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-    let ranks = groups.into_iter().map(|group| {
-        let (work, cluster) = (work.clone(), cluster.clone());
-        std::thread::spawn(move || work(Rank { group, cluster }))
-    });
-    let ranks: Vec<_> = ranks.collect();
-    let ranks = ranks.into_iter().map(std::thread::JoinHandle::join);
-    ranks.map(|rank| rank.expect("a rank panicked")).collect()
+    crate::ranks::on_ranks(world_size, |group| {
+        let cluster = cluster.clone();
+        work(Rank { group, cluster })
+    })
 }
 
 /// A model of the same weights each time; tests beside this one draw from the same generator, so they are

@@ -4,7 +4,8 @@ use burn::prelude::*;
 use everburn_distributed::{Ddp, SyncedGradients, share_of};
 use everburn_nn::checkpoint;
 
-use crate::models::{Branchy, on_ranks, rows};
+use crate::models::{Branchy, rows};
+use crate::ranks::on_ranks;
 use crate::steps::{all_values, overlapped, small_buckets, start};
 
 const SAMPLES: usize = 8;

@@ -4,7 +4,8 @@ use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_distributed::{CommunicationHook, Ddp, DdpConfig, DdpError, GradientBucket};
 
-use crate::models::{Branchy, gradient, on_ranks, rows};
+use crate::models::{Branchy, gradient, rows};
+use crate::ranks::on_ranks;
 use crate::steps::{overlapped, small_buckets, start};
 
 #[test]

@@ -5,7 +5,8 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
 
-use crate::models::{Branchy, assert_close, gradient, on_ranks, rows};
+use crate::models::{Branchy, assert_close, gradient, rows};
+use crate::ranks::on_ranks;
 use crate::steps::{
     all_values, assert_equal_within_rounding, overlapped, small_buckets, start, whole,
 };

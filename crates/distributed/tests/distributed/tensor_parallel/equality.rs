@@ -15,10 +15,9 @@ use everburn_nn::{
     parameter_paths, parameter_shards,
 };
 
-use super::ranks::{
-    Found, assert_equal, device, gathered, gpt, gradients, loss_of, parameters, separate, threads,
-    tokens,
-};
+use super::model::{Found, assert_equal, device, gathered, gpt, loss_of, tokens};
+use crate::parameters::{Named, gradients, parameters};
+use crate::ranks::{separate, threads};
 
 fn groups(world_size: usize) -> Vec<ProcessGroup> {
     let options = GroupOptions {
@@ -116,7 +115,7 @@ fn step(model: &Gpt, way: Way, step: usize) -> (Tensor<1>, Vec<Gradients>) {
 
 fn found(model: &Gpt, way: Way) -> Found {
     let (loss, all) = step(model, way, 0);
-    let mut named = super::ranks::Named::new();
+    let mut named = Named::new();
     for part in &all {
         named.extend(gradients(model, part));
     }

@@ -9,7 +9,8 @@ use everburn_distributed::tensor_parallel;
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{LinearConfig, TensorParallel, TensorRule};
 
-use super::ranks::{device, gpt, loss_of, separate, threads, tokens};
+use super::model::{device, gpt, loss_of, tokens};
+use crate::ranks::{on_ranks, separate, threads};
 
 fn cut(whole: &Gpt, group: &ProcessGroup) -> Gpt {
     tensor_parallel(separate(whole), &whole.tensor_rules(), group).unwrap()
@@ -18,8 +19,7 @@ fn cut(whole: &Gpt, group: &ProcessGroup) -> Gpt {
 #[test]
 fn a_rank_that_dies_between_the_passes_is_named() {
     let whole = gpt(Positions::Learned);
-    let groups = ProcessGroup::over_threads(3, GroupOptions::default());
-    threads(groups, |group| {
+    on_ranks(3, |group| {
         let model = cut(&whole, &group);
         let loss = loss_of(model.forward(tokens(2, 0, &device())));
         if group.rank() == 1 {
@@ -64,8 +64,7 @@ fn a_rank_that_skips_a_layer_is_named() {
 fn layers_in_another_order_end_the_step_on_all_ranks() {
     let linear = || LinearConfig::new(4, 4).init(&device());
     let whole = vec![linear(), linear()];
-    let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    let errors = threads(groups, |group| {
+    let errors = on_ranks(2, |group| {
         let rules = [TensorRule::row("*")];
         let layers = tensor_parallel(separate(&whole), &rules, &group).unwrap();
         // The lengths agree; only the places tell.
@@ -85,8 +84,7 @@ fn layers_in_another_order_end_the_step_on_all_ranks() {
 fn backward_passes_in_another_order_end_the_step_on_all_ranks() {
     let linear = || LinearConfig::new(4, 4).init(&device());
     let whole = vec![linear(), linear()];
-    let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    let errors = threads(groups, |group| {
+    let errors = on_ranks(2, |group| {
         let rules = [TensorRule::column("*")];
         let layers = tensor_parallel(separate(&whole), &rules, &group).unwrap();
         let input = || Tensor::<2>::ones([3, 4], &device()).require_grad();

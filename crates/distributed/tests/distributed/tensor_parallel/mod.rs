@@ -2,6 +2,6 @@
 
 mod equality;
 mod failure;
-mod ranks;
+mod model;
 mod refusals;
 mod together;

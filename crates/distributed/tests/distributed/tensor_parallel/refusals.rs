@@ -5,12 +5,12 @@ use everburn_distributed::{DdpError, tensor_parallel};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{TensorParallel, TensorParallelError, TensorRule};
 
-use super::ranks::{drawn, gpt, separate, threads};
+use super::model::{drawn, gpt};
+use crate::ranks::{on_ranks, separate};
 
 fn refused(world_size: usize, rules: impl Fn(&Gpt) -> Vec<TensorRule> + Sync) -> String {
     let whole = gpt(Positions::Learned);
-    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-    let errors = threads(groups, |group| {
+    let errors = on_ranks(world_size, |group| {
         let model = separate(&whole);
         let rules = rules(&model);
         let error = tensor_parallel(model, &rules, &group).unwrap_err();
@@ -60,8 +60,7 @@ fn a_layer_with_two_rules_is_refused_by_name() {
 #[test]
 fn a_model_that_is_cut_already_is_refused() {
     let whole = gpt(Positions::Learned);
-    let groups = ProcessGroup::over_threads(2, GroupOptions::default());
-    threads(groups, |group| {
+    on_ranks(2, |group| {
         let rules = whole.tensor_rules();
         let model = tensor_parallel(separate(&whole), &rules, &group).unwrap();
         let error = tensor_parallel(model, &rules, &group).unwrap_err();
@@ -75,8 +74,7 @@ fn a_model_that_is_cut_already_is_refused() {
 #[test]
 fn ranks_with_different_values_or_rules_are_told_which() {
     let [one, other] = [1, 2].map(|seed| drawn(gpt(Positions::Learned), seed));
-    let groups = ProcessGroup::over_threads(3, GroupOptions::default());
-    threads(groups, |group| {
+    on_ranks(3, |group| {
         let model = separate(if group.rank() == 2 { &other } else { &one });
         let rules = model.tensor_rules();
         let error = tensor_parallel(model, &rules, &group).unwrap_err();

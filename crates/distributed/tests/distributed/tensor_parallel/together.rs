@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::{GradientsParams, SgdConfig};
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Ddp, DdpConfig, RankTensors};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{TensorGroup, TensorParallel};
 
-use super::ranks::{
-    Found, assert_equal, device, gathered, gpt, loss_of, parameters, separate, threads, tokens,
-};
+use super::model::{Found, assert_equal, device, gathered, gpt, loss_of, tokens};
+use crate::parameters::parameters;
+use crate::ranks::{on_ranks, separate};
 
 const STEPS: usize = 5;
 const TEXTS: usize = 4;
@@ -40,8 +40,7 @@ fn subgroups(world: &ProcessGroup) -> (ProcessGroup, ProcessGroup) {
 fn a_mesh_of_data_and_tensor_trains_like_one_device() {
     let whole = gpt(Positions::Learned);
     let expected = alone(separate(&whole));
-    let groups = ProcessGroup::over_threads(4, GroupOptions::default());
-    let ranks = threads(groups, |world| {
+    let ranks = on_ranks(4, |world| {
         let (tensor, data) = subgroups(&world);
         let (place, replica) = (data.rank(), tensor.rank());
         let ranks: Arc<dyn TensorGroup> = Arc::new(RankTensors::within(&tensor, &world).unwrap());

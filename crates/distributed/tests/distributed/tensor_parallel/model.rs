@@ -1,13 +1,12 @@
-//! Models, ranks, and what of a model and its gradients can be compared.
+//! A decoder, and what ranks have found of its parts, to be compared with the whole.
 
-use std::collections::BTreeMap;
-
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
-use burn::tensor::{Gradients, TensorData};
-use everburn_collectives::group::ProcessGroup;
+use burn::tensor::TensorData;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_nn::{ParameterShard, parameter_shards};
+
+use crate::parameters::Named;
 
 pub const VOCABULARY: usize = 11;
 /// Tokens of a text.
@@ -66,77 +65,6 @@ pub fn tokens(texts: usize, step: usize, device: &Device) -> Tensor<2, Int> {
 pub fn loss_of(logits: Tensor<3>) -> Tensor<1> {
     let scores = burn::tensor::activation::log_softmax(logits, 2);
     scores.slice_dim(2, 2..5).mean().neg()
-}
-
-/// A copy that shares no graph: ranks that are threads would wait for each other's locks.
-pub fn separate<M: Module>(model: &M) -> M {
-    model.valid().train()
-}
-
-pub fn threads<T: Send>(
-    groups: Vec<ProcessGroup>,
-    work: impl Fn(ProcessGroup) -> T + Sync,
-) -> Vec<T> {
-    let work = &work;
-    std::thread::scope(|scope| {
-        let ranks = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || work(group)))
-            .collect::<Vec<_>>();
-        ranks
-            .into_iter()
-            .map(|rank| rank.join().expect("a rank panicked"))
-            .collect()
-    })
-}
-
-pub type Named = BTreeMap<String, TensorData>;
-
-/// What `read` finds for each parameter.
-fn collect<M: Module>(model: &M, read: impl Read) -> Named {
-    struct Collect<R>(Vec<String>, R, Named);
-    impl<R: Read> ModuleVisitor for Collect<R> {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.0.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.pop();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(data) = self.1.read(param) {
-                self.2.insert(self.0.join("."), data);
-            }
-        }
-    }
-    let mut collect = Collect(Vec::new(), read, Named::new());
-    model.visit(&mut collect);
-    collect.2
-}
-
-trait Read {
-    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData>;
-}
-
-struct Values;
-
-impl Read for Values {
-    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData> {
-        Some(param.val().without_autodiff().into_data())
-    }
-}
-
-impl Read for &Gradients {
-    fn read<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<TensorData> {
-        param.val().grad(self).map(Tensor::into_data)
-    }
-}
-
-pub fn parameters<M: Module>(model: &M) -> Named {
-    collect(model, Values)
-}
-
-pub fn gradients<M: Module>(model: &M, gradients: &Gradients) -> Named {
-    collect(model, gradients)
 }
 
 /// What one rank has found, and which of it are parts.
