@@ -71,6 +71,7 @@ pub fn all_values(model: &Branchy, gradients: &GradientsParams) -> Vec<Option<Ve
 
 #[track_caller]
 pub fn assert_equal_within_rounding(left: &[Option<Vec<f32>>], right: &[Option<Vec<f32>>]) {
+    assert_eq!(left.len(), right.len());
     for (left, right) in left.iter().zip(right) {
         match (left, right) {
             (Some(left), Some(right)) => assert_close(left, right),
