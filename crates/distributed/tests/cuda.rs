@@ -256,6 +256,7 @@ mod two_gpus {
     #[ignore = "needs two GPUs and NCCL: cargo xtask test runs it where there are"]
     fn ranks_with_gpus_of_their_own_exchange_by_nccl_and_by_burns_collective() {
         let count = number_of_gpus().min(4);
+        assert!(count > 1, "needs two GPUs");
         let devices: Vec<usize> = (0..count).collect();
         for way in [Way::Nccl, Way::NcclAndHostWaits, Way::Burn] {
             steps_equal_the_processors(&devices, way, small_buckets());

@@ -1,0 +1,270 @@
+//! Data parallelism with batch norms over all ranks equals one device on the same global batch.
+
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use burn::tensor::activation::{relu, tanh};
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_collectives::watch::{Watch, WatchOptions};
+use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of, synchronize_batch_norms};
+use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig};
+
+use crate::parameters::{numbers, parameters};
+use crate::ranks::{on_ranks, separate, threads};
+
+#[derive(Module, Debug)]
+struct Net {
+    conv: Conv2d,
+    norm1: SyncBatchNorm,
+    conv2: Conv2d,
+    norm2: SyncBatchNorm,
+    side: Linear,
+    norm3: SyncBatchNorm,
+    head: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        let norm = |channels| SyncBatchNormConfig::new(channels).init(device);
+        let conv = |channels| {
+            Conv2dConfig::new(channels, [3, 3])
+                .with_bias(false)
+                .init(device)
+        };
+        Self {
+            conv: conv([1, 4]),
+            norm1: norm(4),
+            conv2: conv([4, 6]),
+            norm2: norm(6),
+            side: LinearConfig::new(64, 6).with_bias(false).init(device),
+            norm3: norm(6),
+            head: LinearConfig::new(6, 2).init(device),
+        }
+    }
+
+    /// The loss of each image: `[B, 1, 8, 8] -> [B]`.
+    fn losses(&self, images: Tensor<4>) -> Tensor<1> {
+        // A branch beside the others that comes last and is the shallowest: its place in the
+        // backward pass depends on more than its depth.
+        let flat: Tensor<2> = images.clone().flatten(1, 3);
+        let x = relu(self.norm1.forward(self.conv.forward(images)));
+        let x = tanh(self.norm2.forward(self.conv2.forward(x)));
+        let x: Tensor<2> = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2);
+        let x = x * self.norm3.forward(self.side.forward(flat));
+        let x = self.head.forward(x).powi_scalar(2);
+        x.sum_dim(1).squeeze_dim(1)
+    }
+}
+
+fn images(count: usize, step: usize, device: &Device) -> Tensor<4> {
+    let number = |index: usize| {
+        let mixed = (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 + 2 * step);
+        ((mixed >> 40) % 2000) as f32 / 1000.0
+    };
+    let numbers = (0..count * 64).map(number).collect::<Vec<_>>();
+    Tensor::from_data(TensorData::new(numbers, [count, 1, 8, 8]), device)
+}
+
+/// All parameters and running statistics.
+fn state(model: &Net) -> Vec<f32> {
+    numbers(&parameters(&model.valid()))
+}
+
+/// When gradients leave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Exchange {
+    AfterBackward,
+    DuringBackward,
+}
+
+/// A few steps with `samples` samples each, dealt to the ranks of `group`.
+fn train(model: Net, group: ProcessGroup, samples: usize, exchange: Exchange) -> Vec<f32> {
+    let device = Device::flex().autodiff();
+    let (rank, world_size) = (group.rank(), group.world_size());
+    let (ddp, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
+    let mut model = synchronize_batch_norms(model, ddp.group()).unwrap();
+    let mut optimizer = SgdConfig::new().init();
+    for step in 0..4 {
+        let share = share_of(samples, rank, world_size);
+        let count = share.len();
+        let sync = ddp.begin(count).unwrap();
+        if share.is_empty() {
+            let stand_in = Tensor::zeros([1, 1, 8, 8], &device);
+            drop(
+                sync.watch_stand_in(&model)
+                    .losses(stand_in)
+                    .mean()
+                    .backward(),
+            );
+        } else {
+            let mine = images(samples, step, &device).slice([share]);
+            let watched = match exchange {
+                Exchange::DuringBackward => sync.watch_last(&model, count),
+                Exchange::AfterBackward => sync.watch(&model, count),
+            };
+            drop(watched.losses(mine).mean().backward());
+        }
+        let synced = sync.finish(&model).unwrap();
+        model = optimizer.step(0.05, model, synced.gradients);
+        // Running statistics too: they are equal without having been averaged.
+        ddp.verify_replicas(&model).unwrap();
+    }
+    state(&model)
+}
+
+#[test]
+fn training_with_any_shares_equals_one_device() {
+    // Drawn once: all tests draw from one generator.
+    let initial = Net::new(&Device::flex().autodiff());
+    drop(state(&initial));
+    for samples in [1, 3, 7, 12] {
+        let expected = train(
+            separate(&initial),
+            ProcessGroup::alone(GroupOptions::default()),
+            samples,
+            Exchange::AfterBackward,
+        );
+        let both = [Exchange::AfterBackward, Exchange::DuringBackward];
+        for (world_size, exchange) in [2, 3, 4].into_iter().flat_map(|n| both.map(|e| (n, e))) {
+            let work = |group| train(separate(&initial), group, samples, exchange);
+            for trained in on_ranks(world_size, work) {
+                for (index, (a, b)) in trained.iter().zip(&expected).enumerate() {
+                    let scale = a.abs().max(b.abs()).max(1.0);
+                    assert!(
+                        (a - b).abs() <= 1e-5 * scale,
+                        "{a} and {b} at {index} with {samples} samples on {world_size} ranks"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One rank's model, attached, and its loss.
+fn ready(group: &ProcessGroup) -> (Ddp, Net, Tensor<4>) {
+    let device = Device::flex().autodiff();
+    let (ddp, model) = Ddp::new(Net::new(&device), group.clone(), DdpConfig::default()).unwrap();
+    let model = synchronize_batch_norms(model, group).unwrap();
+    (ddp, model, images(2, group.rank(), &device))
+}
+
+/// A whole step on this rank, of which the error is what the group says in the end.
+fn failing_step(ddp: &Ddp, model: &Net, images: Tensor<4>) -> CollectiveError {
+    let gradients = model.losses(images).mean().backward();
+    let gradients = GradientsParams::from_grads(gradients, model);
+    match ddp.sync_gradients(model, gradients, 2).unwrap_err() {
+        DdpError::Collective(error) => error.root_cause().clone(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_rank_that_dies_within_the_model_is_named_by_the_step() {
+    let attached = Barrier::new(3);
+    on_ranks(3, |group| {
+        let (ddp, model, images) = ready(&group);
+        attached.wait();
+        if group.rank() == 1 {
+            group.sever();
+            return;
+        }
+        // Found by this rank itself, or told by the other one that found it first.
+        let error = failing_step(&ddp, &model, images).to_string();
+        assert!(error.contains("lost rank 1"), "{error}");
+    });
+}
+
+#[test]
+fn a_rank_that_skips_the_model_is_named_by_the_step() {
+    let options = GroupOptions {
+        timeout: Some(Duration::from_secs(5)),
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::over_threads(2, options);
+    let (attached, failed) = (Barrier::new(2), Barrier::new(2));
+    let store: SharedStore = Arc::new(HashStore::new());
+    let errors = threads(groups, |group| {
+        let options = WatchOptions::default();
+        let watch = Watch::start(store.clone(), group.rank(), 2, options).unwrap();
+        watch.follow(&group);
+        let (ddp, model, images) = ready(&group);
+        attached.wait();
+        let error = if group.rank() == 0 {
+            let error = failing_step(&ddp, &model, images);
+            failed.wait();
+            error
+        } else {
+            failed.wait();
+            group.barrier().wait().unwrap_err()
+        };
+        // The model's own group is gone with it: the group of all ranks knows that somebody hangs.
+        drop((ddp, model));
+        let report = watch.report(&error, &|_| None);
+        assert!(report.is_some(), "{error}");
+        error.to_string()
+    });
+    let reason = "in a module's forward or backward pass: rank 0 waited";
+    for error in errors {
+        assert!(error.contains(reason), "{error}");
+        assert!(error.contains("for rank 1 in all_reduce"), "{error}");
+    }
+}
+
+#[test]
+fn layers_in_another_order_end_the_step_on_all_ranks() {
+    let errors = on_ranks(2, |group| {
+        let device = Device::flex().autodiff();
+        let norm = || SyncBatchNormConfig::new(2).init(&device);
+        let norms = synchronize_batch_norms(vec![norm(), norm()], &group).unwrap();
+        let _output = norms[group.rank()].forward(Tensor::<2>::ones([3, 2], &device));
+        group.barrier().wait().unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(
+            error.contains("met another rank at another place"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_model_with_burns_own_norms_is_refused_by_all_ranks() {
+    on_ranks(2, |group| {
+        let model: Vec<BatchNorm> = vec![BatchNormConfig::new(2).init(&Device::flex())];
+        let error = synchronize_batch_norms(model, &group).unwrap_err();
+        assert!(
+            error.to_string().contains("everburn_nn::SyncBatchNorm"),
+            "{error}"
+        );
+        // The group is as good as before.
+        group.barrier().wait().unwrap();
+    });
+}
+
+#[test]
+fn a_model_trains_on_after_its_statistics_have_been_synchronised() {
+    // The model outlives the group: detached, it trains alone.
+    let means = on_ranks(2, |group| {
+        let device = Device::flex().autodiff();
+        let norm = SyncBatchNormConfig::new(1).with_momentum(1.0).init(&device);
+        let norm = synchronize_batch_norms(norm, &group).unwrap();
+        let input = Tensor::<2>::full([1, 1], group.rank() as f32 * 2.0, &device);
+        let _output = norm.forward(input.clone());
+        let together = norm.running_mean.value_sync().into_scalar::<f32>();
+        let norm = everburn_nn::isolate_batch_norms(norm);
+        group.destroy().unwrap();
+        let _output = norm.forward(input);
+        (
+            together,
+            norm.running_mean.value_sync().into_scalar::<f32>(),
+        )
+    });
+    assert_eq!(means, [(1.0, 0.0), (1.0, 2.0)]);
+}

@@ -1,0 +1,236 @@
+//! Data parallelism equals one device on the same global batch, whatever the shares.
+
+use burn::module::{Module, Param};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
+
+use crate::models::{Branchy, assert_close, gradient, rows};
+use crate::ranks::on_ranks;
+
+#[test]
+fn uneven_shares_give_the_gradient_of_the_global_mean() {
+    for world_size in [1, 2, 3, 4, 7] {
+        for samples in [1, 2, 5, 8, 13] {
+            let ranks = on_ranks(world_size, move |group| {
+                let device = Device::flex().autodiff();
+                let (ddp, model) =
+                    Ddp::new(Branchy::new(&device), group, DdpConfig::default()).unwrap();
+                let share = share_of(samples, ddp.group().rank(), world_size);
+                let local = share.len();
+                let gradients = if local == 0 {
+                    GradientsParams::new()
+                } else {
+                    let mine = rows(samples, &device).slice([share]);
+                    let loss = model.loss(mine, true).mean();
+                    GradientsParams::from_grads(loss.backward(), &model)
+                };
+                let synced = ddp.sync_gradients(&model, gradients, local).unwrap();
+                assert_eq!(synced.samples, samples as u64);
+
+                let whole = model.loss(rows(samples, &device), true).mean();
+                let whole = GradientsParams::from_grads(whole.backward(), &model);
+                for param in [&model.always.weight, &model.sometimes.weight] {
+                    let expected = gradient(&whole, param).unwrap();
+                    assert_close(&gradient(&synced.gradients, param).unwrap(), &expected);
+                }
+                gradient(&synced.gradients, &model.always.weight)
+            });
+            assert!(
+                ranks.iter().all(|rank| *rank == ranks[0]),
+                "equal to the bit on all ranks"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_parameter_used_on_some_ranks_only_counts_as_zero_on_the_others() {
+    on_ranks(3, |group| {
+        let device = Device::flex().autodiff();
+        let (ddp, model) = Ddp::new(Branchy::new(&device), group, DdpConfig::default()).unwrap();
+        let take_branch = ddp.group().rank() == 1;
+        let mine = rows(2, &device);
+        let local = GradientsParams::from_grads(
+            model.loss(mine.clone(), take_branch).mean().backward(),
+            &model,
+        );
+        let synced = ddp.sync_gradients(&model, local, 2).unwrap();
+        let branch = GradientsParams::from_grads(model.loss(mine, true).mean().backward(), &model);
+        let third = gradient(&branch, &model.sometimes.weight).unwrap();
+        let third = third.into_iter().map(|g| g / 3.0).collect::<Vec<_>>();
+        assert_close(
+            &gradient(&synced.gradients, &model.sometimes.weight).unwrap(),
+            &third,
+        );
+        let never = gradient(&synced.gradients, &model.never);
+        assert_eq!(never, None, "used by nobody: its gradient stays absent");
+    });
+}
+
+#[test]
+fn small_buckets_change_nothing() {
+    let train = |bucket_bytes: usize| {
+        on_ranks(2, move |group| {
+            let device = Device::flex().autodiff();
+            let model = Linear::from_fixed(&device);
+            let (ddp, mut model) = Ddp::new(
+                model,
+                group,
+                DdpConfig {
+                    bucket_bytes,
+                    first_bucket_bytes: bucket_bytes,
+                    ..Default::default()
+                },
+            )
+            .unwrap();
+            let mut optimizer = SgdConfig::new().init();
+            for _ in 0..3 {
+                let mine = rows(4, &device).slice([share_of(4, ddp.group().rank(), 2)]);
+                let loss = model.forward(mine).powf_scalar(2.0).mean();
+                let local = GradientsParams::from_grads(loss.backward(), &model);
+                let synced = ddp.sync_gradients(&model, local, 2).unwrap();
+                model = optimizer.step(0.1, model, synced.gradients);
+            }
+            ddp.verify_replicas(&model).unwrap();
+            model
+                .weight
+                .val()
+                .into_data()
+                .try_into_vec::<f32>()
+                .unwrap()
+        })
+    };
+    assert_eq!(train(1), train(1 << 20));
+}
+
+trait FromFixed {
+    fn from_fixed(device: &Device) -> Self;
+}
+
+impl FromFixed for Linear {
+    fn from_fixed(device: &Device) -> Self {
+        // Nothing random: tests beside this one draw from the same generator.
+        let mut linear = LinearConfig::new(4, 2).with_bias(false).init(device);
+        let numbers = (0..8).map(|i| i as f32 / 8.0 - 0.5).collect::<Vec<_>>();
+        linear.weight = Param::from_data(TensorData::new(numbers, [4, 2]), device);
+        linear
+    }
+}
+
+#[test]
+fn every_rank_starts_from_rank_zero() {
+    let weights = on_ranks(4, |group| {
+        let device = Device::flex().autodiff();
+        let constant = group.rank() as f32;
+        let mut model = LinearConfig::new(3, 2).init(&device);
+        model.weight = model
+            .weight
+            .map(|w| (w * 0.0 + constant).detach().require_grad());
+        let (_, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
+        assert!(model.weight.val().is_require_grad());
+        model
+            .weight
+            .val()
+            .into_data()
+            .try_into_vec::<f32>()
+            .unwrap()
+    });
+    assert_eq!(weights, vec![vec![0.0; 6]; 4]);
+}
+
+#[test]
+fn different_models_are_named_on_every_rank() {
+    let errors = on_ranks(3, |group| {
+        let device = Device::flex().autodiff();
+        let width = if group.rank() == 2 { 5 } else { 4 };
+        let model = LinearConfig::new(width, 2).init(&device);
+        Ddp::new(model, group, DdpConfig::default())
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        assert!(error.contains("rank 2 has built another model"), "{error}");
+        assert!(
+            error.contains("[5, 2]") && error.contains("[4, 2]"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn diverged_replicas_are_named_on_every_rank() {
+    let errors = on_ranks(3, |group| {
+        let device = Device::flex().autodiff();
+        let (ddp, mut model) = Ddp::new(
+            LinearConfig::new(3, 2).init(&device),
+            group,
+            DdpConfig::default(),
+        )
+        .unwrap();
+        if ddp.group().rank() == 1 {
+            model.bias = model.bias.map(|bias| bias.map(|b| b + 1e-7));
+        }
+        ddp.verify_replicas(&model).unwrap_err()
+    });
+    for error in errors {
+        match error {
+            DdpError::Diverged { rank, parameter } => assert_eq!((rank, &*parameter), (1, "bias")),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_step_without_any_sample_is_refused() {
+    on_ranks(2, |group| {
+        let device = Device::flex().autodiff();
+        let (ddp, model) = Ddp::new(
+            LinearConfig::new(3, 2).init(&device),
+            group,
+            DdpConfig::default(),
+        )
+        .unwrap();
+        let error = ddp
+            .sync_gradients(&model, GradientsParams::new(), 0)
+            .unwrap_err();
+        assert!(matches!(error, DdpError::NoSamples), "{error}");
+    });
+}
+
+#[test]
+fn running_statistics_are_averaged_and_frozen_parameters_keep_their_bits() {
+    #[derive(Module, Debug)]
+    struct Normed {
+        norm: BatchNorm,
+        frozen: Linear,
+    }
+    let ranks = on_ranks(3, |group| {
+        let device = Device::flex().autodiff();
+        let model = Normed {
+            norm: BatchNormConfig::new(2).init(&device),
+            frozen: LinearConfig::new(3, 3).init(&device).no_grad(),
+        };
+        let (ddp, model) = Ddp::new(model, group, DdpConfig::default()).unwrap();
+        let before = model.frozen.weight.val().into_data();
+        let value = ddp.group().rank() as f32 * 3.0;
+        let batch = Tensor::<2>::full([4, 2], value, &device);
+        drop(model.norm.forward(batch));
+        let model = ddp.average_buffers(model).unwrap();
+        ddp.verify_replicas(&model).unwrap();
+        assert_eq!(model.frozen.weight.val().into_data(), before);
+        model
+            .norm
+            .running_mean
+            .value()
+            .into_data()
+            .try_into_vec::<f32>()
+            .unwrap()
+    });
+    // Momentum 0.1 of batch means 0, 3 and 6.
+    for mean in ranks {
+        assert_close(&mean, &[0.3, 0.3]);
+    }
+}

@@ -1,0 +1,98 @@
+//! How ranks come to their exchange, again after each change of the group.
+
+use std::sync::Arc;
+
+use burn::prelude::*;
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::fake::FakeMemory;
+use everburn_distributed::{
+    Abilities, ConnectExchange, Connector, Ddp, DdpConfig, GradientBackend, Waits,
+};
+
+use super::ways::{Rank, model, on_ranks};
+use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
+
+fn able(rank: &Rank) -> Abilities {
+    Abilities {
+        gpu: Some(format!("FAKE-{}", rank.number())),
+        nccl: Ok("2.21.5".to_string()),
+        keeps_to_host: None,
+    }
+}
+
+fn connector(rank: &Rank, wanted: GradientBackend, abilities: Abilities) -> Connector {
+    let (cluster, number) = (rank.cluster.clone(), rank.number());
+    let memory = Arc::new(FakeMemory::new(cluster.clone(), number));
+    let join = move |mut config: everburn_nccl::NcclConfig, control| {
+        config.tick = cluster.config(number).tick;
+        config.beat = cluster.config(number).beat;
+        cluster.connect(number, config, control)
+    };
+    Connector::new(wanted, abilities, rank.cluster.store()).with_groups(
+        join,
+        number,
+        memory,
+        Waits::Host,
+    )
+}
+
+fn learns(connector: &Connector, group: &ProcessGroup) {
+    let device = Device::flex().autodiff();
+    let exchange = connector.connect(group).unwrap();
+    let exchange = exchange.expect("every rank has a GPU of its own");
+    assert_eq!(exchange.name(), "nccl");
+    let made = Ddp::with_exchange(model(&device), group.clone(), small_buckets(), exchange);
+    let (ddp, model) = made.unwrap();
+    let synced = overlapped(&ddp, &model, 6, 1, true).unwrap();
+    let expected = all_values(&model, &whole(&model, 6, true));
+    assert_equal_within_rounding(&all_values(&model, &synced.gradients), &expected);
+}
+
+#[test]
+fn ranks_with_gpus_of_their_own_take_nccl_and_connect_anew_after_a_failure() {
+    on_ranks(3, |rank| {
+        let connector = connector(&rank, GradientBackend::Auto, able(&rank));
+        learns(&connector, &rank.group);
+        let choice = connector.choice().unwrap().to_string();
+        assert_eq!(choice, "nccl (2.21.5)");
+        // Two of the ranks go on, in a group of their own: a generation of its own, too.
+        let survivors = rank.group.subgroup(&[0, 2]).unwrap();
+        if let Some(group) = survivors {
+            learns(&connector, &group);
+        }
+        rank.group.barrier().wait().unwrap();
+        learns(&connector, &rank.group);
+    });
+}
+
+#[test]
+fn ranks_that_share_a_gpu_go_through_host_memory_or_are_refused() {
+    on_ranks(2, |rank| {
+        let shared = Abilities {
+            gpu: Some("FAKE-0".to_string()),
+            ..able(&rank)
+        };
+        let auto = connector(&rank, GradientBackend::Auto, shared.clone());
+        assert!(auto.connect(&rank.group).unwrap().is_none());
+        let choice = auto.choice().unwrap().to_string();
+        assert_eq!(choice, "host (ranks 0 and 1 share the GPU FAKE-0)");
+        let nccl = connector(&rank, GradientBackend::Nccl, shared);
+        let refused = nccl.connect(&rank.group).unwrap_err().to_string();
+        let expected = "gradients cannot be exchanged by `nccl`: ranks 0 and 1 share the GPU FAKE-0; give \
+                        each rank a GPU of its own, or use --backend auto";
+        assert_eq!(refused, expected);
+    });
+}
+
+#[test]
+fn one_rank_measures_nccl_where_it_is_asked_for() {
+    on_ranks(1, |rank| {
+        let auto = connector(&rank, GradientBackend::Auto, able(&rank));
+        assert!(auto.connect(&rank.group).unwrap().is_none());
+        let connector = connector(&rank, GradientBackend::Nccl, able(&rank));
+        learns(&connector, &rank.group);
+        let device = Device::flex().autodiff();
+        let (ddp, _) = Ddp::new(model(&device), rank.group.clone(), DdpConfig::default()).unwrap();
+        assert!(!ddp.exchanges_gradients());
+    });
+}

@@ -1,0 +1,162 @@
+//! What ends a step, and what its ranks are told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::prelude::*;
+use everburn_collectives::group::CollectiveError;
+use everburn_distributed::fake::FakeMemory;
+use everburn_distributed::{Ddp, DdpError, NcclExchange, Waits};
+use everburn_nccl::fake::Fault;
+use everburn_nccl::{Control, NcclConfig, Status};
+
+use super::ways::{Rank, WAYS, Way, model, on_ranks};
+use crate::models::rows;
+use crate::steps::{overlapped, small_buckets};
+
+/// A deadline that is meant to pass.
+const SHORT: Duration = Duration::from_secs(3);
+
+fn cause(error: &DdpError) -> &CollectiveError {
+    match error {
+        DdpError::Collective(error) => error.root_cause(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_step_that_is_given_up_ends_the_others_step() {
+    for way in WAYS {
+        let results = on_ranks(3, move |rank| {
+            let device = Device::flex().autodiff();
+            let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+            overlapped(&ddp, &model, 6, 1, true).unwrap();
+            ddp.settle().unwrap();
+            rank.group.barrier().wait().unwrap();
+            if rank.number() == 2 {
+                drop(ddp.begin(1).unwrap());
+                return String::new();
+            }
+            let error = overlapped(&ddp, &model, 6, 1, true).unwrap_err();
+            error.to_string()
+        });
+        for error in &results[..2] {
+            assert!(
+                error.contains("rank 2 gave the step up"),
+                "{way:?}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_lost_is_found_by_the_process_group_and_frees_the_gpu() {
+    let results = on_ranks(3, |rank| {
+        let device = Device::flex().autodiff();
+        let (ddp, model) = rank
+            .ddp(Way::Nccl, model(&device), small_buckets())
+            .unwrap();
+        overlapped(&ddp, &model, 6, 1, true).unwrap();
+        ddp.settle().unwrap();
+        rank.group.barrier().wait().unwrap();
+        if rank.number() == 1 {
+            rank.cluster.kill(1, false);
+            rank.group.sever();
+            return String::new();
+        }
+        // Sooner or later: a step whose sums had left already is found to have failed in the next.
+        let mut steps = 0;
+        loop {
+            match overlapped(&ddp, &model, 6, 1, true) {
+                Ok(_) => steps += 1,
+                Err(error) => return error.to_string(),
+            }
+            assert!(steps < 2, "nobody can be without rank 1 for two steps");
+        }
+    });
+    for error in [&results[0], &results[2]] {
+        assert!(error.contains("rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn a_failure_of_nccl_ends_the_process_group_too_with_the_step() {
+    let results = on_ranks(2, |rank| {
+        let device = Device::flex().autodiff();
+        let (ddp, model) = rank
+            .ddp(Way::Nccl, model(&device), small_buckets())
+            .unwrap();
+        overlapped(&ddp, &model, 4, 1, true).unwrap();
+        ddp.settle().unwrap();
+        rank.group.barrier().wait().unwrap();
+        rank.group.set_step(12);
+        if rank.number() == 1 {
+            rank.cluster
+                .inject(1, Fault::EnqueueFails(Status::SystemError));
+        }
+        let error = (0..2).find_map(|_| overlapped(&ddp, &model, 4, 1, true).err());
+        let error = error.expect("rank 1 cannot go on").to_string();
+        (error, rank.group.failure().is_some())
+    });
+    assert!(
+        results[1].0.contains("exchange by NCCL"),
+        "{}",
+        results[1].0
+    );
+    assert!(results[0].0.contains("rank 1"), "{}", results[0].0);
+    assert!(results.iter().all(|(_, failed)| *failed));
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_with_the_step() {
+    let results = on_ranks(2, |rank| {
+        let number = rank.number();
+        let config = NcclConfig {
+            timeout: SHORT,
+            ..rank.cluster.config(number)
+        };
+        let control: Arc<dyn Control> = Arc::new(rank.group.clone());
+        let group = rank.cluster.connect(number, config, Some(control)).unwrap();
+        let memory = Arc::new(FakeMemory::new(rank.cluster.clone(), number));
+        let exchange = Arc::new(NcclExchange::new(group, memory, Waits::Host));
+        let device = Device::flex().autodiff();
+        let made = Ddp::with_exchange(
+            model(&device),
+            rank.group.clone(),
+            small_buckets(),
+            exchange,
+        );
+        let (ddp, model) = made.unwrap();
+        overlapped(&ddp, &model, 4, 1, true).unwrap();
+        rank.group.barrier().wait().unwrap();
+        rank.group.set_step(5);
+        let step = ddp.begin(2).unwrap();
+        if number == 1 {
+            // It has told how many samples it has, and computes for ever.
+            let ended = wait_for_failure(&rank);
+            step.give_up("it was too slow");
+            return ended;
+        }
+        let watched = step.watch_last(&model, 2);
+        drop(watched.loss(rows(2, &device), true).mean().backward());
+        // The parameter that nobody uses is known by an answer of all, which does not come here.
+        let error = step.finish(&model).unwrap_err();
+        assert!(
+            matches!(
+                cause(&error),
+                CollectiveError::Timeout { .. } | CollectiveError::Aborted { .. }
+            ),
+            "{error}"
+        );
+        error.to_string()
+    });
+    assert!(results[0].contains("rank 1"), "{}", results[0]);
+    assert!(results[0].contains("step 5"), "{}", results[0]);
+}
+
+/// What the process group is told.
+fn wait_for_failure(rank: &Rank) -> String {
+    // No message comes: the wait ends with the group.
+    let never = rank.group.recv::<u8>(0, 77).wait();
+    never.unwrap_err().to_string()
+}

@@ -1,0 +1,10 @@
+//! Gradients that stay on their devices: the same numbers as through host memory, and the same errors.
+//!
+//! Devices are made up here: tensors of the processor, whose memory is lent to the stand-in for NCCL in
+//! `everburn-nccl`, as CUDA's is to NCCL.
+
+mod connecting;
+mod exchanges;
+mod failures;
+mod results;
+mod ways;

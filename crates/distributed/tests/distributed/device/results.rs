@@ -1,0 +1,257 @@
+//! What steps yield.
+
+use burn::optim::SgdConfig;
+use burn::prelude::*;
+use everburn_distributed::{Ddp, DdpConfig, DdpError, VirtualRanks, share_of};
+
+use super::ways::{WAYS, Way, model, on_ranks};
+use crate::models::{assert_close, gradient, rows};
+use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
+
+#[test]
+fn a_step_has_the_bits_of_the_step_through_host_memory() {
+    for way in WAYS {
+        for (samples, parts) in [(1, 1), (5, 2), (8, 1), (13, 4)] {
+            // A sum of two numbers is rounded alike everywhere.
+            on_ranks(2, move |rank| {
+                let device = Device::flex().autodiff();
+                let (host, own) =
+                    Ddp::new(model(&device), rank.group.clone(), small_buckets()).unwrap();
+                let (ddp, other) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+                // From the second step on the buckets are packed in the order of the backward pass.
+                for _ in 0..3 {
+                    let expected = overlapped(&host, &own, samples, parts, true).unwrap();
+                    let found = overlapped(&ddp, &other, samples, parts, true).unwrap();
+                    assert_eq!(found.samples, expected.samples);
+                    assert_eq!(
+                        all_values(&other, &found.gradients),
+                        all_values(&own, &expected.gradients),
+                        "{way:?}, {samples} samples in {parts} parts"
+                    );
+                    let packed = |ddp: &Ddp| -> Vec<Vec<usize>> {
+                        let plan = ddp.plan();
+                        plan.buckets()
+                            .iter()
+                            .map(|b| b.parameters().to_vec())
+                            .collect()
+                    };
+                    assert_eq!(packed(&ddp), packed(&host));
+                }
+                ddp.settle().unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_step_equals_one_device_on_any_number_of_ranks() {
+    for way in [Way::Nccl, Way::Staged] {
+        for world_size in [1, 3, 4] {
+            let ranks = on_ranks(world_size, move |rank| {
+                let device = Device::flex().autodiff();
+                let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+                assert!(ddp.exchanges_gradients());
+                let expected = all_values(&model, &whole(&model, 7, true));
+                let mut found = Vec::new();
+                for _ in 0..2 {
+                    let synced = overlapped(&ddp, &model, 7, 2, true).unwrap();
+                    found = all_values(&model, &synced.gradients);
+                    assert_equal_within_rounding(&found, &expected);
+                }
+                found
+            });
+            let equal = ranks.iter().all(|rank| *rank == ranks[0]);
+            assert!(equal, "equal to the bit on all ranks");
+        }
+    }
+}
+
+#[test]
+fn gradients_that_are_handed_in_travel_too() {
+    on_ranks(2, |rank| {
+        let device = Device::flex().autodiff();
+        let (ddp, model) = rank
+            .ddp(Way::Nccl, model(&device), small_buckets())
+            .unwrap();
+        let together = overlapped(&ddp, &model, 6, 1, true).unwrap();
+        let share = share_of(6, rank.number(), 2);
+        let samples = share.len();
+        let loss = model.loss(rows(6, &device).slice([share]), true).mean();
+        let local = burn::optim::GradientsParams::from_grads(loss.backward(), &model);
+        let after = ddp.sync_gradients(&model, local, samples).unwrap();
+        assert_eq!(
+            all_values(&model, &together.gradients),
+            all_values(&model, &after.gradients)
+        );
+    });
+}
+
+#[test]
+fn a_branch_taken_on_some_ranks_only_gives_the_mean_and_one_taken_by_nobody_no_gradient() {
+    for way in [Way::Nccl, Way::Staged] {
+        on_ranks(3, move |rank| {
+            let device = Device::flex().autodiff();
+            let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+            for taker in 0..3 {
+                let take_branch = rank.number() == taker;
+                let synced = overlapped(&ddp, &model, 6, 1, take_branch).unwrap();
+                let share = share_of(6, taker, 3);
+                let theirs = model.loss(rows(6, &device).slice([share]), true).mean();
+                let theirs = burn::optim::GradientsParams::from_grads(theirs.backward(), &model);
+                let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
+                let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
+                let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
+                assert_close(&found, &expected);
+                assert_eq!(gradient(&synced.gradients, &model.never), None);
+            }
+            let synced = overlapped(&ddp, &model, 6, 1, false).unwrap();
+            assert_eq!(gradient(&synced.gradients, &model.sometimes.weight), None);
+        });
+    }
+}
+
+#[test]
+fn gradients_are_clipped_on_their_device_and_the_norm_can_be_asked_for() {
+    for (way, world_size, max) in [
+        (Way::Nccl, 2, 0.5),
+        (Way::Staged, 2, 1e6),
+        (Way::Nccl, 1, 0.5),
+    ] {
+        on_ranks(world_size, move |rank| {
+            let config = DdpConfig {
+                max_gradient_norm: Some(max),
+                ..small_buckets()
+            };
+            let device = Device::flex().autodiff();
+            let (ddp, model) = rank.ddp(way, model(&device), config).unwrap();
+            let plain = all_values(&model, &whole(&model, 8, true));
+            let squares = plain.iter().flatten().flatten();
+            let norm = squares.map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+            let factor = (f64::from(max) / norm).min(1.0) as f32;
+            let scale = |values: Vec<f32>| values.into_iter().map(|g| g * factor).collect();
+            let expected: Vec<_> = plain.into_iter().map(|values| values.map(scale)).collect();
+            let synced = overlapped(&ddp, &model, 8, 1, true).unwrap();
+            let found = synced.norm.unwrap().read().unwrap();
+            assert!((found - norm).abs() < 1e-5 * norm, "{found} and {norm}");
+            assert_equal_within_rounding(&all_values(&model, &synced.gradients), &expected);
+        });
+    }
+}
+
+#[test]
+fn a_norm_that_is_no_number_is_found_when_it_is_asked_for_on_all_ranks() {
+    on_ranks(2, |rank| {
+        let config = DdpConfig {
+            max_gradient_norm: Some(1.0),
+            ..small_buckets()
+        };
+        let device = Device::flex().autodiff();
+        let (ddp, model) = rank.ddp(Way::Nccl, model(&device), config).unwrap();
+        rank.group.set_step(9);
+        let step = ddp.begin(2).unwrap();
+        let bad = [0.0, f32::INFINITY][rank.number()];
+        let watched = step.watch_last(&model, 2);
+        drop(watched.loss(rows(2, &device) + bad, true).mean().backward());
+        let synced = step.finish(&model).unwrap();
+        let error = synced.norm.unwrap().read().unwrap_err();
+        assert!(
+            matches!(error, DdpError::NormNotFinite { step: 9, .. }),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn ranks_whose_data_end_at_different_times_stop_together() {
+    for way in [Way::Nccl, Way::Staged] {
+        let steps = on_ranks(3, move |rank| {
+            let device = Device::flex().autodiff();
+            let (ddp, model) = rank.ddp(way, model(&device), small_buckets()).unwrap();
+            let batches = 2 * rank.number();
+            let mut steps = 0;
+            loop {
+                let samples = if steps < batches { 3 } else { 0 };
+                let step = ddp.begin(samples).unwrap();
+                if samples > 0 {
+                    let watched = step.watch_last(&model, samples);
+                    drop(watched.loss(rows(3, &device), true).mean().backward());
+                }
+                match step.finish(&model) {
+                    Ok(synced) => {
+                        let expected = all_values(&model, &whole(&model, 3, true));
+                        let found = all_values(&model, &synced.gradients);
+                        assert_equal_within_rounding(&found, &expected);
+                    }
+                    Err(DdpError::NoSamples) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                steps += 1;
+            }
+            rank.group.barrier().wait().unwrap();
+            steps
+        });
+        assert_eq!(steps, [4, 4, 4]);
+    }
+}
+
+#[test]
+fn a_static_model_tells_once_what_it_uses() {
+    let errors = on_ranks(2, |rank| {
+        let config = DdpConfig {
+            static_graph: true,
+            ..small_buckets()
+        };
+        let device = Device::flex().autodiff();
+        let (ddp, model) = rank.ddp(Way::Nccl, model(&device), config).unwrap();
+        for _ in 0..3 {
+            let synced = overlapped(&ddp, &model, 4, 1, true).unwrap();
+            assert_eq!(gradient(&synced.gradients, &model.never), None);
+        }
+        let take_branch = rank.number() != 1;
+        overlapped(&ddp, &model, 4, 1, take_branch)
+            .unwrap_err()
+            .to_string()
+    });
+    let expected = "was not used, unlike on other ranks or in the first step";
+    assert!(errors[1].contains(expected), "{}", errors[1]);
+    assert!(errors[0].contains("rank 1"), "{}", errors[0]);
+}
+
+#[test]
+fn virtual_ranks_are_added_up_in_host_memory_with_the_same_bits() {
+    on_ranks(2, |rank| {
+        let device = Device::flex().autodiff();
+        let (host, own) = Ddp::new(model(&device), rank.group.clone(), small_buckets()).unwrap();
+        let (ddp, other) = rank
+            .ddp(Way::Nccl, model(&device), small_buckets())
+            .unwrap();
+        let run = |ddp: &Ddp, model: &crate::models::Branchy| {
+            let ranks = VirtualRanks::new(4, rank.number(), 2).unwrap();
+            let step = ddp.begin_virtual(ranks, &[2, 2], 8).unwrap();
+            for own in 0..2 {
+                let watched = step.watch_virtual(model, own);
+                let from = 4 * rank.number() + 2 * own;
+                let mine = rows(8, &device).slice([from..from + 2, 0..4]);
+                drop(watched.loss(mine, true).mean().backward());
+            }
+            all_values(model, &step.finish(model).unwrap().gradients)
+        };
+        assert_eq!(run(&ddp, &other), run(&host, &own));
+    });
+}
+
+#[test]
+fn replicas_stay_equal_while_they_learn() {
+    on_ranks(2, |rank| {
+        let device = Device::flex().autodiff();
+        let (ddp, mut model) = rank
+            .ddp(Way::Nccl, model(&device), small_buckets())
+            .unwrap();
+        let mut optimizer = SgdConfig::new().init();
+        for _ in 0..4 {
+            let synced = overlapped(&ddp, &model, 6, 1, true).unwrap();
+            model = optimizer.step(0.01, model, synced.gradients);
+        }
+        ddp.verify_replicas(&model).unwrap();
+    });
+}

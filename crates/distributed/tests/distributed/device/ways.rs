@@ -1,0 +1,108 @@
+//! Ranks whose gradients travel in each way.
+
+use std::sync::Arc;
+
+use burn::module::Param;
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::fake::FakeMemory;
+use everburn_distributed::{
+    Ddp, DdpConfig, DdpError, DeviceExchange, HostExchange, NcclExchange, Waits,
+};
+use everburn_nccl::Control;
+use everburn_nccl::fake::{FakeCluster, Fault};
+
+use crate::models::Branchy;
+
+/// How gradients travel that stay on their devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By NCCL; the device waits.
+    Nccl,
+    /// By NCCL; the host waits.
+    NcclAndHostWaits,
+    /// By NCCL, on a driver that cannot order streams.
+    NcclOnOldDriver,
+    /// Through host memory.
+    Staged,
+}
+
+pub const WAYS: [Way; 4] = [
+    Way::Nccl,
+    Way::NcclAndHostWaits,
+    Way::NcclOnOldDriver,
+    Way::Staged,
+];
+
+/// One rank: its process group, and its GPU.
+#[derive(Clone)]
+pub struct Rank {
+    pub group: ProcessGroup,
+    pub cluster: Arc<FakeCluster>,
+}
+
+impl Rank {
+    pub fn number(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// The exchange between all ranks.
+    pub fn exchange(&self, way: Way) -> Arc<dyn DeviceExchange> {
+        if way == Way::Staged {
+            let all: Vec<usize> = (0..self.group.world_size()).collect();
+            let own = self.group.subgroup(&all).unwrap().unwrap();
+            return Arc::new(HostExchange::start(own).unwrap());
+        }
+        let rank = self.number();
+        if way == Way::NcclOnOldDriver {
+            self.cluster.inject(rank, Fault::OldDriver);
+        }
+        let control: Arc<dyn Control> = Arc::new(self.group.clone());
+        let config = self.cluster.config(rank);
+        let group = self.cluster.connect(rank, config, Some(control)).unwrap();
+        let waits = match way {
+            Way::NcclAndHostWaits => Waits::Host,
+            _ => Waits::Device,
+        };
+        let memory = Arc::new(FakeMemory::new(self.cluster.clone(), rank));
+        Arc::new(NcclExchange::new(group, memory, waits))
+    }
+
+    /// Replicas of `model` whose gradients travel so.
+    pub fn ddp(
+        &self,
+        way: Way,
+        model: Branchy,
+        config: DdpConfig,
+    ) -> Result<(Ddp, Branchy), DdpError> {
+        let exchange = self.exchange(way);
+        Ddp::with_exchange(model, self.group.clone(), config, exchange)
+    }
+}
+
+/// Runs `work` on each rank of a world; what each yields, in rank order.
+pub fn on_ranks<T: Send>(world_size: usize, work: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    let cluster = Arc::new(FakeCluster::new(world_size));
+    crate::ranks::on_ranks(world_size, |group| {
+        let cluster = cluster.clone();
+        work(Rank { group, cluster })
+    })
+}
+
+/// A model of the same weights each time; tests beside this one draw from the same generator, so they are
+/// not drawn.
+pub fn model(device: &Device) -> Branchy {
+    let mut model = Branchy::new(device);
+    let numbers = |count: usize, from: usize| -> Vec<f32> {
+        let number = |index: usize| ((index * 29 % 23) as f32 - 11.0) / 13.0;
+        (from..from + count).map(number).collect()
+    };
+    let weight = |rows: usize, from: usize| {
+        Param::from_data(TensorData::new(numbers(3 * rows, from), [rows, 3]), device)
+    };
+    let bias = |from: usize| Param::from_data(TensorData::new(numbers(3, from), [3]), device);
+    (model.always.weight, model.always.bias) = (weight(4, 0), Some(bias(7)));
+    (model.sometimes.weight, model.sometimes.bias) = (weight(3, 5), Some(bias(3)));
+    model
+}

@@ -1,0 +1,5 @@
+//! Gradients that leave during the backward pass equal one device on the same global batch.
+
+mod recomputed;
+mod refusals;
+mod results;

@@ -1,0 +1,234 @@
+//! What ends a step, and what its ranks are told.
+
+use burn::prelude::*;
+use everburn_collectives::group::{CollectiveError, ProcessGroup};
+use everburn_distributed::{CommunicationHook, Ddp, DdpConfig, DdpError, GradientBucket};
+
+use crate::models::{Branchy, gradient, rows};
+use crate::ranks::on_ranks;
+use crate::steps::{overlapped, small_buckets, start};
+
+#[test]
+fn a_static_model_may_not_change_what_it_uses() {
+    let config = DdpConfig {
+        static_graph: true,
+        ..small_buckets()
+    };
+    let errors = on_ranks(2, move |group| {
+        let (ddp, model, _) = start(group, config);
+        for _ in 0..3 {
+            let synced = overlapped(&ddp, &model, 4, 1, true).unwrap();
+            assert_eq!(gradient(&synced.gradients, &model.never), None);
+        }
+        let take_branch = ddp.group().rank() != 1;
+        overlapped(&ddp, &model, 4, 1, take_branch)
+            .unwrap_err()
+            .to_string()
+    });
+    assert!(
+        errors[1].contains("was not used, unlike on other ranks or in the first step"),
+        "{}",
+        errors[1]
+    );
+    assert!(errors[1].contains("`sometimes."), "{}", errors[1]);
+    assert!(errors[0].contains("rank 1"), "{}", errors[0]);
+}
+
+#[test]
+fn misuse_is_refused_on_all_ranks() {
+    let errors = on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let step = ddp.begin(4).unwrap();
+        for part in 0..2 {
+            let last = part == 1 || ddp.group().rank() == 0;
+            let watched = if last {
+                step.watch_last(&model, 2)
+            } else {
+                step.watch(&model, 2)
+            };
+            drop(watched.loss(rows(2, &device), true).mean().backward());
+        }
+        step.finish(&model).unwrap_err().to_string()
+    });
+    assert!(
+        errors[0].contains("got a second gradient in one pass"),
+        "{}",
+        errors[0]
+    );
+    assert!(errors[1].contains("rank 0"), "{}", errors[1]);
+
+    let errors = on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let step = ddp.begin(3 + ddp.group().rank()).unwrap();
+        let watched = step.watch_last(&model, 3);
+        drop(watched.loss(rows(3, &device), true).mean().backward());
+        step.finish(&model).unwrap_err().to_string()
+    });
+    let message = "was begun with 4 samples on this rank, but its micro-batches had 3";
+    assert!(errors[1].contains(message), "{}", errors[1]);
+    assert!(errors[0].contains("rank 1"), "{}", errors[0]);
+}
+
+#[test]
+fn a_step_that_is_given_up_or_a_rank_that_is_lost_ends_the_others_step() {
+    let results = on_ranks(3, |group| {
+        let (ddp, model, _) = start(group, small_buckets());
+        overlapped(&ddp, &model, 6, 1, true).unwrap();
+        // An abort may overtake what others have still to read.
+        ddp.group().barrier().wait().unwrap();
+        if ddp.group().rank() == 2 {
+            drop(ddp.begin(1).unwrap());
+            return String::new();
+        }
+        overlapped(&ddp, &model, 6, 1, true)
+            .unwrap_err()
+            .to_string()
+    });
+    for error in &results[..2] {
+        assert!(error.contains("rank 2 gave the step up"), "{error}");
+    }
+    let results = on_ranks(3, |group| {
+        let (ddp, model, _) = start(group, small_buckets());
+        overlapped(&ddp, &model, 6, 1, true).unwrap();
+        ddp.group().barrier().wait().unwrap();
+        if ddp.group().rank() == 1 {
+            ddp.group().sever();
+            return String::new();
+        }
+        overlapped(&ddp, &model, 6, 1, true)
+            .unwrap_err()
+            .to_string()
+    });
+    for error in [&results[0], &results[2]] {
+        assert!(error.contains("rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn gradients_without_a_norm_are_refused_by_all_ranks_and_the_next_step_is_made() {
+    on_ranks(2, |group| {
+        let config = DdpConfig {
+            max_gradient_norm: Some(1.0),
+            ..small_buckets()
+        };
+        let (ddp, model, device) = start(group, config);
+        let step = ddp.begin(2).unwrap();
+        let bad = f32::from(u8::from(ddp.group().rank() == 1)) * f32::INFINITY;
+        let mine = rows(2, &device) + bad;
+        drop(
+            step.watch_last(&model, 2)
+                .loss(mine, true)
+                .mean()
+                .backward(),
+        );
+        let error = step.finish(&model).unwrap_err();
+        assert!(
+            matches!(error, DdpError::GradientNotFinite { .. }),
+            "{error}"
+        );
+        overlapped(&ddp, &model, 4, 1, true).unwrap();
+    });
+}
+
+#[test]
+fn a_model_that_ddp_does_not_know_and_a_missing_backward_pass_are_refused() {
+    let errors = on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let step = ddp.begin(2).unwrap();
+        let other = Branchy::new(&device);
+        drop(
+            step.watch_last(&other, 2)
+                .loss(rows(2, &device), true)
+                .mean()
+                .backward(),
+        );
+        step.finish(&model).unwrap_err().to_string()
+    });
+    assert!(
+        errors
+            .iter()
+            .any(|error| error.contains("has lost the parameter")),
+        "{errors:?}"
+    );
+    let errors = on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let step = ddp.begin(2).unwrap();
+        drop(step.watch_last(&model, 2).loss(rows(2, &device), true));
+        step.finish(&model).unwrap_err().to_string()
+    });
+    assert!(
+        errors
+            .iter()
+            .any(|error| error.contains("brought no gradient")),
+        "{errors:?}"
+    );
+    on_ranks(1, |group| {
+        let (ddp, _, _) = start(group, small_buckets());
+        let open = ddp.begin(1).unwrap();
+        assert!(matches!(ddp.begin(1), Err(DdpError::StepOpen)));
+        drop(open);
+        drop(ddp.begin(1).unwrap());
+    });
+}
+
+#[test]
+fn different_configurations_are_named_on_every_rank() {
+    let errors = on_ranks(3, |group| {
+        let device = Device::flex().autodiff();
+        let config = DdpConfig {
+            static_graph: group.rank() == 2,
+            ..small_buckets()
+        };
+        Ddp::new(Branchy::new(&device), group, config)
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        assert!(
+            error.contains("rank 2") && error.contains("static_graph: true"),
+            "{error}"
+        );
+    }
+}
+
+/// A hook that fails as no hook should.
+#[derive(Debug)]
+struct Panics;
+
+impl CommunicationHook for Panics {
+    fn name(&self) -> String {
+        "panics".to_string()
+    }
+
+    fn reduce(
+        &mut self,
+        _: GradientBucket<'_>,
+        group: &ProcessGroup,
+    ) -> Result<u64, CollectiveError> {
+        assert!(group.rank() != 1, "on purpose");
+        group.barrier().wait()?;
+        Ok(0)
+    }
+}
+
+#[test]
+fn a_hook_that_panics_ends_the_step_on_all_ranks() {
+    let errors = on_ranks(2, |group| {
+        let device = Device::flex().autodiff();
+        let model = Branchy::new(&device);
+        let (ddp, model) = Ddp::with_hook(model, group, small_buckets(), Box::new(Panics)).unwrap();
+        overlapped(&ddp, &model, 4, 1, true)
+            .unwrap_err()
+            .to_string()
+    });
+    assert!(
+        errors[1].contains("it panicked: on purpose"),
+        "{}",
+        errors[1]
+    );
+    assert!(
+        errors[0].contains("the gradient reducer of rank 1"),
+        "{}",
+        errors[0]
+    );
+}

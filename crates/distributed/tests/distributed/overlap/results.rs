@@ -1,0 +1,266 @@
+//! What steps yield.
+
+use burn::module::Param;
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::prelude::*;
+use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of};
+
+use crate::models::{Branchy, assert_close, gradient, rows};
+use crate::ranks::on_ranks;
+use crate::steps::{
+    all_values, assert_equal_within_rounding, overlapped, small_buckets, start, whole,
+};
+
+#[test]
+fn a_step_equals_one_device_for_every_share_and_number_of_micro_batches() {
+    for world_size in [1, 2, 3, 4, 7] {
+        for (samples, parts) in [(1, 1), (5, 2), (8, 1), (8, 3), (13, 4)] {
+            let ranks = on_ranks(world_size, move |group| {
+                let (ddp, model, _) = start(group, small_buckets());
+                let expected = all_values(&model, &whole(&model, samples, true));
+                let mut results = Vec::new();
+                // The second step uses the buckets that were packed anew after the first.
+                for _ in 0..3 {
+                    let synced = overlapped(&ddp, &model, samples, parts, true).unwrap();
+                    assert_eq!(synced.samples, samples as u64);
+                    let values = all_values(&model, &synced.gradients);
+                    assert_equal_within_rounding(&values, &expected);
+                    results.push(values);
+                }
+                results
+            });
+            let equal = ranks.iter().all(|rank| *rank == ranks[0]);
+            assert!(equal, "equal to the bit on all ranks");
+        }
+    }
+}
+
+#[test]
+fn overlapped_and_sequential_steps_give_the_same_bits() {
+    on_ranks(3, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let together = overlapped(&ddp, &model, 10, 1, true).unwrap();
+        let share = share_of(10, ddp.group().rank(), 3);
+        let samples = share.len();
+        let loss = model.loss(rows(10, &device).slice([share]), true).mean();
+        let local = GradientsParams::from_grads(loss.backward(), &model);
+        let after = ddp.sync_gradients(&model, local, samples).unwrap();
+        assert_eq!(
+            all_values(&model, &together.gradients),
+            all_values(&model, &after.gradients)
+        );
+    });
+}
+
+#[test]
+fn buckets_are_packed_once_in_the_order_of_the_backward_pass() {
+    let orders = on_ranks(2, |group| {
+        let (ddp, model, _) = start(group, small_buckets());
+        let numbers = |ddp: &Ddp| {
+            let plan = ddp.plan();
+            let numbers = plan.buckets().iter().flat_map(|b| b.parameters().to_vec());
+            numbers.collect::<Vec<_>>()
+        };
+        let paths: Vec<_> = ddp.parameters().iter().map(|p| p.path.clone()).collect();
+        let before = numbers(&ddp);
+        overlapped(&ddp, &model, 4, 1, true).unwrap();
+        let after = numbers(&ddp);
+        overlapped(&ddp, &model, 4, 1, false).unwrap();
+        assert_eq!(numbers(&ddp), after, "packed anew once only");
+        let named = |numbers: Vec<usize>| -> Vec<String> {
+            numbers.into_iter().map(|n| paths[n].clone()).collect()
+        };
+        (named(before), named(after))
+    });
+    assert_eq!(orders[0], orders[1]);
+    let (before, after) = &orders[0];
+    assert_eq!(before[0], "never", "reverse order of registration at first");
+    assert_eq!(
+        after[4], "never",
+        "what no backward pass reached comes last"
+    );
+    assert!(after[..2].iter().all(|path| path.starts_with("sometimes")));
+}
+
+#[test]
+fn a_branch_taken_on_some_ranks_only_gives_the_mean_and_no_hang() {
+    on_ranks(3, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        for taker in 0..3 {
+            let take_branch = ddp.group().rank() == taker;
+            let synced = overlapped(&ddp, &model, 6, 1, take_branch).unwrap();
+            let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
+            // The taker's two of the six rows, and nothing of what an earlier step left.
+            let share = share_of(6, taker, 3);
+            let theirs = model.loss(rows(6, &device).slice([share]), true).mean();
+            let theirs = GradientsParams::from_grads(theirs.backward(), &model);
+            let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
+            let expected: Vec<f32> = expected.into_iter().map(|g| g / 3.0).collect();
+            assert_close(&found, &expected);
+            assert_eq!(gradient(&synced.gradients, &model.never), None);
+        }
+        let synced = overlapped(&ddp, &model, 6, 1, false).unwrap();
+        let found = gradient(&synced.gradients, &model.sometimes.weight);
+        assert_eq!(found, None, "used by nobody: its gradient stays absent");
+    });
+}
+
+#[test]
+fn the_branch_of_one_rank_weighs_as_much_as_its_samples() {
+    on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let take_branch = ddp.group().rank() == 1;
+        let share = share_of(5, 1, 2);
+        let mine = rows(5, &device).slice([share.clone()]);
+        let theirs = model.loss(mine, true).mean();
+        let theirs = GradientsParams::from_grads(theirs.backward(), &model);
+        let expected = gradient(&theirs, &model.sometimes.weight).unwrap();
+        let weight = share.len() as f32 / 5.0;
+        let expected = expected.into_iter().map(|g| g * weight).collect::<Vec<_>>();
+        let synced = overlapped(&ddp, &model, 5, 1, take_branch).unwrap();
+        let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
+        assert_close(&found, &expected);
+    });
+}
+
+#[test]
+fn micro_batches_are_exchanged_once() {
+    let bytes = |parts: usize| {
+        let ranks = on_ranks(2, move |group| {
+            let (ddp, model, _) = start(group, small_buckets());
+            let synced = overlapped(&ddp, &model, 8, parts, true).unwrap();
+            synced.communication.bytes
+        });
+        ranks[0]
+    };
+    assert_eq!(bytes(4), bytes(1));
+    let (elements, parameters) = (4 * 3 + 3 + 3 * 3 + 3 + 5, 5);
+    assert_eq!(bytes(1), 4 * (elements + parameters), "gradients and flags");
+}
+
+#[test]
+fn gradients_are_clipped_by_the_norm_of_all_of_them_together() {
+    for (max, world_size) in [(0.5, 1), (0.5, 3), (1e6, 2)] {
+        on_ranks(world_size, move |group| {
+            let config = DdpConfig {
+                max_gradient_norm: Some(max),
+                ..small_buckets()
+            };
+            let (ddp, model, _) = start(group, config);
+            let plain = all_values(&model, &whole(&model, 8, true));
+            let squares = plain.iter().flatten().flatten();
+            let norm = squares.map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+            let factor = (f64::from(max) / norm).min(1.0) as f32;
+            let scale = |values: Vec<f32>| values.into_iter().map(|g| g * factor).collect();
+            let expected: Vec<_> = plain.into_iter().map(|values| values.map(scale)).collect();
+
+            let synced = overlapped(&ddp, &model, 8, 1, true).unwrap();
+            let found = synced.norm.unwrap().read().unwrap();
+            assert!((found - norm).abs() < 1e-5 * norm, "{found} and {norm}");
+            assert_equal_within_rounding(&all_values(&model, &synced.gradients), &expected);
+        });
+    }
+}
+
+#[test]
+fn a_branch_in_an_earlier_micro_batch_only_counts() {
+    on_ranks(2, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        let both = rows(4, &device);
+        let share = share_of(8, ddp.group().rank(), 2);
+        assert_eq!(share.len(), 4);
+        let step = ddp.begin(4).unwrap();
+        for (part, take_branch) in [(0..2, true), (2..4, false)] {
+            let watched = if take_branch {
+                step.watch(&model, 2)
+            } else {
+                step.watch_last(&model, 2)
+            };
+            let loss = watched.loss(both.clone().slice([part]), take_branch);
+            drop(loss.mean().backward());
+        }
+        let synced = step.finish(&model).unwrap();
+        let first = model.loss(rows(2, &device), true).mean();
+        let first = GradientsParams::from_grads(first.backward(), &model);
+        let expected = gradient(&first, &model.sometimes.weight).unwrap();
+        let expected: Vec<f32> = expected.into_iter().map(|g| g / 2.0).collect();
+        let found = gradient(&synced.gradients, &model.sometimes.weight).unwrap();
+        assert_close(&found, &expected);
+    });
+}
+
+#[test]
+fn ranks_whose_data_end_at_different_times_stop_together() {
+    let steps = on_ranks(3, |group| {
+        let (ddp, model, device) = start(group, small_buckets());
+        // Rank 0 has no data at all: its first step shows no order of gradients.
+        let batches = 2 * ddp.group().rank();
+        let mut steps = 0;
+        loop {
+            let samples = if steps < batches { 3 } else { 0 };
+            let step = ddp.begin(samples).unwrap();
+            if samples > 0 {
+                let watched = step.watch_last(&model, samples);
+                drop(watched.loss(rows(3, &device), true).mean().backward());
+            }
+            match step.finish(&model) {
+                Ok(synced) => {
+                    let having = [1, 2].into_iter().filter(|rank| steps < 2 * rank).count();
+                    assert_eq!(synced.samples, 3 * having as u64);
+                    let expected = all_values(&model, &whole(&model, 3, true));
+                    let found = all_values(&model, &synced.gradients);
+                    assert_equal_within_rounding(&found, &expected);
+                }
+                Err(DdpError::NoSamples) => break,
+                Err(error) => panic!("{error}"),
+            }
+            steps += 1;
+        }
+        ddp.group().barrier().wait().unwrap();
+        steps
+    });
+    assert_eq!(steps, [4, 4, 4]);
+}
+
+#[test]
+fn tied_weights_learn_as_one_parameter() {
+    // Drawn once: tests beside this one draw from the same generator.
+    let drawn = Branchy::new(&Device::flex()).sometimes;
+    let (weight, bias) = (drawn.weight.val(), drawn.bias.unwrap().val());
+    let (weight, bias) = (weight.into_data(), bias.into_data());
+    let train = |world_size: usize| {
+        let (weight, bias) = (weight.clone(), bias.clone());
+        let ranks = on_ranks(world_size, move |group| {
+            let device = Device::flex().autodiff();
+            let mut layer = Branchy::new(&device).sometimes;
+            layer.weight = Param::from_data(weight.clone(), &device);
+            layer.bias = Some(Param::from_data(bias.clone(), &device));
+            let (ddp, mut model) =
+                Ddp::new(vec![layer.clone(), layer], group, small_buckets()).unwrap();
+            let share = share_of(4, ddp.group().rank(), ddp.group().world_size());
+            let mut optimizer = SgdConfig::new().init();
+            for _ in 0..3 {
+                let step = ddp.begin(share.len()).unwrap();
+                let watched = step.watch_last(&model, share.len());
+                let mine = rows(4, &device).slice([share.clone(), 0..3]);
+                let output = watched[1].forward(watched[0].forward(mine).tanh());
+                drop(output.powf_scalar(2.0).mean().backward());
+                let synced = step.finish(&model).unwrap();
+                model = ddp.tie(optimizer.step(0.1, model, synced.gradients));
+            }
+            ddp.verify_replicas(&model).unwrap();
+            let both = [0, 1].map(|layer: usize| -> Vec<f32> {
+                model[layer]
+                    .weight
+                    .val()
+                    .into_data()
+                    .try_into_vec()
+                    .unwrap()
+            });
+            assert_eq!(both[0], both[1], "both places hold what was learnt");
+            both[0].clone()
+        });
+        ranks[0].clone()
+    };
+    assert_close(&train(1), &train(2));
+}

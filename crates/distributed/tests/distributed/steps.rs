@@ -1,0 +1,81 @@
+//! One step, overlapped, and what to compare it with.
+
+use burn::module::Param;
+use burn::nn::Linear;
+use burn::optim::GradientsParams;
+use burn::prelude::*;
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::{Ddp, DdpConfig, DdpError, SyncedGradients, share_of};
+
+use crate::models::{Branchy, assert_close, gradient, rows};
+
+/// Small buckets, so that several are under way.
+pub fn small_buckets() -> DdpConfig {
+    DdpConfig {
+        bucket_bytes: 40,
+        first_bucket_bytes: 16,
+        ..DdpConfig::default()
+    }
+}
+
+pub fn start(group: ProcessGroup, config: DdpConfig) -> (Ddp, Branchy, Device) {
+    let device = Device::flex().autodiff();
+    let (ddp, model) = Ddp::new(Branchy::new(&device), group, config).unwrap();
+    (ddp, model, device)
+}
+
+/// One step over this rank's share of `samples` rows, in `parts` micro-batches.
+pub fn overlapped(
+    ddp: &Ddp,
+    model: &Branchy,
+    samples: usize,
+    parts: usize,
+    take_branch: bool,
+) -> Result<SyncedGradients, DdpError> {
+    let device = Device::flex().autodiff();
+    let group = ddp.group();
+    let share = share_of(samples, group.rank(), group.world_size());
+    let step = ddp.begin(share.len())?;
+    let parts = parts.min(share.len());
+    for part in 0..parts {
+        let within = share_of(share.len(), part, parts);
+        let range = share.start + within.start..share.start + within.end;
+        let watched = if part + 1 == parts {
+            step.watch_last(model, range.len())
+        } else {
+            step.watch(model, range.len())
+        };
+        let mine = rows(samples, &device).slice([range]);
+        drop(watched.loss(mine, take_branch).mean().backward());
+    }
+    step.finish(model)
+}
+
+pub fn whole(model: &Branchy, samples: usize, take_branch: bool) -> GradientsParams {
+    let device = Device::flex().autodiff();
+    let loss = model.loss(rows(samples, &device), take_branch).mean();
+    GradientsParams::from_grads(loss.backward(), model)
+}
+
+pub fn all_values(model: &Branchy, gradients: &GradientsParams) -> Vec<Option<Vec<f32>>> {
+    let layers = [&model.always, &model.sometimes];
+    let mut values: Vec<_> = layers
+        .iter()
+        .map(|layer| gradient(gradients, &layer.weight))
+        .collect();
+    let bias = |layer: &Linear| -> Param<Tensor<1>> { layer.bias.clone().unwrap() };
+    values.extend(layers.iter().map(|layer| gradient(gradients, &bias(layer))));
+    values.push(gradient(gradients, &model.never));
+    values
+}
+
+#[track_caller]
+pub fn assert_equal_within_rounding(left: &[Option<Vec<f32>>], right: &[Option<Vec<f32>>]) {
+    assert_eq!(left.len(), right.len());
+    for (left, right) in left.iter().zip(right) {
+        match (left, right) {
+            (Some(left), Some(right)) => assert_close(left, right),
+            (left, right) => assert_eq!(left, right),
+        }
+    }
+}

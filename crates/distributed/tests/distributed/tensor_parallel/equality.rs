@@ -1,0 +1,219 @@
+//! Loss, gradients and parameters are those of one device.
+
+use std::num::NonZeroUsize;
+
+use burn::module::Module;
+use burn::optim::{AdamConfig, GradientsParams};
+use burn::prelude::*;
+use burn::tensor::activation::gelu;
+use burn::tensor::{Distribution, Gradients, Tolerance};
+use everburn_collectives::group::{GroupOptions, ProcessGroup, ReductionOrder};
+use everburn_distributed::tensor_parallel;
+use everburn_models::gpt::{Gpt, Positions};
+use everburn_nn::{
+    Linear, LinearConfig, Randomness, TensorParallel, TensorRule, checkpointed_forward, deferral,
+    parameter_paths, parameter_shards,
+};
+
+use super::model::{Found, assert_equal, device, gathered, gpt, loss_of, tokens};
+use crate::parameters::{Named, gradients, parameters};
+use crate::ranks::{separate, threads};
+
+fn groups(world_size: usize) -> Vec<ProcessGroup> {
+    let options = GroupOptions {
+        order: ReductionOrder::Rank,
+        ..GroupOptions::default()
+    };
+    ProcessGroup::over_threads(world_size, options)
+}
+
+#[derive(Module, Debug)]
+struct Mlp {
+    first: Linear,
+    up: Linear,
+    down: Linear,
+    last: Linear,
+}
+
+impl Mlp {
+    fn new() -> Self {
+        let linear = |i, o| LinearConfig::new(i, o).init(&device());
+        Self {
+            first: linear(5, 6),
+            up: linear(6, 24),
+            down: LinearConfig::new(24, 6).with_bias(false).init(&device()),
+            last: linear(6, 3),
+        }
+    }
+
+    fn loss(&self, x: Tensor<2>) -> Tensor<1> {
+        let x = self.first.forward(x).tanh();
+        let x = self.down.forward(gelu(self.up.forward(x.clone()))) + x;
+        self.last.forward(x).powi_scalar(2).mean()
+    }
+}
+
+#[test]
+fn a_perceptron_has_the_gradients_of_one_device() {
+    let whole = Mlp::new();
+    let values = Distribution::Default;
+    let input = Tensor::<2>::random([7, 5], values, &Device::flex()).into_data();
+    let step = |model: &Mlp| {
+        let input = Tensor::from_data(input.clone(), &device());
+        let loss = model.loss(input);
+        let named = gradients(model, &loss.backward());
+        Found::new(&loss, named, model)
+    };
+    let expected = step(&whole);
+    let rules = [TensorRule::column("up"), TensorRule::row("down")];
+    for world_size in [2, 3, 4] {
+        let ranks = threads(groups(world_size), |group| {
+            let model = tensor_parallel(separate(&whole), &rules, &group).unwrap();
+            assert_eq!(model.up.weight.dims(), [6, 24 / world_size]);
+            assert_eq!(model.down.weight.dims(), [24 / world_size, 6]);
+            assert_eq!(model.up.world_size(), world_size);
+            step(&model)
+        });
+        assert!((ranks[0].loss - expected.loss).abs() <= 1e-5 * expected.loss);
+        assert_equal(&gathered(&ranks), &expected.named, 1e-5);
+    }
+}
+
+/// How a decoder's step is run.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Plain,
+    Halves,
+    Recomputed,
+}
+
+fn step(model: &Gpt, way: Way, step: usize) -> (Tensor<1>, Vec<Gradients>) {
+    let input = tokens(3, step, &device());
+    match way {
+        Way::Plain => {
+            let loss = loss_of(model.forward(input));
+            let gradients = loss.backward();
+            (loss, vec![gradients])
+        }
+        Way::Halves => {
+            let (loss, deferred) = deferral::record(|| loss_of(model.forward(input)));
+            let first = loss.backward();
+            (loss, vec![first, deferred.run().unwrap().unwrap()])
+        }
+        Way::Recomputed => {
+            let loss = loss_of(checkpointed_forward(
+                model,
+                input,
+                NonZeroUsize::MIN,
+                Randomness::Unused,
+            ));
+            let gradients = loss.backward();
+            (loss, vec![gradients])
+        }
+    }
+}
+
+fn found(model: &Gpt, way: Way) -> Found {
+    let (loss, all) = step(model, way, 0);
+    let mut named = Named::new();
+    for part in &all {
+        named.extend(gradients(model, part));
+    }
+    Found::new(&loss, named, model)
+}
+
+#[test]
+fn a_decoder_has_the_gradients_of_one_device() {
+    for positions in [Positions::Learned, Positions::Rotary] {
+        let whole = gpt(positions);
+        let expected = found(&whole, Way::Plain);
+        for (world_size, way) in [
+            (2, Way::Plain),
+            (3, Way::Plain),
+            (4, Way::Plain),
+            (2, Way::Halves),
+            (3, Way::Halves),
+            (2, Way::Recomputed),
+        ] {
+            let ranks = threads(groups(world_size), |group| {
+                let model = separate(&whole);
+                let rules = model.tensor_rules();
+                let model = tensor_parallel(model, &rules, &group).unwrap();
+                assert_eq!(parameter_shards(&model).len(), 2 * (4 * 2 + 2));
+                let found = found(&model, way);
+                // Nothing has failed in secret.
+                group.barrier().wait().unwrap();
+                found
+            });
+            let off = (ranks[0].loss - expected.loss).abs();
+            assert!(off <= 1e-5 * expected.loss, "{off} off with {way:?}");
+            assert_equal(&gathered(&ranks), &expected.named, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn two_halves_have_the_bits_of_the_whole_on_every_rank() {
+    let whole = gpt(Positions::Learned);
+    threads(groups(2), |group| {
+        let model = separate(&whole);
+        let rules = model.tensor_rules();
+        let model = tensor_parallel(model, &rules, &group).unwrap();
+        assert_eq!(
+            found(&model, Way::Halves).named,
+            found(&model, Way::Plain).named
+        );
+    });
+}
+
+fn train(mut model: Gpt, way: Way, steps: usize) -> Found {
+    // With less, it makes steps of a gradient that is nothing but rounding.
+    let mut optimizer = AdamConfig::new().with_epsilon(1e-3).init();
+    for index in 0..steps {
+        let (_, all) = step(&model, way, index);
+        for gradients in all {
+            // Each parameter has its gradient from one of them.
+            let gradients = GradientsParams::from_grads(gradients, &model);
+            model = optimizer.step(1e-3, model, gradients);
+        }
+    }
+    let loss = loss_of(model.forward(tokens(3, steps, &device())));
+    Found::new(&loss, parameters(&model), &model)
+}
+
+#[test]
+fn twenty_steps_of_a_decoder_are_those_of_one_device() {
+    // With learned positions the bias of a key moves nothing, and Adam makes steps of its rounding.
+    let whole = gpt(Positions::Rotary);
+    let expected = train(separate(&whole), Way::Plain, 20);
+    for (world_size, way) in [(2, Way::Plain), (4, Way::Plain), (2, Way::Halves)] {
+        let ranks = threads(groups(world_size), |group| {
+            let model = separate(&whole);
+            let rules = model.tensor_rules();
+            let model = tensor_parallel(model, &rules, &group).unwrap();
+            train(model, way, 20)
+        });
+        let off = (ranks[0].loss - expected.loss).abs();
+        assert!(off <= 1e-4 * expected.loss, "{off} off with {way:?}");
+        assert_equal(&gathered(&ranks), &expected.named, 1e-4);
+    }
+}
+
+#[test]
+fn a_model_that_is_cut_validates_like_the_whole() {
+    let whole = gpt(Positions::Rotary);
+    let input = || tokens(2, 1, &Device::flex());
+    let expected = whole.valid().forward(input()).into_data();
+    threads(groups(3), |group| {
+        let model = separate(&whole);
+        let rules = model.tensor_rules();
+        let model = tensor_parallel(model, &rules, &group).unwrap();
+        let paths = |model: &Gpt| {
+            let paths = parameter_paths(model).into_iter();
+            paths.map(|parameter| parameter.path).collect::<Vec<_>>()
+        };
+        assert_eq!(paths(&model), paths(&whole));
+        let found = model.valid().forward(input()).into_data();
+        found.assert_approx_eq::<f32>(&expected, Tolerance::default());
+    });
+}

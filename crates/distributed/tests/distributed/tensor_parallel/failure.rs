@@ -1,0 +1,106 @@
+//! What fails within a pass fails the step, with the group's own error, and nothing hangs.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use burn::prelude::*;
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_distributed::tensor_parallel;
+use everburn_models::gpt::{Gpt, Positions};
+use everburn_nn::{LinearConfig, TensorParallel, TensorRule};
+
+use super::model::{device, gpt, loss_of, tokens};
+use crate::ranks::{on_ranks, separate, threads};
+
+fn cut(whole: &Gpt, group: &ProcessGroup) -> Gpt {
+    tensor_parallel(separate(whole), &whole.tensor_rules(), group).unwrap()
+}
+
+#[test]
+fn a_rank_that_dies_between_the_passes_is_named() {
+    let whole = gpt(Positions::Learned);
+    on_ranks(3, |group| {
+        let model = cut(&whole, &group);
+        let loss = loss_of(model.forward(tokens(2, 0, &device())));
+        if group.rank() == 1 {
+            group.sever();
+            return;
+        }
+        // The pass comes to its end all the same.
+        drop(loss.backward());
+        let error = group.barrier().wait().unwrap_err();
+        let cause = error.root_cause();
+        assert!(
+            matches!(cause, CollectiveError::PeerLost { peer: 1, .. }),
+            "{cause}"
+        );
+    });
+}
+
+#[test]
+fn a_rank_that_skips_a_layer_is_named() {
+    let whole = gpt(Positions::Learned);
+    let options = GroupOptions {
+        timeout: Some(Duration::from_secs(5)),
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::over_threads(2, options);
+    let failed = Barrier::new(2);
+    let errors = threads(groups, |group| {
+        let model = cut(&whole, &group);
+        if group.rank() == 0 {
+            let _scores = model.forward(tokens(2, 0, &device()));
+        }
+        failed.wait();
+        group.barrier().wait().unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("in a sharded layer's forward"), "{error}");
+        assert!(error.contains("for rank 1 in all_reduce"), "{error}");
+    }
+}
+
+#[test]
+fn layers_in_another_order_end_the_step_on_all_ranks() {
+    let linear = || LinearConfig::new(4, 4).init(&device());
+    let whole = vec![linear(), linear()];
+    let errors = on_ranks(2, |group| {
+        let rules = [TensorRule::row("*")];
+        let layers = tensor_parallel(separate(&whole), &rules, &group).unwrap();
+        // The lengths agree; only the places tell.
+        let _output = layers[group.rank()].forward(Tensor::<2>::ones([3, 2], &device()));
+        group.barrier().wait().unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("forward pass of sharded layer"), "{error}");
+        assert!(
+            error.contains("met another rank at another place"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn backward_passes_in_another_order_end_the_step_on_all_ranks() {
+    let linear = || LinearConfig::new(4, 4).init(&device());
+    let whole = vec![linear(), linear()];
+    let errors = on_ranks(2, |group| {
+        let rules = [TensorRule::column("*")];
+        let layers = tensor_parallel(separate(&whole), &rules, &group).unwrap();
+        let input = || Tensor::<2>::ones([3, 4], &device()).require_grad();
+        let mut losses = layers
+            .iter()
+            .map(|layer| layer.forward(input()).sum())
+            .collect::<Vec<_>>();
+        if group.rank() == 1 {
+            losses.reverse();
+        }
+        for loss in losses {
+            drop(loss.backward());
+        }
+        group.barrier().wait().unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("backward pass of sharded layer"), "{error}");
+    }
+}

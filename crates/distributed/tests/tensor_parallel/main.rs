@@ -1,7 +1,0 @@
-//! Layers cut over ranks equal those of one device. Ranks are threads.
-
-mod equality;
-mod failure;
-mod ranks;
-mod refusals;
-mod together;

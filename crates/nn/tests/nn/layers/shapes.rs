@@ -1,0 +1,99 @@
+//! Shapes at the edge, and shapes that are refused.
+
+use burn::module::Param;
+use burn::prelude::*;
+use everburn_nn::{
+    AdaptiveAvgPool2dConfig, AvgPool2dConfig, Conv2dConfig, MaxPool2dConfig, SyncBatchNormConfig,
+};
+
+use super::comparison::{tensor, values};
+
+/// A step of conv, pool and norm on so many images of so many pixels; the gradient of the first
+/// convolution's weight.
+fn step(batch: usize, side: usize) -> Vec<f64> {
+    let device = Device::flex().autodiff();
+    let conv = Conv2dConfig::new([2, 3], [1, 1]).init(&device);
+    let norm = SyncBatchNormConfig::new(3).init(&device);
+    let input = tensor([batch, 2, side, side], 1, &device);
+    let hidden = norm.forward(conv.forward(input));
+    let hidden = MaxPool2dConfig::new([1, 1]).init().forward(hidden);
+    let hidden = AvgPool2dConfig::new([1, 1]).init().forward(hidden);
+    let output = AdaptiveAvgPool2dConfig::new([1, 1]).init().forward(hidden);
+    assert_eq!(output.dims(), [batch, 3, 1, 1]);
+    let gradients = everburn_nn::relu(output).sum().backward();
+    values(conv.weight.grad(&gradients).unwrap())
+}
+
+#[test]
+fn one_pixel() {
+    let gradient = step(5, 1);
+    assert!(
+        gradient.iter().all(|value| value.is_finite()),
+        "{gradient:?}"
+    );
+}
+
+#[test]
+fn no_images() {
+    let device = Device::flex().autodiff();
+    let conv = Conv2dConfig::new([2, 3], [3, 3]).init(&device);
+    let input = tensor([0, 2, 8, 8], 1, &device).require_grad();
+    let output = MaxPool2dConfig::new([2, 2])
+        .init()
+        .forward(conv.forward(input.clone()));
+    assert_eq!(output.dims(), [0, 3, 3, 3]);
+    let gradients = output.sum().backward();
+    assert_eq!(values(conv.weight.grad(&gradients).unwrap()), [0.0; 54]);
+    let bias = conv.bias.as_ref().unwrap();
+    assert_eq!(values(bias.grad(&gradients).unwrap()), [0.0; 3]);
+    assert!(values(input.grad(&gradients).unwrap()).is_empty());
+}
+
+#[test]
+#[should_panic(expected = "axis 1 expected 2, got 4")]
+fn other_channels_are_refused() {
+    let device = Device::flex();
+    let conv = Conv2dConfig::new([2, 3], [3, 3]).init(&device);
+    conv.forward(tensor([1, 4, 8, 8], 1, &device));
+}
+
+#[test]
+fn bits_are_the_same_on_any_number_of_threads() {
+    let on = |threads: usize| {
+        std::thread::spawn(move || {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.unwrap().install(whole_step)
+        })
+        .join()
+        .unwrap()
+    };
+    let alone = on(1);
+    assert_eq!(alone, on(2));
+    assert_eq!(alone, on(4));
+}
+
+/// Large enough for several threads to have their part.
+fn whole_step() -> Vec<Vec<f64>> {
+    let device = Device::flex().autodiff();
+    let [mut first, mut second] =
+        [[2, 6], [6, 8]].map(|channels| Conv2dConfig::new(channels, [5, 5]).init(&device));
+    for (seed, conv) in (5..).zip([&mut first, &mut second]) {
+        let [features, ..] = conv.weight.dims();
+        conv.weight = Param::from_tensor(tensor(conv.weight.dims(), seed, &device));
+        conv.bias = Some(Param::from_tensor(tensor([features], 9, &device)));
+    }
+    let norm = SyncBatchNormConfig::new(6).init(&device);
+    let input = tensor([40, 2, 28, 28], 1, &device).require_grad();
+    let hidden = everburn_nn::relu(norm.forward(first.forward(input.clone())));
+    let hidden = MaxPool2dConfig::new([2, 2]).init().forward(hidden);
+    let output = second.forward(hidden);
+    let weights = tensor(output.dims(), 7, &device);
+    let gradients = (output.clone() * weights).sum().backward();
+    vec![
+        values(output),
+        values(input.grad(&gradients).unwrap()),
+        values(first.weight.grad(&gradients).unwrap()),
+        values(second.weight.grad(&gradients).unwrap()),
+        values(norm.gamma.grad(&gradients).unwrap()),
+    ]
+}

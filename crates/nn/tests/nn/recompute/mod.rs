@@ -1,0 +1,7 @@
+//! Checkpointed segments equal the same code without checkpoints.
+
+mod blocks;
+mod equivalence;
+mod memory;
+pub mod model;
+mod refusals;

@@ -1,7 +1,0 @@
-//! Checkpointed segments equal the same code without checkpoints.
-
-mod blocks;
-mod equivalence;
-mod memory;
-mod model;
-mod refusals;
