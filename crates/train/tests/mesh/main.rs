@@ -1,6 +1,7 @@
-//! A model over the ranks of a mesh trains as it does on one device.
+//! A model over the ranks of a mesh, or over several devices, trains as it does on one device.
 
 mod compare;
+mod model_parallel;
 mod training;
 
 use std::ops::Range;
