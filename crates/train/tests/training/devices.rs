@@ -3,134 +3,86 @@
 
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::prelude::*;
-use burn::tensor::TensorData;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
 use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend, Waits};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_nccl::fake::FakeCluster;
 use everburn_nccl::{Control, NcclConfig};
-use everburn_train::{Classifier, Trainer, TrainingConfig, TrainingData};
+use everburn_train::{Classifier, Trainer, TrainingConfig};
 
-type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+use crate::harness::data::digits;
+use crate::harness::parameters::{filled, parameters};
+use crate::harness::ranks::on_ranks;
+use crate::replicas::in_common;
 
-fn images() -> Images {
-    let digits = SyntheticDigits::new(3);
-    TrainingData {
-        train: Arc::new(digits.generate(Split::Train, 150).unwrap()),
-        test: Arc::new(digits.generate(Split::Test, 40).unwrap()),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "digits".to_string(),
-        fingerprint: String::new(),
-        origin: "generated".to_string(),
-    }
-}
-
-/// Weights that are the same each time: tests beside this one draw from the same generator.
 fn weights<M: Module>(model: M) -> M {
-    struct Made(usize);
-    impl ModuleMapper for Made {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            // What is the same for all channels, of a norm, stays; a bias is drawn.
-            if D == 1 && are_alike(&param.val()) {
-                return param;
-            }
-            let (id, old, mapper) = param.consume();
-            let shape = old.dims();
-            let numbers = (0..old.shape().num_elements()).map(|_| {
-                self.0 += 1;
-                ((self.0 * 7919 % 1009) as f32 / 504.5 - 1.0) / 8.0
-            });
-            let data = TensorData::new(numbers.collect::<Vec<f32>>(), shape);
-            Param::from_mapped_value(id, Tensor::from_data(data, &old.device()), mapper)
-        }
-    }
-    fn are_alike<const D: usize>(tensor: &Tensor<D>) -> bool {
-        let values = tensor.to_data();
-        let mut values = values.iter::<f32>();
-        let first = values.next();
-        values.all(|value| Some(value) == first)
-    }
-    model.map(&mut Made(0))
+    let mut count: usize = 0;
+    filled(model, |_| {
+        count += 1;
+        ((count * 7919 % 1009) as f32 / 504.5 - 1.0) / 8.0
+    })
 }
 
-fn parameters<M: Module>(model: &M) -> Vec<f32> {
-    struct Collect(Vec<f32>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(param.val().into_data().iter::<f32>());
+/// Connects a rank with a GPU of its own.
+pub fn connector(
+    cluster: &Arc<FakeCluster>,
+    rank: usize,
+    store: SharedStore,
+    backend: GradientBackend,
+    waits: Waits,
+) -> Arc<dyn ConnectExchange> {
+    let abilities = Abilities {
+        gpu: Some(format!("FAKE-{rank}")),
+        nccl: Ok("2.21.5".to_string()),
+        keeps_to_host: None,
+    };
+    let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
+    let join = {
+        let cluster = cluster.clone();
+        move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
+            let quick = cluster.config(rank);
+            let config = NcclConfig {
+                tick: quick.tick,
+                beat: quick.beat,
+                ..config
+            };
+            cluster.connect(rank, config, control)
         }
-    }
-    let mut collect = Collect(Vec::new());
-    model.visit(&mut collect);
-    collect.0
+    };
+    let connector = Connector::new(backend, abilities, store);
+    Arc::new(connector.with_groups(join, rank, memory, waits))
 }
 
 /// The connectors of ranks with a GPU each.
-fn connectors(world_size: usize, waits: Waits) -> Vec<Arc<dyn ConnectExchange>> {
+fn connectors(world_size: usize, waits: Waits) -> Vec<Option<Arc<dyn ConnectExchange>>> {
     let cluster = Arc::new(FakeCluster::new(world_size));
     let store: SharedStore = Arc::new(HashStore::new());
-    let connector = |rank: usize| -> Arc<dyn ConnectExchange> {
-        let abilities = Abilities {
-            gpu: Some(format!("FAKE-{rank}")),
-            nccl: Ok("2.21.5".to_string()),
-            keeps_to_host: None,
-        };
-        let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-        let join = {
-            let cluster = cluster.clone();
-            move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
-                let quick = cluster.config(rank);
-                let (tick, beat) = (quick.tick, quick.beat);
-                cluster.connect(
-                    rank,
-                    NcclConfig {
-                        tick,
-                        beat,
-                        ..config
-                    },
-                    control,
-                )
-            }
-        };
-        let connector = Connector::new(GradientBackend::Nccl, abilities, store.clone());
-        Arc::new(connector.with_groups(join, rank, memory, waits))
-    };
-    (0..world_size).map(connector).collect()
+    let connector = |rank| connector(&cluster, rank, store.clone(), GradientBackend::Nccl, waits);
+    (0..world_size).map(connector).map(Some).collect()
 }
 
 /// The parameters after a training on ranks that are threads.
-fn train(config: &TrainingConfig, exchanges: Vec<Option<Arc<dyn ConnectExchange>>>) -> Vec<f32> {
-    let groups = ProcessGroup::over_threads(exchanges.len(), GroupOptions::default());
+fn train(config: &TrainingConfig, exchanges: &[Option<Arc<dyn ConnectExchange>>]) -> Vec<f32> {
     // Ranks that are threads share one generator of random numbers, and draw from it in any order.
     let config_of_model = MnistBnConfig::new().with_dropout(0.0);
     let model = weights(config_of_model.init(&Device::flex()));
-    let ranks = groups.into_iter().zip(exchanges).map(|(group, exchange)| {
-        let (config, model) = (config.clone(), model.clone());
-        std::thread::spawn(move || {
-            let by = exchange.as_ref().map(|_| "nccl (2.21.5)".to_string());
-            let trainer = Trainer {
-                exchange,
-                ..Trainer::new(config, group)
-            };
-            let model = Classifier::new(model, MnistBn::forward);
-            let (model, report) = trainer.fit(model, &images()).unwrap();
-            assert_eq!(report.gradients_by, by);
-            parameters(&model)
-        })
-    });
-    let ranks: Vec<_> = ranks.collect();
-    let mut replicas: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    let first = replicas.remove(0);
-    assert!(
-        replicas.iter().all(|replica| *replica == first),
-        "replicas are equal"
-    );
-    first
+    let data = digits(3, 150, 40);
+    in_common(on_ranks(exchanges.len(), config, None, |trainer| {
+        let exchange = exchanges[trainer.group.rank()].clone();
+        let by = exchange.as_ref().map(|_| "nccl (2.21.5)".to_string());
+        let trainer = Trainer {
+            exchange,
+            ..trainer
+        };
+        // Not a clone, which would share the running statistics.
+        let model = Classifier::new(model.valid(), MnistBn::forward);
+        let (model, report) = trainer.fit(model, &data).unwrap();
+        assert_eq!(report.gradients_by, by);
+        parameters(&model).concat()
+    }))
 }
 
 fn config() -> TrainingConfig {
@@ -145,10 +97,10 @@ fn config() -> TrainingConfig {
 
 /// The same bits with two ranks, however gradients travel.
 fn equal(config: &TrainingConfig) {
-    let host = train(config, vec![None, None]);
+    let host = train(config, &[None, None]);
     for waits in [Waits::Device, Waits::Host] {
-        let exchanges = connectors(2, waits).into_iter().map(Some).collect();
-        assert!(train(config, exchanges) == host, "{waits:?}");
+        let device = train(config, &connectors(2, waits));
+        assert!(device == host, "{waits:?}");
     }
 }
 
@@ -183,9 +135,8 @@ fn batch_norms_see_the_samples_of_all_ranks() {
 
 #[test]
 fn one_rank_by_nccl_learns_what_one_alone_does() {
-    let alone = train(&config(), vec![None]);
-    let exchanges = connectors(1, Waits::Device).into_iter().map(Some).collect();
-    assert!(train(&config(), exchanges) == alone);
+    let alone = train(&config(), &[None]);
+    assert!(train(&config(), &connectors(1, Waits::Device)) == alone);
 }
 
 #[test]
@@ -193,9 +144,8 @@ fn clipping_on_the_device_is_clipping() {
     let mut config = config();
     config.ddp.max_gradient_norm = Some(0.3);
     config.log_every = 1;
-    let host = train(&config, vec![None, None]);
-    let exchanges = connectors(2, Waits::Device).into_iter().map(Some).collect();
-    let device = train(&config, exchanges);
+    let host = train(&config, &[None, None]);
+    let device = train(&config, &connectors(2, Waits::Device));
     let apart = host.iter().zip(&device).map(|(a, b)| (a - b).abs());
     // Adam makes steps of its learning rate whatever the gradients' size, so what is near zero is not compared
     // closely.
