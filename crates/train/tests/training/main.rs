@@ -4,6 +4,7 @@
 //!
 //! - Burn's generator of random numbers, which each step of a training seeds. Where numbers have to be the same
 //!   twice, weights are copied, or made by `harness::parameters`, and nothing is dropped out.
+//! - The threads of rayon. Where it matters how long a step takes (`profile`, `rounds`), ranks do without them.
 //! - The sampler of the CPU. One test of `profile` starts one; a second would have to take turns with it.
 //! - The peak of the memory, which each step sets back: no test compares it with a size of its own.
 

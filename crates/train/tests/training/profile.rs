@@ -14,7 +14,9 @@ use everburn_profile::{
     FOLDER, Facts, Finding, FindingKind, Layer, Phase, RankProfile, Recorder, Results, Sampler,
     write_results,
 };
-use everburn_train::{Classifier, SyncInterval, TrainError, Trainer, TrainingConfig};
+use everburn_train::{
+    Classifier, SyncInterval, TrainError, Trainer, TrainingConfig, compute_on_this_thread,
+};
 
 use crate::harness::data::{Images, digits};
 use crate::harness::ranks::on_ranks;
@@ -53,6 +55,8 @@ fn profile<M: Module + std::fmt::Display + Sync + 'static>(
     recorder: &Recorder,
     folder: &Path,
 ) {
+    // How long a step takes is not to depend on other tests, which rayon's threads work for.
+    compute_on_this_thread(1).unwrap();
     let trainer = Trainer {
         recorder: Some(recorder.clone()),
         ..trainer

@@ -9,7 +9,7 @@ use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{
     Classifier, MetricLine, OptimizerConfig, OptimizerKind, TrainError, Trainer, TrainingConfig,
-    TrainingReport,
+    TrainingReport, compute_on_this_thread,
 };
 
 use crate::harness::data::{Images, digits};
@@ -35,6 +35,8 @@ fn train_on<'a>(
     data: impl Fn(usize) -> &'a Images + Sync,
 ) -> Vec<Outcome> {
     on_ranks(world_size, config, folder, |trainer| {
+        // How long a step takes is not to depend on other tests, which rayon's threads work for.
+        compute_on_this_thread(1)?;
         let trainer = Trainer { resume, ..trainer };
         let data = data(trainer.group.rank());
         let model = Classifier::<Mlp, 4>::of_blocks(model());
