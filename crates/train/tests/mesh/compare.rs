@@ -3,7 +3,8 @@
 use everburn_nn::{Activation, TensorParallel};
 use everburn_train::{Objective, TrainingConfig, TrainingData};
 
-use crate::training::{Cut, Trained, parameters, train};
+use crate::harness::parameters::parameters;
+use crate::training::{Cut, Trained, train};
 
 pub(crate) fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());

@@ -1,6 +1,9 @@
-//! A model over the ranks of a mesh trains as it does on one device.
+//! A model over the ranks of a mesh, or over several devices, trains as it does on one device.
 
 mod compare;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod model_parallel;
 mod training;
 
 use std::ops::Range;
@@ -13,7 +16,15 @@ use everburn_schedules::ScheduleKind;
 use everburn_train::{Classification, NextToken, OptimizerKind, TrainingConfig};
 
 use self::compare::{assert_close, compare};
-use self::training::{CONTEXT, Cut, config, cut, drawn, images, mesh, texts, train, train_in};
+use self::harness::data::{Images, digits, texts};
+use self::harness::parameters::drawn;
+use self::training::{Cut, config, cut, mesh, train, train_in};
+
+const CONTEXT: usize = 12;
+
+fn images(samples: usize) -> Images {
+    digits(3, samples, 50)
+}
 
 fn each_schedule(ranks: Range<usize>, micro_batches: &[usize]) -> Vec<Cut> {
     let kinds = [
@@ -64,7 +75,7 @@ fn the_two_convolution_net_in_two_and_four_stages_by_every_schedule() {
 
 #[test]
 fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
-    let (data, vocabulary) = texts();
+    let (data, vocabulary) = texts(CONTEXT);
     let gpt = GptConfig::new(vocabulary)
         .with_context(CONTEXT)
         .with_width(16)
@@ -85,7 +96,7 @@ fn a_decoder_whose_head_is_its_embedding_in_stages_with_clipping() {
 
 #[test]
 fn a_decoder_with_rotary_positions_in_eight_stages_on_four_ranks() {
-    let (data, vocabulary) = texts();
+    let (data, vocabulary) = texts(CONTEXT);
     let gpt = GptConfig::new(vocabulary)
         .with_context(CONTEXT)
         .with_width(16)
@@ -101,7 +112,7 @@ fn a_decoder_with_rotary_positions_in_eight_stages_on_four_ranks() {
 
 #[test]
 fn stages_that_compute_activations_again_give_the_same_bits() {
-    let (data, vocabulary) = texts();
+    let (data, vocabulary) = texts(CONTEXT);
     let gpt = GptConfig::new(vocabulary)
         .with_context(CONTEXT)
         .with_width(16)

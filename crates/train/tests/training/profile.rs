@@ -1,16 +1,13 @@
 //! Three planted faults, each of which a profile names first: a slow loader, a slow rank, a needless copy in a layer.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_nn::{Linear, LinearConfig, relu};
 use everburn_profile::{
@@ -18,8 +15,12 @@ use everburn_profile::{
     write_results,
 };
 use everburn_train::{
-    Classifier, LabeledBatch, SyncInterval, TrainError, Trainer, TrainingConfig, TrainingData,
+    Classifier, SyncInterval, TrainError, Trainer, TrainingConfig, compute_on_this_thread,
 };
+
+use crate::harness::data::{Images, digits};
+use crate::harness::ranks::on_ranks;
+use crate::samples::slow;
 
 /// How long a planted fault holds a step up: much longer than a step of so small a model takes.
 const HELD_UP: Duration = Duration::from_millis(60);
@@ -27,37 +28,9 @@ const HELD_UP: Duration = Duration::from_millis(60);
 /// How many steps are made.
 const STEPS: usize = 12;
 
-/// A data set on a slow disk.
-struct Slow {
-    digits: Arc<dyn Dataset<ImageItem>>,
-    each: Duration,
-}
-
-impl Dataset<ImageItem> for Slow {
-    fn get(&self, index: usize) -> Result<ImageItem, DatasetError> {
-        thread::sleep(self.each);
-        self.digits.get(index)
-    }
-
-    fn len(&self) -> usize {
-        self.digits.len()
-    }
-}
-
-fn data(each: Duration) -> TrainingData<ImageItem, LabeledBatch<4>> {
-    let digits = SyntheticDigits::new(5);
-    let slow = Slow {
-        digits: Arc::new(digits.generate(Split::Train, 300).unwrap()),
-        each,
-    };
-    TrainingData {
-        train: Arc::new(slow),
-        test: Arc::new(digits.generate(Split::Test, 20).unwrap()),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "digits".to_string(),
-        fingerprint: String::new(),
-        origin: "generated".to_string(),
-    }
+/// Samples of which each takes so long.
+fn data(each: Duration) -> Images {
+    slow(digits(5, 300, 20), each)
 }
 
 fn config() -> TrainingConfig {
@@ -76,15 +49,17 @@ fn mlp() -> Mlp {
 
 /// Trains on a recorder, which writes into `folder`.
 fn profile<M: Module + std::fmt::Display + Sync + 'static>(
-    group: ProcessGroup,
+    trainer: Trainer,
     model: Classifier<M, 4>,
-    data: &TrainingData<ImageItem, LabeledBatch<4>>,
+    data: &Images,
     recorder: &Recorder,
     folder: &Path,
 ) {
+    // How long a step takes is not to depend on other tests, which rayon's threads work for.
+    compute_on_this_thread(1).unwrap();
     let trainer = Trainer {
         recorder: Some(recorder.clone()),
-        ..Trainer::new(config(), group)
+        ..trainer
     };
     trainer.fit(model, data).unwrap();
     recorder.finish().write(&folder.join(FOLDER)).unwrap();
@@ -93,21 +68,14 @@ fn profile<M: Module + std::fmt::Display + Sync + 'static>(
 /// Two ranks, each with what it is given by its number.
 fn two_ranks(
     model: fn(usize) -> Classifier<Mlp, 4>,
-    data: fn(usize) -> TrainingData<ImageItem, LabeledBatch<4>>,
+    data: fn(usize) -> Images,
 ) -> (tempfile::TempDir, Results) {
     let folder = tempfile::tempdir().unwrap();
-    let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
-    let threads = ranks.into_iter().map(|group| {
-        let path = folder.path().to_owned();
-        thread::spawn(move || {
-            let rank = group.rank();
-            let recorder = Recorder::new(Facts::default());
-            profile(group, model(rank), &data(rank), &recorder, &path);
-        })
+    on_ranks(2, &config(), None, |trainer| {
+        let rank = trainer.group.rank();
+        let recorder = Recorder::new(Facts::default());
+        profile(trainer, model(rank), &data(rank), &recorder, folder.path());
     });
-    for thread in threads.collect::<Vec<_>>() {
-        thread.join().unwrap();
-    }
     let results = write_results(folder.path(), &[]).unwrap();
     (folder, results)
 }
@@ -222,11 +190,13 @@ fn look_at(numbers: &TensorData) {
 #[test]
 fn a_needless_copy_in_a_layer_is_named_first() {
     let folder = tempfile::tempdir().unwrap();
-    let group = ProcessGroup::alone(GroupOptions::default());
-    let recorder = Recorder::new(Facts::default()).sampling(Sampler::start().unwrap());
+    let trainer = Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()));
+    // The only one of this program: a second at the same time would be refused.
+    let sampler = Sampler::start().unwrap();
+    let recorder = Recorder::new(Facts::default()).sampling(sampler);
     let model = Classifier::new(Looking::new(), Looking::forward);
     profile(
-        group,
+        trainer,
         model,
         &data(Duration::ZERO),
         &recorder,

@@ -101,7 +101,7 @@ fn write_checkpoints_until_killed() {
 fn kill_a_writer(folder: &Path, random: &mut Random) -> Option<usize> {
     let arguments = [
         "--exact",
-        "write_checkpoints_until_killed",
+        "checkpoint_kills::write_checkpoints_until_killed",
         "--ignored",
         "--nocapture",
     ];

@@ -11,10 +11,15 @@ use everburn_train::{
     Classification, NextToken, OptimizerConfig, OptimizerKind, Precision, TrainingConfig,
 };
 
-use self::training::{
-    CONTEXT, STAGES, adam_w, assert_close, assert_within, drawn, images, parameters, texts, train,
-    try_train, with,
-};
+use self::training::{STAGES, adam_w, assert_close, assert_within, train, try_train, with};
+use crate::harness::data::{Images, digits, texts};
+use crate::harness::parameters::{drawn, parameters};
+
+const CONTEXT: usize = 12;
+
+fn images(samples: usize) -> Images {
+    digits(3, samples, 50)
+}
 
 fn net() -> Mnist {
     drawn(MnistConfig::new().init(&Device::flex()))
@@ -31,7 +36,7 @@ fn each_stage_on_two_and_four_ranks_has_the_losses_and_a_share_of_the_memory_of_
     let (model, data, config) = (net(), images(900), adam_w(50));
     let all = with(&config, Some(ShardStage::Parameters));
     let whole = train::<_, Classification<4>, _>(&model, &data, &all, 1).held()[0];
-    let bytes = 4 * parameters(&model).len() as u64;
+    let bytes = 4 * parameters(&model).concat().len() as u64;
     assert_eq!((whole.parameters, whole.gradients), (bytes, bytes));
     assert_eq!(whole.optimizer, 2 * bytes, "two moments");
     for world_size in [2, 4] {
@@ -158,7 +163,7 @@ fn running_statistics_are_averaged_as_ever() {
 
 #[test]
 fn a_language_model_with_tied_weights_is_cut_too() {
-    let (data, vocabulary) = texts();
+    let (data, vocabulary) = texts(CONTEXT);
     let model = GptConfig::new(vocabulary)
         .with_context(CONTEXT)
         .with_width(24)
@@ -178,7 +183,7 @@ fn a_language_model_with_tied_weights_is_cut_too() {
 
 #[test]
 fn a_model_that_is_recomputed_in_blocks_never_has_all_its_parameters_during_a_step() {
-    let (data, vocabulary) = texts();
+    let (data, vocabulary) = texts(CONTEXT);
     let model = GptConfig::new(vocabulary)
         .with_context(CONTEXT)
         .with_width(32)

@@ -8,20 +8,17 @@ mod rounds;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use burn::data::dataset::{Dataset, DatasetError};
-use burn::module::Module;
 use burn::prelude::*;
-use burn::store::ModuleRecord;
-use burn::tensor::Bytes;
 use everburn_collectives::elastic::{ElasticOptions, Membership, Overseer};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::watch::WatchOptions;
-use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
+use everburn_datasets::ImageItem;
 use everburn_distributed::ConnectExchange;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_train::{
@@ -29,10 +26,12 @@ use everburn_train::{
     TrainingData, TrainingReport,
 };
 
+use crate::harness::data::{Images, digits};
+use crate::harness::parameters::drawn;
+use crate::harness::run::run_directory;
+
 /// No test waits as long as this.
 const LONG: Duration = Duration::from_secs(60);
-
-type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
 
 /// Samples of which the reading number `fails_at` fails, counted over all that are read for training.
 struct Failing {
@@ -61,19 +60,15 @@ impl Dataset<ImageItem> for Failing {
 }
 
 fn images(fails_at: usize, before: impl Fn(usize) + Send + Sync + 'static) -> Images {
-    let digits = SyntheticDigits::new(5);
+    let data = digits(5, 63, 37);
     TrainingData {
         train: Arc::new(Failing {
-            samples: Arc::new(digits.generate(Split::Train, 63).unwrap()),
+            samples: data.train,
             reads: AtomicUsize::new(0),
             fails_at,
             before: Box::new(before),
         }),
-        test: Arc::new(digits.generate(Split::Test, 37).unwrap()),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "digits".to_string(),
-        fingerprint: String::new(),
-        origin: "generated".to_string(),
+        ..data
     }
 }
 
@@ -93,17 +88,8 @@ fn config() -> TrainingConfig {
     }
 }
 
-/// Always of the same numbers: they are drawn once.
 fn model() -> Classifier<Mlp, 4> {
-    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
-    let config = MlpConfig::new();
-    let model = config.init(&Device::flex());
-    let weights = WEIGHTS.get_or_init(|| {
-        let record = model.clone().into_record().into_bytes();
-        record.unwrap().to_vec()
-    });
-    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
-    Classifier::of_blocks(model.try_load_record(record.unwrap()).unwrap())
+    Classifier::of_blocks(drawn(MlpConfig::new().init(&Device::flex())))
 }
 
 fn hashes(folder: &Path) -> Vec<String> {
@@ -216,8 +202,7 @@ impl Job<'_> {
 /// The folder of a run that another can go on with.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let run = RunDirectory::create(folder.path()).unwrap();
-    run.write_config(&config()).unwrap();
+    run_directory(folder.path(), &config());
     folder
 }
 

@@ -3,34 +3,14 @@
 //! Ranks are threads here, which share a generator of random numbers, so nothing draws any; what draws is
 //! tested with processes, in `tests/tests/virtual_ranks.rs`.
 
-use std::sync::{Arc, OnceLock};
-
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
-use burn::store::ModuleRecord;
-use burn::tensor::Bytes;
-use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
-use everburn_train::{
-    Classifier, OptimizerConfig, OptimizerKind, RunDirectory, StateHashes, Trainer, TrainingConfig,
-    TrainingData,
-};
+use everburn_train::{Classifier, OptimizerConfig, OptimizerKind, StateHashes, TrainingConfig};
 
-type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
-
-fn images() -> Images {
-    let digits = SyntheticDigits::new(5);
-    TrainingData {
-        // The last batches of an epoch are small: some virtual ranks have no sample of them.
-        train: Arc::new(digits.generate(Split::Train, 63).unwrap()),
-        test: Arc::new(digits.generate(Split::Test, 37).unwrap()),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "digits".to_string(),
-        fingerprint: String::new(),
-        origin: "generated".to_string(),
-    }
-}
+use crate::harness::data::digits;
+use crate::harness::parameters::drawn;
+use crate::harness::ranks::on_ranks;
+use crate::replicas::bits;
 
 fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
     let mut config = TrainingConfig {
@@ -65,25 +45,13 @@ struct Trained {
 
 fn train(config: &TrainingConfig, world_size: usize) -> Trained {
     let folder = tempfile::tempdir().unwrap();
-    let data = images();
-    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-    let mut results = std::thread::scope(|scope| {
-        let ranks = groups.into_iter().map(|group| {
-            let run = (group.rank() == 0).then(|| RunDirectory::create(folder.path()).unwrap());
-            // Clones would share their running statistics.
-            let (model, data) = (model(), &data);
-            let trainer = Trainer {
-                run,
-                ..Trainer::new(config.clone(), group)
-            };
-            scope.spawn(move || {
-                let model = Classifier::<ResNet50, 4>::of_blocks(model);
-                trainer.fit(model, data).unwrap()
-            })
-        });
-        let ranks = ranks.collect::<Vec<_>>();
-        let results = ranks.into_iter().map(|rank| rank.join().unwrap());
-        results.collect::<Vec<_>>()
+    // The last batches of an epoch are small: some virtual ranks have no sample of them.
+    let data = digits(5, 63, 37);
+    let mut results = on_ranks(world_size, config, Some(folder.path()), |trainer| {
+        // Not clones of one, which would share their running statistics.
+        trainer
+            .fit(Classifier::<ResNet50, 4>::of_blocks(model()), &data)
+            .unwrap()
     });
     let (model, report) = results.swap_remove(0);
     let text = std::fs::read_to_string(folder.path().join("hashes.jsonl")).unwrap();
@@ -96,37 +64,14 @@ fn train(config: &TrainingConfig, world_size: usize) -> Trained {
     }
 }
 
-fn bits<M: Module>(model: &M) -> Vec<u32> {
-    struct Collect(Vec<u32>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let data = param.val().into_data();
-            self.0.extend(data.iter::<f32>().map(f32::to_bits));
-        }
-    }
-    let mut collect = Collect(Vec::new());
-    model.visit(&mut collect);
-    collect.0
-}
-
-/// A net with batch norms, always of the same numbers: they are drawn once, for other tests draw too.
+/// A net with batch norms.
 fn model() -> ResNet50 {
-    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
     let config = ResNet50Config::new()
         .with_stem(Stem::Mnist)
         .with_blocks([1, 1, 1, 1])
         .with_width(4)
         .with_classes(10);
-    let model = config.init(&Device::flex());
-    let weights = WEIGHTS.get_or_init(|| {
-        let record = model.clone().into_record().into_bytes();
-        record.unwrap().to_vec()
-    });
-    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
-    config
-        .init(&Device::flex())
-        .try_load_record(record.unwrap())
-        .unwrap()
+    drawn(config.init(&Device::flex()))
 }
 
 #[test]

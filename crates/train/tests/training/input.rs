@@ -1,42 +1,25 @@
 //! However samples come to the device and losses from it, the training is the same.
 
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
-
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
-use burn::store::ModuleRecord;
-use burn::tensor::Bytes;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::{ImageBatcher, Split, SyntheticDigits};
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_train::{
-    Classifier, InputConfig, LabeledBatch, MetricKind, MetricLine, ReadMetrics, RunDirectory,
-    StopSignal, TrainError, Trainer, TrainingConfig, TrainingData,
+    Classifier, InputConfig, MetricKind, MetricLine, ReadMetrics, RunDirectory, StopSignal,
+    TrainError, Trainer, TrainingConfig,
 };
 
-fn data(samples: usize) -> TrainingData<everburn_datasets::ImageItem, LabeledBatch<4>> {
-    let digits = SyntheticDigits::new(5);
-    TrainingData {
-        train: Arc::new(digits.generate(Split::Train, samples).unwrap()),
-        test: Arc::new(digits.generate(Split::Test, 37).unwrap()),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "digits".to_string(),
-        fingerprint: String::new(),
-        origin: "generated".to_string(),
-    }
+use crate::harness::data::{Images, digits};
+use crate::harness::parameters::drawn;
+use crate::harness::ranks::on_ranks;
+use crate::harness::run::{metric_lines, step_lines};
+use crate::replicas::bits;
+
+fn data(samples: usize) -> Images {
+    digits(5, samples, 37)
 }
 
-/// Always of the same numbers: they are drawn once.
 fn model() -> Classifier<Mlp, 4> {
-    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
-    let model = MlpConfig::new().init(&Device::flex());
-    let weights = WEIGHTS.get_or_init(|| {
-        let record = model.clone().into_record().into_bytes();
-        record.unwrap().to_vec()
-    });
-    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
-    Classifier::of_blocks(model.try_load_record(record.unwrap()).unwrap())
+    Classifier::of_blocks(drawn(MlpConfig::new().init(&Device::flex())))
 }
 
 fn config() -> TrainingConfig {
@@ -59,25 +42,6 @@ struct Recorded {
     steps: usize,
 }
 
-fn parameters<M: Module>(model: &M) -> Vec<u32> {
-    struct Collect(Vec<u32>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let data = param.val().into_data();
-            self.0.extend(data.iter::<f32>().map(f32::to_bits));
-        }
-    }
-    let mut collect = Collect(Vec::new());
-    model.visit(&mut collect);
-    collect.0
-}
-
-fn recorded(folder: &Path) -> Vec<MetricLine> {
-    let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let lines = lines.lines().map(serde_json::from_str);
-    lines.collect::<Result<_, _>>().unwrap()
-}
-
 fn train(ranks: usize, config: &TrainingConfig) -> Recorded {
     train_after(ranks, config, None)
 }
@@ -85,31 +49,19 @@ fn train(ranks: usize, config: &TrainingConfig) -> Recorded {
 /// The same, where each shape of batch is run before if `warm_up` says so.
 fn train_after(ranks: usize, config: &TrainingConfig, warm_up: Option<bool>) -> Recorded {
     let folder = tempfile::tempdir().unwrap();
-    let threads = ProcessGroup::over_threads(ranks, GroupOptions::default())
-        .into_iter()
-        .map(|group| {
-            let (config, path) = (config.clone(), folder.path().join("run"));
-            std::thread::spawn(move || {
-                let run = (group.rank() == 0).then(|| RunDirectory::create(path).unwrap());
-                let trainer = Trainer {
-                    run,
-                    warm_up,
-                    ..Trainer::new(config.clone(), group)
-                };
-                let (model, report) = match config.input.on_device {
-                    true => {
-                        let data = trainer.on_device(data(121), Some(1 << 40)).unwrap();
-                        trainer.fit(model(), &data).unwrap()
-                    }
-                    false => trainer.fit(model(), &data(121)).unwrap(),
-                };
-                (parameters(&model), report.steps)
-            })
-        });
-    let results: Vec<_> = threads.collect();
-    let results = results.into_iter().map(|rank| rank.join().unwrap());
-    let (weights, steps) = results.collect::<Vec<_>>().swap_remove(0);
-    let lines = recorded(&folder.path().join("run")).into_iter();
+    let mut results = on_ranks(ranks, config, Some(folder.path()), |trainer| {
+        let trainer = Trainer { warm_up, ..trainer };
+        let (model, report) = match config.input.on_device {
+            true => {
+                let data = trainer.on_device(data(121), Some(1 << 40)).unwrap();
+                trainer.fit(model(), &data).unwrap()
+            }
+            false => trainer.fit(model(), &data(121)).unwrap(),
+        };
+        (bits(&model), report.steps)
+    });
+    let (weights, steps) = results.swap_remove(0);
+    let lines = metric_lines(folder.path()).into_iter();
     let lines = lines.map(|line| {
         let MetricLine {
             kind, epoch, step, ..
@@ -203,9 +155,8 @@ fn a_run_whose_losses_are_read_late_stops_at_its_limit_and_goes_on_from_there() 
     trainer.config = late;
     trainer.resume = true;
     let (model, _) = trainer.fit(model(), &data(121)).unwrap();
-    assert_eq!(parameters(&model), whole.weights);
-    let lines = recorded(&folder.path().join("run"));
-    let steps = lines.iter().filter(|line| line.kind == MetricKind::Step);
+    assert_eq!(bits(&model), whole.weights);
+    let steps = step_lines(&folder.path().join("run")).into_iter();
     let steps: Vec<_> = steps.map(|line| (line.step, line.loss.to_bits())).collect();
     let expected = whole.lines.iter().filter(|line| line.0 == MetricKind::Step);
     assert_eq!(

@@ -1,32 +1,25 @@
 //! Training in half precision: as good as in `f32`, and a step that overflows on one rank is skipped by all.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::prelude::*;
 use burn_train::{InferenceStep, TrainOutput, TrainStep};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_train::{
     Classification, Classifier, MetricKind, MetricLine, Objective, OptimizerConfig, OptimizerKind,
-    Precision, RunDirectory, Schedule, StepReport, TrainError, Trainer, TrainingConfig,
-    TrainingData, TrainingReport,
+    Precision, Schedule, StepReport, TrainError, Trainer, TrainingConfig, TrainingReport,
 };
 
-type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+use crate::harness::data::{Images, digits};
+use crate::harness::parameters::{drawn_within, inputs};
+use crate::harness::ranks::on_ranks;
+use crate::harness::run::metric_lines;
+use crate::replicas::bits;
 
 fn images() -> Images {
-    let digits = SyntheticDigits::new(5);
-    TrainingData {
-        train: Arc::new(digits.generate(Split::Train, 600).unwrap()),
-        test: Arc::new(digits.generate(Split::Test, 200).unwrap()),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "digits".to_string(),
-        fingerprint: String::new(),
-        origin: "generated".to_string(),
-    }
+    digits(5, 600, 200)
 }
 
 fn config(precision: Precision) -> TrainingConfig {
@@ -60,44 +53,18 @@ fn train_in(
     world_size: usize,
     resume: bool,
 ) -> Result<Trained, TrainError> {
-    if resume {
-        // The mark of a run directory, which the command writes.
-        std::fs::write(folder.join("config.toml"), "").unwrap();
-    }
-    let data = images();
-    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-    let model = model_of_ours();
-    let results = std::thread::scope(|scope| {
-        let ranks = groups.into_iter().map(|group| {
-            let run = (group.rank() == 0).then(|| match resume {
-                false => RunDirectory::create(folder).unwrap(),
-                true => RunDirectory::open(folder).unwrap(),
-            });
-            let (model, data) = (model.clone(), &data);
-            let trainer = Trainer {
-                run,
-                resume,
-                ..Trainer::new(config.clone(), group)
-            };
-            scope.spawn(move || {
-                let model = Classifier::<Mnist, 4>::of_blocks(model);
-                trainer.fit(model, data)
-            })
-        });
-        let ranks = ranks.collect::<Vec<_>>();
-        let results = ranks.into_iter().map(|rank| rank.join().unwrap());
-        results.collect::<Result<Vec<_>, _>>()
-    })?;
-    let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let lines = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
+    let (model, data) = (model_of_ours(), images());
+    let results = on_ranks(world_size, config, Some(folder), |trainer| {
+        let trainer = Trainer { resume, ..trainer };
+        trainer.fit(Classifier::<Mnist, 4>::of_blocks(model.clone()), &data)
+    });
+    let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     let parameters = results.iter().map(|(model, _)| bits(model)).collect();
     let (_, report) = results.into_iter().next().unwrap();
     Ok(Trained {
         report,
         parameters,
-        lines: lines.collect(),
+        lines: metric_lines(folder),
     })
 }
 
@@ -106,45 +73,9 @@ fn train(config: &TrainingConfig, world_size: usize) -> Trained {
     train_in(folder.path(), config, world_size, false).unwrap()
 }
 
-fn bits<M: Module>(model: &M) -> Vec<u32> {
-    struct Collect(Vec<u32>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let data = param.val().into_data();
-            self.0.extend(data.iter::<f32>().map(f32::to_bits));
-        }
-    }
-    let mut collect = Collect(Vec::new());
-    model.visit(&mut collect);
-    collect.0
-}
-
-/// Weights that are no draw of the device's, which tests beside this one draw from, too.
 fn model_of_ours() -> Mnist {
-    /// A linear congruential generator, the constants of Knuth's MMIX.
-    struct Uniform(u64);
-    impl Uniform {
-        fn next(&mut self) -> f32 {
-            let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
-            self.0 = next.wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
-        }
-    }
-    impl ModuleMapper for Uniform {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            param.map(|tensor| {
-                let (shape, device) = (tensor.dims(), tensor.device());
-                let count = shape.iter().product::<usize>();
-                // Of a convolution, the numbers behind each output; of a linear layer, its rows.
-                let inputs = if D == 4 { count / shape[0] } else { shape[0] };
-                let most = (inputs as f32).sqrt().recip();
-                let values = (0..count).map(|_| most * self.next()).collect::<Vec<_>>();
-                Tensor::from_data(TensorData::new(values, shape), &device).require_grad()
-            })
-        }
-    }
-    let model = MnistConfig::new().init(&Device::flex().autodiff());
-    model.map(&mut Uniform(7)).valid()
+    let model = MnistConfig::new().init(&Device::flex());
+    drawn_within(model, 7, |shape| inputs(shape).sqrt().recip())
 }
 
 fn steps(trained: &Trained) -> Vec<&MetricLine> {

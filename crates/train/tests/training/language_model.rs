@@ -2,42 +2,23 @@
 
 use std::sync::{Arc, Mutex};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::{
-    DataChoice, LoadedText, Surroundings, TextBatcher, TextDataset, TextItem, TextRequest,
-    load_text_in,
-};
+use everburn_datasets::TextDataset;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_train::{
-    Generation, LanguageModel, MetricLine, OptimizerConfig, OptimizerKind, RunDirectory, Samples,
-    TextBatch, Trainer, TrainingConfig, TrainingData,
+    Generation, LanguageModel, MetricLine, OptimizerConfig, OptimizerKind, Samples, Trainer,
+    TrainingConfig,
 };
 
-type Texts = TrainingData<TextItem, TextBatch>;
+use crate::harness::data::{Texts, texts, windows};
+use crate::harness::parameters::parameters;
+use crate::harness::ranks::on_ranks;
+use crate::harness::run::metric_lines;
+use crate::replicas::in_common;
 
 const CONTEXT: usize = 16;
-
-fn embedded() -> LoadedText {
-    let request = TextRequest {
-        choice: DataChoice::Embedded,
-        context: CONTEXT,
-        ..TextRequest::default()
-    };
-    load_text_in(&request, &Surroundings::new(|_| None, None)).unwrap()
-}
-
-fn texts(train: &TextDataset, test: &TextDataset) -> Texts {
-    TrainingData {
-        train: Arc::new(train.clone()),
-        test: Arc::new(test.clone()),
-        batcher: Arc::new(TextBatcher),
-        name: "text".to_string(),
-        origin: "embedded".to_string(),
-        fingerprint: train.fingerprint(),
-    }
-}
 
 /// A small decoder whose weights are drawn: tests beside this one draw from the same generator.
 fn small(vocabulary: usize, positions: Positions) -> Gpt {
@@ -50,19 +31,6 @@ fn small(vocabulary: usize, positions: Positions) -> Gpt {
     let gpt = config.init(&Device::flex());
     drop(parameters(&gpt));
     gpt
-}
-
-/// Every parameter, flat, in visiting order.
-fn parameters<M: Module>(model: &M) -> Vec<f32> {
-    struct Collect(Vec<f32>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(param.val().into_data().iter::<f32>());
-        }
-    }
-    let mut collect = Collect(Vec::new());
-    model.visit(&mut collect);
-    collect.0
 }
 
 fn adam_w(learning_rate: f64) -> OptimizerConfig {
@@ -85,62 +53,36 @@ fn twenty_steps() -> TrainingConfig {
     }
 }
 
-/// The lines of `metrics.jsonl` of a training on ranks that are threads, and the parameters.
-fn train(
-    model: &Gpt,
-    world_size: usize,
-    config: &TrainingConfig,
-    text: &LoadedText,
-) -> (Vec<MetricLine>, Vec<f32>) {
+/// The lines of `metrics.jsonl` of a training on ranks that are threads.
+fn train(model: &Gpt, world_size: usize, config: &TrainingConfig, data: &Texts) -> Vec<MetricLine> {
     let folder = tempfile::tempdir().unwrap();
-    let ranks = ProcessGroup::over_threads(world_size, GroupOptions::default())
-        .into_iter()
-        .map(|group| {
-            let (config, model) = (config.clone(), model.clone());
-            let data = texts(&text.train, &text.test);
-            let run = (group.rank() == 0)
-                .then(|| RunDirectory::create(folder.path().join("run")).unwrap());
-            std::thread::spawn(move || {
-                let trainer = Trainer {
-                    run,
-                    ..Trainer::new(config, group)
-                };
-                let model = LanguageModel::of_blocks(model);
-                let (model, report) = trainer.fit(model, &data).unwrap();
-                let predictions = report.test_samples * CONTEXT as u64;
-                assert_eq!(report.test_samples, data.test.len() as u64);
-                assert_eq!(report.test_predictions, predictions);
-                parameters(&model)
-            })
-        })
-        .collect::<Vec<_>>();
-    let ranks = ranks.into_iter().map(|rank| rank.join().unwrap());
-    let replicas = ranks.collect::<Vec<_>>();
-    for replica in &replicas {
-        assert_eq!(replica, &replicas[0], "replicas are equal to the bit");
-    }
-    let lines = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
-    let lines = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
-    (lines.collect(), replicas[0].clone())
+    let replicas = on_ranks(world_size, config, Some(folder.path()), |trainer| {
+        let model = LanguageModel::of_blocks(model.clone());
+        let (model, report) = trainer.fit(model, data).unwrap();
+        let predictions = report.test_samples * CONTEXT as u64;
+        assert_eq!(report.test_samples, data.test.len() as u64);
+        assert_eq!(report.test_predictions, predictions);
+        parameters(&model)
+    });
+    in_common(replicas);
+    metric_lines(folder.path())
 }
 
 #[test]
 fn one_rank_and_more_learn_the_same() {
-    let text = embedded();
+    let (data, vocabulary) = texts(CONTEXT);
     for positions in [Positions::Learned, Positions::Rotary] {
-        let model = small(text.tokenizer.vocabulary(), positions);
-        let (lines, _) = train(&model, 1, &twenty_steps(), &text);
+        let model = small(vocabulary, positions);
+        let lines = train(&model, 1, &twenty_steps(), &data);
         let (first, last) = (&lines[0], &lines[19]);
         assert!(last.loss < first.loss - 0.5, "it learns: {lines:?}");
-        let uniform = (text.tokenizer.vocabulary() as f64).ln();
+        let uniform = (vocabulary as f64).ln();
         assert!(
             (first.loss - uniform).abs() < 0.2,
             "at first all are as likely"
         );
         for world_size in [2, 3] {
-            let (others, _) = train(&model, world_size, &twenty_steps(), &text);
+            let others = train(&model, world_size, &twenty_steps(), &data);
             assert_eq!(lines.len(), others.len());
             for (line, other) in lines.iter().zip(&others) {
                 assert_eq!((line.kind, line.step), (other.kind, other.step));
@@ -156,14 +98,14 @@ fn one_rank_and_more_learn_the_same() {
 
 #[test]
 fn micro_batches_change_nothing() {
-    let text = embedded();
-    let model = small(text.tokenizer.vocabulary(), Positions::Learned);
-    let (lines, _) = train(&model, 2, &twenty_steps(), &text);
+    let (data, vocabulary) = texts(CONTEXT);
+    let model = small(vocabulary, Positions::Learned);
+    let lines = train(&model, 2, &twenty_steps(), &data);
     let config = TrainingConfig {
         accumulate: 3,
         ..twenty_steps()
     };
-    let (others, _) = train(&model, 2, &config, &text);
+    let others = train(&model, 2, &config, &data);
     for (line, other) in lines.iter().zip(&others) {
         assert!(
             (line.loss - other.loss).abs() / line.loss <= 1e-4,
@@ -178,7 +120,8 @@ fn a_short_text_is_learned_by_heart_and_written_down() {
     let tokenizer = everburn_datasets::Tokenizer::of_characters_in(line).unwrap();
     let tokens = tokenizer.encode(&line.repeat(12)).unwrap();
     let text = TextDataset::new(tokens, CONTEXT);
-    let data = texts(&text, &text.first(4));
+    let test = text.first(4);
+    let data = windows(text, test);
     let config = TrainingConfig {
         epochs: 60,
         batch_size: 16,
@@ -209,7 +152,7 @@ fn a_short_text_is_learned_by_heart_and_written_down() {
 
 #[test]
 fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
-    let text = embedded();
+    let (data, vocabulary) = texts(CONTEXT);
     let config = TrainingConfig {
         epochs: 2,
         steps: None,
@@ -217,7 +160,7 @@ fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
         ..twenty_steps()
     };
     // Dropout draws from the generator that a careless sample would draw from too.
-    let model = GptConfig::new(text.tokenizer.vocabulary())
+    let model = GptConfig::new(vocabulary)
         .with_context(CONTEXT)
         .with_width(8)
         .with_layers(1)
@@ -225,7 +168,6 @@ fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
         .with_dropout(0.5)
         .init(&Device::flex());
     drop(parameters(&model));
-    let data = texts(&text.train, &text.test);
     let steps = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&steps);
     let samples = Samples::new(Some(2), move |model: &LanguageModel<Gpt>, step| {

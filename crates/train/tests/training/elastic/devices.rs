@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use everburn_collectives::store::HashStore;
-use everburn_distributed::fake::FakeMemory;
-use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_distributed::{GradientBackend, Waits};
 use everburn_nccl::fake::FakeCluster;
-use everburn_nccl::{Control, NcclConfig};
 use everburn_train::{Trainer, TrainingConfig};
 
 use super::{Job, config, failed, folder, images, model, sound};
+use crate::devices::connector;
 
 /// Without virtual ranks, which are added up in host memory.
 fn plain() -> TrainingConfig {
@@ -23,37 +23,17 @@ fn plain() -> TrainingConfig {
 #[test]
 fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
     let alone = {
-        let group = everburn_collectives::group::ProcessGroup::alone(
-            everburn_collectives::group::GroupOptions::default(),
-        );
+        let group = ProcessGroup::alone(GroupOptions::default());
         let trainer = Trainer::new(plain(), group);
         let (_, report) = trainer.fit(model(), &sound()).unwrap();
         report.test_loss.unwrap()
     };
     for (failing, fails_at) in [(2, 1), (1, 9), (0, 20)] {
         let cluster = Arc::new(FakeCluster::new(3));
-        let store: everburn_collectives::store::SharedStore = Arc::new(HashStore::new());
-        let exchange = |slot: usize| -> Arc<dyn ConnectExchange> {
-            let abilities = Abilities {
-                gpu: Some(format!("FAKE-{slot}")),
-                nccl: Ok("2.21.5".to_string()),
-                keeps_to_host: None,
-            };
-            let memory = Arc::new(FakeMemory::new(cluster.clone(), slot));
-            let join = {
-                let cluster = cluster.clone();
-                move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
-                    let quick = cluster.config(slot);
-                    let config = NcclConfig {
-                        tick: quick.tick,
-                        beat: quick.beat,
-                        ..config
-                    };
-                    cluster.connect(slot, config, control)
-                }
-            };
-            let connector = Connector::new(GradientBackend::Auto, abilities, store.clone());
-            Arc::new(connector.with_groups(join, slot, memory, Waits::Host))
+        let store: SharedStore = Arc::new(HashStore::new());
+        let exchange = |slot| {
+            let store = store.clone();
+            connector(&cluster, slot, store, GradientBackend::Auto, Waits::Host)
         };
         let folder = folder();
         let job = Job {

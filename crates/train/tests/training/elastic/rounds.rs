@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{OuterCompression, OuterConfig};
-use everburn_train::{MetricKind, MetricLine, TrainingConfig, TrainingReport};
+use everburn_train::{TrainingConfig, TrainingReport};
 
 use super::{Job, LONG, failed, folder, images, sound};
+use crate::harness::run::step_lines;
 
 /// Rounds of two steps and of one: an epoch has three.
 fn config(compression: OuterCompression) -> TrainingConfig {
@@ -26,13 +27,7 @@ fn config(compression: OuterCompression) -> TrainingConfig {
 
 /// Checks that each of all nine steps was told of once; how many samples they had.
 fn samples_of_all_steps(folder: &Path) -> u64 {
-    let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str::<MetricLine>(line).unwrap());
-    let steps = lines
-        .filter(|line| line.kind == MetricKind::Step)
-        .collect::<Vec<_>>();
+    let steps = step_lines(folder);
     let numbers = steps.iter().map(|line| line.step).collect::<Vec<_>>();
     assert_eq!(numbers, (1..=9).collect::<Vec<_>>());
     steps.iter().map(|line| line.samples).sum()

@@ -1,45 +1,28 @@
 //! A moving average of the parameters: kept, validated, saved and resumed.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 
-use burn::module::Module;
 use burn::prelude::*;
-use burn::store::ModuleRecord;
-use burn::tensor::Bytes;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{
-    Classifier, EmaConfig, RunDirectory, Tally, Trainer, TrainingConfig, TrainingData,
-    TrainingReport, load_averaged,
+    Classifier, EmaConfig, RunDirectory, Tally, Trainer, TrainingConfig, TrainingReport,
+    load_averaged,
 };
 
-type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+use crate::harness::data::{Images, digits};
+use crate::harness::parameters::drawn;
+use crate::harness::ranks::on_ranks;
+use crate::samples::in_bytes;
 
 fn images() -> Images {
-    let digits = SyntheticDigits::new(5);
-    TrainingData {
-        train: Arc::new(digits.generate(Split::Train, 200).unwrap()),
-        test: Arc::new(digits.generate(Split::Test, 100).unwrap()),
-        batcher: Arc::new(ImageBatcher::bytes()),
-        name: "digits".to_string(),
-        fingerprint: String::new(),
-        origin: "generated".to_string(),
-    }
+    in_bytes(digits(5, 200, 100))
 }
 
-/// A net with batch norms, without dropout; always of the same numbers: they are drawn once.
+/// A net with batch norms, without dropout.
 fn model() -> MnistBn {
-    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
     let config = MnistBnConfig::new().with_dropout(0.0).with_momentum(0.1);
-    let model = config.init(&Device::flex());
-    let weights = WEIGHTS.get_or_init(|| {
-        let record = model.clone().into_record().into_bytes();
-        record.unwrap().to_vec()
-    });
-    let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(weights.clone()));
-    model.try_load_record(record.unwrap()).unwrap()
+    drawn(config.init(&Device::flex()))
 }
 
 fn config(ema: EmaConfig) -> TrainingConfig {
@@ -60,13 +43,6 @@ fn ema(sharded: bool, validate: bool) -> EmaConfig {
     }
 }
 
-/// A folder that another training can go on with.
-fn run_directory(folder: &Path, config: &TrainingConfig) -> RunDirectory {
-    let run = RunDirectory::create(folder).unwrap();
-    run.write_config(config).unwrap();
-    run
-}
-
 /// Trains on so many ranks; rank 0 records in `folder`.
 fn train(
     world_size: usize,
@@ -74,26 +50,13 @@ fn train(
     folder: &Path,
     resume: bool,
 ) -> TrainingReport {
-    let groups = ProcessGroup::over_threads(world_size, GroupOptions::default());
-    let data = &images();
-    std::thread::scope(|scope| {
-        let ranks = groups.into_iter().map(|group| {
-            let run = (group.rank() == 0).then(|| run_directory(folder, config));
-            let model = model();
-            scope.spawn(move || {
-                let trainer = Trainer {
-                    run,
-                    resume,
-                    ..Trainer::new(config.clone(), group)
-                };
-                let model = Classifier::new(model, MnistBn::forward);
-                trainer.fit(model, data).unwrap().1
-            })
-        });
-        let ranks = ranks.collect::<Vec<_>>();
-        let mut reports = ranks.into_iter().map(|rank| rank.join().unwrap());
-        reports.next().unwrap()
-    })
+    let data = images();
+    let reports = on_ranks(world_size, config, Some(folder), |trainer| {
+        let trainer = Trainer { resume, ..trainer };
+        let model = Classifier::new(model(), MnistBn::forward);
+        trainer.fit(model, &data).unwrap().1
+    });
+    reports.into_iter().next().unwrap()
 }
 
 fn file(folder: &Path, name: &str) -> Vec<u8> {

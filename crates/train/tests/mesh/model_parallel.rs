@@ -2,15 +2,12 @@
 //!
 //! The build has one device, flex, on which all parts lie; the way of the code is that of several.
 
-use std::sync::Arc;
-
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
 use burn::prelude::*;
 use burn::tensor::{Distribution, Int};
 use burn_train::TrainStep;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_datasets::{ImageBatcher, Split, SyntheticDigits};
 use everburn_models::gpt::{GptConfig, Positions};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::resnet50::{ResNet50Config, Stem};
@@ -18,9 +15,12 @@ use everburn_models::two_part_resnet::TwoPartResNetConfig;
 use everburn_nn::{Activation, InBlocks, Placement};
 use everburn_train::checkpoint::CheckpointFolder;
 use everburn_train::{
-    Classification, Classifier, NextToken, Objective, RunDirectory, Supervised, Trainer,
-    TrainingConfig, TrainingData, with_parameters,
+    Classification, Classifier, NextToken, Objective, Supervised, Trainer, TrainingConfig,
+    with_parameters,
 };
+
+use crate::harness::data::digits;
+use crate::harness::run::run_directory;
 
 /// Names and numbers of parameters, or of what belongs to them.
 type Named = Vec<(String, Vec<f32>)>;
@@ -210,22 +210,14 @@ fn a_decoder_with_tied_weights_trains_alike_on_one_and_more_devices() {
 
 #[test]
 fn a_checkpoint_of_two_devices_loads_into_one() {
-    let digits = SyntheticDigits::new(1);
-    let data = TrainingData {
-        train: Arc::new(digits.generate(Split::Train, 200).unwrap()),
-        test: Arc::new(digits.generate(Split::Test, 100).unwrap()),
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "synthetic-digits".to_string(),
-        origin: "generated".to_string(),
-        fingerprint: String::new(),
-    };
+    let data = digits(1, 200, 100);
     let folder = tempfile::tempdir().unwrap();
-    let run = RunDirectory::create(folder.path().join("run")).unwrap();
     let config = TrainingConfig {
         epochs: 1,
         batch_size: 20,
         ..TrainingConfig::default()
     };
+    let run = run_directory(folder.path(), &config);
     let trainer = Trainer {
         run: Some(run.clone()),
         ..Trainer::new(config, ProcessGroup::alone(GroupOptions::default()))

@@ -1,0 +1,48 @@
+//! Small data sets.
+
+use std::sync::Arc;
+
+use everburn_datasets::{
+    DataChoice, ImageBatcher, ImageItem, Split, Surroundings, SyntheticDigits, TextBatcher,
+    TextDataset, TextItem, TextRequest, load_text_in,
+};
+use everburn_train::{LabeledBatch, TextBatch, TrainingData};
+
+pub type Images = TrainingData<ImageItem, LabeledBatch<4>>;
+pub type Texts = TrainingData<TextItem, TextBatch>;
+
+/// So many digits to train on and so many to test on, of pixels from 0 to 1.
+pub fn digits(seed: u64, train: usize, test: usize) -> Images {
+    let digits = SyntheticDigits::new(seed);
+    let train = digits.generate(Split::Train, train).unwrap();
+    TrainingData {
+        fingerprint: train.fingerprint(),
+        train: Arc::new(train),
+        test: Arc::new(digits.generate(Split::Test, test).unwrap()),
+        batcher: Arc::new(ImageBatcher::unit()),
+        name: "digits".to_string(),
+        origin: "generated".to_string(),
+    }
+}
+
+/// The embedded text in windows of `context` tokens, and how many tokens there are.
+pub fn texts(context: usize) -> (Texts, usize) {
+    let request = TextRequest {
+        choice: DataChoice::Embedded,
+        context,
+        ..TextRequest::default()
+    };
+    let text = load_text_in(&request, &Surroundings::new(|_| None, None)).unwrap();
+    (windows(text.train, text.test), text.tokenizer.vocabulary())
+}
+
+pub fn windows(train: TextDataset, test: TextDataset) -> Texts {
+    TrainingData {
+        fingerprint: train.fingerprint(),
+        train: Arc::new(train),
+        test: Arc::new(test),
+        batcher: Arc::new(TextBatcher),
+        name: "text".to_string(),
+        origin: "embedded".to_string(),
+    }
+}

@@ -1,0 +1,158 @@
+//! A training whose gradients stay on their devices learns what one through host memory does. Devices are
+//! made up: the processor's tensors, and a stand-in for NCCL between them.
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::prelude::*;
+use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_distributed::fake::FakeMemory;
+use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_nccl::fake::FakeCluster;
+use everburn_nccl::{Control, NcclConfig};
+use everburn_train::{Classifier, Trainer, TrainingConfig};
+
+use crate::harness::data::digits;
+use crate::harness::parameters::{filled, parameters};
+use crate::harness::ranks::on_ranks;
+use crate::replicas::in_common;
+
+fn weights<M: Module>(model: M) -> M {
+    let mut count: usize = 0;
+    filled(model, |_| {
+        count += 1;
+        ((count * 7919 % 1009) as f32 / 504.5 - 1.0) / 8.0
+    })
+}
+
+/// Connects a rank with a GPU of its own.
+pub fn connector(
+    cluster: &Arc<FakeCluster>,
+    rank: usize,
+    store: SharedStore,
+    backend: GradientBackend,
+    waits: Waits,
+) -> Arc<dyn ConnectExchange> {
+    let abilities = Abilities {
+        gpu: Some(format!("FAKE-{rank}")),
+        nccl: Ok("2.21.5".to_string()),
+        keeps_to_host: None,
+    };
+    let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
+    let join = {
+        let cluster = cluster.clone();
+        move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
+            let quick = cluster.config(rank);
+            let config = NcclConfig {
+                tick: quick.tick,
+                beat: quick.beat,
+                ..config
+            };
+            cluster.connect(rank, config, control)
+        }
+    };
+    let connector = Connector::new(backend, abilities, store);
+    Arc::new(connector.with_groups(join, rank, memory, waits))
+}
+
+/// The connectors of ranks with a GPU each.
+fn connectors(world_size: usize, waits: Waits) -> Vec<Option<Arc<dyn ConnectExchange>>> {
+    let cluster = Arc::new(FakeCluster::new(world_size));
+    let store: SharedStore = Arc::new(HashStore::new());
+    let connector = |rank| connector(&cluster, rank, store.clone(), GradientBackend::Nccl, waits);
+    (0..world_size).map(connector).map(Some).collect()
+}
+
+/// The parameters after a training on ranks that are threads.
+fn train(config: &TrainingConfig, exchanges: &[Option<Arc<dyn ConnectExchange>>]) -> Vec<f32> {
+    // Ranks that are threads share one generator of random numbers, and draw from it in any order.
+    let config_of_model = MnistBnConfig::new().with_dropout(0.0);
+    let model = weights(config_of_model.init(&Device::flex()));
+    let data = digits(3, 150, 40);
+    in_common(on_ranks(exchanges.len(), config, None, |trainer| {
+        let exchange = exchanges[trainer.group.rank()].clone();
+        let by = exchange.as_ref().map(|_| "nccl (2.21.5)".to_string());
+        let trainer = Trainer {
+            exchange,
+            ..trainer
+        };
+        // Not a clone, which would share the running statistics.
+        let model = Classifier::new(model.valid(), MnistBn::forward);
+        let (model, report) = trainer.fit(model, &data).unwrap();
+        assert_eq!(report.gradients_by, by);
+        parameters(&model).concat()
+    }))
+}
+
+fn config() -> TrainingConfig {
+    TrainingConfig {
+        epochs: 1,
+        batch_size: 32,
+        validation_samples: Some(22),
+        compare_every: 2,
+        ..TrainingConfig::default()
+    }
+}
+
+/// The same bits with two ranks, however gradients travel.
+fn equal(config: &TrainingConfig) {
+    let host = train(config, &[None, None]);
+    for waits in [Waits::Device, Waits::Host] {
+        let device = train(config, &connectors(2, waits));
+        assert!(device == host, "{waits:?}");
+    }
+}
+
+#[test]
+fn a_training_by_nccl_has_the_bits_of_one_through_host_memory() {
+    equal(&config());
+}
+
+#[test]
+fn micro_batches_are_added_up_on_the_device() {
+    equal(&TrainingConfig {
+        accumulate: 3,
+        ..config()
+    });
+}
+
+#[test]
+fn gradients_may_be_exchanged_after_the_backward_pass() {
+    equal(&TrainingConfig {
+        overlap: false,
+        ..config()
+    });
+}
+
+#[test]
+fn batch_norms_see_the_samples_of_all_ranks() {
+    equal(&TrainingConfig {
+        sync_batch_norm: true,
+        ..config()
+    });
+}
+
+#[test]
+fn one_rank_by_nccl_learns_what_one_alone_does() {
+    let alone = train(&config(), &[None]);
+    assert!(train(&config(), &connectors(1, Waits::Device)) == alone);
+}
+
+#[test]
+fn clipping_on_the_device_is_clipping() {
+    let mut config = config();
+    config.ddp.max_gradient_norm = Some(0.3);
+    config.log_every = 1;
+    let host = train(&config, &[None, None]);
+    let device = train(&config, &connectors(2, Waits::Device));
+    let apart = host.iter().zip(&device).map(|(a, b)| (a - b).abs());
+    // Adam makes steps of its learning rate whatever the gradients' size, so what is near zero is not compared
+    // closely.
+    let far = apart.filter(|apart| *apart > 1e-3).count();
+    assert!(
+        far * 100 <= host.len(),
+        "{far} of {} numbers differ",
+        host.len()
+    );
+}
