@@ -33,7 +33,7 @@ fn help_names_the_commands_and_the_flags() {
         help.lines()
             .any(|line| line.starts_with("  ") && words(line.split("  ").nth(1).unwrap_or("")))
     };
-    for command in ["train", "eval", "generate", "export", "import", "store"] {
+    for command in ["train", "eval", "generate", "export", "import"] {
         assert!(begins_a_line(&help, command), "{command}: {help}");
     }
     let help = stdout(&everburn(&["train", "--help"]));
