@@ -24,14 +24,16 @@ const BROWSER: [&str; 12] = [
 
 /// Points at every chart and map, presses every button, and tells how much of it has answered.
 const READER: &str = "
-const told = { plots: 0, maps: 0, buttons: 0 };
+const told = { plots: 0, maps: 0, silent: 0, buttons: 0 };
 for (const [name, selector] of [['plots', '.plot'], ['maps', '[data-map] .cells']]) {
   for (const target of document.querySelectorAll(selector)) {
     const box = target.getBoundingClientRect();
+    // Of several maps one is shown.
+    if (!box.width) continue;
     target.dispatchEvent(new PointerEvent('pointermove',
       { clientX: box.left + box.width / 2, clientY: box.top + box.height / 2, bubbles: true }));
     const tip = document.getElementById('tip');
-    if (!tip.hidden && tip.textContent) told[name] += 1;
+    told[!tip.hidden && tip.textContent ? name : 'silent'] += 1;
     target.dispatchEvent(new PointerEvent('pointerleave', {}));
     for (const key of ['ArrowRight', 'Escape']) target.dispatchEvent(new KeyboardEvent('keydown', { key }));
   }
@@ -86,7 +88,7 @@ fn the_report_opens_in_a_browser_and_its_charts_answer() {
     let (document, console) = opened(&page, &profile);
     assert!(console.is_empty(), "{console:#?}");
     // The script makes buttons of the keys beside the charts.
-    assert!(document.contains("<button type=\"button\""), "{document}");
+    assert!(document.contains("<button"), "{document}");
 
     let read = folder.path().join("read.html");
     fs::write(&read, with_reader(&fs::read_to_string(&page).unwrap())).unwrap();
@@ -98,13 +100,7 @@ fn the_report_opens_in_a_browser_and_its_charts_answer() {
         let digits = after.split(|c: char| !c.is_ascii_digit()).next().unwrap();
         digits.parse().unwrap()
     };
-    let drawn = |class: &str| document.matches(class).count();
-    assert!(count("plots") >= 3, "{told}");
-    assert!(count("maps") >= 1, "{told}");
-    assert_eq!(
-        count("plots"),
-        drawn("class=\"plot\""),
-        "every chart answers"
-    );
+    assert!(count("plots") >= 3 && count("maps") >= 1, "{told}");
+    assert_eq!(count("silent"), 0, "each chart that is shown answers");
     assert!(count("buttons") >= 2, "{told}");
 }

@@ -158,7 +158,8 @@ fn counted(command: &mut Command, tally: &mut Tally) -> std::io::Result<std::pro
 
 /// Runs `cargo nextest run`, and counts what it reports.
 fn reported(command: &mut Command, tally: &mut Tally) -> std::io::Result<std::process::ExitStatus> {
-    let report = target_dir().join("nextest/default/junit.xml");
+    // Nextest's own folder is in the workspace, wherever Cargo builds into.
+    let report = root().join("target/nextest/default/junit.xml");
     // One of an earlier run must not be taken for this one's.
     match fs::remove_file(&report) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
