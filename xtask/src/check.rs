@@ -168,13 +168,6 @@ fn check_steps(found: Found) -> Vec<Step> {
         "-D",
         "warnings",
     ];
-    let cuda_cpp = [
-        "check",
-        "--release",
-        "--workspace",
-        "--features",
-        "cuda-cpp",
-    ];
     let deny = Program::IfInstalled {
         program: "cargo",
         probe: &["deny", "--version"],
@@ -220,7 +213,6 @@ fn check_steps(found: Found) -> Vec<Step> {
         Step::cargo("lints", &lint),
         // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
         Step::cargo("lints with cuda", &cuda).with_env("DOCS_RS", "1"),
-        Step::cargo("types with cuda-cpp", &cuda_cpp).with_env("DOCS_RS", "1"),
         Step::cargo(
             "documents",
             &["doc", "--release", "--workspace", "--no-deps"],
@@ -262,7 +254,16 @@ fn long_steps() -> Vec<Step> {
         "--ignored",
         "every_f32_narrows_as_by_half",
     ];
+    let cuda_cpp = [
+        "check",
+        "--release",
+        "--workspace",
+        "--features",
+        "cuda-cpp",
+    ];
     vec![
+        // It differs from `cuda` below CubeCL only: no code of ours is behind it.
+        Step::cargo("types with cuda-cpp", &cuda_cpp).with_env("DOCS_RS", "1"),
         Step::tests("all conversions to half precision", &narrowing),
         Step::cargo("the same bits on any number of ranks", &["xtask", "verify"]),
         Step::cargo("soak", &["xtask", "soak", "--runs", "100"]),

@@ -4,8 +4,11 @@ use super::TcpStore;
 use super::connection::{Connection, Deadline, Fault, Unconfirmed};
 use crate::store::StoreError;
 
-/// After so many bytes of writes the server is asked whether it has taken them.
-const CONFIRM_AFTER: usize = 256 << 10;
+/// A write of so many bytes asks the server whether it has taken it.
+const LARGE_WRITE: usize = 256 << 10;
+
+/// After so many bytes of smaller writes the next one asks.
+const CONFIRM_AFTER: usize = 4 << 20;
 
 impl TcpStore {
     /// Sends a write, which has no reply.
@@ -13,8 +16,8 @@ impl TcpStore {
     /// PyTorch's protocol has no other answer to a write that is refused than to hang up, so what
     /// became of it shows at the next reply. A round trip for each would cost a stream of small
     /// writes most of its speed. So each is noted; the next request is sent with a ping before it, in
-    /// the same packet, which says whose fault it was; and after [`CONFIRM_AFTER`] bytes a write asks
-    /// for itself. The larger a write, the likelier its refusal, and the less a round trip counts.
+    /// the same packet, which says whose fault it was; and a large write asks for itself, as does one after
+    /// [`CONFIRM_AFTER`] bytes. The larger a write, the likelier its refusal, and the less a round trip counts.
     pub(super) fn tell(
         &self,
         operation: &'static str,
@@ -24,7 +27,7 @@ impl TcpStore {
         let deadline = Deadline::within(self.options.timeout);
         self.exchange(operation, deadline, |connection| {
             let unconfirmed = connection.unconfirmed_bytes() + message.len();
-            if unconfirmed < CONFIRM_AFTER {
+            if message.len() < LARGE_WRITE && unconfirmed < CONFIRM_AFTER {
                 connection.send(message, deadline)?;
                 connection.note(operation, key, message.len());
                 return Ok(());
