@@ -8,7 +8,7 @@ mod secrets;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
