@@ -61,8 +61,11 @@ pub(crate) fn besiege(mark: &str, attack: Attack, ended: &AtomicBool) -> Siege {
     let mut siege = Siege::default();
     let mut silent = Vec::new();
     while !ended.load(Ordering::Acquire) {
-        let mut listening = HashSet::new();
-        for process in &processes_marked(mark) {
+        let mut processes = processes_marked(mark);
+        // An attack takes a while: the launcher's store, which is what a stranger wants, is tried first.
+        processes.sort_by_key(|process| process.rank);
+        let mut listening = Vec::new();
+        for process in &processes {
             let ports = listening_ports(process);
             if process.rank.is_none() {
                 siege.launchers_peak = siege.launchers_peak.max(peak_memory(process));
@@ -70,7 +73,7 @@ pub(crate) fn besiege(mark: &str, attack: Attack, ended: &AtomicBool) -> Siege {
             }
             listening.extend(ports);
         }
-        for &port in &listening {
+        for port in listening {
             siege.ports.insert(port);
             match attack {
                 Attack::Everything => siege.attack(port),

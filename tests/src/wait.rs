@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine, so that a hang fails instead of hanging.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// Longer than anything here takes on a busy machine, where a process may stand without a core for seconds, so
+/// that a hang fails instead of hanging.
+pub const DEADLINE: Duration = Duration::from_secs(240);
 
-/// Within this time after a rank or the launcher was killed no process may be left.
-pub const ORPHAN_DEADLINE: Duration = Duration::from_secs(10);
+/// Within this time after a rank or the launcher was killed no process may be left: some seconds, and what a busy
+/// machine adds. No timeout between ranks ends so early.
+pub const ORPHAN_DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 

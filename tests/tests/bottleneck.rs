@@ -17,6 +17,21 @@ fn bottleneck(folder: &std::path::Path, flags: &[&str]) -> Ended {
     Everburn::new(folder, line).args(SMALL).args(flags).run()
 }
 
+/// How long the training took in seconds, by the recording of rank 0 and by its own report.
+fn recorded_and_measured(run: &Run) -> [f64; 2] {
+    let recording: Value = serde_json::from_str(&run.text("profile/rank-0.json")).unwrap();
+    let steps = recording["steps"].as_array().unwrap();
+    let at = |step: &Value| step["at"].as_u64().unwrap();
+    let recorded = (at(&steps[steps.len() - 1]) - at(&steps[0])) as f64 / 1e9;
+    // The training looks at the clock before the last line of its record.
+    let phases = recording["phases"].as_array().unwrap();
+    let last = phases.iter().rfind(|span| span["phase"] == "records");
+    let last = last.map_or(0, |span| {
+        span["end"].as_u64().unwrap() - span["begin"].as_u64().unwrap()
+    });
+    [recorded - last as f64 / 1e9, run.number("train_seconds")]
+}
+
 fn numbers(run: &Run) -> Value {
     serde_json::from_str(&run.text("bottleneck.json")).unwrap()
 }
@@ -56,23 +71,7 @@ fn two_ranks_are_laid_open() {
         assert!(counted > 1.0, "{rank:#}");
         assert!(rank["loading"].as_f64().unwrap() > 0.0, "{rank:#}");
     }
-    // What the recordings say in sum is what the training has measured by itself.
-    let measured = run.number("train_seconds");
     let recording: Value = serde_json::from_str(&run.text("profile/rank-0.json")).unwrap();
-    let steps = recording["steps"].as_array().unwrap();
-    let at = |step: &Value| step["at"].as_u64().unwrap();
-    let recorded = (at(&steps[steps.len() - 1]) - at(&steps[0])) as f64 / 1e9;
-    // The training looks at the clock before the last line of its record.
-    let phases = recording["phases"].as_array().unwrap();
-    let last = phases.iter().rfind(|span| span["phase"] == "records");
-    let last = last.map_or(0, |span| {
-        span["end"].as_u64().unwrap() - span["begin"].as_u64().unwrap()
-    });
-    let recorded = recorded - last as f64 / 1e9;
-    assert!(
-        (recorded / measured - 1.0).abs() < 0.05,
-        "{recorded} s, {measured} s: {ended}"
-    );
     assert!(
         !recording["samples"]["samples"]
             .as_array()
@@ -103,9 +102,29 @@ fn two_ranks_are_laid_open() {
 }
 
 #[test]
-fn a_rank_three_times_as_slow_is_named_first() {
+fn what_the_recordings_say_in_sum_is_what_the_training_has_measured_by_itself() {
+    // Each looks at the clock by itself: who stands without a core between two looks finds a difference. That
+    // happens seldom, and not three times in a row.
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let folder = tempfile::tempdir().unwrap();
+        bottleneck(folder.path(), &["--ranks", "2", "--workers", "1"]).succeeded();
+        let both = recorded_and_measured(&Run::new(folder.path().join("run")));
+        let [recorded, measured] = both;
+        if (recorded / measured - 1.0).abs() < 0.05 {
+            return;
+        }
+        all.push(both);
+    }
+    panic!("recorded and measured, in seconds: {all:?}");
+}
+
+#[test]
+fn a_rank_many_times_as_slow_is_named_first() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = ["--ranks", "2", "--chaos", "slow=1@step:1:200ms"];
+    // Much more than a rank loses that stands without a core for seconds, as a mean of the steps.
+    let slow = "slow=1@step:1:1s";
+    let flags = ["--ranks", "2", "--steps", "16", "--chaos", slow];
     let ended = bottleneck(folder.path(), &flags).succeeded();
     let run = Run::new(folder.path().join("run"));
     let found = numbers(&run);

@@ -59,11 +59,11 @@ fn check_restored(terminal: &Terminal, folder: &std::path::Path) -> String {
         screen.contains("echo 're'stored") && screen.lines().any(|line| line == "restored")
     });
     terminal.enter("stty -a");
-    let settings = terminal.wait_for("settings", |screen| screen.contains("icanon"));
-    let words: Vec<_> = settings.split_whitespace().collect();
-    for word in ["icanon", "echo", "isig", "icrnl", "opost"] {
-        assert!(words.contains(&word), "{word}:\n{settings}");
-    }
+    let expected = ["icanon", "echo", "isig", "icrnl", "opost"];
+    terminal.wait_for(&format!("{expected:?}"), |screen| {
+        let words: Vec<_> = screen.split_whitespace().collect();
+        expected.iter().all(|word| words.contains(word))
+    });
     screen
 }
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port, skip};
 
-/// Three steps on synthetic digits, for which ranks wait 20 seconds at the most.
+/// Three steps on synthetic digits, for which ranks wait a minute at the most.
 fn three_steps(folder: &Path) -> Everburn {
-    Everburn::train(folder, "mnist").args(["--steps", "3", "--run-dir", "run", "--timeout", "20"])
+    Everburn::train(folder, "mnist").args(["--steps", "3", "--run-dir", "run", "--timeout", "60"])
 }
 
 /// Whether somebody else took the port between our looking and its use.

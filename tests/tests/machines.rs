@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use everburn_tests::{Ended, Everburn, Job, Run, TOKEN, on_a_free_port};
 
 /// How long ranks wait for each other here.
-const PATIENCE: Duration = Duration::from_secs(45);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts two commands in one folder, as on machines that share a disk, and waits for both to end.
 fn both(start: impl Fn(&Path, usize) -> Everburn) -> (tempfile::TempDir, [Ended; 2]) {
@@ -130,7 +130,8 @@ fn ranks_that_disagree_about_their_number_are_all_told() {
 fn a_rank_that_nobody_joins_gives_up_and_names_who_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let ended = on_a_free_port(|port| {
-        let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "1"]);
+        // Time enough for itself to join.
+        let rank = rank_by_hand(folder.path(), 0, 2, port).args(["--timeout", "5"]);
         let ended = rank.run();
         (!lost_the_port(&ended)).then_some(ended)
     });

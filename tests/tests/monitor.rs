@@ -38,15 +38,28 @@ fn monitor(folder: &Path, size: (u16, u16)) -> Option<Terminal> {
     Some(terminal)
 }
 
-/// Shows the ranks and waits until all of them work.
-fn ranks(terminal: &Terminal, count: usize) -> String {
+/// Shows the ranks and waits until all of them work, and all is there that is told of them. A screen may be seen
+/// while it is painted.
+fn ranks(terminal: &Terminal, count: usize) {
     terminal.press("r");
-    terminal.wait_for("all ranks", |screen| {
-        // The events are at the bottom: what is above them has been drawn by then.
-        let parts = ["steps ", "events", "left"];
+    let parts = [
+        "steps ",
+        "step time of each rank",
+        "spent on",
+        "d data",
+        "events",
+        "left",
+    ];
+    let works = |screen: &str, rank: usize| {
+        let row = [format!(" {rank} ok"), format!(" {rank} slow")];
+        let is_row = |line: &str| row.iter().any(|row| line.contains(row));
+        screen.lines().any(is_row)
+    };
+    terminal.wait_for(&format!("all of {parts:?} and {count} rows"), |screen| {
         screen.contains(&format!("{count} of {count} ranks"))
             && parts.iter().all(|part| screen.contains(part))
-    })
+            && (0..count).all(|rank| works(screen, rank))
+    });
 }
 
 #[test]
@@ -65,22 +78,7 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
         return;
     };
     for terminal in [&small, &large] {
-        let screen = ranks(terminal, 4);
-        for text in [
-            "step time of each rank",
-            "spent on",
-            "d data",
-            "events",
-            "left",
-        ] {
-            assert!(screen.contains(text), "no {text}:\n{screen}");
-        }
-        for rank in 0..4 {
-            let is_row = |line: &str| {
-                line.contains(&format!(" {rank} ok")) || line.contains(&format!(" {rank} slow"))
-            };
-            assert!(screen.lines().any(is_row), "no rank {rank}:\n{screen}");
-        }
+        ranks(terminal, 4);
     }
     // The size changes in the middle, there and back.
     small.resize((140, 40));
@@ -121,8 +119,9 @@ fn two_look_on_one_is_killed_and_so_is_a_rank() {
 
     let before = run.epochs();
     job.rank(2).signal(Signal::KILL);
-    let screen = large.wait_for("the loss", |screen| screen.contains("restart 1 of"));
-    assert!(screen.contains("rank 2"), "{screen}");
+    large.wait_for("the loss of rank 2", |screen| {
+        screen.contains("restart 1 of") && screen.contains("rank 2")
+    });
     large.wait_for("all ranks again", |screen| {
         screen.contains("4 of 4 ranks") && screen.contains("have made step")
     });
@@ -171,9 +170,8 @@ fn a_training_shows_its_ranks_by_the_same_key() {
     ranks_are_back(&terminal);
     terminal.press("C-c");
     let screen = terminal.wait_for("the shell", |screen| {
-        screen.lines().any(|line| line == "code=130")
+        screen.contains("stopped by the user") && screen.lines().any(|line| line == "code=130")
     });
-    assert!(screen.contains("stopped by the user"), "{screen}");
     assert_eq!(terminal.property("alternate_on"), "0", "{screen}");
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use everburn_tests::{Attack, Everburn, Run, Siege};
+use rustix::process::Signal;
 
 /// How much memory the process that serves a job's store may hold, in bytes.
 const STORE_MEMORY: u64 = 64 << 20;
@@ -94,16 +95,23 @@ fn those_who_read_an_open_store_and_wait_there_neither_disturb_the_job_nor_learn
 fn the_secret_is_in_no_command_line_and_in_no_file_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let secret = "a secret that nobody else knows";
-    let run = train(folder.path(), "run", &["--ranks", "2"]).env("EVERBURN_JOB_TOKEN", secret);
+    // It goes on until it has been looked at.
+    let flags = ["--ranks", "2", "--steps", "1000000", "--epochs", "1000000"];
+    let run = train(folder.path(), "run", &flags).env("EVERBURN_JOB_TOKEN", secret);
     let mut job = run.start();
     let recorded = Run::new(folder.path().join("run"));
     job.wait_for("the first epoch", || recorded.epochs() > 0);
-    for process in job.processes() {
+    let processes = job.processes();
+    assert_eq!(processes.len(), 3, "{}", job.output());
+    for process in processes {
         let line = std::fs::read(format!("/proc/{}/cmdline", process.pid.as_raw_nonzero()));
-        let line = String::from_utf8_lossy(&line.unwrap_or_default()).into_owned();
+        let line = String::from_utf8_lossy(&line.unwrap()).into_owned();
+        assert!(!line.is_empty(), "it has ended");
         assert!(!line.contains(secret), "{line}");
     }
-    let ended = job.wait().succeeded();
+    job.signal(Signal::INT);
+    let ended = job.wait();
+    assert_eq!(ended.code(), 130, "{ended}");
     assert!(!ended.to_string().contains(secret), "{ended}");
     let mut folders = vec![folder.path().to_path_buf()];
     while let Some(next) = folders.pop() {

@@ -173,7 +173,7 @@ fn an_examination_finds_the_same_on_every_rank() {
 #[test]
 fn an_examination_names_the_rank_that_did_not_come() {
     let (store, address) = store();
-    let mut ranks = examiners(2, 3, &address, &["--timeout", "5"]);
+    let mut ranks = examiners(2, 3, &address, &["--timeout", "12"]);
     for rank in &mut ranks {
         let error = rank.answer()["error"].to_string();
         assert!(error.contains("missing: rank 2"), "{error}");

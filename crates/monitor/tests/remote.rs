@@ -228,6 +228,12 @@ fn strangers_that_stay_do_not_keep_a_monitor_out() {
 
 #[test]
 fn a_server_that_ends_is_missed_and_one_that_comes_back_is_found() {
+    // Somebody else may take the port between its end and the next server, though not each time.
+    assert!((0..5).any(|_| is_missed_and_found()));
+}
+
+/// Whether the port was still free when the server came back.
+fn is_missed_and_found() -> bool {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     let server = serve(folder.path());
@@ -242,10 +248,11 @@ fn a_server_that_ends_is_missed_and_one_that_comes_back_is_found() {
     assert!(matches!(error, MonitorError::Unreachable { .. }), "{error}");
     note(folder.path(), "it is back");
     let Ok(_server) = MonitorServer::start(&address, folder.path(), &token()) else {
-        return everburn_tests::skip("a server that comes back", "its port was taken meanwhile");
+        return false;
     };
     let updates = wait_for(&mut source, tells("it is back"));
     assert!(updates.contains(&Update::Reset));
+    true
 }
 
 #[test]

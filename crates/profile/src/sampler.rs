@@ -44,10 +44,9 @@ struct Raw {
 /// let sampler = Sampler::start()?;
 /// sampler.follow_this_thread()?;
 /// sampler.resume();
-/// let end = std::time::Instant::now() + std::time::Duration::from_millis(50);
-/// while std::time::Instant::now() < end {}
+/// let sum: u64 = (0..100_000_000).map(std::hint::black_box).sum();
 /// let samples = sampler.finish();
-/// assert!(samples.samples.len() > 1);
+/// assert!(samples.samples.len() > 1, "of adding up to {sum}");
 /// # Ok::<(), everburn_profile::ProfileError>(())
 /// ```
 #[derive(Debug)]

@@ -149,7 +149,7 @@ fn a_recording_with_kernels_is_read_as_it_was_written_and_drawn() {
 
 #[test]
 fn a_device_that_waits_for_its_host_is_told_behind_all_faults() {
-    let (recording, _) = recorded(Duration::from_millis(3));
+    let (recording, _) = recorded(Duration::from_millis(60));
     let found = Analysis::of(&[recording]).unwrap().findings();
     let place = found
         .iter()

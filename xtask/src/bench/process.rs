@@ -320,7 +320,7 @@ mod tests {
         let mark = folder.path().join("pid");
         let script = format!("sleep 600 & echo $! > '{}'; wait", mark.display());
         // Long enough for the shell to start what it starts, on a busy machine too.
-        let failure = shell(&script, Duration::from_secs(3)).unwrap_err();
+        let failure = shell(&script, Duration::from_secs(8)).unwrap_err();
         assert!(failure.to_string().contains("--run-timeout"), "{failure}");
         let sleeper = fs::read_to_string(mark).unwrap();
         assert!(sleeper.trim().parse::<u32>().is_ok(), "{sleeper:?}");
@@ -346,7 +346,7 @@ mod tests {
     fn is_gone(pid: &str) -> bool {
         let status = format!("/proc/{}/status", pid.trim());
         let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(5) {
+        while start.elapsed() < LONG {
             match fs::read_to_string(&status) {
                 Err(_) => return true,
                 Ok(text) if text.contains("State:\tZ") => return true,

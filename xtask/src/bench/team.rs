@@ -324,7 +324,8 @@ mod tests {
     fn a_rank_that_does_not_answer_is_named_at_the_deadline() {
         let answers = "echo '{}'; read line";
         with_team(&[answers, "echo busy >&2; read line"], |mut team| {
-            let failure = team.answers(Duration::from_secs(3)).unwrap_err();
+            // Time enough for rank 0 to answer.
+            let failure = team.answers(Duration::from_secs(8)).unwrap_err();
             let failure = failure.to_string();
             assert!(failure.contains("rank 1 has not answered"), "{failure}");
             assert!(failure.contains("--run-timeout"), "{failure}");

@@ -214,7 +214,7 @@ mod tests {
         command.args(["-c", &script]);
         let log = folder.path().join("log");
         // Long enough for a shell to start on any machine.
-        let ended = run(command, Duration::from_secs(3), &log, |_| {}).unwrap();
+        let ended = run(command, Duration::from_secs(8), &log, |_| {}).unwrap();
         assert!(ended.status.is_none());
         assert!(ended.failure().unwrap().starts_with("killed after"));
         let pid = std::fs::read_to_string(pid).unwrap();

@@ -1,7 +1,9 @@
 //! Ranks as threads, each with an environment of its own.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
+
+use socket2::{Domain, Socket, Type};
 
 use super::*;
 use crate::store::Store;
@@ -152,9 +154,11 @@ fn a_port_in_use_is_named() {
 
 #[test]
 fn a_store_that_does_not_come_is_named_with_what_to_check() {
-    let probe = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = probe.local_addr().unwrap();
-    drop(probe);
+    // Nobody else has the port, and nobody listens.
+    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    silent.bind(&loopback.into()).unwrap();
+    let address = silent.local_addr().unwrap().as_socket().unwrap();
     let request = RendezvousRequest {
         timeout: Some(Duration::from_millis(50)),
         ..request(1, 2)

@@ -10,19 +10,44 @@ use everburn_collectives::watch::{Evidence, HangReport, Watch, WatchOptions};
 
 use crate::harness::{GENEROUS, Meeting, WIRES, Wire, error, in_parallel, on_all_ranks, options};
 
-/// Beats so seldom that on a busy machine none is taken for missing, and so often that there are some within a
-/// short deadline.
-const INTERVAL: Duration = Duration::from_millis(200);
+/// Beats so seldom that none is taken for missing where a thread stands without a core for seconds: three
+/// intervals without a beat tell that a rank does not live.
+const SELDOM: Duration = Duration::from_secs(3);
 
-fn watch(store: &SharedStore, group: &ProcessGroup, silence: Option<Duration>) -> Watch {
-    let options = WatchOptions {
-        interval: INTERVAL,
-        silence,
-    };
+/// Several of these beats, and the barrier before them, which takes its time on a busy machine.
+const SEVERAL_BEATS: Duration = Duration::from_secs(11);
+
+/// How often the others' beats are looked at where one falls silent: a look that takes longer counts for nothing.
+const OFTEN: Duration = Duration::from_secs(1);
+
+/// Longer than a thread stands without a core.
+const SILENCE: Duration = Duration::from_secs(7);
+
+fn watch(
+    store: &SharedStore,
+    group: &ProcessGroup,
+    interval: Duration,
+    silence: Option<Duration>,
+) -> Watch {
+    let options = WatchOptions { interval, silence };
     let (rank, size) = (group.rank(), group.world_size());
     let watch = Watch::start(store.clone(), rank, size, options).unwrap();
     watch.follow(group);
     watch
+}
+
+/// Waits until a rank has published a beat with all of `parts`.
+fn wait_for_beat(store: &SharedStore, rank: usize, parts: &[&str]) {
+    let begun = Instant::now();
+    loop {
+        let beat = store.get(&format!("watch/{rank}")).unwrap();
+        let beat = String::from_utf8(beat).unwrap();
+        if parts.iter().all(|part| beat.contains(part)) {
+            return;
+        }
+        assert!(begun.elapsed() < GENEROUS, "no {parts:?} in {beat}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Rank 1 of 3 does one step and then never calls again; what the others report.
@@ -33,13 +58,12 @@ fn reports_of_a_rank_that_never_calls(
     before: impl Fn() + Sync,
 ) -> Vec<Option<HangReport>> {
     let options = GroupOptions {
-        // Of the barrier before, too, which takes its time on a busy machine; and of several beats.
-        timeout: Some(Duration::from_secs(3)),
+        timeout: Some(SEVERAL_BEATS),
         ..options()
     };
-    let meeting = Meeting::of(3);
+    let (meeting, failed) = (Meeting::of(3), Meeting::of(2));
     on_all_ranks(wire, 3, options, |group| {
-        let watch = watch(store, &group, None);
+        let watch = watch(store, &group, SELDOM, None);
         group.set_step(49);
         group.barrier().wait().unwrap();
         meeting.wait();
@@ -52,6 +76,8 @@ fn reports_of_a_rank_that_never_calls(
         group.set_label(Some(2));
         let mut values = vec![1f32; 5];
         let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
+        // A report waits for the other's answer for a moment only, so that both begin at once.
+        failed.wait();
         let report = watch.report(&error, &|member| {
             log.map(Path::to_owned).filter(|_| member == 1)
         });
@@ -117,16 +143,17 @@ fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
 
 #[test]
 fn a_rank_that_falls_silent_is_lost_and_named_by_all_others() {
-    for wire in WIRES {
+    in_parallel(WIRES.to_vec(), |wire| {
         let store: SharedStore = Arc::new(HashStore::new());
         let meeting = Meeting::of(3);
         on_all_ranks(wire, 3, options(), |group| {
-            // Long enough for a busy machine to beat in.
-            let watch = watch(&store, &group, Some(Duration::from_secs(2)));
+            let watch = watch(&store, &group, OFTEN, Some(SILENCE));
             group.set_step(49);
             group.barrier().wait().unwrap();
             meeting.wait();
             if group.rank() == 1 {
+                // What is said of it later is what it has said last.
+                wait_for_beat(&store, 1, &["\"step\":49", "barrier"]);
                 watch.fall_silent();
                 meeting.wait();
                 return;
@@ -158,7 +185,7 @@ fn a_rank_that_falls_silent_is_lost_and_named_by_all_others() {
             assert!(text.contains("it has given no sign of life for"), "{text}");
             meeting.wait();
         });
-    }
+    });
 }
 
 #[test]
@@ -166,21 +193,13 @@ fn a_rank_that_ends_in_good_order_and_one_that_dies_are_no_hang() {
     let store: SharedStore = Arc::new(HashStore::new());
     let meeting = Meeting::of(2);
     on_all_ranks(Wire::Tcp, 2, options(), |group| {
-        let watch = watch(&store, &group, None);
+        let watch = watch(&store, &group, OFTEN, None);
         group.barrier().wait().unwrap();
         meeting.wait();
         if group.rank() == 1 {
             drop(watch);
             // Dropping it waits for its thread a moment only.
-            let begun = Instant::now();
-            loop {
-                let beat = String::from_utf8(store.get("watch/1").unwrap()).unwrap();
-                if beat.contains("\"goodbye\":true") {
-                    break;
-                }
-                assert!(begun.elapsed() < GENEROUS, "no goodbye in {beat}");
-                std::thread::sleep(INTERVAL / 20);
-            }
+            wait_for_beat(&store, 1, &["\"goodbye\":true"]);
             group.sever();
             meeting.wait();
             return;

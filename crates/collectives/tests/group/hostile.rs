@@ -4,12 +4,13 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use everburn_auth::{Dialer, JobToken, Key};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_collectives::store::{HashStore, Store};
 
-use crate::harness::{GENEROUS, SHORT, error, options, rendezvous};
+use crate::harness::{GENEROUS, error, options, rendezvous};
 
 const ADDRESS_OF_RANK_0: &str = "everburn/mesh/1/address/0";
 const SESSION: &str = "everburn/mesh/1/session";
@@ -231,7 +232,7 @@ fn ranks_that_have_tried_a_different_number_of_times_meet_all_the_same() {
     let store = Arc::new(HashStore::new());
     for _ in 0..3 {
         let impatient = GroupOptions {
-            timeout: Some(SHORT / 20),
+            timeout: Some(Duration::from_millis(100)),
             ..options()
         };
         let error = ProcessGroup::connect(rendezvous(store.clone(), 1, 2), impatient).unwrap_err();

@@ -1,12 +1,11 @@
 //! How ranks connect by TCP.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore, Store};
 
-use crate::harness::{error, in_parallel, options, rendezvous};
+use crate::harness::{SHORT, error, in_parallel, options, rendezvous};
 
 #[test]
 fn a_world_of_one_does_not_touch_the_store() {
@@ -50,7 +49,7 @@ fn a_group_can_be_made_again_through_the_same_store() {
 fn ranks_that_do_not_come_are_named() {
     let store = Arc::new(HashStore::new());
     let options = GroupOptions {
-        timeout: Some(Duration::from_secs(2)),
+        timeout: Some(SHORT),
         ..options()
     };
     let errors = in_parallel(vec![0, 2], |rank| {
@@ -73,7 +72,7 @@ fn ranks_that_do_not_come_are_named() {
 fn a_second_process_as_the_same_rank_is_refused_and_told_so() {
     let store = Arc::new(HashStore::new());
     let options = GroupOptions {
-        timeout: Some(Duration::from_secs(2)),
+        timeout: Some(SHORT),
         ..options()
     };
     let errors = in_parallel(vec![0, 1, 1], |rank| {

@@ -9,6 +9,11 @@ use crate::raw::{LONG, client, open};
 
 #[test]
 fn a_server_stops_with_clients_connected_and_frees_its_port() {
+    // Somebody else may take the port between its end and the next server, though not each time.
+    assert!((0..5).any(|_| stops_and_can_begin_anew()));
+}
+
+fn stops_and_can_begin_anew() -> bool {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = TcpStoreServer::from_listener(listener, open()).unwrap();
@@ -32,7 +37,11 @@ fn a_server_stops_with_clients_connected_and_frees_its_port() {
         .and_then(|()| store.get("k"))
         .unwrap_err();
     assert!(error.to_string().contains(&address.to_string()), "{error}");
-    TcpStoreServer::bind(address, open()).unwrap();
+    match TcpStoreServer::bind(address, open()) {
+        Ok(_) => true,
+        Err(StoreError::AddressInUse { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_rank_without_restarts_left_ends_the_job_with_its_first_error() {
 #[test]
 fn a_rank_that_refuses_its_arguments_is_not_started_again() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "echo x >> $DIR/starts.$RANK; [ $RANK = 1 ] && exit 2; sleep 60";
+    let script = "echo x >> $DIR/starts.$RANK; [ $RANK = 1 ] && exit 2; sleep 1000";
     let failure = failure_of(LaunchConfig {
         elastic: Some(ElasticLaunch::new(2, 2)),
         ..job(folder.path(), 2, script)
@@ -174,7 +174,8 @@ fn machine_0_without_ranks(folder: &Path) -> (LauncherProcess, Arc<TcpStore>) {
             "the store, or the end because of a port that is taken",
             || {
                 let options = StoreOptions {
-                    timeout: Duration::from_secs(1),
+                    // Of each question later on, too.
+                    timeout: Duration::from_secs(10),
                     ..StoreOptions::new(StoreAccess::Token(TOKEN.parse().unwrap()))
                 };
                 store = TcpStore::connect(&format!("127.0.0.1:{port}"), options).ok();
@@ -303,7 +304,7 @@ fn a_rank_that_ends_of_the_request_to_stop_takes_no_time_from_the_others() {
     // Rank 0 takes longer to stop than the grace after a failure and the time to kill are.
     let script = "
         echo $$ > $DIR/new.$RANK
-        if [ $RANK = 1 ]; then mv $DIR/new.1 $DIR/pid.1; exec sleep 60; fi
+        if [ $RANK = 1 ]; then mv $DIR/new.1 $DIR/pid.1; exec sleep 1000; fi
         trap 'asked=1' TERM
         mv $DIR/new.0 $DIR/pid.0
         until [ \"$asked\" ]; do sleep 0.02; done

@@ -8,7 +8,7 @@ mod secrets;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everburn_collectives::store::StoreAccess;
 use everburn_launch::{EXIT_PEER_LOST, LaunchConfig, LaunchError, Launcher, Outcome, RankExit};
@@ -113,7 +113,7 @@ fn the_second_machine_joins_the_store_of_the_first() {
 #[test]
 fn one_failing_rank_ends_the_others_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "if [ $RANK = 1 ]; then echo the data is gone; exit 3; fi; sleep 60";
+    let script = "if [ $RANK = 1 ]; then echo the data is gone; exit 3; fi; sleep 1000";
     let start = Instant::now();
     let failure = failure_of(job(folder.path(), 3, script));
     // Had they not been ended, they would sleep for longer.
@@ -143,7 +143,7 @@ fn a_killed_rank_is_named_with_its_signal() {
     let failure = failure_of(job(
         folder.path(),
         3,
-        "[ $RANK = 2 ] && kill -9 $$; sleep 60",
+        "[ $RANK = 2 ] && kill -9 $$; sleep 1000",
     ));
     assert_eq!(failure.cause.rank, 2);
     let message = failure.to_string();
@@ -174,7 +174,7 @@ fn a_rank_that_only_lost_a_peer_is_not_blamed_though_it_ends_first() {
         until [ -e $DIR/victim ]; do sleep 0.02; done
         while kill -0 $(cat $DIR/victim) 2>/dev/null; do sleep 0.02; done; exit 4";
     let config = LaunchConfig {
-        grace: Duration::from_secs(5),
+        grace: DEADLINE,
         ..job(folder.path(), 2, script)
     };
     let failure = failure_of(config);
@@ -356,7 +356,7 @@ fn a_terminal_is_in_order_after_its_dashboard_was_killed() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("release"), "").unwrap();
     let script = "
-        if [ $RANK = 1 ]; then test ! -t 1 && echo quiet; echo 1 > $DIR/written; sleep 60; fi
+        if [ $RANK = 1 ]; then test ! -t 1 && echo quiet; echo 1 > $DIR/written; sleep 1000; fi
         until [ -e $DIR/written ]; do sleep 0.02; done
         test -t 0 && test -t 1 && stty raw -echo && printf '\\033[?1049h' && kill -9 $$";
     let Some(mut launcher) = on_a_terminal(folder.path(), "", script) else {

@@ -2,15 +2,21 @@
 
 use std::fs;
 
-use everburn_launch::{ElasticLaunch, Launcher, Outcome, RankReport, ReportKind, write_report};
+use everburn_launch::{
+    ElasticLaunch, LaunchConfig, Launcher, Outcome, RankReport, ReportKind, write_report,
+};
 
-use crate::process::{failure_of, job, rank_job};
+use crate::process::{DEADLINE, failure_of, job, rank_job};
 
 #[test]
 fn a_rank_that_ends_with_0_and_does_not_say_that_it_has_finished_has_failed() {
     let folder = tempfile::tempdir().unwrap();
     let script = "[ $RANK = 1 ] && exit 0; finished";
-    let failure = failure_of(job(folder.path(), 2, script));
+    let failure = failure_of(LaunchConfig {
+        // Time for rank 0 to finish, whichever comes first.
+        grace: DEADLINE,
+        ..job(folder.path(), 2, script)
+    });
     assert_eq!(failure.cause.rank, 1);
     assert!(failure.others.is_empty(), "{failure}");
     let message = failure.to_string();

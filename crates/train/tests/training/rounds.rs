@@ -289,7 +289,10 @@ fn a_slow_rank_joins_with_the_steps_that_it_has_made_where_others_have_no_patien
             .sum::<u64>()
     };
     assert_eq!(samples(None), 200, "the others wait");
-    let learnt = samples(Some(1.5));
+    // Who is quick is as slow as the other in a round in which it stands without a core: then nobody is late. That
+    // does not happen in all of three runs.
+    let learnt = [(); 3].map(|()| samples(Some(1.5)));
     // Rank 0's samples, those of the first round, which knows no pace yet, and one step of each other.
-    assert!((100..200).contains(&learnt), "{learnt} samples");
+    assert!(learnt.iter().all(|samples| *samples >= 100), "{learnt:?}");
+    assert!(learnt.iter().any(|samples| *samples < 200), "{learnt:?}");
 }

@@ -31,7 +31,10 @@ use crate::harness::parameters::drawn;
 use crate::harness::run::run_directory;
 
 /// No test waits as long as this.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
+
+/// How long too few ranks wait for those who never come; the others come within this time on a busy machine.
+const IN_VAIN: Duration = Duration::from_secs(8);
 
 /// Samples of which the reading number `fails_at` fails, counted over all that are read for training.
 struct Failing {
@@ -139,9 +142,11 @@ type Around<'a> = &'a dyn Fn(ElasticGroup) -> Arc<dyn Regroup>;
 
 impl Job<'_> {
     fn options(&self, slot: usize, incarnation: u64) -> ElasticOptions {
+        let (min, max) = self.range;
         ElasticOptions {
             patience: LONG,
-            wait_for_min: Duration::from_secs(8),
+            // Where none may be missing, the loss of one is the end.
+            wait_for_min: if min == max { IN_VAIN } else { LONG },
             ..ElasticOptions::new(self.range, slot, incarnation)
         }
     }
