@@ -17,7 +17,6 @@ mod allocations;
 mod analysis;
 mod clock;
 mod error;
-mod file;
 mod findings;
 mod flame;
 mod kernels;

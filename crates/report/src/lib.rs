@@ -26,7 +26,6 @@
 //! # What is deliberately absent
 //! A template engine, a script of others, and any thought of the network: the file is to open in ten years.
 
-mod bounded;
 mod chart;
 mod clock;
 mod command;

@@ -7,12 +7,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use everburn_record::file;
 use everburn_report::{ConfusionMatrix, Event, RankLine, RankStep};
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file;
 use crate::error::TrainError;
-use crate::run_directory::RunDirectory;
+use crate::run_directory::{RunDirectory, write_file};
 
 /// A line at least so often, however long a step takes and however seldom steps are logged.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -40,7 +40,7 @@ impl RankLines {
     /// Opens the file of `run` for steps after `step`; later lines are taken out, because they will come again.
     pub(crate) fn open(run: &RunDirectory, step: usize, log_every: usize) -> Self {
         let path = run.path().join("ranks.jsonl");
-        let file = keep_until(&path, step).and_then(|()| atomic_file::append_to(&path));
+        let file = keep_until(&path, step).and_then(|()| file::append_to(&path));
         let file = file
             .inspect_err(|error| tell(&path, error))
             .ok()
@@ -124,7 +124,7 @@ fn keep_until(path: &Path, step: usize) -> std::io::Result<()> {
     if last.is_none_or(|line| stays(&line)) {
         return Ok(());
     }
-    atomic_file::replace(path, |kept| {
+    file::replace(path, |kept| {
         for line in BufReader::new(File::open(path)?).lines() {
             let line = line?;
             if stays(&line) {
@@ -154,7 +154,7 @@ impl RunDirectory {
             unix_time_ms: event.unix_time_ms.or_else(|| Some(unix_time_ms())),
             ..event
         };
-        let file = atomic_file::append_to(&path);
+        let file = file::append_to(&path);
         if let Err(error) = file.and_then(|mut file| append(&mut file, &event)) {
             tracing::warn!("{} is not written: {error}", path.display());
         }
@@ -187,7 +187,7 @@ impl RunDirectory {
             reason: error.to_string(),
         })?;
         text.push('\n');
-        atomic_file::write(&path, text.as_bytes())
+        write_file(&path, text.as_bytes())
     }
 }
 

@@ -8,9 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use everburn_record::file;
 use rustix::process::{Pid, Signal, kill_process_group};
-
-use crate::files;
 
 /// How a process ended.
 #[derive(Debug)]
@@ -58,7 +57,7 @@ pub(super) fn run(
     log: &Path,
     mut each: impl FnMut(&str),
 ) -> std::io::Result<Ended> {
-    let mut log = files::append_to(log)?;
+    let mut log = file::append_to(log)?;
     writeln!(log, "\n$ {command:?}")?;
     let start = Instant::now();
     let mut child = command

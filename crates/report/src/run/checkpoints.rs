@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use everburn_record::file;
 use serde::Deserialize;
 
 use super::Note;
-use crate::bounded;
 use crate::plain;
 use crate::quantity;
 use crate::record::{Event, EventKind};
@@ -68,7 +68,7 @@ pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
 }
 
 fn manifest(path: &Path) -> Result<Manifest, String> {
-    let text = bounded::text(path, LONGEST_MANIFEST)
-        .map_err(|why| why.unwrap_or_else(|| "it is missing".to_owned()))?;
+    let text = file::read_text(path, LONGEST_MANIFEST)
+        .map_err(|error| super::why(&error, "it is missing"))?;
     serde_json::from_str(&text).map_err(|error| format!("it is damaged: {error}"))
 }

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use everburn_record::file;
+use everburn_record::lines::{self, Line};
 use serde::Deserialize;
 
 use super::Note;
-use crate::bounded::{self, Line};
 use crate::decimation::Series;
 
 /// How much is kept of each curve: four points for each pixel of a small plot.
@@ -159,17 +160,17 @@ impl Metrics {
     pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
         const NAME: &str = "metrics.jsonl";
         let mut metrics = Self::new();
-        let file = match bounded::open(&folder.join(NAME)) {
+        let file = match file::open(&folder.join(NAME)) {
             Ok(file) => file,
-            Err(why) => {
-                let why = why.unwrap_or_else(|| "it is missing".to_owned());
+            Err(error) => {
+                let why = super::why(&error, "it is missing");
                 notes.push(Note::new(NAME, format!("{why}: there are no curves")));
                 return metrics;
             }
         };
         let mut first_damaged = None;
         let mut unfinished = false;
-        let read = bounded::lines(file, LONGEST_LINE, |number, line| {
+        let read = lines::each(file, LONGEST_LINE, |number, line| {
             let (bytes, is_last) = match line {
                 Line::Whole([]) => return,
                 Line::Whole(bytes) => (bytes, false),
