@@ -10,6 +10,7 @@ use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
     write_results,
 };
+use everburn_record::units;
 use everburn_report::Environment;
 
 use crate::arguments::{Strategy, TrainArguments};
@@ -100,7 +101,7 @@ fn environment(run: &Path, analysis: &Analysis) -> Vec<String> {
     if let Some(known) = known {
         let memory = known
             .memory_bytes
-            .map(|bytes| format!("{} GiB of memory", bytes >> 30));
+            .map(|bytes| format!("{} of memory", units::bytes(bytes)));
         let cores = known.cores.map(|cores| format!("{cores} cores"));
         let machine = [
             known.host,

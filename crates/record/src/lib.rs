@@ -3,6 +3,7 @@
 //!
 //! - [`file`](mod@file) writes whole files or none, and opens files without following links.
 //! - [`lines`] reads the lines of a file of any length in bounded memory.
+//! - [`units`] writes bytes, times, counts and shares as a person reads them.
 //!
 //! ```
 //! use everburn_record::file;
@@ -16,3 +17,4 @@
 
 pub mod file;
 pub mod lines;
+pub mod units;

@@ -7,6 +7,8 @@ mod drawing;
 pub(crate) use axis::{Axis, Labels};
 pub(crate) use drawing::{Figures, html, plain_number};
 
+use everburn_record::units;
+
 use crate::decimation::Series;
 use crate::record::Event;
 
@@ -154,11 +156,7 @@ impl Chart {
         }
         let means = means.into_iter().map(at).collect();
         let of = match line.x_unit == 1.0 {
-            true => format!(
-                "{}, mean of {} steps",
-                line.name,
-                crate::quantity::count(width)
-            ),
+            true => format!("{}, mean of {} steps", line.name, units::count(width)),
             false => format!("{}, mean", line.name),
         };
         self.curves

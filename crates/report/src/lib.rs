@@ -34,7 +34,6 @@ mod decimation;
 mod error;
 mod page;
 mod plain;
-mod quantity;
 mod record;
 mod run;
 mod writing;

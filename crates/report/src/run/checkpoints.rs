@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use everburn_record::file;
+use everburn_record::units;
 use serde::Deserialize;
 
 use super::Note;
 use crate::plain;
-use crate::quantity;
 use crate::record::{Event, EventKind};
 
 /// How many are read.
@@ -54,8 +54,9 @@ pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
         let shown = plain::line(&name, 100);
         match manifest(&folder.join(&name).join("manifest.json")) {
             Ok(manifest) => {
-                let bytes = manifest.files.iter().map(|file| file.bytes as f64).sum();
-                let text = format!("checkpoint {shown}, {}", quantity::bytes(bytes));
+                let files = manifest.files.iter().map(|file| file.bytes);
+                let bytes = files.fold(0, u64::saturating_add);
+                let text = format!("checkpoint {shown}, {}", units::bytes(bytes));
                 events.push(Event {
                     step: Some(manifest.progress.step),
                     ..Event::new(EventKind::Checkpoint, text)

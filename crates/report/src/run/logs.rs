@@ -5,6 +5,7 @@ use std::path::Path;
 
 use everburn_record::file;
 use everburn_record::lines::{self, Line};
+use everburn_record::units;
 use serde::Deserialize;
 
 use super::{Note, sentences};
@@ -201,7 +202,7 @@ fn log(path: &Path, rank: usize, told: &mut Told) -> Result<(), String> {
         Ok(false) => Ok(()),
         Ok(true) => Err(format!(
             "only its first and last {} were searched for events",
-            crate::quantity::bytes(PART as f64)
+            units::bytes(PART)
         )),
         Err(error) => Err(format!("it could be read in part only: {error}")),
     }
