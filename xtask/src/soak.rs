@@ -333,18 +333,11 @@ fn seconds_lost(stderr: &str, ranks: u64) -> Vec<f64> {
 /// Processes that still have the run's folder on their command line, besides this one.
 fn left_behind(directory: &Path) -> Vec<String> {
     let wanted = directory.display().to_string();
-    let Ok(processes) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let own = std::process::id().to_string();
-    let processes = processes.flatten().filter_map(|entry| {
-        let pid = entry.file_name().into_string().ok()?;
-        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        let left = pid != own && line.contains(&wanted);
-        left.then(|| format!("process {pid} is left behind: {line}"))
-    });
-    processes.collect()
+    let processes = everburn_record::proc::command_lines().into_iter();
+    let left = processes
+        .filter(|(process, line)| *process != std::process::id() && line.contains(&wanted))
+        .map(|(process, line)| format!("process {process} is left behind: {line}"));
+    left.collect()
 }
 
 fn median(seconds: &mut [f64]) -> Option<f64> {

@@ -188,9 +188,8 @@ pub(crate) fn recorder(
     }
     let names = &config.ranks.devices;
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let recorder = Recorder::new(Facts {
-        host: host.map(|host| host.trim().to_owned()),
+        host: everburn_record::proc::host_name(),
         device: names[local_rank % names.len()].clone(),
         threads: rayon::current_num_threads(),
         cores: std::thread::available_parallelism().map_or(0, usize::from),

@@ -3,6 +3,7 @@
 //!
 //! - [`file`](mod@file) writes whole files or none, and opens files without following links.
 //! - [`lines`] reads the lines of a file of any length in bounded memory.
+//! - [`proc`] reads what Linux tells of this machine and its processes.
 //! - [`units`] writes bytes, times, counts and shares as a person reads them.
 //!
 //! ```
@@ -17,4 +18,5 @@
 
 pub mod file;
 pub mod lines;
+pub mod proc;
 pub mod units;

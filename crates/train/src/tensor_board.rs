@@ -17,9 +17,9 @@ pub(crate) struct TensorBoard {
 impl TensorBoard {
     /// Begins a file of a run that has come to `step`. What cannot be written is told, and stops nothing.
     pub(crate) fn open(run: &RunDirectory, step: usize) -> Option<Self> {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = everburn_record::proc::host_name().unwrap_or_default();
         let folder = run.path().join("tensorboard");
-        let events = EventFile::create(&folder, host.trim(), step as u64, now());
+        let events = EventFile::create(&folder, &host, step as u64, now());
         match events {
             Ok(events) => Some(Self {
                 events: Some(events),

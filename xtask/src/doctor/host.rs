@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use everburn_record::units;
+use everburn_record::{proc, units};
 
 use super::Finding;
 use crate::cargo::{data_dir_beside, target_dir};
@@ -82,8 +82,7 @@ fn cores() -> Finding {
 }
 
 fn memory() -> Finding {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    match available_memory(&text) {
+    match proc::available_memory() {
         Some(bytes) if bytes >= MEMORY_WANTED => {
             Finding::ok("memory", format!("{} available", units::bytes(bytes)))
         }
@@ -94,13 +93,6 @@ fn memory() -> Finding {
         ),
         None => Finding::warn("memory", "the system does not say", "look at it yourself"),
     }
-}
-
-fn available_memory(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 fn disk() -> Finding {
@@ -220,13 +212,6 @@ mod tests {
         assert!(numbers("1.100.0") > numbers("1.95"));
         assert_eq!(numbers("1.96.0-nightly"), Some((1, 96)));
         assert_eq!(numbers("unknown"), None);
-    }
-
-    #[test]
-    fn memory_is_read_from_the_kernels_words() {
-        let text = "MemTotal:  100 kB\nMemAvailable:    2048 kB\n";
-        assert_eq!(available_memory(text), Some(2 << 20));
-        assert_eq!(available_memory(""), None);
     }
 
     #[test]

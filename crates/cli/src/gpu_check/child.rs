@@ -217,11 +217,9 @@ mod tests {
         assert!(ended.status.is_none());
         assert!(ended.failure().unwrap().starts_with("killed after"));
         let pid = std::fs::read_to_string(pid).unwrap();
-        let status = format!("/proc/{}/stat", pid.trim());
-        // Killed: gone, or a zombie that its new parent has not reaped.
-        let gone = || std::fs::read_to_string(&status).map_or(true, |stat| stat.contains(") Z"));
+        let pid = pid.trim().parse().unwrap();
         let end = Instant::now() + LONG;
-        while !gone() {
+        while !everburn_record::proc::has_ended(pid) {
             assert!(Instant::now() < end, "the sleeping process lives");
             thread::yield_now();
         }

@@ -88,12 +88,7 @@ fn features() -> &'static str {
 
 /// `Intel(R) Xeon(R) ... (16 threads)`
 fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim() == "model name").then(|| value.trim().to_string())
-    });
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let name = name.unwrap_or_else(|| "unknown processor".to_string());
+    let name = everburn_record::proc::cpu_name().unwrap_or_else(|| "unknown processor".to_string());
     format!("{name} ({threads} threads)")
 }
