@@ -1,5 +1,5 @@
-//! What a run directory says: as one HTML file, and several runs side by side. Without Burn, and without anything else of
-//! ours: a run is what lies in its folder.
+//! What a run directory says: as one HTML file, and several runs side by side. Without Burn: a run is what
+//! lies in its folder.
 //!
 //! - [`Run::read`] reads a folder. However long the run was, what is kept is bounded: a curve is a [`Series`], decimated as
 //!   it is read. What is missing or damaged is a [`Note`], and no error.
