@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use everburn_report::Live;
+use everburn_record::Live;
 
 use self::folder::Folder;
 use self::lines::Lines;

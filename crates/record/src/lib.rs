@@ -5,6 +5,11 @@
 //! - [`lines`] reads the lines of a file of any length in bounded memory.
 //! - [`proc`] reads what Linux tells of this machine and its processes.
 //! - [`units`] writes bytes, times, counts and shares as a person reads them.
+//! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
+//!
+//! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
+//! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
+//! (`live.json`) while it goes on. A line of `metrics.jsonl` is read as a [`MetricRecord`].
 //!
 //! ```
 //! use everburn_record::file;
@@ -16,7 +21,21 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod confusion;
+mod environment;
+mod event;
 pub mod file;
 pub mod lines;
+mod live;
+mod metric_record;
+pub mod plain;
 pub mod proc;
+mod rank_line;
 pub mod units;
+
+pub use confusion::ConfusionMatrix;
+pub use environment::Environment;
+pub use event::{Event, EventKind};
+pub use live::{Live, LiveRank, Phase, Vitals};
+pub use metric_record::MetricRecord;
+pub use rank_line::{RankLine, RankStep};

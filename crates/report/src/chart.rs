@@ -7,10 +7,10 @@ mod drawing;
 pub(crate) use axis::{Axis, Labels};
 pub(crate) use drawing::{Figures, html, plain_number};
 
+use everburn_record::Event;
 use everburn_record::units;
 
 use crate::decimation::Series;
-use crate::record::Event;
 
 /// How many colours there are, each with dashes of its own.
 pub(crate) const COLOURS: usize = 8;
@@ -170,7 +170,7 @@ impl Chart {
             Some(Mark {
                 x: event.step? as f64,
                 kind: event.kind.name(),
-                text: crate::plain::line(&event.text, 160),
+                text: everburn_record::plain::line(&event.text, 160),
             })
         });
         self.marks = marks.take(MOST_MARKS).collect();

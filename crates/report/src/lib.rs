@@ -7,9 +7,8 @@
 //! - [`Comparison`] lays runs side by side, as text and as HTML; [`compare`] does all of it.
 //! - [`ReportCommand`] and [`CompareCommand`] are the command lines of both.
 //!
-//! A training writes some files for its report only: [`RankLine`]s (`ranks.jsonl`), [`Event`]s (`events.jsonl`), a
-//! [`ConfusionMatrix`] (`confusion.json`) and its [`Environment`] (`environment.json`). All of them may be missing; events
-//! are then found in logs and checkpoints. [`Live`] (`live.json`) is for who looks on while it goes on.
+//! A training writes some files for its report only, which `everburn_record` describes. All of them may be missing; events
+//! are then found in logs and checkpoints.
 //!
 //! ```
 //! let folder = tempfile::tempdir().unwrap();
@@ -33,8 +32,6 @@ mod comparison;
 mod decimation;
 mod error;
 mod page;
-mod plain;
-mod record;
 mod run;
 mod writing;
 
@@ -42,11 +39,6 @@ pub use command::{CompareCommand, ReportCommand};
 pub use comparison::{Comparison, compare};
 pub use decimation::{Point, Series};
 pub use error::ReportError;
-pub use plain::is_unruly;
-pub use record::{
-    ConfusionMatrix, Environment, Event, EventKind, Live, LiveRank, Phase, RankLine, RankStep,
-    Vitals,
-};
 pub use run::{
     BestEpoch, Curve, EpochMetrics, Events, Grid, HeldBytes, Metrics, Note, Quantity, RankTimes,
     RankTotal, Results, Run, Settings, Sharding, Versions,

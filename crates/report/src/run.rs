@@ -22,9 +22,9 @@ pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
 pub use settings::Settings;
 
 use everburn_record::file;
+use everburn_record::{ConfusionMatrix, Environment, EventKind};
 
 use crate::ReportError;
-use crate::record::{ConfusionMatrix, Environment, EventKind};
 
 /// How long `report.json`, `config.toml` and `environment.json` may be: they are some hundred bytes.
 const LONGEST_DOCUMENT: u64 = 1 << 20;

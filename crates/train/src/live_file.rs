@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::watch::Sign;
 use everburn_record::file;
-use everburn_report::{Live, LiveRank, Phase, Vitals};
+use everburn_record::{Live, LiveRank, Phase, Vitals};
 
 use crate::record_files::unix_time_ms;
 use crate::run_directory::RunDirectory;

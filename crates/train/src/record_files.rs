@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use everburn_record::file;
-use everburn_report::{ConfusionMatrix, Event, RankLine, RankStep};
+use everburn_record::{ConfusionMatrix, Event, RankLine, RankStep};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -140,7 +140,7 @@ impl RunDirectory {
     ///
     /// ```
     /// use everburn_train::RunDirectory;
-    /// use everburn_report::{Event, EventKind};
+    /// use everburn_record::{Event, EventKind};
     ///
     /// let folder = tempfile::tempdir().unwrap();
     /// let run = RunDirectory::create(folder.path().join("a")).unwrap();
@@ -174,7 +174,7 @@ impl RunDirectory {
     /// [`TrainError::File`] if it cannot be written.
     pub fn write_environment(
         &self,
-        environment: &everburn_report::Environment,
+        environment: &everburn_record::Environment,
     ) -> Result<(), TrainError> {
         self.write_json("environment.json", environment)
     }
@@ -239,6 +239,6 @@ mod tests {
         let run = RunDirectory::create(folder.path().join("a")).unwrap();
         std::fs::remove_dir_all(run.path()).unwrap();
         RankLines::open(&run, 0, 1).write(1, ranks());
-        run.note(Event::new(everburn_report::EventKind::Start, "it begins"));
+        run.note(Event::new(everburn_record::EventKind::Start, "it begins"));
     }
 }

@@ -22,7 +22,7 @@ use burn_train::{
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{ConnectExchange, name_of};
 use everburn_profile::Recorder;
-use everburn_report::Phase;
+use everburn_record::Phase;
 
 pub use self::warm_up::WarmUp;
 use crate::config::TrainingConfig;

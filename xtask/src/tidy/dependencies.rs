@@ -48,10 +48,10 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if (is_burn || ours) && file.path.starts_with("crates/report/") {
             complain("`report` stands on `everburn-record` alone, and not on Burn");
         }
-        let of_monitor = ours && name != "everburn-report" && name != "everburn-auth";
+        let of_monitor = ours && name != "everburn-auth";
         if (is_burn || of_monitor) && file.path.starts_with("crates/monitor/") {
             complain(
-                "`monitor` stands on `everburn-report`, `everburn-record` and `everburn-auth` alone, and not on Burn",
+                "`monitor` stands on `everburn-record` and `everburn-auth` alone, and not on Burn",
             );
         }
         if (is_burn || ours) && file.path.starts_with("crates/profile/") {
@@ -150,8 +150,7 @@ mod tests {
         }
         let record = "[dependencies]\neverburn-record.workspace = true";
         assert_eq!(complaints("crates/profile/Cargo.toml", record), "");
-        let report = "[dependencies]\neverburn-report.workspace = true";
-        assert_eq!(complaints("crates/monitor/Cargo.toml", report), "");
+        assert_eq!(complaints("crates/monitor/Cargo.toml", record), "");
         let nn = "[dependencies]\neverburn-nn.workspace = true";
         assert_eq!(complaints("models/Cargo.toml", nn), "");
         assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");

@@ -1,7 +1,7 @@
 //! What has happened, the newest last.
 
 use everburn_record::units::clock;
-use everburn_report::{Event, EventKind};
+use everburn_record::{Event, EventKind};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};

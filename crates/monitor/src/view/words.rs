@@ -1,6 +1,6 @@
 //! Numbers and text as they are shown.
 
-use everburn_report::is_unruly;
+use everburn_record::plain::is_unruly;
 
 /// Text from a run's files or a server as one line: what would command a terminal is escaped.
 pub(super) fn plain(text: &str) -> String {

@@ -1,11 +1,11 @@
 //! What is compared.
 
+use everburn_record::EventKind;
+use everburn_record::plain;
 use everburn_record::units;
 
 use super::Comparison;
 use crate::Run;
-use crate::plain;
-use crate::record::EventKind;
 use crate::run::Results;
 
 /// Part of a comparison.

@@ -1,11 +1,11 @@
 //! Which classes were taken for which.
 
+use everburn_record::ConfusionMatrix;
+use everburn_record::plain;
 use everburn_record::units;
 
 use super::Section;
 use super::markup::{Html, text};
-use crate::plain;
-use crate::record::ConfusionMatrix;
 use crate::run::Run;
 
 /// With more classes, numbers have no room.

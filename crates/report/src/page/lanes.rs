@@ -1,11 +1,11 @@
 //! Which ranks took part when, and what befell them: a lane a rank.
 
+use everburn_record::plain;
 use everburn_record::units;
+use everburn_record::{Event, EventKind};
 
 use super::markup::{Html, text};
 use crate::chart::{Axis, Labels};
-use crate::plain;
-use crate::record::{Event, EventKind};
 use crate::run::{Events, Run};
 
 /// How many lanes are drawn.

@@ -1,12 +1,12 @@
 //! The top of a report: how the run stands, its figures, and what could not be read.
 
+use everburn_record::EventKind;
+use everburn_record::plain;
 use everburn_record::units;
 
 use super::Section;
 use super::markup::{Html, text};
 use crate::clock;
-use crate::plain;
-use crate::record::EventKind;
 use crate::run::{Note, Run};
 
 /// How many notes are shown.

@@ -1,12 +1,12 @@
 //! What stands in tables: events, epochs, configuration, environment, files.
 
+use everburn_record::plain;
 use everburn_record::units;
+use everburn_record::{Event, EventKind};
 
 use super::Section;
 use super::markup::{Html, text};
 use crate::clock;
-use crate::plain;
-use crate::record::{Event, EventKind};
 use crate::run::{Events, Run};
 
 /// How many events are listed, half of them from each end.
@@ -211,7 +211,7 @@ pub(super) fn environment(run: &Run) -> Option<Section> {
     let mut section = Section::new("environment", "Environment");
     let mut rows: Vec<(&str, String)> = Vec::new();
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
-    let none = crate::record::Environment::default();
+    let none = everburn_record::Environment::default();
     let known = run.environment.as_ref().unwrap_or(&none);
     add(
         "started",

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use everburn_record::file;
+use everburn_record::plain;
 use everburn_record::units;
+use everburn_record::{Event, EventKind};
 use serde::Deserialize;
 
 use super::Note;
-use crate::plain;
-use crate::record::{Event, EventKind};
 
 /// How many are read.
 const MOST: usize = 200;

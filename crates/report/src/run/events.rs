@@ -4,11 +4,11 @@ use std::path::Path;
 
 use everburn_record::file;
 use everburn_record::lines::{self, Line};
+use everburn_record::plain;
+use everburn_record::{Event, EventKind};
 
 use super::logs::MOST_EVENTS;
 use super::{Note, checkpoints, logs};
-use crate::plain;
-use crate::record::{Event, EventKind};
 
 /// A line is a sentence.
 const LONGEST_LINE: usize = 1 << 16;
@@ -19,7 +19,8 @@ type Counts = Vec<(EventKind, u64)>;
 /// What happened to a run.
 ///
 /// ```
-/// use everburn_report::{Event, EventKind, Events};
+/// use everburn_record::{Event, EventKind};
+/// use everburn_report::Events;
 ///
 /// let lost = Event { step: Some(7), ..Event::new(EventKind::Loss, "rank 1 is gone") };
 /// let events = Events::new(vec![lost]);

@@ -6,10 +6,10 @@ use std::path::Path;
 use everburn_record::file;
 use everburn_record::lines::{self, Line};
 use everburn_record::units;
+use everburn_record::{Event, EventKind};
 use serde::Deserialize;
 
 use super::{Note, sentences};
-use crate::record::{Event, EventKind};
 
 /// How much of a log is read, of its beginning and of its end.
 const PART: u64 = 16 << 20;

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use everburn_record::file;
 use everburn_record::lines::{self, Line};
+use everburn_record::{RankLine, RankStep};
 
 use super::Note;
 use super::grid::Quantity;
-use crate::record::{RankLine, RankStep};
 
 /// How many pieces a run is cut into at most: each is a few pixels wide.
 pub(super) const MOST_COLUMNS: usize = 240;

@@ -5,10 +5,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use everburn_record::proc;
 use serde::{Deserialize, Serialize};
 
-use crate::plain;
+use crate::{plain, proc};
 
 /// How much of a file of `/proc` is looked at.
 const MOST_BYTES: u64 = 1 << 16;
@@ -28,7 +27,7 @@ const PREFIXES: [&str; 8] = [
 /// What `environment.json` holds: where a run was made, and by which command. What is not known is absent.
 ///
 /// ```
-/// use everburn_report::Environment;
+/// use everburn_record::Environment;
 ///
 /// let command = ["everburn", "train", "mnist", "--job-token", "abc"].map(String::from);
 /// let variables = [("RAYON_NUM_THREADS".to_string(), "2".to_string())];
