@@ -6,7 +6,7 @@ mod plan;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use miette::{IntoDiagnostic, miette};
@@ -117,8 +117,7 @@ impl Soak {
             steps,
             ..
         } = self.options;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |since| since.as_millis() as u64);
+        let now = everburn_record::unix_time_ms();
         let seed = self.options.seed.unwrap_or(now);
         println!(
             "{}: {runs} runs of {steps} steps on {ranks} ranks, at least {min}; seed {seed}",

@@ -10,8 +10,7 @@ use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
     write_results,
 };
-use everburn_record::Environment;
-use everburn_record::units;
+use everburn_record::{Environment, units};
 
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;

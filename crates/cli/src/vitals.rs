@@ -1,8 +1,7 @@
 //! What a rank tells of its process and device while it goes on.
 
 use everburn_nccl::GpuSensor;
-use everburn_record::Vitals;
-use everburn_record::proc;
+use everburn_record::{Vitals, proc};
 
 use crate::devices::DeviceName;
 

@@ -3,9 +3,8 @@
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use everburn_record::file;
+use everburn_record::{file, unix_time_ms};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -128,14 +127,6 @@ impl RankReport {
 /// When the file cannot be written.
 pub fn write_report(path: &Path, report: &RankReport) -> io::Result<()> {
     file::write_once(path, &serde_json::to_vec_pretty(report)?).map(|_| ())
-}
-
-pub(crate) fn unix_time_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use everburn_auth::JobToken;
-use everburn_record::file;
+use everburn_record::{file, unix_time_ms};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
@@ -20,7 +20,7 @@ use crate::config::LaunchConfig;
 use crate::environment::variables as v;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
-use crate::failure::{RankReport, unix_time_ms};
+use crate::failure::RankReport;
 use crate::outcome::EndedRank;
 use crate::output::pump;
 

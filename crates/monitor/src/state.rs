@@ -6,8 +6,7 @@ mod ranks;
 
 use std::collections::VecDeque;
 
-use everburn_record::MetricRecord;
-use everburn_record::{Event, EventKind, Live, Phase};
+use everburn_record::{Event, EventKind, Live, MetricRecord, Phase};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
@@ -116,7 +115,7 @@ impl RunState {
 
     /// Takes several at once, now.
     pub fn take_all(&mut self, updates: &[Update]) {
-        let now_ms = crate::screen::unix_time_ms();
+        let now_ms = everburn_record::unix_time_ms();
         for update in updates {
             self.take(update, now_ms);
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{plain, proc};
+use crate::{plain, proc, unix_time_ms};
 
 /// How much of a file of `/proc` is looked at.
 const MOST_BYTES: u64 = 1 << 16;
@@ -82,7 +82,6 @@ impl Environment {
         command: impl IntoIterator<Item = String>,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let words: Vec<String> = command.into_iter().collect();
         let variables = variables.into_iter().filter(|(name, _)| {
             let matters = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
@@ -91,7 +90,7 @@ impl Environment {
         let driver = text_of("/proc/driver/nvidia/version");
         let driver = driver.as_deref().and_then(driver_version);
         Self {
-            started_unix_ms: now.ok().map(|since| since.as_millis() as u64),
+            started_unix_ms: Some(unix_time_ms()),
             command: (!words.is_empty()).then(|| plain::command_line(&words)),
             host: proc::host_name(),
             system: text_of("/etc/os-release").and_then(|text| pretty_name(&text)),

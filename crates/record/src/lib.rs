@@ -31,6 +31,7 @@ mod metric_record;
 pub mod plain;
 pub mod proc;
 mod rank_line;
+mod time;
 pub mod units;
 
 pub use confusion::ConfusionMatrix;
@@ -39,3 +40,4 @@ pub use event::{Event, EventKind};
 pub use live::{Live, LiveRank, Phase, Vitals};
 pub use metric_record::MetricRecord;
 pub use rank_line::{RankLine, RankStep};
+pub use time::{unix_time, unix_time_ms};

@@ -7,8 +7,7 @@ mod drawing;
 pub(crate) use axis::{Axis, Labels};
 pub(crate) use drawing::{Figures, html, plain_number};
 
-use everburn_record::Event;
-use everburn_record::units;
+use everburn_record::{Event, units};
 
 use crate::decimation::Series;
 

@@ -21,8 +21,7 @@ pub use ranks::{RankTimes, RankTotal};
 pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
 pub use settings::Settings;
 
-use everburn_record::file;
-use everburn_record::{ConfusionMatrix, Environment, EventKind};
+use everburn_record::{ConfusionMatrix, Environment, EventKind, file};
 
 use crate::ReportError;
 

@@ -7,10 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::watch::Sign;
-use everburn_record::file;
-use everburn_record::{Live, LiveRank, Phase, Vitals};
+use everburn_record::{Live, LiveRank, Phase, Vitals, file, unix_time_ms};
 
-use crate::record_files::unix_time_ms;
 use crate::run_directory::RunDirectory;
 
 /// How often the file is written anew, while nothing but numbers changes.

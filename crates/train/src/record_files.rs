@@ -5,10 +5,9 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use everburn_record::file;
-use everburn_record::{ConfusionMatrix, Event, RankLine, RankStep};
+use everburn_record::{ConfusionMatrix, Event, RankLine, RankStep, file, unix_time_ms};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -19,12 +18,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A pause of so much for each rank follows a line: it has about 200 bytes for each.
 const PAUSE_A_RANK: Duration = Duration::from_millis(1);
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_time_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
-}
 
 /// `ranks.jsonl`, open for writing.
 #[derive(Debug)]

@@ -5,13 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use everburn_collectives::printable;
-use everburn_record::file;
+use everburn_record::{file, unix_time_ms};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::error::TrainError;
-use crate::record_files::unix_time_ms;
 use crate::report::TrainingReport;
 use crate::tally::{StepCost, Tally};
 

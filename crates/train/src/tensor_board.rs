@@ -1,7 +1,5 @@
 //! The metrics as TensorBoard shows them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use everburn_tensorboard::EventFile;
 
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
@@ -48,8 +46,7 @@ impl TensorBoard {
 
 /// Seconds since 1970.
 fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
+    everburn_record::unix_time().as_secs_f64()
 }
 
 fn scalars(line: &MetricLine) -> Vec<(&'static str, f64)> {

@@ -30,7 +30,6 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn here() -> Self {
-        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let versions = everburn::train::Versions::default();
         Self {
             everburn: versions.everburn,
@@ -42,7 +41,7 @@ impl Machine {
             },
             processor: processor(),
             pytorch: None,
-            time: time.map_or(0, |since| since.as_secs()),
+            time: everburn_record::unix_time().as_secs(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What run it is, how far it has come, what it learns, and when it will be over.
 
-use everburn_record::Phase;
-use everburn_record::units;
+use everburn_record::{Phase, units};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

@@ -1,8 +1,9 @@
 //! A run that nobody has made.
 
 use everburn_monitor::{RunState, Update};
-use everburn_record::MetricRecord;
-use everburn_record::{Event, EventKind, Live, LiveRank, Phase, RankLine, RankStep, Vitals};
+use everburn_record::{
+    Event, EventKind, Live, LiveRank, MetricRecord, Phase, RankLine, RankStep, Vitals,
+};
 
 /// The time of all pictures.
 pub const NOW: u64 = 1_795_300_900_000;

@@ -1,8 +1,6 @@
 //! What is compared.
 
-use everburn_record::EventKind;
-use everburn_record::plain;
-use everburn_record::units;
+use everburn_record::{EventKind, plain, units};
 
 use super::Comparison;
 use crate::Run;

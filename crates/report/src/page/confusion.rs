@@ -1,8 +1,6 @@
 //! Which classes were taken for which.
 
-use everburn_record::ConfusionMatrix;
-use everburn_record::plain;
-use everburn_record::units;
+use everburn_record::{ConfusionMatrix, plain, units};
 
 use super::Section;
 use super::markup::{Html, text};

@@ -1,8 +1,6 @@
 //! Which ranks took part when, and what befell them: a lane a rank.
 
-use everburn_record::plain;
-use everburn_record::units;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, plain, units};
 
 use super::markup::{Html, text};
 use crate::chart::{Axis, Labels};

@@ -1,8 +1,6 @@
 //! The top of a report: how the run stands, its figures, and what could not be read.
 
-use everburn_record::EventKind;
-use everburn_record::plain;
-use everburn_record::units;
+use everburn_record::{EventKind, plain, units};
 
 use super::Section;
 use super::markup::{Html, text};

@@ -1,8 +1,6 @@
 //! What stands in tables: events, epochs, configuration, environment, files.
 
-use everburn_record::plain;
-use everburn_record::units;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, plain, units};
 
 use super::Section;
 use super::markup::{Html, text};

@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use everburn_record::file;
-use everburn_record::plain;
-use everburn_record::units;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, file, plain, units};
 use serde::Deserialize;
 
 use super::Note;

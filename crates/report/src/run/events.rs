@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use everburn_record::file;
 use everburn_record::lines::{self, Line};
-use everburn_record::plain;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, file, plain};
 
 use super::logs::MOST_EVENTS;
 use super::{Note, checkpoints, logs};

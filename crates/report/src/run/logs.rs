@@ -3,10 +3,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use everburn_record::file;
 use everburn_record::lines::{self, Line};
-use everburn_record::units;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, file, units};
 use serde::Deserialize;
 
 use super::{Note, sentences};

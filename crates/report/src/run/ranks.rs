@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use everburn_record::file;
 use everburn_record::lines::{self, Line};
-use everburn_record::{RankLine, RankStep};
+use everburn_record::{RankLine, RankStep, file};
 
 use super::Note;
 use super::grid::Quantity;

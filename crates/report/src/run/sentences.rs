@@ -1,8 +1,7 @@
 //! What a line of a rank's log says of the run. A run that keeps no `events.jsonl` has told its story there, in the
 //! sentences of `crates/train` and `crates/launch`.
 
-use everburn_record::plain;
-use everburn_record::{Event, EventKind};
+use everburn_record::{Event, EventKind, plain};
 
 use crate::clock;
 
