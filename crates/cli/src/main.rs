@@ -46,7 +46,6 @@ mod recording;
 mod sampling;
 mod simulate;
 mod summary;
-mod table;
 mod train;
 mod vitals;
 mod weights;

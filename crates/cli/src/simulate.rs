@@ -10,10 +10,10 @@ use everburn::schedules::{
     Costs, Schedule, ScheduleKind, Sends, SimulationError, StageCosts, Timeline, simulate,
     theoretical_idle,
 };
+use everburn_record::table::aligned;
 use everburn_record::units::{percent, seconds};
 
 use crate::error::CliError;
-use crate::table::table;
 
 /// Without a schedule, all are compared.
 #[derive(Debug, Clone, Args)]
@@ -188,7 +188,7 @@ impl SimulateArguments {
             "live micro-batches",
             "messages",
         ];
-        say!("{}", table(&heads, &rows, &[]).trim_end());
+        say!("{}", aligned(&heads, &rows, &[]));
         Ok(ExitCode::SUCCESS)
     }
 }

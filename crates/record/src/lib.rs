@@ -5,6 +5,7 @@
 //! - [`lines`] reads the lines of a file of any length in bounded memory.
 //! - [`proc`] reads what Linux tells of this machine and its processes.
 //! - [`units`] writes bytes, times, counts and shares as a person reads them.
+//! - [`table`] aligns columns of text.
 //! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
@@ -31,6 +32,7 @@ mod metric_record;
 pub mod plain;
 pub mod proc;
 mod rank_line;
+pub mod table;
 mod time;
 pub mod units;
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use clap::Parser;
 use everburn_record::proc::CpuTime;
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::machine::Machine;
 use super::process::{Children, Failure};
 use super::statistics::{Spread, median_ratio};
-use super::table::aligned;
 use super::{check_place, temporary_folder, write_file};
 use crate::binary::{self, keep_freed_memory};
 
@@ -213,7 +213,7 @@ fn table(rounds: &[Vec<f64>]) -> String {
         vec![name.to_string(), median, range, more.unwrap_or_default()]
     });
     let header = ["ready by", "ms a step", "(min-max)", "more than nothing"];
-    aligned(&header, &rows.collect::<Vec<_>>())
+    aligned(&header, &rows.collect::<Vec<_>>(), &[])
 }
 
 fn to_json(rounds: &[Vec<f64>], options: &ResilienceOptions, machine: &Value) -> Value {

@@ -12,6 +12,7 @@ use everburn::schedules::{
     stage_costs, theoretical_idle,
 };
 use everburn::train::{ActivationCheckpointing, Mesh, OptimizerKind, TrainError};
+use everburn_record::table::aligned;
 use everburn_record::units::{bytes, percent, seconds};
 
 use super::figures::Figures;
@@ -19,7 +20,6 @@ use super::{MicroBatches, ModelInBlocks};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::summary::counted;
-use crate::table::table;
 
 /// What a run would take.
 pub(super) struct Outlook {
@@ -395,7 +395,7 @@ impl fmt::Display for Outlook {
             row
         });
         let rows = rows.collect::<Vec<_>>();
-        writeln!(f, "{}", table(&heads, &rows, &[1, heads.len() - 1]))?;
+        writeln!(f, "{}\n", aligned(&heads, &rows, &[1, heads.len() - 1]))?;
         let passes = self.timeline.makespan();
         let step = passes + self.exposed;
         write!(
