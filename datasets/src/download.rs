@@ -3,7 +3,7 @@
 //! Every wait has a deadline, and the first ones are short, so that a machine without a network
 //! learns it in seconds. A file is stored only once it is whole and verified.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -70,7 +70,8 @@ pub(crate) fn fetch(
         } else {
             file.name.to_owned()
         };
-        store_atomically(&folder.join(name), &bytes).map_err(unwritable)?;
+        // Ranks that fetch the same file at once replace it by the same content.
+        everburn_record::file::write(&folder.join(name), &bytes).map_err(unwritable)?;
         if !used.contains(mirror) {
             used.push(mirror.clone());
         }
@@ -129,29 +130,6 @@ fn progress_bar(length: Option<u64>, name: &str) -> ProgressBar {
     ProgressBar::with_draw_target(length, target)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         .with_message(name.to_owned())
-}
-
-/// Writes `bytes` to `path`: whoever looks sees the whole file or none, whatever happens, and
-/// ranks that fetch the same file at once overwrite each other with the same content.
-pub(crate) fn store_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".everburn-");
-    // A temporary file is private by default; a data set in a shared folder is not. The process's
-    // umask still applies.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder)?; // removed when dropped before `persist`
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    // The name must survive a crash too. Windows cannot open a folder.
-    #[cfg(unix)]
-    std::fs::File::open(folder)?.sync_all()?;
-    Ok(())
 }
 
 #[cfg(test)]

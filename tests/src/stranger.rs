@@ -230,9 +230,6 @@ fn listening_ports(process: &Process) -> Vec<u16> {
 
 /// The most memory that `process` has held so far, in bytes; 0 when it has ended.
 fn peak_memory(process: &Process) -> u64 {
-    let path = format!("/proc/{}/status", process.pid.as_raw_nonzero());
-    let status = std::fs::read_to_string(path).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+    let process = process.pid.as_raw_nonzero().get().cast_unsigned();
+    everburn_record::proc::peak_memory_of(process).unwrap_or(0)
 }

@@ -55,7 +55,8 @@ fn a_run_of_one_rank_goes_on_on_two() {
     let number = |name: &str| report[name].as_u64().unwrap();
     assert_eq!(3 * number("steps_since_resume"), number("steps"));
     let bytes = number("gradient_bytes") / number("steps_since_resume");
-    let said = format!("gradients: {bytes} bytes a step and rank");
+    let bytes = everburn_record::units::bytes(bytes);
+    let said = format!("gradients: {bytes} per rank per step");
     assert!(ended.stdout.contains(&said), "no `{said}`: {ended}");
     let pairs = at_once
         .losses("train")

@@ -19,7 +19,6 @@ mod resilience;
 mod statistics;
 mod store;
 mod sync;
-mod table;
 pub(crate) mod team;
 mod train;
 mod train_options;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
+use everburn_record::units::bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use miette::{IntoDiagnostic, WrapErr, miette};
@@ -54,8 +55,8 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
     if packed.compressed >= LARGEST {
         return Err(miette!(
             "it takes {} compressed, and machines that are lent take no more than {}",
-            mib(packed.compressed),
-            mib(LARGEST)
+            bytes(packed.compressed),
+            bytes(LARGEST)
         ));
     }
     if options.build_only {
@@ -82,15 +83,11 @@ impl std::fmt::Display for Packed {
             f,
             "{}: {}\n{}: {}",
             self.program.display(),
-            mib(self.size),
+            bytes(self.size),
             self.archive.display(),
-            mib(self.compressed)
+            bytes(self.compressed)
         )
     }
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// Leaves `program` in `folder` without its symbols, and beside it the same compressed. With gzip: every machine
@@ -164,7 +161,7 @@ mod tests {
             compressed: 1 << 19,
         };
         let text = packed.to_string();
-        assert!(text.contains("program: 3.0 MiB"), "{text}");
-        assert!(text.ends_with("program.gz: 0.5 MiB"), "{text}");
+        assert!(text.contains("program: 3 MiB"), "{text}");
+        assert!(text.ends_with("program.gz: 512 KiB"), "{text}");
     }
 }

@@ -6,7 +6,7 @@ mod plan;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use miette::{IntoDiagnostic, miette};
@@ -117,8 +117,7 @@ impl Soak {
             steps,
             ..
         } = self.options;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |since| since.as_millis() as u64);
+        let now = everburn_record::unix_time_ms();
         let seed = self.options.seed.unwrap_or(now);
         println!(
             "{}: {runs} runs of {steps} steps on {ranks} ranks, at least {min}; seed {seed}",
@@ -333,18 +332,11 @@ fn seconds_lost(stderr: &str, ranks: u64) -> Vec<f64> {
 /// Processes that still have the run's folder on their command line, besides this one.
 fn left_behind(directory: &Path) -> Vec<String> {
     let wanted = directory.display().to_string();
-    let Ok(processes) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let own = std::process::id().to_string();
-    let processes = processes.flatten().filter_map(|entry| {
-        let pid = entry.file_name().into_string().ok()?;
-        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        let left = pid != own && line.contains(&wanted);
-        left.then(|| format!("process {pid} is left behind: {line}"))
-    });
-    processes.collect()
+    let processes = everburn_record::proc::command_lines().into_iter();
+    let left = processes
+        .filter(|(process, line)| *process != std::process::id() && line.contains(&wanted))
+        .map(|(process, line)| format!("process {process} is left behind: {line}"));
+    left.collect()
 }
 
 fn median(seconds: &mut [f64]) -> Option<f64> {

@@ -6,7 +6,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use everburn::burn;
@@ -237,8 +236,7 @@ fn steps(
 
 /// The ranks of a benchmark are processes of one machine, whose clock they all read.
 fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
+    everburn_record::unix_time().as_secs_f64()
 }
 
 /// What follows from what each rank has told of each step.

@@ -10,7 +10,7 @@ use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
     write_results,
 };
-use everburn_report::Environment;
+use everburn_record::{Environment, units};
 
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
@@ -100,7 +100,7 @@ fn environment(run: &Path, analysis: &Analysis) -> Vec<String> {
     if let Some(known) = known {
         let memory = known
             .memory_bytes
-            .map(|bytes| format!("{} GiB of memory", bytes >> 30));
+            .map(|bytes| format!("{} of memory", units::bytes(bytes)));
         let cores = known.cores.map(|cores| format!("{cores} cores"));
         let machine = [
             known.host,
@@ -187,9 +187,8 @@ pub(crate) fn recorder(
     }
     let names = &config.ranks.devices;
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let recorder = Recorder::new(Facts {
-        host: host.map(|host| host.trim().to_owned()),
+        host: everburn_record::proc::host_name(),
         device: names[local_rank % names.len()].clone(),
         threads: rayon::current_num_threads(),
         cores: std::thread::available_parallelism().map_or(0, usize::from),

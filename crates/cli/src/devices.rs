@@ -101,7 +101,7 @@ pub(crate) fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> 
     let name = &names[local_rank % names.len()];
     let sharing = (0..ranks.max(1)).filter(|rank| names[rank % names.len()] == *name);
     let free = match name.parse().ok()? {
-        DeviceName::Flex => available_memory()?,
+        DeviceName::Flex => everburn_record::proc::available_memory()?,
         DeviceName::Cuda(number) => {
             let inventory = gpus().ok()?;
             let gpu = inventory.gpus.get(number)?;
@@ -109,16 +109,6 @@ pub(crate) fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> 
         }
     };
     Some(free / sharing.count().max(1) as u64)
-}
-
-/// What the kernel says can be had without swapping, proc_meminfo(5).
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes = line.trim().strip_suffix("kB")?.trim_end();
-    kibibytes.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(feature = "cuda")]

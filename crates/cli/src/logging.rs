@@ -5,11 +5,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use everburn_record::file;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
-
-use crate::files;
 
 /// The messages' way out, which can be changed while the program runs.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +49,7 @@ impl LogOutput {
     /// # Errors
     /// The system's error if the file cannot be made.
     pub(crate) fn redirect(&self, path: &Path) -> io::Result<()> {
-        let file = files::append_to(path)?;
+        let file = file::append_to(path)?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
         Ok(())
     }

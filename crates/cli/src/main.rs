@@ -27,7 +27,6 @@ mod devices;
 mod elastic;
 mod error;
 mod eval;
-mod files;
 mod generate;
 mod gpu_check;
 mod gradient_exchange;
@@ -47,7 +46,6 @@ mod recording;
 mod sampling;
 mod simulate;
 mod summary;
-mod table;
 mod train;
 mod vitals;
 mod weights;
@@ -55,6 +53,7 @@ mod weights;
 use std::process::ExitCode;
 
 use clap::Parser;
+use everburn_record::file as files;
 
 use crate::arguments::{Arguments, Command};
 use crate::logging::LogOutput;

@@ -78,13 +78,7 @@ fn memory_of_a_rank(config: &RunConfig) -> Option<u64> {
     if !config.ranks.devices.iter().all(on_host) {
         return None;
     }
-    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes = line.trim().strip_suffix("kB")?.trim_end();
-    let all = kibibytes.parse::<u64>().ok()?.checked_mul(1024)?;
-    Some(all / config.ranks.ranks.max(1) as u64)
+    Some(everburn_record::proc::available_memory()? / config.ranks.ranks.max(1) as u64)
 }
 
 /// What a rank's step consists of.

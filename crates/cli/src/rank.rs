@@ -196,9 +196,8 @@ pub(crate) fn limit_threads(
 
 fn share_of_cores(ranks: usize) -> Option<usize> {
     let usable = std::thread::available_parallelism().ok()?.get();
-    let cores = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let cores = cores.lines().filter(|line| line.starts_with("processor"));
-    (ranks > 1 && usable >= cores.count()).then(|| (usable / ranks).max(1))
+    let cpus = everburn_record::proc::cpus()?;
+    (ranks > 1 && usable >= cpus).then(|| (usable / ranks).max(1))
 }
 
 /// How the ranks of a job reach each other and wait.

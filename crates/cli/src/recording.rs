@@ -6,7 +6,8 @@ use std::sync::Arc;
 use everburn::collectives::watch::{HangReport, Watch};
 use everburn::train::{ElasticGroup, RunDirectory, Signs};
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
-use everburn_report::{CompareCommand, Environment, Event, EventKind, ReportCommand};
+use everburn_record::{Environment, Event, EventKind};
+use everburn_report::{CompareCommand, ReportCommand};
 
 use crate::config::RanksConfig;
 use crate::error::CliError;

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use everburn::schedules::quantity::{share, time};
 use everburn::schedules::{
     Costs, Schedule, ScheduleKind, Sends, SimulationError, StageCosts, Timeline, simulate,
     theoretical_idle,
 };
+use everburn_record::table::aligned;
+use everburn_record::units::{percent, seconds};
 
 use crate::error::CliError;
-use crate::table::table;
 
 /// Without a schedule, all are compared.
 #[derive(Debug, Clone, Args)]
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<ExitCode, CliError> {
     }
     say!("{}", timeline.to_text(arguments.width).trim_end());
     if let Some(theory) = theory_of(&schedule) {
-        say!("idle in theory: {}", share(theory));
+        say!("idle in theory: {}", percent(theory, 1));
     }
     if let Some(path) = &arguments.svg {
         say!("drawn to {}", path.display());
@@ -188,7 +188,7 @@ impl SimulateArguments {
             "live micro-batches",
             "messages",
         ];
-        say!("{}", table(&heads, &rows, &[]).trim_end());
+        say!("{}", aligned(&heads, &rows, &[]));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -203,9 +203,9 @@ fn row(schedule: &Schedule, timeline: &Timeline) -> Vec<String> {
         .sum();
     vec![
         schedule.name().to_string(),
-        time(timeline.makespan()),
-        share(timeline.idle_share()),
-        theory_of(schedule).map_or_else(String::new, share),
+        seconds(timeline.makespan()),
+        percent(timeline.idle_share(), 1),
+        theory_of(schedule).map_or_else(String::new, |theory| percent(theory, 1)),
         live.to_string(),
         messages.to_string(),
     ]

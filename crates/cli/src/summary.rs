@@ -2,6 +2,7 @@
 
 use everburn::prelude::*;
 use everburn::train::ShardingReport;
+use everburn_record::units;
 
 /// Prints what came of a training.
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -19,7 +20,10 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     }
     let result = match (report.test_accuracy, report.test_loss) {
         (Some(accuracy), Some(loss)) => {
-            format!("test accuracy {:.2} %  loss {loss:.4}  ", 100.0 * accuracy)
+            format!(
+                "test accuracy {}  loss {loss:.4}  ",
+                units::percent(accuracy, 2)
+            )
         }
         _ => String::new(),
     };
@@ -38,19 +42,19 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(outer) = &report.outer {
         let of_checkpoints = match outer.bytes_of_checkpoints {
             0 => String::new(),
-            bytes => format!(" and {} for checkpoints", bytes / steps),
+            bytes => format!(" and {} for checkpoints", units::bytes(bytes / steps)),
         };
         say!(
-            "{}: {} bytes of differences{of_checkpoints} a step and rank, where gradients would be {}; {waited:.1} % of \
+            "{}: {} of differences{of_checkpoints} per rank per step, where gradients would be {}; {waited:.1} % of \
              the time spent waiting for them",
             counted(outer.steps, "outer step"),
-            outer.bytes / steps,
-            outer.bytes_of_gradients / steps,
+            units::bytes(outer.bytes / steps),
+            units::bytes(outer.bytes_of_gradients / steps),
         );
     } else if report.gradient_bytes > 0 {
         say!(
-            "gradients: {} bytes a step and rank; {waited:.1} % of the time spent waiting for them",
-            report.gradient_bytes / steps,
+            "gradients: {} per rank per step; {waited:.1} % of the time spent waiting for them",
+            units::bytes(report.gradient_bytes / steps),
         );
     }
     if let Some(skipped) = report.skipped_steps {
@@ -63,8 +67,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         say!("gradients travelled by {way}");
     }
     if let Some(bytes) = report.peak_memory {
-        let mebibytes = bytes as f64 / f64::from(1 << 20);
-        say!("peak memory of a rank: {mebibytes:.0} MiB");
+        say!("peak memory of a rank: {}", units::bytes(bytes));
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
@@ -74,12 +77,11 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
 /// What a rank has kept at most.
 fn print_sharding(sharding: &ShardingReport) {
     let most = sharding.most();
-    let bytes = everburn::schedules::quantity::bytes;
     say!(
         "a rank kept {} of parameters, {} of gradients and {} of the optimizer's state{}  (--shard {})",
-        bytes(most.parameters),
-        bytes(most.gradients),
-        bytes(most.optimizer),
+        units::bytes(most.parameters),
+        units::bytes(most.gradients),
+        units::bytes(most.optimizer),
         if sharding.offloaded {
             " (in the host's memory)"
         } else {
@@ -90,10 +92,10 @@ fn print_sharding(sharding: &ShardingReport) {
     if most.gradient_buckets > 0 {
         say!(
             "for a while in each step: {} of gradients on their way{}",
-            bytes(most.gradient_buckets),
+            units::bytes(most.gradient_buckets),
             match most.gathered {
                 0 => String::new(),
-                gathered => format!(", and {} of whole parameters", bytes(gathered)),
+                gathered => format!(", and {} of whole parameters", units::bytes(gathered)),
             }
         );
     }

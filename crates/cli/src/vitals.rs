@@ -1,7 +1,7 @@
 //! What a rank tells of its process and device while it goes on.
 
 use everburn_nccl::GpuSensor;
-use everburn_report::Vitals;
+use everburn_record::{Vitals, proc};
 
 use crate::devices::DeviceName;
 
@@ -19,9 +19,8 @@ impl VitalSigns {
             Some(Ok(DeviceName::Cuda(index))) => GpuSensor::of(index),
             _ => None,
         };
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
         Self {
-            host: host.map(|name| name.trim().to_string()),
+            host: proc::host_name(),
             gpu,
         }
     }
@@ -31,20 +30,11 @@ impl VitalSigns {
         let gpu = self.gpu.as_ref().map(GpuSensor::read).unwrap_or_default();
         Vitals {
             host: self.host.clone(),
-            memory_bytes: resident(),
+            memory_bytes: proc::resident_memory(),
             gpu_percent: gpu.percent,
             gpu_celsius: gpu.celsius,
             gpu_memory_bytes: gpu.used_bytes,
             gpu_memory_total: gpu.memory_bytes,
         }
     }
-}
-
-/// The memory of this process in bytes, proc_pid_status(5).
-fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes = line.trim().strip_suffix("kB")?.trim_end();
-    kibibytes.parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -1,12 +1,10 @@
 //! What a rank says about its own end, and the files in which it says it.
 
-use std::fs::{self, Metadata, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::OFlags;
+use everburn_record::{file, unix_time_ms};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -111,14 +109,9 @@ impl RankReport {
     /// followed, a pipe not waited for, and no more than a report's length is read.
     #[must_use]
     pub fn read(path: &Path) -> Option<Self> {
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags.bits().cast_signed())
-            .open(path)
-            .ok()?;
-        // Of the open file: nothing can be exchanged after the check.
-        if !is_of(&file.metadata().ok()?, geteuid().as_raw()) {
+        let file = file::open(path).ok()?;
+        // Another user's file says nothing about our ranks.
+        if file.metadata().ok()?.uid() != geteuid().as_raw() {
             return None;
         }
         let mut text = Vec::new();
@@ -127,46 +120,19 @@ impl RankReport {
     }
 }
 
-/// Whether an open file is a plain one that belongs to `user`: another user's says nothing about our ranks.
-fn is_of(file: &Metadata, user: u32) -> bool {
-    file.is_file() && file.uid() == user
-}
-
 /// Writes `report` to `path`, whole or not at all. The first report in a file stands: a later one
 /// is dropped, because what goes wrong while a rank ends is seldom why it ends.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write_report(path: &Path, report: &RankReport) -> io::Result<()> {
-    let folder = path.parent();
-    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
-    // A fresh name, which nobody can have put a link at.
-    let mut file = tempfile::Builder::new()
-        .prefix(".everburn-")
-        // As every file of a run: the process's umask applies.
-        .permissions(fs::Permissions::from_mode(0o666))
-        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    file.write_all(&serde_json::to_vec_pretty(report)?)?;
-    // A link at `path` is nobody's report: it is replaced, and not followed.
-    if path.is_symlink() {
-        fs::remove_file(path)?;
-    }
-    match file.persist_noclobber(path) {
-        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
-        _ => Ok(()),
-    }
-}
-
-pub(crate) fn unix_time_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        })
+    file::write_once(path, &serde_json::to_vec_pretty(report)?).map(|_| ())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -202,26 +168,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report");
         write_report(&path, &RankReport::new(0, ReportKind::Finished, "")).unwrap();
-        let ours = path.metadata().unwrap();
+        assert!(RankReport::read(&path).is_some());
+        assert_eq!(RankReport::read(folder.path()), None);
         let user = geteuid().as_raw();
-        assert!(is_of(&ours, user));
-        assert!(!is_of(&ours, user + 1));
-        assert!(!is_of(&folder.path().metadata().unwrap(), user));
         // Only root can give a file away.
         if std::os::unix::fs::chown(&path, Some(user + 1), None).is_ok() {
             assert_eq!(RankReport::read(&path), None);
         }
-    }
-
-    #[test]
-    fn a_report_may_be_read_by_all_whom_the_umask_lets() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        fs::write(path("plain"), "").unwrap();
-        let failure = RankReport::new(0, ReportKind::Own, "own");
-        write_report(&path("report"), &failure).unwrap();
-        let mode = |name: &str| path(name).metadata().unwrap().permissions();
-        assert_eq!(mode("report"), mode("plain"));
     }
 
     #[test]

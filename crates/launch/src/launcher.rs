@@ -19,7 +19,7 @@ use crate::error::LaunchError;
 use crate::event::{LaunchEvent, Tell};
 use crate::outcome::Outcome;
 use crate::ranks::{Job, open_log};
-use crate::supervisor::{Event, Supervisor, memory_kills};
+use crate::supervisor::{Event, Supervisor};
 use crate::terminal::{SavedTerminal, can_show_dashboard};
 
 /// How long output may still arrive after the last rank's end (a helper may hold the pipe open).
@@ -134,7 +134,7 @@ impl Launcher {
             dashboard: config.dashboard && config.node_rank == 0 && can_show_dashboard(),
         };
         let terminal = job.dashboard.then(SavedTerminal::of_stdin).flatten();
-        let memory_kills = memory_kills();
+        let memory_kills = everburn_record::proc::memory_kills().unwrap_or(0);
 
         let (events, inbox) = mpsc::channel();
         // Each rank inherits it, and has connections to all others.

@@ -1,9 +1,8 @@
 //! The processes of this machine's ranks: start, signal, reap.
 
 use std::env::var_os;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +11,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use everburn_auth::JobToken;
-use rustix::fs::OFlags;
+use everburn_record::{file, unix_time_ms};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
@@ -21,7 +20,7 @@ use crate::config::LaunchConfig;
 use crate::environment::variables as v;
 use crate::error::LaunchError;
 use crate::exit::RankExit;
-use crate::failure::{RankReport, unix_time_ms};
+use crate::failure::RankReport;
 use crate::outcome::EndedRank;
 use crate::output::pump;
 
@@ -58,20 +57,11 @@ pub(crate) struct RunningRank {
 /// Something that keeps a channel open for as long as output is still being copied.
 pub(crate) type PumpAlive = Sender<std::convert::Infallible>;
 
-/// Opens a log. A link in its place, which somebody may have planted, is not followed.
-fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)
-}
-
 /// Opens (and empties) the log of `rank` and removes its reports from an earlier run.
 pub(crate) fn open_log(config: &LaunchConfig, rank: usize) -> Result<File, LaunchError> {
     let path = config.log_path(rank);
     let failed = |path, source| LaunchError::LogDir { path, source };
-    let file = append_to(&path)
+    let file = file::append_to(&path)
         .and_then(|file| file.set_len(0).map(|()| file))
         .map_err(|source| failed(path, source))?;
     for report in [config.error_path(rank), config.finished_path(rank)] {
@@ -102,7 +92,7 @@ pub(crate) fn continue_log(
     }
     // What an earlier process has said is no word of this one.
     remove_if_there(&config.finished_path(rank))?;
-    let mut log = append_to(&config.log_path(rank))?;
+    let mut log = file::append_to(&config.log_path(rank))?;
     writeln!(
         log,
         "--- rank {rank}: process {incarnation} begins here ---"

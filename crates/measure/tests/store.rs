@@ -81,10 +81,7 @@ fn it_serves_nobody_before_it_is_said_to_whom() {
 /// The most memory that a process has had, in bytes.
 #[cfg(target_os = "linux")]
 fn peak_memory(child: &Child) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let digits = line.unwrap().split_whitespace().nth(1).unwrap();
-    digits.parse::<usize>().unwrap() << 10
+    everburn_record::proc::peak_memory_of(child.id()).unwrap() as usize
 }
 
 /// Sixteen connections with one WAIT of 131,072 long keys each, by somebody without the token: at a

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use everburn_auth::{GivenToken, JobToken};
-use everburn_report::{Phase, is_unruly};
+use everburn_record::Phase;
+use everburn_record::plain::is_unruly;
 
 use crate::error::MonitorError;
 use crate::source::{Source, Target};
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_line_of_json_commands_no_terminal_and_says_the_same() {
-        use everburn_report::{Event, EventKind};
+        use everburn_record::{Event, EventKind};
         let text = "a\u{1b}[2J\u{9b}2J\u{202e}\u{7f}\n\u{2028}b\"\\ü";
         let update = Update::Event(Event::new(EventKind::Warning, text));
         let line = json_line(&update).unwrap();

@@ -5,7 +5,7 @@
 use std::io::{self, Read, Write};
 
 use everburn_auth::{Acceptor, AuthError, CHALLENGE_BYTES, Key, NONCE_BYTES, PROOF_BYTES};
-use everburn_report::is_unruly;
+use everburn_record::plain::is_unruly;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 

@@ -56,5 +56,5 @@ pub use server::MonitorServer;
 pub use source::{Source, Target};
 pub use state::{Column, History, RankState, RunState, Standing};
 pub use tail::RunTail;
-pub use update::{MetricRecord, Update};
+pub use update::Update;
 pub use view::{RanksView, draw_ranks};

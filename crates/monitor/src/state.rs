@@ -6,12 +6,12 @@ mod ranks;
 
 use std::collections::VecDeque;
 
-use everburn_report::{Event, EventKind, Live, Phase};
+use everburn_record::{Event, EventKind, Live, MetricRecord, Phase};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
 pub use self::ranks::{RankState, Standing};
-use crate::update::{MetricRecord, Update};
+use crate::update::Update;
 
 /// How many events are kept.
 const MOST_EVENTS: usize = 500;
@@ -26,7 +26,7 @@ const SILENCE_MS: u64 = 5_000;
 ///
 /// ```
 /// use everburn_monitor::{RunState, Update};
-/// use everburn_report::{Live, Phase};
+/// use everburn_record::{Live, Phase};
 ///
 /// let mut state = RunState::default();
 /// let live = Live { step: 10, steps: Some(110), seconds_a_step: Some(0.5), phase: Phase::Training, ..Live::default() };
@@ -115,7 +115,7 @@ impl RunState {
 
     /// Takes several at once, now.
     pub fn take_all(&mut self, updates: &[Update]) {
-        let now_ms = crate::screen::unix_time_ms();
+        let now_ms = everburn_record::unix_time_ms();
         for update in updates {
             self.take(update, now_ms);
         }
@@ -308,14 +308,14 @@ mod tests {
         for step in 0..1_000_u64 {
             let rank = |number: u64| usize::try_from(number).unwrap();
             let numbers: Vec<usize> = (0..100).map(|n| rank((step * 100 + n) % 8192)).collect();
-            let ranks = numbers.iter().map(|rank| everburn_report::RankStep {
+            let ranks = numbers.iter().map(|rank| everburn_record::RankStep {
                 rank: *rank,
-                ..everburn_report::RankStep::default()
+                ..everburn_record::RankStep::default()
             });
-            let line = everburn_report::RankLine {
+            let line = everburn_record::RankLine {
                 step: step + 1,
                 ranks: ranks.collect(),
-                ..everburn_report::RankLine::default()
+                ..everburn_record::RankLine::default()
             };
             state.take(&Update::Ranks(line), 0);
             let event = Event {
@@ -324,10 +324,10 @@ mod tests {
                 ..Event::new(EventKind::Loss, long.clone())
             };
             state.take(&Update::Event(event), 0);
-            let of_rank = |rank: &usize| everburn_report::LiveRank {
+            let of_rank = |rank: &usize| everburn_record::LiveRank {
                 rank: *rank,
                 doing: Some(long.clone()),
-                ..everburn_report::LiveRank::default()
+                ..everburn_record::LiveRank::default()
             };
             let live = Live {
                 ranks: numbers.iter().take(2).map(of_rank).collect(),

@@ -1,17 +1,15 @@
 //! Following the files of a run directory: what is there, and then what comes.
 
 mod folder;
-mod held;
 mod lines;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use everburn_report::Live;
+use everburn_record::Live;
 
 use self::folder::Folder;
-use self::held::is_held;
 use self::lines::Lines;
 use crate::error::MonitorError;
 use crate::update::Update;
@@ -92,7 +90,7 @@ impl RunTail {
         if let Some(folder) = &folder {
             self.look(folder, &mut updates);
         }
-        let held = folder.is_some_and(|folder| is_held(&folder, ".lock"));
+        let held = folder.is_some_and(|folder| folder.is_locked(".lock"));
         let due = |(at, told): (Instant, bool)| told != held || at.elapsed() >= SIGN_OF_LIFE;
         if self.told.is_none_or(due) {
             self.told = Some((Instant::now(), held));

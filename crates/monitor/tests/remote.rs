@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use everburn_auth::{Acceptor, Dialer, JobToken};
 use everburn_monitor::{MonitorError, MonitorServer, Source, Target, Update};
-use everburn_report::{Event, EventKind};
+use everburn_record::{Event, EventKind};
 
 /// Longer than anything here takes.
 const GENEROUS: Duration = Duration::from_secs(60);

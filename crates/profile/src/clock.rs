@@ -27,19 +27,6 @@ pub(crate) fn converter() -> impl Fn(Instant) -> u64 {
     move |instant| there.saturating_sub(here.saturating_duration_since(instant).as_nanos() as u64)
 }
 
-/// How long the calling thread has been ready to run and not been let, in nanoseconds: the second number of
-/// `/proc/thread-self/schedstat` (Linux, sched-stats.rst). `None` where the system does not tell.
-pub(crate) fn kept_waiting_for_a_core() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// What tells one start of one machine from all others, if the system says.
-pub(crate) fn machine() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(text.trim().to_owned())
-}
-
 /// The best estimate of another clock from several exchanges with it, each `(asked, told, answered)`: own time at the
 /// question, the other's time, own time at the answer.
 ///

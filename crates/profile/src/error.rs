@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why there is no profile.
 #[derive(Debug, thiserror::Error)]
@@ -51,4 +51,14 @@ pub enum ProfileError {
         /// What the system says.
         reason: String,
     },
+}
+
+impl ProfileError {
+    pub(crate) fn file(action: &'static str, path: &Path, reason: &dyn ToString) -> Self {
+        Self::File {
+            action,
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod device_idle;
 mod order;
 mod rules;
 
+use everburn_record::units;
 use serde::Serialize;
 
 use crate::analysis::Analysis;
@@ -80,7 +81,11 @@ impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.text, self.advice)?;
         if self.share > 0.0 {
-            write!(f, " (wins up to {:.0} % of a step)", self.share * 100.0)?;
+            write!(
+                f,
+                " (wins up to {} of a step)",
+                units::percent(self.share, 0)
+            )?;
         }
         Ok(())
     }

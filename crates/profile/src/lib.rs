@@ -17,7 +17,6 @@ mod allocations;
 mod analysis;
 mod clock;
 mod error;
-mod file;
 mod findings;
 mod flame;
 mod kernels;
@@ -49,5 +48,5 @@ pub use trace::write_trace;
 
 /// The machine that this process runs on, and when it was started: processes that say the same have one clock.
 pub fn machine() -> Option<String> {
-    clock::machine()
+    everburn_record::proc::boot_id()
 }

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use everburn_record::proc;
+
 use crate::allocations::CountingAllocator;
 use crate::clock;
 use crate::kernels::{self, KernelTimer};
@@ -124,7 +126,7 @@ impl Recorder {
 
     /// Step `step` begins, with its data. To be called by the training thread.
     pub fn begin_step(&self, step: usize) {
-        let kept_waiting = clock::kept_waiting_for_a_core().unwrap_or(0);
+        let kept_waiting = without_cpu();
         let mut state = self.lock();
         state.end_of_timing();
         let ended = state.close();
@@ -201,7 +203,7 @@ impl Recorder {
             if let Some(sampler) = &state.sampler {
                 sampler.pause();
             }
-            let kept_waiting = clock::kept_waiting_for_a_core().unwrap_or(0);
+            let kept_waiting = without_cpu();
             state.recording.steps.push(StepStart {
                 step: 0,
                 at: now,
@@ -368,6 +370,11 @@ impl State {
 fn own_thread() -> u32 {
     let thread = rustix::thread::gettid().as_raw_nonzero().get();
     u32::try_from(thread).unwrap_or_default()
+}
+
+/// How long the calling thread has been ready to run without a core, in nanoseconds; 0 where the system does not tell.
+fn without_cpu() -> u64 {
+    proc::time_without_cpu().map_or(0, |time| time.as_nanos() as u64)
 }
 
 #[cfg(test)]

@@ -4,15 +4,18 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use everburn_record::file;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ProfileError;
-use crate::file;
 use crate::kernels::Kernels;
 use crate::phase::Phase;
 
 /// The folder of a run in which its ranks' recordings lie.
 pub const FOLDER: &str = "profile";
+
+/// The longest recording that is read, in bytes: a rank's recorder holds far less.
+const LONGEST: u64 = 1 << 30;
 
 /// The number of the format; files of another are refused.
 pub(crate) const FORMAT: u32 = 1;
@@ -227,18 +230,14 @@ impl Recording {
     /// [`ProfileError::File`] if it cannot be written.
     pub fn write(&self, folder: &Path) -> Result<PathBuf, ProfileError> {
         let path = folder.join(format!("rank-{}.json", self.facts.rank));
-        let failed = |error: std::io::Error| ProfileError::File {
-            action: "writing",
-            path: path.clone(),
-            reason: error.to_string(),
-        };
+        let failed = |error: std::io::Error| ProfileError::file("writing", &path, &error);
         fs::create_dir_all(folder).map_err(failed)?;
         let current = Self {
             format: FORMAT,
             ..self.clone()
         };
         let text = serde_json::to_vec(&current).map_err(|error| failed(error.into()))?;
-        file::write(&path, |file| file.write_all(&text))?;
+        file::replace(&path, |file| file.write_all(&text)).map_err(failed)?;
         Ok(path)
     }
 
@@ -248,30 +247,25 @@ impl Recording {
     /// [`ProfileError::File`] if one cannot be read, [`ProfileError::NoRecordings`] if there is none, and
     /// [`ProfileError::Format`] if one is of another version.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>, ProfileError> {
-        let failed = |path: &Path, reason: String| ProfileError::File {
-            action: "reading",
-            path: path.to_owned(),
-            reason,
-        };
+        let failed =
+            |path: &Path, reason: &dyn ToString| ProfileError::file("reading", path, reason);
         let none = || ProfileError::NoRecordings {
             folder: folder.to_owned(),
         };
         let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(none()),
-            entries => entries.map_err(|error| failed(folder, error.to_string()))?,
+            entries => entries.map_err(|error| failed(folder, &error))?,
         };
         let mut recordings: Vec<Self> = Vec::new();
         for entry in entries {
-            let path = entry
-                .map_err(|error| failed(folder, error.to_string()))?
-                .path();
+            let path = entry.map_err(|error| failed(folder, &error))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if !(name.starts_with("rank-") && name.ends_with(".json")) {
                 continue;
             }
-            let text = file::read(&path).map_err(|reason| failed(&path, reason))?;
+            let text = file::read(&path, LONGEST).map_err(|error| failed(&path, &error))?;
             let recording: Self = serde_json::from_slice(&text)
-                .map_err(|error| failed(&path, format!("it is no recording: {error}")))?;
+                .map_err(|error| failed(&path, &format!("it is no recording: {error}")))?;
             if recording.format != FORMAT {
                 return Err(ProfileError::Format {
                     path,
@@ -355,5 +349,19 @@ mod tests {
         fs::write(folder.path().join("rank-3.json"), recording.to_string()).unwrap();
         let error = Recording::read_all(folder.path()).unwrap_err().to_string();
         assert!(error.contains("99"), "{error}");
+    }
+
+    #[test]
+    fn a_planted_link_is_neither_written_through_nor_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("theirs"), "precious").unwrap();
+        std::os::unix::fs::symlink(path("theirs"), path("rank-0.json")).unwrap();
+        let error = Recording::read_all(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("link"), "{error}");
+        let written = Recording::default().write(folder.path()).unwrap();
+        assert_eq!(written, path("rank-0.json"));
+        assert_eq!(fs::read(path("theirs")).unwrap(), b"precious");
+        assert_eq!(Recording::read_all(folder.path()).unwrap().len(), 1);
     }
 }

@@ -1,14 +1,15 @@
 //! The files that say where a run's time went.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use everburn_record::file;
 use serde_json::json;
 
 use crate::analysis::Analysis;
 use crate::error::ProfileError;
-use crate::file;
 use crate::findings::Finding;
 use crate::flame::{collapsed, flame_graph};
 use crate::recording::{FOLDER, Recording};
@@ -44,7 +45,7 @@ pub fn write_results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, Profi
     let analysis = Analysis::of(&recordings)?;
     let findings = analysis.findings();
     let trace = run.join("trace.json");
-    file::write(&trace, |file| write_trace(&recordings, file))?;
+    write(&trace, |file| write_trace(&recordings, file))?;
     let stacks = collapsed(&recordings);
     let flame = run.join("flame.svg");
     let flame = match stacks.is_empty() {
@@ -56,7 +57,7 @@ pub fn write_results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, Profi
     };
     let numbers = run.join("bottleneck.json");
     let all = json!({"analysis": analysis, "findings": findings});
-    file::write(&numbers, |file| {
+    write(&numbers, |file| {
         Ok(serde_json::to_writer_pretty(file, &all)?)
     })?;
     Ok(Results {
@@ -68,11 +69,18 @@ pub fn write_results(run: &Path, elsewhere: &[PathBuf]) -> Result<Results, Profi
     })
 }
 
+fn write(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
+) -> Result<(), ProfileError> {
+    file::replace(path, fill).map_err(|error| ProfileError::file("writing", path, &error))
+}
+
 fn draw(run: &Path, picture: &Path, stacks: &BTreeMap<String, u64>) -> Result<(), ProfileError> {
     let name = run.file_name().unwrap_or(run.as_os_str()).to_string_lossy();
     let svg = flame_graph(stacks, &name);
-    file::write(picture, |file| file.write_all(svg.as_bytes()))?;
-    file::write(&run.join("flame.txt"), |file| {
+    write(picture, |file| file.write_all(svg.as_bytes()))?;
+    write(&run.join("flame.txt"), |file| {
         stacks
             .iter()
             .try_for_each(|(stack, count)| writeln!(file, "{stack} {count}"))

@@ -121,7 +121,7 @@ impl Sampler {
             functions: names.functions,
             stacks: in_order.into_iter().map(|(stack, _)| stack).collect(),
             samples,
-            threads: threads(),
+            threads: everburn_record::proc::thread_names(),
         }
     }
 }
@@ -188,18 +188,4 @@ impl Names {
             next
         })
     }
-}
-
-/// The names of this process's threads.
-fn threads() -> Vec<(u32, String)> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/task") else {
-        return Vec::new();
-    };
-    let named = entries.filter_map(|entry| {
-        let path = entry.ok()?.path();
-        let number = path.file_name()?.to_str()?.parse().ok()?;
-        let name = std::fs::read_to_string(path.join("comm")).ok()?;
-        Some((number, name.trim().to_owned()))
-    });
-    named.collect()
 }

@@ -114,7 +114,7 @@ fn a_rank_that_waits_for_data_is_named_with_its_share() {
     let text = found[0].to_string();
     assert_eq!(
         text,
-        "75 % of rank 1's step waits for data (301.0 ms): raise --workers, which is 0: the training thread itself \
+        "75 % of rank 1's step waits for data (301 ms): raise --workers, which is 0: the training thread itself \
          assembles each batch while nothing computes (wins up to 75 % of a step)"
     );
     assert!(
@@ -158,7 +158,7 @@ fn a_rank_three_times_as_slow_is_named_with_where_it_is_slow() {
     let text = found[0].to_string();
     assert!(
         text.starts_with(
-            "rank 1 works 2.9 times as long as the others (277.0 ms of a step, not 97.0 ms)"
+            "rank 1 works 2.9 times as long as the others (277 ms of a step, not 97 ms)"
         ),
         "{text}"
     );

@@ -7,8 +7,9 @@ mod drawing;
 pub(crate) use axis::{Axis, Labels};
 pub(crate) use drawing::{Figures, html, plain_number};
 
+use everburn_record::{Event, units};
+
 use crate::decimation::Series;
-use crate::record::Event;
 
 /// How many colours there are, each with dashes of its own.
 pub(crate) const COLOURS: usize = 8;
@@ -154,11 +155,7 @@ impl Chart {
         }
         let means = means.into_iter().map(at).collect();
         let of = match line.x_unit == 1.0 {
-            true => format!(
-                "{}, mean of {} steps",
-                line.name,
-                crate::quantity::count(width)
-            ),
+            true => format!("{}, mean of {} steps", line.name, units::count(width)),
             false => format!("{}, mean", line.name),
         };
         self.curves
@@ -172,7 +169,7 @@ impl Chart {
             Some(Mark {
                 x: event.step? as f64,
                 kind: event.kind.name(),
-                text: crate::plain::line(&event.text, 160),
+                text: everburn_record::plain::line(&event.text, 160),
             })
         });
         self.marks = marks.take(MOST_MARKS).collect();

@@ -6,7 +6,8 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-use crate::plain;
+use everburn_record::plain;
+
 use crate::{ReportError, Run};
 
 /// How many runs have room beside each other.

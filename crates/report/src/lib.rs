@@ -1,5 +1,5 @@
-//! What a run directory says: as one HTML file, and several runs side by side. Without Burn, and without anything else of
-//! ours: a run is what lies in its folder.
+//! What a run directory says: as one HTML file, and several runs side by side. Without Burn: a run is what
+//! lies in its folder.
 //!
 //! - [`Run::read`] reads a folder. However long the run was, what is kept is bounded: a curve is a [`Series`], decimated as
 //!   it is read. What is missing or damaged is a [`Note`], and no error.
@@ -7,9 +7,8 @@
 //! - [`Comparison`] lays runs side by side, as text and as HTML; [`compare`] does all of it.
 //! - [`ReportCommand`] and [`CompareCommand`] are the command lines of both.
 //!
-//! A training writes some files for its report only: [`RankLine`]s (`ranks.jsonl`), [`Event`]s (`events.jsonl`), a
-//! [`ConfusionMatrix`] (`confusion.json`) and its [`Environment`] (`environment.json`). All of them may be missing; events
-//! are then found in logs and checkpoints. [`Live`] (`live.json`) is for who looks on while it goes on.
+//! A training writes some files for its report only, which `everburn_record` describes. All of them may be missing; events
+//! are then found in logs and checkpoints.
 //!
 //! ```
 //! let folder = tempfile::tempdir().unwrap();
@@ -26,7 +25,6 @@
 //! # What is deliberately absent
 //! A template engine, a script of others, and any thought of the network: the file is to open in ten years.
 
-mod bounded;
 mod chart;
 mod clock;
 mod command;
@@ -34,9 +32,6 @@ mod comparison;
 mod decimation;
 mod error;
 mod page;
-mod plain;
-mod quantity;
-mod record;
 mod run;
 mod writing;
 
@@ -44,11 +39,6 @@ pub use command::{CompareCommand, ReportCommand};
 pub use comparison::{Comparison, compare};
 pub use decimation::{Point, Series};
 pub use error::ReportError;
-pub use plain::is_unruly;
-pub use record::{
-    ConfusionMatrix, Environment, Event, EventKind, Live, LiveRank, Phase, RankLine, RankStep,
-    Vitals,
-};
 pub use run::{
     BestEpoch, Curve, EpochMetrics, Events, Grid, HeldBytes, Metrics, Note, Quantity, RankTimes,
     RankTotal, Results, Run, Settings, Sharding, Versions,

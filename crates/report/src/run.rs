@@ -11,6 +11,7 @@ mod results;
 mod sentences;
 mod settings;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use events::Events;
@@ -20,9 +21,9 @@ pub use ranks::{RankTimes, RankTotal};
 pub use results::{BestEpoch, HeldBytes, Results, Sharding, Versions};
 pub use settings::Settings;
 
+use everburn_record::{ConfusionMatrix, Environment, EventKind, file};
+
 use crate::ReportError;
-use crate::bounded;
-use crate::record::{ConfusionMatrix, Environment, EventKind};
 
 /// How long `report.json`, `config.toml` and `environment.json` may be: they are some hundred bytes.
 const LONGEST_DOCUMENT: u64 = 1 << 20;
@@ -206,14 +207,7 @@ fn document<T>(
     notes: &mut Vec<Note>,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Option<T> {
-    let text = match bounded::text(&folder.join(name), longest) {
-        Ok(text) => text,
-        Err(None) => return None,
-        Err(Some(why)) => {
-            notes.push(Note::new(name, format!("it was not read: {why}")));
-            return None;
-        }
-    };
+    let text = found(file::read_text(&folder.join(name), longest), name, notes)?;
     match parse(&text) {
         Ok(parsed) => Some(parsed),
         Err(why) => {
@@ -221,6 +215,26 @@ fn document<T>(
             notes.push(Note::new(name, what));
             None
         }
+    }
+}
+
+/// What was read of the file `name`; why it was not is noted, unless there is no such file.
+fn found<T>(read: io::Result<T>, name: &str, notes: &mut Vec<Note>) -> Option<T> {
+    match read {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            notes.push(Note::new(name, format!("it was not read: {error}")));
+            None
+        }
+    }
+}
+
+/// Why a file was not read, of which it was known that it was there; `gone` is said where it is not.
+fn why(error: &io::Error, gone: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => gone.to_owned(),
+        _ => error.to_string(),
     }
 }
 

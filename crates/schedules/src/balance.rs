@@ -256,8 +256,8 @@ pub enum BalanceError {
     #[error(
         "block {name} alone takes {needed}, more than the limit of {limit} a stage: cut the block \
          into smaller ones, use smaller micro-batches or activation checkpointing",
-        needed = crate::quantity::bytes(*needed),
-        limit = crate::quantity::bytes(*limit)
+        needed = everburn_record::units::bytes(*needed),
+        limit = everburn_record::units::bytes(*limit)
     )]
     BlockTooLarge {
         /// The block.
@@ -271,8 +271,8 @@ pub enum BalanceError {
     #[error(
         "no cut into {parts} stages fits into {limit} a stage; the smallest limit that does is \
          {needed}: use more stages, smaller micro-batches or activation checkpointing",
-        limit = crate::quantity::bytes(*limit),
-        needed = crate::quantity::bytes(*needed)
+        limit = everburn_record::units::bytes(*limit),
+        needed = everburn_record::units::bytes(*needed)
     )]
     NoFit {
         /// How many stages were asked for.

@@ -57,7 +57,6 @@ mod kind;
 mod live;
 mod memory;
 mod orders;
-pub mod quantity;
 mod schedule;
 mod simulation;
 mod svg;

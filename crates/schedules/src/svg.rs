@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::quantity::{bytes, share, time, time_beside};
+use everburn_record::units::{bytes, percent, seconds, seconds_beside};
+
 use crate::{Pass, Span, Timeline};
 
 /// Left of the boxes, for the names of ranks.
@@ -125,7 +126,7 @@ impl Drawing<'_> {
         let (timeline, schedule) = (self.timeline, self.timeline.schedule());
         let mut text = "A row for each rank, time from left to right.".to_owned();
         for rank in 0..schedule.ranks() {
-            let idle = share(timeline.idle_share_of(rank));
+            let idle = percent(timeline.idle_share_of(rank), 1);
             let live = timeline.peak_live(rank);
             let _ = write!(
                 text,
@@ -181,7 +182,7 @@ impl Drawing<'_> {
         for tick in 0..=ticks {
             let seconds = tick as f64 * step;
             let x = round(LEFT + seconds * self.scale);
-            let label = time_beside(seconds, makespan);
+            let label = seconds_beside(seconds, makespan);
             self.line(format_args!(
                 r#"<line class="rule" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}"/><text class="faint" x="{x}" y="{}" text-anchor="middle">{label}</text>"#,
                 bottom + 18.0
@@ -199,7 +200,7 @@ impl Drawing<'_> {
         for span in timeline.spans(rank) {
             self.span(span, y);
         }
-        let idle = share(timeline.idle_share_of(rank));
+        let idle = percent(timeline.idle_share_of(rank), 1);
         let mut figures = format!("idle {idle}, {} live", timeline.peak_live(rank));
         if timeline.peak_activation_bytes(rank) > 0 {
             let kept = bytes(timeline.peak_activation_bytes(rank));
@@ -217,7 +218,7 @@ impl Drawing<'_> {
         let width = round((span.seconds() * self.scale - 0.5).max(0.0));
         let chunk = span.action.stage() / self.timeline.schedule().ranks();
         let fill = colour(span.action.pass(), chunk);
-        let (action, start, end) = (span.action, time(span.start), time(span.end));
+        let (action, start, end) = (span.action, seconds(span.start), seconds(span.end));
         let label = self.timeline.label(span);
         let number = if number_width(&label) <= width + 1.0 {
             let (middle, baseline) = (round(x + width / 2.0), y + BOX / 2.0 + 4.0);

@@ -8,8 +8,9 @@ mod grid;
 
 use std::fmt::Write;
 
+use everburn_record::units::{bytes, percent, seconds};
+
 use self::grid::{Grid, IDLE, fill};
-use crate::quantity::{bytes, share, time};
 use crate::{Pass, Span, Timeline};
 
 /// The narrowest drawing: below that, nothing could be read.
@@ -74,7 +75,7 @@ impl Timeline {
         if schedule.chunks() > 1 {
             let _ = write!(text, " of {} chunks", schedule.chunks());
         }
-        let (makespan, idle) = (time(self.makespan()), share(self.idle_share()));
+        let (makespan, idle) = (seconds(self.makespan()), percent(self.idle_share(), 1));
         let _ = write!(text, ", {micro_batches}, {makespan}, idle {idle}");
         text
     }
@@ -103,7 +104,9 @@ impl Timeline {
     /// How idle each rank is, and how much it keeps.
     fn figures(&self, width: usize) -> String {
         let ranks = 0..self.schedule().ranks();
-        let idle = ranks.clone().map(|rank| share(self.idle_share_of(rank)));
+        let idle = ranks
+            .clone()
+            .map(|rank| percent(self.idle_share_of(rank), 1));
         let live = ranks.clone().map(|rank| self.peak_live(rank).to_string());
         let counted = if self.schedule().chunks() > 1 {
             "most live micro-batches, each chunk counted"

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
+use everburn_record::units::bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Place;
@@ -78,12 +79,11 @@ pub(crate) fn explain(
     needed: u64,
     newest: Option<Place>,
 ) -> TrainError {
-    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     // The folder itself may be what could not be made.
     let folder = target.ancestors().skip(1).find(|folder| folder.is_dir());
     let left = folder.and_then(|folder| rustix::fs::statvfs(folder).ok());
     let left = left.map_or("unknown".to_string(), |disk| {
-        mib(disk.f_bavail.saturating_mul(disk.f_frsize))
+        bytes(disk.f_bavail.saturating_mul(disk.f_frsize))
     });
     let newest = match newest {
         Some(place) => format!("{place} is the newest good one"),
@@ -99,7 +99,7 @@ pub(crate) fn explain(
             path,
             reason: format!(
                 "{reason}; it needs {}, and {left} are free; {newest}",
-                mib(needed)
+                bytes(needed)
             ),
         },
         other => other,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use burn::prelude::Device;
 use everburn_distributed::{Prefetch, Resident, Row, Rows};
+use everburn_record::units;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -95,10 +96,10 @@ impl Trainer {
         let bytes = Resident::bytes_of(&sets, &*batcher, &device).map_err(wrong)?;
         if let Some(free) = free.filter(|free| bytes > free / 2) {
             return Err(TrainError::Config(format!(
-                "--data-on-device: {name} takes {} MiB on the device, of which {} MiB are free, and half of \
+                "--data-on-device: {name} takes {} on the device, of which {} are free, and half of \
                  those are left to the model; train without it, or with fewer --train-samples",
-                bytes >> 20,
-                free >> 20
+                units::bytes(bytes),
+                units::bytes(free)
             )));
         }
         let (resident, [train, test]) =

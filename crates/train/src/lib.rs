@@ -23,7 +23,6 @@
 
 mod activation_checkpointing;
 mod agreement;
-mod atomic_file;
 mod chaos;
 pub mod checkpoint;
 mod checkpoint_every;

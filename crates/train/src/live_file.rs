@@ -7,10 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::watch::Sign;
-use everburn_report::{Live, LiveRank, Phase, Vitals};
+use everburn_record::{Live, LiveRank, Phase, Vitals, file, unix_time_ms};
 
-use crate::atomic_file;
-use crate::record_files::unix_time_ms;
 use crate::run_directory::RunDirectory;
 
 /// How often the file is written anew, while nothing but numbers changes.
@@ -193,7 +191,7 @@ fn write_until_closed(shared: &Shared, path: &Path, signs: Option<&Signs>) {
 /// Others see the old file or the new one. It is not carried to the disk: after a loss of power it means nothing.
 fn write(path: &Path, live: &Live) -> std::io::Result<()> {
     let text = serde_json::to_string(live).map_err(std::io::Error::other)?;
-    atomic_file::replace(path, |file| file.write_all(text.as_bytes()))
+    file::replace(path, |file| file.write_all(text.as_bytes()))
 }
 
 fn of_sign(sign: Sign) -> LiveRank {

@@ -1,8 +1,7 @@
 //! How much memory a rank has used at most.
 
-use std::fs;
-
 use burn::prelude::Device;
+use everburn_record::proc;
 
 /// The most memory that a rank has used since it last asked: of its device where the device tells, else
 /// the resident set of its process, which ranks that are threads of one process share.
@@ -36,40 +35,20 @@ impl PeakMemory {
 
     /// Forgets what has been, as far as the system allows it.
     pub fn restart(&self) {
-        // A system that refuses leaves the peak since the start of the process: larger, not wrong.
-        let _ = fs::write("/proc/self/clear_refs", "5");
+        proc::restart_peak_memory();
     }
 
     /// The most memory since [`restart`](Self::restart), in bytes.
     pub fn bytes(&self) -> Option<u64> {
         let pool = self.device.memory_pool_usage();
-        pool.map(|pool| pool.bytes_reserved).or_else(|| {
-            let status = fs::read_to_string("/proc/self/status").ok()?;
-            resident_peak(&status)
-        })
+        pool.map(|pool| pool.bytes_reserved)
+            .or_else(proc::peak_memory)
     }
-}
-
-/// `VmHWM` of a `/proc/<id>/status`, proc_pid_status(5).
-fn resident_peak(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kibibytes = line.trim().strip_suffix("kB")?.trim_end();
-    kibibytes.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_peak_is_found_among_other_lines() {
-        let status = "VmPeak:\t  20 kB\nVmHWM:\t    12 kB\nVmRSS:\t   8 kB\n";
-        assert_eq!(resident_peak(status), Some(12 * 1024));
-        assert_eq!(resident_peak("VmHWM:\t12 MB\n"), None);
-        assert_eq!(resident_peak(""), None);
-    }
 
     #[cfg(target_os = "linux")]
     #[test]

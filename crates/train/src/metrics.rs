@@ -8,6 +8,7 @@ use burn_train::metric::{
     Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
     SerializedEntry,
 };
+use everburn_record::units;
 
 use crate::tally::{StepCost, StepReport};
 
@@ -88,14 +89,25 @@ impl RankMetric {
     }
 
     fn format(&self) -> FormatOptions {
-        let options = FormatOptions::new(self.name.clone()).precision(match self.quantity {
-            Quantity::Loss => 4,
-            Quantity::Accuracy | Quantity::Waiting | Quantity::ExposedCommunication => 2,
-            Quantity::SamplesPerSecond | Quantity::PeakMemory => 0,
-        });
-        match self.unit() {
-            Some(unit) => options.unit(unit),
-            None => options,
+        FormatOptions::new(self.name.clone())
+    }
+
+    /// The entry with numbers as a person reads them: burn-train writes small ones as `3.03e-2 ms`.
+    fn in_words(&self, entry: SerializedEntry) -> SerializedEntry {
+        let mean = self.shown(self.state.running_value().current());
+        let newest = self.shown(self.state.current_value().current());
+        SerializedEntry::new(format!("epoch {mean} - batch {newest}"), entry.serialized)
+    }
+
+    fn shown(&self, value: f64) -> String {
+        match self.quantity {
+            Quantity::Loss if value.abs() < 1e-3 => units::significant(value, 3),
+            Quantity::Loss => format!("{value:.4}"),
+            Quantity::Accuracy => format!("{value:.2} %"),
+            Quantity::SamplesPerSecond => units::rate(value),
+            Quantity::Waiting | Quantity::ExposedCommunication => units::seconds(value / 1e3),
+            Quantity::PeakMemory if value.is_nan() => "unknown".to_owned(),
+            Quantity::PeakMemory => units::bytes((value * MIB) as u64),
         }
     }
 }
@@ -142,11 +154,12 @@ impl Metric for RankMetric {
                 .map_or(f64::NAN, |bytes| bytes as f64 / MIB),
         };
         self.state.update(value, tally.predictions as usize);
-        Ok(self.state.compute_update(self.format()))
+        let entry = self.state.compute_update(self.format());
+        Ok(self.in_words(entry))
     }
 
     fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
-        Ok(self.state.compute_final(self.format()))
+        Ok(self.in_words(self.state.compute_final(self.format())))
     }
 
     fn clear(&mut self) {

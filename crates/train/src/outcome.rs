@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use everburn_report::ConfusionMatrix;
+use everburn_record::ConfusionMatrix;
 
 use crate::error::TrainError;
 use crate::loss_scaling::LossScaling;

@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::{Int, TensorReadError};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
-use everburn_report::ConfusionMatrix;
+use everburn_record::ConfusionMatrix;
 
 /// The classes of a batch's samples, which may still be on the device.
 ///

@@ -6,7 +6,7 @@
 //! with every second step, above 128 with every third and so on, so that a tally stays about as short as
 //! with 64. All ranks reckon from the number of the step when that is.
 
-use everburn_report::RankStep;
+use everburn_record::RankStep;
 
 /// How long a step's passes took a rank, in seconds.
 ///

@@ -5,26 +5,19 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use everburn_report::{ConfusionMatrix, Event, RankLine, RankStep};
+use everburn_record::{ConfusionMatrix, Event, RankLine, RankStep, file, unix_time_ms};
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file;
 use crate::error::TrainError;
-use crate::run_directory::RunDirectory;
+use crate::run_directory::{RunDirectory, write_file};
 
 /// A line at least so often, however long a step takes and however seldom steps are logged.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A pause of so much for each rank follows a line: it has about 200 bytes for each.
 const PAUSE_A_RANK: Duration = Duration::from_millis(1);
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_time_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
-}
 
 /// `ranks.jsonl`, open for writing.
 #[derive(Debug)]
@@ -40,7 +33,7 @@ impl RankLines {
     /// Opens the file of `run` for steps after `step`; later lines are taken out, because they will come again.
     pub(crate) fn open(run: &RunDirectory, step: usize, log_every: usize) -> Self {
         let path = run.path().join("ranks.jsonl");
-        let file = keep_until(&path, step).and_then(|()| atomic_file::append_to(&path));
+        let file = keep_until(&path, step).and_then(|()| file::append_to(&path));
         let file = file
             .inspect_err(|error| tell(&path, error))
             .ok()
@@ -124,7 +117,7 @@ fn keep_until(path: &Path, step: usize) -> std::io::Result<()> {
     if last.is_none_or(|line| stays(&line)) {
         return Ok(());
     }
-    atomic_file::replace(path, |kept| {
+    file::replace(path, |kept| {
         for line in BufReader::new(File::open(path)?).lines() {
             let line = line?;
             if stays(&line) {
@@ -140,7 +133,7 @@ impl RunDirectory {
     ///
     /// ```
     /// use everburn_train::RunDirectory;
-    /// use everburn_report::{Event, EventKind};
+    /// use everburn_record::{Event, EventKind};
     ///
     /// let folder = tempfile::tempdir().unwrap();
     /// let run = RunDirectory::create(folder.path().join("a")).unwrap();
@@ -154,7 +147,7 @@ impl RunDirectory {
             unix_time_ms: event.unix_time_ms.or_else(|| Some(unix_time_ms())),
             ..event
         };
-        let file = atomic_file::append_to(&path);
+        let file = file::append_to(&path);
         if let Err(error) = file.and_then(|mut file| append(&mut file, &event)) {
             tracing::warn!("{} is not written: {error}", path.display());
         }
@@ -174,7 +167,7 @@ impl RunDirectory {
     /// [`TrainError::File`] if it cannot be written.
     pub fn write_environment(
         &self,
-        environment: &everburn_report::Environment,
+        environment: &everburn_record::Environment,
     ) -> Result<(), TrainError> {
         self.write_json("environment.json", environment)
     }
@@ -187,7 +180,7 @@ impl RunDirectory {
             reason: error.to_string(),
         })?;
         text.push('\n');
-        atomic_file::write(&path, text.as_bytes())
+        write_file(&path, text.as_bytes())
     }
 }
 
@@ -239,6 +232,6 @@ mod tests {
         let run = RunDirectory::create(folder.path().join("a")).unwrap();
         std::fs::remove_dir_all(run.path()).unwrap();
         RankLines::open(&run, 0, 1).write(1, ranks());
-        run.note(Event::new(everburn_report::EventKind::Start, "it begins"));
+        run.note(Event::new(everburn_record::EventKind::Start, "it begins"));
     }
 }

@@ -5,13 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use everburn_collectives::printable;
+use everburn_record::{file, unix_time_ms};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file;
 use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::error::TrainError;
-use crate::record_files::unix_time_ms;
 use crate::report::TrainingReport;
 use crate::tally::{StepCost, Tally};
 
@@ -117,7 +116,7 @@ impl RunDirectory {
     /// [`TrainError::File`] if another process has it.
     pub fn lock(&self) -> Result<RunLock, TrainError> {
         let path = self.path.join(".lock");
-        let file = atomic_file::lock_file(&path);
+        let file = file::lock_file(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(RunLock { _file: file }),
@@ -136,7 +135,7 @@ impl RunDirectory {
         action: impl FnOnce() -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         let path = self.path.join(name);
-        let file = atomic_file::lock_file(&path);
+        let file = file::lock_file(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         let patience = std::time::Instant::now() + LOCK_PATIENCE;
         while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
@@ -242,7 +241,7 @@ impl RunDirectory {
             path: self.config_path(),
             reason: error.to_string(),
         })?;
-        atomic_file::write(&self.config_path(), text.as_bytes())
+        write_file(&self.config_path(), text.as_bytes())
     }
 
     /// Reads `config.toml`.
@@ -271,7 +270,7 @@ impl RunDirectory {
             reason: error.to_string(),
         })?;
         text.push('\n');
-        atomic_file::write(&self.report_path(), text.as_bytes())
+        write_file(&self.report_path(), text.as_bytes())
     }
 
     /// Reads `report.json`.
@@ -316,7 +315,7 @@ impl RunDirectory {
             })
         };
         let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
-        atomic_file::write(&path, kept.collect::<String>().as_bytes())?;
+        write_file(&path, kept.collect::<String>().as_bytes())?;
         self.metrics()
     }
 
@@ -335,8 +334,8 @@ impl RunDirectory {
     /// [`TrainError::File`] if it cannot be opened.
     pub fn metrics(&self) -> Result<MetricsFile, TrainError> {
         let path = self.path.join("metrics.jsonl");
-        let file = atomic_file::append_to(&path)
-            .map_err(|error| TrainError::file("opening", &path, &error))?;
+        let file =
+            file::append_to(&path).map_err(|error| TrainError::file("opening", &path, &error))?;
         Ok(MetricsFile {
             file,
             path,
@@ -344,6 +343,11 @@ impl RunDirectory {
             failing: false,
         })
     }
+}
+
+/// Writes a whole file or none; the error names the file.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    file::write(path, bytes).map_err(|error| TrainError::file("writing", path, &error))
 }
 
 /// A run directory that belongs to this process; see [`RunDirectory::lock`].

@@ -19,8 +19,8 @@ use burn::store::{
 };
 use burn::tensor::{DType, TensorData};
 
-use crate::atomic_file;
 use crate::error::TrainError;
+use crate::run_directory::write_file;
 use crate::tensor_file::{self, NamedTensor};
 
 /// What PyTorch calls a batch norm's count of batches.
@@ -121,7 +121,7 @@ pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Resul
         StateDictFile::PyTorch => pytorch::to_bytes(&parts),
     };
     let bytes = bytes.map_err(|error| refuse("writing", path, &error))?;
-    atomic_file::write(path, &bytes)
+    write_file(path, &bytes)
 }
 
 /// The model with the parameters and running statistics of a state dict. The names may stand behind

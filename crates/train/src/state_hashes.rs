@@ -9,10 +9,12 @@ use burn::module::Module;
 use burn::tensor::Bytes;
 use burn_pack::Reader;
 use everburn_distributed::Fingerprint;
+use everburn_record::file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::TrainError;
+use crate::run_directory::write_file;
 use crate::tally::Tally;
 
 /// How much of a hash is written: 64 bits tell runs apart that differ by accident.
@@ -139,8 +141,8 @@ impl HashesFile {
         let step_of = |line: &str| Some(serde_json::from_str::<StateHashes>(line).ok()?.step);
         let newest = text.lines().filter(stays).filter_map(step_of).max();
         let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
-        crate::atomic_file::write(&path, kept.collect::<String>().as_bytes())?;
-        let file = crate::atomic_file::append_to(&path);
+        write_file(&path, kept.collect::<String>().as_bytes())?;
+        let file = file::append_to(&path);
         let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
         Ok(Self {
             path,

@@ -4,7 +4,7 @@ use burn::prelude::*;
 use burn::tensor::{Element, Int, TensorReadError, Transaction};
 use burn_train::metric::{Adaptor, ItemLazy};
 use everburn_collectives::group::{ProcessGroup, ReduceOp, Work};
-use everburn_report::RankStep;
+use everburn_record::RankStep;
 use serde::{Deserialize, Serialize};
 
 use crate::predictions::{Classes, Predictions};

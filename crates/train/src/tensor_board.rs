@@ -1,7 +1,5 @@
 //! The metrics as TensorBoard shows them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use everburn_tensorboard::EventFile;
 
 use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
@@ -17,9 +15,9 @@ pub(crate) struct TensorBoard {
 impl TensorBoard {
     /// Begins a file of a run that has come to `step`. What cannot be written is told, and stops nothing.
     pub(crate) fn open(run: &RunDirectory, step: usize) -> Option<Self> {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = everburn_record::proc::host_name().unwrap_or_default();
         let folder = run.path().join("tensorboard");
-        let events = EventFile::create(&folder, host.trim(), step as u64, now());
+        let events = EventFile::create(&folder, &host, step as u64, now());
         match events {
             Ok(events) => Some(Self {
                 events: Some(events),
@@ -48,8 +46,7 @@ impl TensorBoard {
 
 /// Seconds since 1970.
 fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
+    everburn_record::unix_time().as_secs_f64()
 }
 
 fn scalars(line: &MetricLine) -> Vec<(&'static str, f64)> {

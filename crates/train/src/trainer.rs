@@ -22,10 +22,9 @@ use burn_train::{
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{ConnectExchange, name_of};
 use everburn_profile::Recorder;
-use everburn_report::Phase;
+use everburn_record::Phase;
 
 pub use self::warm_up::WarmUp;
-use crate::atomic_file;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::kernels::KernelCache;
@@ -36,7 +35,7 @@ use crate::model_over_ranks::ModelOverRanks;
 use crate::regroup::Regroup;
 use crate::renderer::Display;
 use crate::report::{TrainingReport, Versions};
-use crate::run_directory::RunDirectory;
+use crate::run_directory::{RunDirectory, write_file};
 use crate::samples::Samples;
 use crate::stop::StopSignal;
 use crate::strategy::{RankSetup, RankStrategy};
@@ -456,7 +455,7 @@ impl Trainer {
             Some(run) => {
                 save_safetensors(&model, run)?;
                 if let Some(averaged) = &outcome.averaged {
-                    atomic_file::write(&run.ema_path(), averaged)?;
+                    write_file(&run.ema_path(), averaged)?;
                 }
                 run.write_report(&report)
             }

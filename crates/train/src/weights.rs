@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::store::{ModuleStore, SafetensorsStore};
 
 use crate::error::TrainError;
-use crate::run_directory::RunDirectory;
+use crate::run_directory::{RunDirectory, write_file};
 
 /// Writes the parameters by path, atomically: a run's `model.safetensors`.
 ///
@@ -19,7 +19,7 @@ pub fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), 
         path: path.clone(),
         reason,
     })?;
-    crate::atomic_file::write(&path, &bytes)
+    write_file(&path, &bytes)
 }
 
 /// The parameters by path, as a safetensors file has them.

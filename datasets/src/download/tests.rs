@@ -5,7 +5,7 @@
     reason = "a test says what it measured or why it was skipped"
 )]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
@@ -284,20 +284,6 @@ fn a_folder_that_cannot_be_written_is_named_before_anything_is_fetched() {
         error.starts_with("cannot write to ") && error.contains("file/tiny"),
         "{error}"
     );
-}
-
-#[test]
-fn a_store_replaces_what_was_there_and_leaves_no_temporary_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.gz");
-    for content in ["first", "second"] {
-        store_atomically(&path, content.as_bytes()).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
-    }
-    // A folder of that name cannot be replaced: the rename fails after the write.
-    std::fs::create_dir(folder.path().join("y.gz")).unwrap();
-    store_atomically(&folder.path().join("y.gz"), b"third").unwrap_err();
-    assert_eq!(names(folder.path()), ["x.gz", "y.gz"]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use everburn_record::proc::CpuTime;
 use serde_json::{Value, json};
 
 use self::options::{CollectivesOptions, GLOOS_OPERATION, Peer, Task, Way};
@@ -18,7 +19,7 @@ use self::rows::{
 use super::chart::{Curve, Panel, svg};
 use super::gloo::{Gloo, times_of};
 use super::job::{Job, Place};
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::network::Network;
 use super::process::{Children, Failure};
 use super::pytorch::Pytorch;
@@ -62,12 +63,12 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         gloo,
         options: &options,
     };
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let mut found = Found::default();
     for ranks in options.ranks() {
         sweep.measure(ranks, &mut found)?;
     }
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     let peer = sweep

@@ -11,11 +11,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use everburn_record::proc::CpuTime;
+
 use self::options::DdpOptions;
 use self::rows::{Measured, Setting, table, to_json};
 use self::steps::{Mode, Step, Steps, balanced_batch};
 use super::job::{Job, Place};
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::network::Network;
 use super::process::{Children, Failure};
 use super::{temporary_folder, write_file};
@@ -55,9 +57,9 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         everburn: &everburn,
         options: &options,
     };
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let measured = measure_all(&mut ranks, &options, network.as_ref())?;
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     println!("{}", machine.describe(others));

@@ -14,10 +14,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use everburn_record::proc::CpuTime;
+
 use self::found::{Found, Measured};
 use self::options::KernelOptions;
 use self::side::Side;
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::process::{Children, Failure};
 use super::pytorch::Pytorch;
 use super::statistics::{geometric_mean, median_ratio};
@@ -52,7 +54,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::FAILURE);
     };
     // From before they start until they have ended: only then do their processor times count as ours.
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let mut sides = Vec::new();
     for &threads in &threads {
         let start =
@@ -70,7 +72,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     for pair in sides {
         pair.finish(options.patience())?;
     }
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     let peer = peer.as_ref().map(Pytorch::name);

@@ -1,8 +1,6 @@
 //! Whose things are: what a benchmark makes outside itself carries its process in its name, so that
 //! what a killed one has left is known.
 
-use std::fs;
-
 use super::process::Failure;
 
 /// The beginning of all names: `everburn-bench-PID-START-WHAT`.
@@ -23,10 +21,7 @@ impl Owner {
     }
 
     fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold anything; the start is the twentieth word after it.
-        let (_, after_name) = stat.rsplit_once(')')?;
-        let start = after_name.split_whitespace().nth(19)?.parse().ok()?;
+        let start = everburn_record::proc::start_of(pid)?;
         Some(Self { pid, start })
     }
 

@@ -11,11 +11,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use everburn_record::proc::CpuTime;
+
 use self::options::{Part, PipelineOptions};
 use self::rows::{Kept, Measured, Rounds};
 use self::step::Step;
 use super::job::{Job, Place};
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::process::{Children, Failure};
 use super::recompute::{self, RecomputeOptions};
 use super::{temporary_folder, write_file};
@@ -58,7 +60,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         network: None,
         ranks: options.ranks,
     };
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let ranks = |asked: &Asked<'_>| one_run(place, &measure, &everburn, &options, asked);
     let mut measured = measure_pipelines(&options, ranks)?;
     if options.measures(Part::Checkpointing) {
@@ -66,7 +68,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         let alone = Place { ranks: 1, ..place };
         measured.decoder = Some(recompute::sides(alone, &measure, &everburn, &decoder)?);
     }
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     println!("{}", machine.describe(others));

@@ -344,14 +344,13 @@ mod tests {
 
     /// A zombie counts as gone: its new parent has not looked yet.
     fn is_gone(pid: &str) -> bool {
-        let status = format!("/proc/{}/status", pid.trim());
+        let pid = pid.trim().parse().unwrap();
         let start = Instant::now();
         while start.elapsed() < LONG {
-            match fs::read_to_string(&status) {
-                Err(_) => return true,
-                Ok(text) if text.contains("State:\tZ") => return true,
-                Ok(_) => thread::sleep(Duration::from_millis(10)),
+            if everburn_record::proc::has_ended(pid) {
+                return true;
             }
+            thread::sleep(Duration::from_millis(10));
         }
         false
     }

@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(super) use self::options::RecomputeOptions;
+use everburn_record::proc::CpuTime;
+
 use self::rows::Side;
 pub(super) use self::rows::{Measured, table, to_json};
 use super::job::{Job, Place};
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::process::{Children, Failure};
 use super::{temporary_folder, write_file};
 use crate::binary;
@@ -42,9 +44,9 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         network: None,
         ranks: 1,
     };
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let measured = sides(place, &measure, &everburn, &options)?;
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     println!("{}", machine.describe(others));

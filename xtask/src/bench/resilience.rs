@@ -8,12 +8,13 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Parser;
+use everburn_record::proc::CpuTime;
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::process::{Children, Failure};
 use super::statistics::{Spread, median_ratio};
-use super::table::aligned;
 use super::{check_place, temporary_folder, write_file};
 use crate::binary::{self, keep_freed_memory};
 
@@ -130,7 +131,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let rounds = measure_all(options.rounds, |round, side| {
         let (_, flags) = SIDES[side];
         let run = folder.path().join(format!("round-{round}-{side}"));
@@ -139,7 +140,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         children.run("a training", &mut command, folder.path(), patience)?;
         milliseconds_a_step(&run, options.batch)
     })?;
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     println!("{}", machine.describe(others));
@@ -212,7 +213,7 @@ fn table(rounds: &[Vec<f64>]) -> String {
         vec![name.to_string(), median, range, more.unwrap_or_default()]
     });
     let header = ["ready by", "ms a step", "(min-max)", "more than nothing"];
-    aligned(&header, &rows.collect::<Vec<_>>())
+    aligned(&header, &rows.collect::<Vec<_>>(), &[])
 }
 
 fn to_json(rounds: &[Vec<f64>], options: &ResilienceOptions, machine: &Value) -> Value {

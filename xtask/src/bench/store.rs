@@ -10,11 +10,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use everburn_record::proc::CpuTime;
 use serde_json::{Value, json};
 
 use self::options::StoreBenchOptions;
 use self::rows::{Crowd, Measured};
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::process::{Children, Failure, forget_ranks};
 use super::pytorch::Pytorch;
 use super::team::Team;
@@ -94,7 +95,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         command
     };
     // From before they start until they have ended: only then do their processor times count as ours.
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let listen = ["--listen", "127.0.0.1:0"];
     // As PyTorch's, whose client calls both; what a token costs it costs once a connection.
     let serve = [&["store", "--until-input-ends", "--open"][..], &listen].concat();
@@ -106,7 +107,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     }
     let measured = bench.measure()?;
     bench.finish()?;
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     let peer = pytorch.as_ref().map(Pytorch::name);

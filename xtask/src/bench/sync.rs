@@ -13,11 +13,12 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Parser;
+use everburn_record::proc::CpuTime;
 use serde_json::Value;
 
 use self::rows::{Measured, Row, Setting, table, to_json};
 use super::job::{Job, Place};
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::network::{LinkOptions, Network};
 use super::process::{Children, Failure};
 use super::{check_place, temporary_folder, write_file};
@@ -185,7 +186,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         network: network.as_ref(),
         ranks: options.ranks,
     };
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let mut rows = Vec::new();
     for (number, (name, flags)) in options.sides().into_iter().enumerate() {
         let run = folder.path().join(format!("run-{number}"));
@@ -202,7 +203,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         eprintln!("[{name}] {}", row.sentence());
         rows.push(row);
     }
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
     let measured = Measured {
         setting: Setting {

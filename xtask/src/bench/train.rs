@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use everburn_record::proc::CpuTime;
+
 use super::everburn::{self, Data, Report};
-use super::machine::{Machine, ProcessorTime};
+use super::machine::Machine;
 use super::process::{Children, Failure};
 use super::pytorch::{PeerResult, Pytorch};
 use super::train_options::{Case, Peer, TrainOptions};
@@ -53,9 +55,9 @@ pub(super) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         peer,
         deadline: options.deadline(),
     };
-    let before = ProcessorTime::now();
+    let before = CpuTime::now();
     let measured = runs.measure(&cases, &options)?;
-    let meanwhile = before.zip(ProcessorTime::now());
+    let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     let peer = runs.peer.as_ref().map(Pytorch::name);

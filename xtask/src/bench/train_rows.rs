@@ -1,9 +1,9 @@
 //! What `bench train` found: as a table and as JSON.
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::statistics::{Spread, median_ratio};
-use super::table::aligned;
 use super::train_options::Case;
 
 /// How far apart the rounds of a case may be before its numbers are marked.
@@ -98,7 +98,7 @@ pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
         })
         .collect();
     header.push("");
-    aligned(&header, &lines)
+    aligned(&header, &lines, &[])
 }
 
 fn rate(spread: &Spread, of_a_sample: f64) -> [String; 2] {

@@ -4,6 +4,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use everburn_record::{proc, units};
+
 use super::Finding;
 use crate::cargo::{data_dir_beside, target_dir};
 
@@ -80,25 +82,17 @@ fn cores() -> Finding {
 }
 
 fn memory() -> Finding {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    match available_memory(&text) {
+    match proc::available_memory() {
         Some(bytes) if bytes >= MEMORY_WANTED => {
-            Finding::ok("memory", format!("{} available", size(bytes)))
+            Finding::ok("memory", format!("{} available", units::bytes(bytes)))
         }
         Some(bytes) => Finding::warn(
             "memory",
-            format!("{} available", size(bytes)),
+            format!("{} available", units::bytes(bytes)),
             "few ranks and small batches; a build needs `-j 1`",
         ),
         None => Finding::warn("memory", "the system does not say", "look at it yourself"),
     }
-}
-
-fn available_memory(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 fn disk() -> Finding {
@@ -113,7 +107,7 @@ fn disk() -> Finding {
         );
     };
     let free = space.f_bavail * space.f_frsize;
-    let found = format!("{} free for {}", size(free), folder.display());
+    let found = format!("{} free for {}", units::bytes(free), folder.display());
     let advice = "a release build takes about 12 GiB: make room or set CARGO_TARGET_DIR";
     match free {
         free if free < DISK_NEEDED => Finding::fail(subject, found, advice),
@@ -133,7 +127,7 @@ fn shared_memory() -> Finding {
     match rustix::fs::statvfs("/dev/shm") {
         Ok(space) => {
             let free = space.f_bavail * space.f_frsize;
-            let found = format!("{} free in /dev/shm", size(free));
+            let found = format!("{} free in /dev/shm", units::bytes(free));
             if free > SHARED_MEMORY_WANTED {
                 Finding::ok(subject, found)
             } else {
@@ -209,14 +203,6 @@ fn has_mnist(folder: &Path) -> bool {
         .all(|name| folder.join(name).exists() || folder.join(format!("{name}.gz")).exists())
 }
 
-pub(super) fn size(bytes: u64) -> String {
-    if bytes >= GIB {
-        format!("{} GiB", bytes / GIB)
-    } else {
-        format!("{} MiB", bytes >> 20)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,13 +212,6 @@ mod tests {
         assert!(numbers("1.100.0") > numbers("1.95"));
         assert_eq!(numbers("1.96.0-nightly"), Some((1, 96)));
         assert_eq!(numbers("unknown"), None);
-    }
-
-    #[test]
-    fn memory_is_read_from_the_kernels_words() {
-        let text = "MemTotal:  100 kB\nMemAvailable:    2048 kB\n";
-        assert_eq!(available_memory(text), Some(2 << 20));
-        assert_eq!(available_memory(""), None);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use everburn_record::units;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
 
 use super::Finding;
-use super::host::{nearest_existing, size};
+use super::host::nearest_existing;
 
 /// Each rank holds a connection or two to every other, in each of a few groups.
 const FILES_A_PAIR: u64 = 16;
@@ -57,13 +58,16 @@ fn memfd() -> Finding {
     match allocated {
         Ok(()) => Finding::ok(
             subject,
-            format!("{} can be shared between ranks", size(MEMORY_TO_SHARE)),
+            format!(
+                "{} can be shared between ranks",
+                units::bytes(MEMORY_TO_SHARE)
+            ),
         ),
         Err(error) => Finding::warn(
             subject,
             format!(
                 "{} cannot be shared between ranks: {error}",
-                size(MEMORY_TO_SHARE)
+                units::bytes(MEMORY_TO_SHARE)
             ),
             "ranks of this machine use TCP instead, which is slower; allow memfd and free memory",
         ),
@@ -75,10 +79,10 @@ fn file_size(limit: Option<u64>) -> Finding {
     match limit {
         Some(limit) if limit < MEMORY_TO_SHARE => Finding::warn(
             subject,
-            format!("limited to {}", size(limit)),
+            format!("limited to {}", units::bytes(limit)),
             "shared memory and checkpoints are files: `ulimit -f unlimited`",
         ),
-        Some(limit) => Finding::ok(subject, format!("limited to {}", size(limit))),
+        Some(limit) => Finding::ok(subject, format!("limited to {}", units::bytes(limit))),
         None => Finding::ok(subject, "no limit"),
     }
 }
@@ -103,7 +107,7 @@ fn run_folder(folder: &Path) -> Finding {
 }
 
 fn judge_room(free: u64, folder: &Path, advice: &'static str) -> Finding {
-    let found = format!("{} free for {}", size(free), folder.display());
+    let found = format!("{} free for {}", units::bytes(free), folder.display());
     match free {
         free if free < RUN_NEEDED => Finding::fail("run folder", found, advice),
         free if free < RUN_WANTED => Finding::warn("run folder", found, advice),

@@ -291,13 +291,7 @@ fn words(value: &Value) -> &str {
 
 /// A time in microseconds as people say it.
 fn time(us: f64) -> String {
-    match us.abs() {
-        // Without the sign of what rounds to nothing.
-        none if none < 0.5 => "0 us".to_owned(),
-        small if small < 1e3 => format!("{us:.0} us"),
-        middle if middle < 1e6 => format!("{:.1} ms", us / 1e3),
-        _ => format!("{:.1} s", us / 1e6),
-    }
+    everburn_record::units::seconds(us / 1e6)
 }
 
 #[cfg(test)]

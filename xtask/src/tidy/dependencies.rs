@@ -36,22 +36,26 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if of_ours && file.path.starts_with("crates/nn/") {
             complain("`nn` stands on Burn and `everburn-kernels` alone");
         }
-        // The harness of the tests is nobody's ground.
-        let ours = name.starts_with("everburn") && name != "everburn-tests";
+        // The harness of the tests is nobody's ground; `record` is everybody's.
+        let shared = ["everburn-record", "everburn-tests"];
+        let ours = name.starts_with("everburn") && !shared.contains(&name);
+        if (is_burn || ours) && file.path.starts_with("crates/record/") {
+            complain("`record` stands on nothing of ours, nor on Burn");
+        }
         if (is_burn || ours) && file.path.starts_with("crates/schedules/") {
-            complain("`schedules` stands on nothing of ours, nor on Burn");
+            complain("`schedules` stands on `everburn-record` alone, and not on Burn");
         }
         if (is_burn || ours) && file.path.starts_with("crates/report/") {
-            complain("`report` stands on nothing of ours, nor on Burn");
+            complain("`report` stands on `everburn-record` alone, and not on Burn");
         }
-        let of_monitor = ours && name != "everburn-report" && name != "everburn-auth";
+        let of_monitor = ours && name != "everburn-auth";
         if (is_burn || of_monitor) && file.path.starts_with("crates/monitor/") {
             complain(
-                "`monitor` stands on `everburn-report` and `everburn-auth` alone, and not on Burn",
+                "`monitor` stands on `everburn-record` and `everburn-auth` alone, and not on Burn",
             );
         }
         if (is_burn || ours) && file.path.starts_with("crates/profile/") {
-            complain("`profile` stands on nothing of ours, nor on Burn");
+            complain("`profile` stands on `everburn-record` alone, and not on Burn");
         }
         if (is_burn || ours) && file.path.starts_with("crates/pytorch-weights/") {
             complain("`pytorch-weights` stands on nothing of ours, nor on Burn");
@@ -134,8 +138,9 @@ mod tests {
                 "crates/report/Cargo.toml",
                 "crates/profile/Cargo.toml",
             ] {
-                assert!(complaints(path, dependency).contains("nothing of ours"));
+                assert!(complaints(path, dependency).contains("`everburn-record` alone"));
             }
+            assert!(complaints("crates/record/Cargo.toml", dependency).contains("nothing of ours"));
         }
         for dependency in [burn, ddp] {
             let refused = |path| !complaints(path, dependency).is_empty();
@@ -143,8 +148,9 @@ mod tests {
                 refused("crates/monitor/Cargo.toml") && refused("crates/tensorboard/Cargo.toml")
             );
         }
-        let report = "[dependencies]\neverburn-report.workspace = true";
-        assert_eq!(complaints("crates/monitor/Cargo.toml", report), "");
+        let record = "[dependencies]\neverburn-record.workspace = true";
+        assert_eq!(complaints("crates/profile/Cargo.toml", record), "");
+        assert_eq!(complaints("crates/monitor/Cargo.toml", record), "");
         let nn = "[dependencies]\neverburn-nn.workspace = true";
         assert_eq!(complaints("models/Cargo.toml", nn), "");
         assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");

@@ -8,9 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use everburn_record::file;
 use rustix::process::{Pid, Signal, kill_process_group};
-
-use crate::files;
 
 /// How a process ended.
 #[derive(Debug)]
@@ -58,7 +57,7 @@ pub(super) fn run(
     log: &Path,
     mut each: impl FnMut(&str),
 ) -> std::io::Result<Ended> {
-    let mut log = files::append_to(log)?;
+    let mut log = file::append_to(log)?;
     writeln!(log, "\n$ {command:?}")?;
     let start = Instant::now();
     let mut child = command
@@ -218,11 +217,9 @@ mod tests {
         assert!(ended.status.is_none());
         assert!(ended.failure().unwrap().starts_with("killed after"));
         let pid = std::fs::read_to_string(pid).unwrap();
-        let status = format!("/proc/{}/stat", pid.trim());
-        // Killed: gone, or a zombie that its new parent has not reaped.
-        let gone = || std::fs::read_to_string(&status).map_or(true, |stat| stat.contains(") Z"));
+        let pid = pid.trim().parse().unwrap();
         let end = Instant::now() + LONG;
-        while !gone() {
+        while !everburn_record::proc::has_ended(pid) {
             assert!(Instant::now() < end, "the sleeping process lives");
             thread::yield_now();
         }

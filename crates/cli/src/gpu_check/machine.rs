@@ -30,7 +30,6 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn here() -> Self {
-        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let versions = everburn::train::Versions::default();
         Self {
             everburn: versions.everburn,
@@ -42,7 +41,7 @@ impl Machine {
             },
             processor: processor(),
             pytorch: None,
-            time: time.map_or(0, |since| since.as_secs()),
+            time: everburn_record::unix_time().as_secs(),
         }
     }
 }
@@ -88,12 +87,7 @@ fn features() -> &'static str {
 
 /// `Intel(R) Xeon(R) ... (16 threads)`
 fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim() == "model name").then(|| value.trim().to_string())
-    });
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let name = name.unwrap_or_else(|| "unknown processor".to_string());
+    let name = everburn_record::proc::cpu_name().unwrap_or_else(|| "unknown processor".to_string());
     format!("{name} ({threads} threads)")
 }

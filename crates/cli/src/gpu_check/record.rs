@@ -1,15 +1,14 @@
 //! What a check has found so far, as the tables that it leaves.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use everburn_record::file;
 use serde::{Deserialize, Serialize};
 
 use super::Section;
 use super::machine::Machine;
 use super::markdown;
-use crate::files;
 
 /// What has become of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -243,18 +242,8 @@ impl Record {
         self.findings.seconds = self.elapsed().as_secs_f64();
         self.findings.verdict = self.findings.judge();
         let json = serde_json::to_string_pretty(&self.findings)?;
-        replace(&self.folder.join(JSON), &json)?;
-        replace(&self.folder.join(MARKDOWN), &markdown::page(&self.findings))
+        file::write(&self.folder.join(JSON), json.as_bytes())?;
+        let page = markdown::page(&self.findings);
+        file::write(&self.folder.join(MARKDOWN), page.as_bytes())
     }
-}
-
-/// A reader finds the old text or the new one.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut next = path.as_os_str().to_owned();
-    next.push(".next");
-    let next = PathBuf::from(next);
-    let mut file = files::create(&next)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&next, path)
 }

@@ -8,6 +8,7 @@ use everburn::nn::{ActivationError, AnyActivation, InBlocks};
 use everburn::train::TrainError;
 use everburn_models::gpt::GptConfig;
 use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use everburn_record::proc;
 
 use super::figures::{BlockFigures, Figures};
 use crate::config::RunConfig;
@@ -122,7 +123,11 @@ impl Measure {
     /// How many bytes a forward pass keeps: by how much the memory grows with each.
     fn kept_by(&self, run: &impl Fn() -> Box<dyn AnyActivation>) -> Option<u64> {
         let pool = || self.device.memory_pool_usage();
-        let memory = || pool().map(|pool| pool.bytes_in_use).or_else(resident);
+        let memory = || {
+            pool()
+                .map(|pool| pool.bytes_in_use)
+                .or_else(proc::counted_resident_memory)
+        };
         let ballast = match pool() {
             None => fill_free_memory()?,
             Some(_) => Vec::new(),
@@ -146,14 +151,14 @@ fn fill_free_memory() -> Option<Vec<Vec<u8>>> {
     /// Enough for more than any block leaves behind.
     const PIECES: usize = 256;
     let mut ballast = Vec::new();
-    let mut before = resident()?;
+    let mut before = proc::counted_resident_memory()?;
     for size in SIZES.rev().map(|bits| 1_usize << bits) {
         for _ in 0..PIECES {
             let piece = vec![1_u8; size];
-            let after = resident()?;
+            let after = proc::counted_resident_memory()?;
             if after.saturating_sub(before) >= size as u64 / 2 {
                 drop(piece); // the system's, not what was there already
-                before = resident()?;
+                before = proc::counted_resident_memory()?;
                 break;
             }
             ballast.push(piece);
@@ -161,14 +166,6 @@ fn fill_free_memory() -> Option<Vec<Vec<u8>>> {
         }
     }
     Some(ballast)
-}
-
-/// The resident set of this process in bytes; unlike `statm`, counted when it is asked for.
-fn resident() -> Option<u64> {
-    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"))?;
-    let kibibytes = line.trim().strip_suffix("kB")?.trim_end();
-    kibibytes.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn refuse(error: &ActivationError) -> CliError {

@@ -7,19 +7,19 @@ use everburn::burn::module::ParamId;
 use everburn::burn::tensor::DType;
 use everburn::distributed::{BucketEntry, BucketPlan};
 use everburn::nn::ParameterPath;
-use everburn::schedules::quantity::{bytes, share, time};
 use everburn::schedules::{
     Block, Costs, Link, OptimizerState, RankMemory, Schedule, Timeline, memory_of, simulate,
     stage_costs, theoretical_idle,
 };
 use everburn::train::{ActivationCheckpointing, Mesh, OptimizerKind, TrainError};
+use everburn_record::table::aligned;
+use everburn_record::units::{bytes, percent, seconds};
 
 use super::figures::Figures;
 use super::{MicroBatches, ModelInBlocks};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::summary::counted;
-use crate::table::table;
 
 /// What a run would take.
 pub(super) struct Outlook {
@@ -317,7 +317,7 @@ fn notes(config: &RunConfig, mesh: Mesh, figures: &Figures) -> Vec<String> {
         } = figures.link;
         notes.push(format!(
             "between ranks: {} a message, {} a second",
-            time(latency),
+            seconds(latency),
             bytes(bytes_per_second as u64)
         ));
     }
@@ -386,7 +386,7 @@ impl fmt::Display for Outlook {
                 position.buckets.to_string(),
                 bytes(position.sent),
                 bytes(position.gradients_sent),
-                share(self.timeline.idle_share_of(at)),
+                percent(self.timeline.idle_share_of(at), 1),
                 position.blocks.join("; "),
             ];
             if shares_layers {
@@ -395,17 +395,17 @@ impl fmt::Display for Outlook {
             row
         });
         let rows = rows.collect::<Vec<_>>();
-        writeln!(f, "{}", table(&heads, &rows, &[1, heads.len() - 1]))?;
+        writeln!(f, "{}\n", aligned(&heads, &rows, &[1, heads.len() - 1]))?;
         let passes = self.timeline.makespan();
         let step = passes + self.exposed;
         write!(
             f,
             "a step: {}, {:.0} samples/s",
-            time(step),
+            seconds(step),
             self.batch_size as f64 / step
         )?;
         if self.exposed > 0.0 {
-            let (passes, exposed) = (time(passes), time(self.exposed));
+            let (passes, exposed) = (seconds(passes), seconds(self.exposed));
             write!(
                 f,
                 " ({passes} of passes, {exposed} of waiting for gradients)"
@@ -419,8 +419,8 @@ impl fmt::Display for Outlook {
             writeln!(
                 f,
                 "bubble: {}; {} in theory, if stages were equal",
-                share(self.timeline.idle_share()),
-                share(theory)
+                percent(self.timeline.idle_share(), 1),
+                percent(theory, 1)
             )?;
         }
         for note in &self.notes {

@@ -1,10 +1,10 @@
 //! Memory behind a memfd: made, sealed, and opened from another process.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
+use everburn_record::proc;
 use rustix::fs::{
     FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
     fcntl_get_seals, fstat, ftruncate, memfd_create, open as open_file, stat,
@@ -42,8 +42,7 @@ pub(super) fn create(layout: &Layout, nonce: &Nonce) -> Result<(Memory, Descript
         // Found before the kernel does, which would send SIGXFSZ.
         return Err(refuse("sized", Errno::FBIG));
     }
-    let free = fs::read_to_string("/proc/meminfo").ok();
-    if free.is_some_and(|text| available(&text).is_some_and(|free| free < bytes as u64)) {
+    if proc::available_memory().is_some_and(|free| free < bytes as u64) {
         // Found before the kernel does, which would end some process to make room.
         return Err(refuse("allocated", Errno::NOMEM));
     }
@@ -61,15 +60,6 @@ pub(super) fn create(layout: &Layout, nonce: &Nonce) -> Result<(Memory, Descript
     fcntl_add_seals(&file, SEALS).map_err(|error| refuse("sealed", error))?;
     let memory = Memory::map(file.as_fd(), layout).map_err(|error| refuse("mapped", error))?;
     Ok((memory, Descriptor(file)))
-}
-
-/// How many bytes this machine can still give away, by the text of `/proc/meminfo`.
-pub(super) fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find(|line| line.starts_with("MemAvailable:"))?;
-    let kibibytes: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    kibibytes.checked_mul(1024)
 }
 
 fn new_memfd() -> rustix::io::Result<OwnedFd> {

@@ -30,13 +30,13 @@ impl Surroundings {
     /// several machines (containers, or namespaces joined by slow links) is treated as such.
     #[must_use]
     pub fn of_this_process() -> Self {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = everburn_record::proc::boot_id();
         let network = fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
         let process = std::process::id();
-        let host = match boot.trim() {
+        let host = match boot {
             // No two processes are known to share this machine.
-            "" => format!("process {process}"),
-            boot => format!("{boot} {}", network.display()),
+            None => format!("process {process}"),
+            Some(boot) => format!("{boot} {}", network.display()),
         };
         Self {
             host,

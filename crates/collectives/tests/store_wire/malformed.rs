@@ -190,10 +190,7 @@ fn a_slow_sender_is_given_up_however_busy_it_looks() {
 
 /// This process holds the server, so that its memory is the server's; the peak, which never falls.
 fn peak_memory_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let digits = line.unwrap().split_whitespace().nth(1).unwrap();
-    digits.parse::<usize>().unwrap() << 10
+    everburn_record::proc::peak_memory().unwrap() as usize
 }
 
 /// Only Linux tells the peak.

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::store::TcpStoreServer;
+use everburn_record::proc;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGKILL};
 
@@ -366,7 +367,7 @@ impl<'a> Supervisor<'a> {
             log_tail: last_lines(&log, LOG_TAIL_LINES),
             log,
             out_of_memory: cause.exit == RankExit::Signal(SIGKILL)
-                && memory_kills() > memory_kills_before,
+                && proc::memory_kills().unwrap_or(0) > memory_kills_before,
             others: failed,
             restarts,
             given_up,
@@ -378,15 +379,4 @@ impl<'a> Supervisor<'a> {
 
 fn system(operation: &'static str, source: io::Error) -> LaunchError {
     LaunchError::System { operation, source }
-}
-
-/// How many processes the kernel has ended for want of memory; 0 where it does not say.
-pub(crate) fn memory_kills() -> u64 {
-    let vmstat = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let count = vmstat
-        .lines()
-        .find_map(|line| line.strip_prefix("oom_kill "));
-    count
-        .and_then(|count| count.trim().parse().ok())
-        .unwrap_or(0)
 }

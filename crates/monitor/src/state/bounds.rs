@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use everburn_report::{Live, LiveRank, RankLine};
+use everburn_record::{Live, LiveRank, RankLine};
 
 /// Ranks with this number or a larger one are left out.
 pub(super) const MOST_RANKS: usize = 4096;

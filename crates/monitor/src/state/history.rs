@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use everburn_report::{RankLine, RankStep};
+use everburn_record::{RankLine, RankStep};
 
 /// How many columns are kept one by one; when there are twice as many, each two of the older half become one.
 const MOST_COLUMNS: usize = 4096;
@@ -64,7 +64,7 @@ pub(crate) fn own_work(step: &RankStep) -> f64 {
 ///
 /// ```
 /// use everburn_monitor::History;
-/// use everburn_report::{RankLine, RankStep};
+/// use everburn_record::{RankLine, RankStep};
 ///
 /// let mut history = History::default();
 /// let ranks = vec![RankStep { rank: 0, seconds: 0.5, waited: 0.25, ..RankStep::default() }];

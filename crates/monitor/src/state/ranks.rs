@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use everburn_report::{Event, EventKind, LiveRank, RankLine, RankStep, Vitals};
+use everburn_record::{Event, EventKind, LiveRank, RankLine, RankStep, Vitals};
 
 use super::RunState;
 use super::history::own_work;
@@ -288,9 +288,9 @@ mod tests {
             silent_seconds,
             ..LiveRank::default()
         };
-        let live = everburn_report::Live {
+        let live = everburn_record::Live {
             ranks: vec![rank(0, None), rank(1, Some(4.0))],
-            ..everburn_report::Live::default()
+            ..everburn_record::Live::default()
         };
         state.take(&Update::Live(live), 5);
         assert_eq!(standings(&state), [Standing::Working, Standing::Silent]);

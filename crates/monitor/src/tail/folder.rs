@@ -28,10 +28,10 @@ impl Folder {
         is_file.then(|| (File::from(file), stat))
     }
 
-    /// The inode of `name`, which is not opened.
-    pub(super) fn inode(&self, name: &str) -> Option<u64> {
-        let stat = rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(stat.st_ino)
+    /// Whether somebody holds the lock `name`, which is neither opened nor taken.
+    pub(super) fn is_locked(&self, name: &str) -> bool {
+        let stat = rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| everburn_record::proc::is_locked(stat.st_ino))
     }
 }
 
@@ -68,5 +68,19 @@ mod tests {
         assert!(folder.file("plain").is_some() && folder.file("other").is_none());
         std::fs::remove_file(path.path()).unwrap();
         std::fs::rename(path.path().with_extension("gone"), path.path()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_and_given_back_is_seen() {
+        let path = tempfile::tempdir().unwrap();
+        let file = File::create(path.path().join(".lock")).unwrap();
+        let folder = Folder::open(path.path()).unwrap();
+        assert!(!folder.is_locked(".lock"));
+        let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        rustix::fs::flock(&file, operation).unwrap();
+        assert!(folder.is_locked(".lock"));
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).unwrap();
+        assert!(!folder.is_locked(".lock"));
+        assert!(!folder.is_locked("none"));
     }
 }

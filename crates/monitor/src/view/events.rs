@@ -1,13 +1,14 @@
 //! What has happened, the newest last.
 
-use everburn_report::{Event, EventKind};
+use everburn_record::units::clock;
+use everburn_record::{Event, EventKind};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Widget};
 
-use super::words::{duration, plain};
+use super::words::plain;
 use crate::state::RunState;
 
 pub(super) fn draw(state: &RunState, area: Rect, buffer: &mut Buffer) {
@@ -28,7 +29,7 @@ pub(super) fn draw(state: &RunState, area: Rect, buffer: &mut Buffer) {
 fn line(event: &Event, now_ms: u64) -> Line<'static> {
     let ago = event.unix_time_ms.map_or(String::new(), |at| {
         let seconds = now_ms.saturating_sub(at) as f64 / 1e3;
-        format!("{} ago", duration(seconds))
+        format!("{} ago", clock(seconds))
     });
     let step = event
         .step

@@ -1,13 +1,13 @@
 //! What run it is, how far it has come, what it learns, and when it will be over.
 
-use everburn_report::Phase;
+use everburn_record::{Phase, units};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline, Widget};
 
-use super::words::{count, duration, number, plain, short_time};
+use super::words::{number, plain};
 use crate::state::{RankState, RunState, Standing};
 
 pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut Buffer) {
@@ -46,7 +46,7 @@ pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &m
 fn left(state: &RunState) -> String {
     match state.seconds_left() {
         Some(seconds) if state.live.step > 0 && state.live.phase != Phase::Ended => {
-            format!(" {} left ", duration(seconds))
+            format!(" {} left ", units::clock(seconds))
         }
         _ => String::new(),
     }
@@ -90,24 +90,24 @@ fn draw_progress(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut
 
 fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
     let mut parts: Vec<(&str, String)> = Vec::new();
-    let per_cent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let percent = |share: f64| units::percent(share, 1);
     if let Some(line) = &state.step {
         parts.extend(line.loss.map(|loss| ("loss", number(loss, 4))));
-        parts.extend(line.accuracy.map(|share| ("accuracy", per_cent(share))));
+        parts.extend(line.accuracy.map(|share| ("accuracy", percent(share))));
     }
     if let Some(line) = &state.validation {
         parts.extend(line.loss.map(|loss| ("validation", number(loss, 4))));
     }
     if let Some(line) = &state.test {
-        parts.extend(line.accuracy.map(|share| ("test", per_cent(share))));
+        parts.extend(line.accuracy.map(|share| ("test", percent(share))));
     }
     if let Some(line) = &state.step {
         let speed = line.samples_per_second();
-        parts.extend(speed.map(|speed| ("samples/s", count(speed))));
+        parts.extend(speed.map(|speed| ("samples/s", units::rate(speed))));
     }
     let longest = ranks.iter().filter_map(|rank| Some(rank.times?.seconds));
     let longest = longest.reduce(f64::max);
-    parts.extend(longest.map(|seconds| ("step", short_time(seconds))));
+    parts.extend(longest.map(|seconds| ("step", units::seconds(seconds))));
     if let Some(line) = &state.step {
         parts.extend(
             line.learning_rate

@@ -1,5 +1,6 @@
 //! The map of ranks and time: a row a rank, a column a step, or some.
 
+use everburn_record::units;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
@@ -7,7 +8,6 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Widget};
 
 use super::RanksView;
-use super::words::short_time;
 use crate::state::{Column, RankState, RunState};
 
 /// From short to long, for eyes that see no colours and for screens that show none.
@@ -66,9 +66,9 @@ pub(super) fn draw(
         let steps = format!(" steps {} to {} ", first.step, last.step);
         let legend = format!(
             " {} {} {} ",
-            short_time(shortest),
+            units::seconds(shortest),
             SHADES.concat(),
-            short_time(longest)
+            units::seconds(longest)
         );
         block = block
             .title_top(Line::from(legend).right_aligned())

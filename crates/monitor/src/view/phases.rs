@@ -1,6 +1,6 @@
 //! What a step is spent on, as a bar of letters.
 
-use everburn_report::RankStep;
+use everburn_record::RankStep;
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 

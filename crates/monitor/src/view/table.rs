@@ -1,5 +1,6 @@
 //! A row for each rank: how it stands, what its steps are spent on, what it has, and what it does.
 
+use everburn_record::units;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -7,7 +8,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Row, Table, Widget};
 
 use super::phases::{bar, legend};
-use super::words::{bytes, count, plain, short_time};
+use super::words::plain;
 use crate::state::{RankState, Standing};
 
 /// From that width on there is room for the last collective as it is told.
@@ -72,18 +73,18 @@ fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
     let state = Cell::new(rank.standing.word()).style(style(rank.standing));
     let step = rank.step.map_or(String::new(), |step| step.to_string());
     let times = rank.times.as_ref();
-    let time = times.map_or(String::new(), |times| short_time(times.seconds));
+    let time = times.map_or(String::new(), |times| units::seconds(times.seconds));
     let spent = times.map_or(Line::default(), |times| bar(times, bar_width));
     let speed = times.and_then(|times| {
         let samples = times.samples? as f64;
-        (times.seconds > 0.0).then(|| count(samples / times.seconds))
+        (times.seconds > 0.0).then(|| units::rate(samples / times.seconds))
     });
     let peak = times.and_then(|times| times.peak_memory);
     let memory = rank
         .vitals
         .memory_bytes
         .or(peak)
-        .map_or(String::new(), bytes);
+        .map_or(String::new(), units::bytes);
     let mut cells = vec![
         right(rank.rank.to_string()),
         state,
@@ -97,7 +98,7 @@ fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
         let vitals = &rank.vitals;
         let percent = vitals.gpu_percent.map(|percent| format!("{percent} %"));
         let celsius = vitals.gpu_celsius.map(|celsius| celsius.to_string());
-        let memory = vitals.gpu_memory_bytes.map(bytes);
+        let memory = vitals.gpu_memory_bytes.map(units::bytes);
         cells.extend([percent, celsius, memory].map(|text| right(text.unwrap_or_default())));
     }
     let doing = match (rank.silent_seconds, &rank.doing) {

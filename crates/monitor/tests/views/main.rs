@@ -3,7 +3,7 @@
 mod sample;
 
 use everburn_monitor::{RanksView, RunState, Update, draw_ranks};
-use everburn_report::{Event, EventKind, Live, Phase};
+use everburn_record::{Event, EventKind, Live, Phase};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;

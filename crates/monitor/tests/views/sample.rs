@@ -1,7 +1,9 @@
 //! A run that nobody has made.
 
-use everburn_monitor::{MetricRecord, RunState, Update};
-use everburn_report::{Event, EventKind, Live, LiveRank, Phase, RankLine, RankStep, Vitals};
+use everburn_monitor::{RunState, Update};
+use everburn_record::{
+    Event, EventKind, Live, LiveRank, MetricRecord, Phase, RankLine, RankStep, Vitals,
+};
 
 /// The time of all pictures.
 pub const NOW: u64 = 1_795_300_900_000;
@@ -71,8 +73,8 @@ pub fn fed(ranks: usize, lines: u64) -> RunState {
             step,
             loss: Some(2.3 / (1.0 + line as f64 / 20.0)),
             accuracy: Some(1.0 - 0.9 / (1.0 + line as f64 / 9.0)),
-            samples: 64,
-            seconds: 0.031,
+            samples: Some(64),
+            seconds: Some(0.031),
             learning_rate: Some(0.003),
             gradient_norm: Some(1.25),
             ..MetricRecord::default()

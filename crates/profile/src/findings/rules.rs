@@ -1,5 +1,7 @@
 //! The rules by which findings are made.
 
+use everburn_record::units;
+
 use super::{Finding, FindingKind};
 use crate::analysis::{Analysis, RankProfile};
 use crate::phase::Phase;
@@ -34,11 +36,7 @@ fn largest(
 }
 
 fn percent(part: f64, whole: f64) -> String {
-    format!("{:.0} %", 100.0 * part / whole.max(f64::MIN_POSITIVE))
-}
-
-fn milliseconds(seconds: f64) -> String {
-    format!("{:.1} ms", seconds * 1e3)
+    units::percent(part / whole.max(f64::MIN_POSITIVE), 0)
 }
 
 /// Ranks wait for their batches.
@@ -67,7 +65,7 @@ pub(super) fn data(analysis: &Analysis) -> Option<Finding> {
         share: won(analysis, of),
         text: format!(
             "{share} of rank {rank}'s step waits for data ({})",
-            milliseconds(seconds)
+            units::seconds(seconds)
         ),
         advice,
     })
@@ -121,8 +119,8 @@ pub(super) fn slow_rank(analysis: &Analysis) -> Option<Finding> {
         text: format!(
             "rank {rank} works {times:.1} times as long as the others ({} of a step, not {}), mostly {where_it_is}, and \
              all wait for it",
-            milliseconds(seconds),
-            milliseconds(usual)
+            units::seconds(seconds),
+            units::seconds(usual)
         ),
         advice: format!(
             "look at what else runs on {}, at its clock and heat, and whether its device is the others'",
@@ -188,8 +186,8 @@ pub(super) fn exchange(analysis: &Analysis) -> Option<Finding> {
         text: format!(
             "{} of a step waits for the exchange of gradients ({} of {} are not hidden behind the backward pass)",
             percent(exposed, analysis.step_seconds),
-            milliseconds(exposed),
-            milliseconds(all)
+            units::seconds(exposed),
+            units::seconds(all)
         ),
         advice:
             "raise --batch-size, so that a step computes more for the same exchange; send less by \
@@ -323,8 +321,8 @@ pub(super) fn largest_layer(analysis: &Analysis) -> Option<Finding> {
         ),
         advice: format!(
             "{} forward and {} backward: a faster step begins there",
-            milliseconds(layer.forward),
-            milliseconds(layer.backward)
+            units::seconds(layer.forward),
+            units::seconds(layer.backward)
         ),
     })
 }

@@ -1,6 +1,6 @@
 //! The numbers of an axis.
 
-use crate::quantity;
+use everburn_record::units;
 
 /// Numbers beyond this cannot be subtracted from each other any more.
 const LARGEST: f64 = 1e300;
@@ -116,7 +116,7 @@ impl Axis {
             high,
             logarithmic: true,
             ticks: inside
-                .map(|value| (value, quantity::significant(value, 1)))
+                .map(|value| (value, units::significant(value, 1)))
                 .collect(),
         }
     }
@@ -184,11 +184,11 @@ fn number_label(value: f64, step: f64) -> String {
     match value.abs() {
         large if large >= 1e6 || step < 1e-5 => {
             let digits = (large.log10().floor() + digits).clamp(0.0, 8.0) as usize + 1;
-            quantity::significant(value, digits)
+            units::significant(value, digits)
         }
         1000.0.. if digits <= 0.0 => {
             let sign = if value < 0.0 { "-" } else { "" };
-            format!("{sign}{}", quantity::count(value.abs().round() as u64))
+            format!("{sign}{}", units::count(value.abs().round() as u64))
         }
         _ => format!("{value:.*}", digits.max(0.0) as usize),
     }
@@ -198,7 +198,7 @@ fn step_label(value: f64) -> String {
     let whole = value.max(0.0) as u64;
     match whole {
         1_000_000.. if whole.is_multiple_of(100_000) => format!("{}M", value / 1e6),
-        _ => quantity::count(whole),
+        _ => units::count(whole),
     }
 }
 
@@ -206,12 +206,12 @@ fn duration_label(seconds: f64) -> String {
     let (minutes, hours, days) = (seconds / 60.0, seconds / 3600.0, seconds / 86_400.0);
     match seconds.abs() {
         0.0 => "0".to_owned(),
-        ..60.0 => format!("{} s", quantity::significant(seconds, 3)),
+        ..60.0 => format!("{} s", units::significant(seconds, 3)),
         ..3600.0 if minutes.fract() == 0.0 => format!("{minutes} min"),
         ..3600.0 => format!("{} min {} s", minutes.floor(), (seconds % 60.0).round()),
         ..172_800.0 if hours.fract() == 0.0 => format!("{hours} h"),
         ..172_800.0 => format!("{} h {} min", hours.floor(), (minutes % 60.0).round()),
-        _ => format!("{} d", quantity::significant(days, 4)),
+        _ => format!("{} d", units::significant(days, 4)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A chart as a figure of a page.
 
+use everburn_record::units;
 use serde::Serialize;
 
 use super::{Axis, Chart, Curve, Style};
@@ -211,7 +212,7 @@ fn frame(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
 fn description(chart: &Chart) -> String {
     let curves = chart.curves.iter().filter_map(|curve| {
         let (first, last) = (curve.points.first()?, curve.points.last()?);
-        let number = |value: f64| crate::quantity::significant(value, 4);
+        let number = |value: f64| units::significant(value, 4);
         let (from, to) = (number(first.1), number(last.1));
         Some(match curve.points.len() {
             1 => format!("{}: {from}", curve.name),

@@ -1,6 +1,7 @@
+use everburn_record::EventKind;
+
 use super::*;
 use crate::page::markup::Html;
-use crate::record::EventKind;
 
 fn series(points: &[(u64, f64)]) -> Series {
     let mut series = Series::new(512);

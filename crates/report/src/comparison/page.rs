@@ -1,11 +1,12 @@
 //! A comparison as a page: the table, and the curves of all runs laid over each other.
 
+use everburn_record::plain;
+
 use super::Comparison;
 use crate::Series;
 use crate::chart::{Chart, Detail, Line};
 use crate::page::markup::{Html, text};
 use crate::page::{Data, Section, page, within_bounds};
-use crate::plain;
 use crate::run::Run;
 
 /// Which of a run's series a chart shows.

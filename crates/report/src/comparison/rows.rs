@@ -1,10 +1,9 @@
 //! What is compared.
 
+use everburn_record::{EventKind, plain, units};
+
 use super::Comparison;
 use crate::Run;
-use crate::plain;
-use crate::quantity;
-use crate::record::EventKind;
 use crate::run::Results;
 
 /// Part of a comparison.
@@ -36,11 +35,11 @@ enum Amount {
 impl Amount {
     fn shown(self, number: f64) -> String {
         match self {
-            Self::Loss => quantity::significant(number, 4),
-            Self::Share => quantity::percent(number),
-            Self::Count => quantity::count(number.round().max(0.0) as u64),
-            Self::Seconds => quantity::seconds(number),
-            Self::Bytes => quantity::bytes(number),
+            Self::Loss => units::significant(number, 4),
+            Self::Share => units::percent(number, 2),
+            Self::Count => units::count(number.round().max(0.0) as u64),
+            Self::Seconds => units::seconds(number),
+            Self::Bytes => units::bytes(number as u64),
         }
     }
 
@@ -50,7 +49,7 @@ impl Amount {
                 let points = 100.0 * (number - first);
                 (points.abs() >= 0.005).then(|| format!("{points:+.2} points"))
             }
-            _ => quantity::change(first, number),
+            _ => change(first, number),
         }
     }
 }
@@ -240,8 +239,34 @@ impl Comparison {
         let happened = kinds
             .into_iter()
             .filter(|(_, kind)| self.runs.iter().any(|run| run.events.count(*kind) > 0));
-        let row =
-            |(name, kind)| self.words(name, |run| Some(quantity::count(run.events.count(kind))));
+        let row = |(name, kind)| self.words(name, |run| Some(units::count(run.events.count(kind))));
         happened.filter_map(row).collect()
+    }
+}
+
+/// By how much `value` is more than `first`, as `+3.1 %`; nothing where that says nothing, or where there is no more of it.
+fn change(first: f64, value: f64) -> Option<String> {
+    let change = 100.0 * (value / first - 1.0);
+    if !change.is_finite() || first <= 0.0 {
+        return None;
+    }
+    match change.abs() {
+        ..0.05 => None,
+        ..1000.0 => Some(format!("{change:+.1} %")),
+        _ => Some(format!("×{}", units::significant(value / first, 3))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_where_it_says_something() {
+        assert_eq!(change(2.0, 3.0).unwrap(), "+50.0 %");
+        assert_eq!(change(1e-3, 3e1).unwrap(), "×30000");
+        assert_eq!(change(2.0, 2.0001), None);
+        assert_eq!(change(0.0, 3.0), None);
+        assert_eq!(change(2.0, f64::NAN), None);
     }
 }

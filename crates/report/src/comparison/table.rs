@@ -57,5 +57,5 @@ fn shown(cell: Option<&(String, Option<String>)>) -> String {
 }
 
 fn fitting(text: &str, width: usize) -> String {
-    crate::plain::line(text, width)
+    everburn_record::plain::line(text, width)
 }

@@ -1,10 +1,9 @@
 //! Which classes were taken for which.
 
+use everburn_record::{ConfusionMatrix, plain, units};
+
 use super::Section;
 use super::markup::{Html, text};
-use crate::plain;
-use crate::quantity;
-use crate::record::ConfusionMatrix;
 use crate::run::Run;
 
 /// With more classes, numbers have no room.
@@ -32,17 +31,17 @@ pub(super) fn section(run: &Run) -> Option<Section> {
         format!("{split} samples")
     };
     let after = matrix.step.map_or(String::new(), |step| {
-        format!(", after step {}", quantity::count(step))
+        format!(", after step {}", units::count(step))
     });
     let share = if total > 0 {
-        format!(" ({})", quantity::percent(correct as f64 / total as f64))
+        format!(" ({})", units::percent(correct as f64 / total as f64, 2))
     } else {
         String::new()
     };
     html.put(format_args!(
         "<p>{} of {} {}{share} were recognised{}.</p>\n<div class=\"pair\">",
-        quantity::count(correct),
-        quantity::count(total),
+        units::count(correct),
+        units::count(total),
         text(&of),
         text(&after)
     ));
@@ -102,7 +101,7 @@ fn numbered(matrix: &ConfusionMatrix, html: &mut Html) {
             let class = class_of(matrix, actual, predicted).unwrap_or_default();
             let title = format!(
                 "{} of {} taken for {}",
-                quantity::count(count),
+                units::count(count),
                 name(matrix, actual),
                 name(matrix, predicted)
             );
@@ -152,8 +151,8 @@ fn mistakes(matrix: &ConfusionMatrix, html: &mut Html) {
             "<tr><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td></tr>",
             text(&name(matrix, actual)),
             text(&name(matrix, predicted)),
-            quantity::count(count),
-            quantity::percent(count as f64 / matrix.actual(actual).max(1) as f64)
+            units::count(count),
+            units::percent(count as f64 / matrix.actual(actual).max(1) as f64, 2)
         ));
     }
     html.put(format_args!("</tbody></table></div>"));
@@ -179,11 +178,13 @@ fn classes(matrix: &ConfusionMatrix, html: &mut Html) {
         text(&which)
     ));
     for class in classes {
-        let share = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), quantity::percent);
+        let share = |share: Option<f64>| {
+            share.map_or_else(|| "–".to_owned(), |share| units::percent(share, 2))
+        };
         html.put(format_args!(
             "<tr><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             text(&name(matrix, class)),
-            quantity::count(matrix.actual(class)),
+            units::count(matrix.actual(class)),
             share(matrix.recall(class)),
             share(matrix.precision(class))
         ));

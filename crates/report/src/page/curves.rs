@@ -1,8 +1,9 @@
 //! What was learnt, and how fast: charts of one run.
 
+use everburn_record::{Event, EventKind};
+
 use super::{Data, Section};
 use crate::chart::{Chart, Detail, Line};
-use crate::record::{Event, EventKind};
 use crate::run::{Curve, Run};
 
 const MIB: f64 = (1 << 20) as f64;

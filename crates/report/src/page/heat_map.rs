@@ -1,5 +1,6 @@
 //! A table of times as a map: rows are ranks, columns are pieces of the run, colours are times.
 
+use everburn_record::units;
 use serde::Serialize;
 
 use super::markup::{Html, text};
@@ -159,7 +160,7 @@ impl Scale {
     }
 
     fn shown(&self, seconds: f64) -> String {
-        crate::quantity::significant(1e3 * seconds, 3)
+        units::significant(1e3 * seconds, 3)
     }
 }
 

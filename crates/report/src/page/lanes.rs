@@ -1,10 +1,9 @@
 //! Which ranks took part when, and what befell them: a lane a rank.
 
+use everburn_record::{Event, EventKind, plain, units};
+
 use super::markup::{Html, text};
 use crate::chart::{Axis, Labels};
-use crate::plain;
-use crate::quantity;
-use crate::record::{Event, EventKind};
 use crate::run::{Events, Run};
 
 /// How many lanes are drawn.
@@ -128,7 +127,7 @@ pub(super) fn html(run: &Run, html: &mut Html) {
     if ranks > MOST_LANES {
         html.put(format_args!(
             "<p class=\"faint\">the first {MOST_LANES} of {} ranks</p>",
-            quantity::count(ranks as u64)
+            units::count(ranks as u64)
         ));
     }
     html.put(format_args!("</figure>\n"));
@@ -136,7 +135,7 @@ pub(super) fn html(run: &Run, html: &mut Html) {
 
 /// The sign of an event at `place` in percent, behind so many others.
 fn sign(event: &Event, place: f64, behind: usize, html: &mut Html) {
-    let step = quantity::count(event.step.unwrap_or(0));
+    let step = units::count(event.step.unwrap_or(0));
     // At the right end a row grows to the left.
     let sign = if place > 85.0 { "-" } else { "" };
     let what = plain::line(&event.text, 200);

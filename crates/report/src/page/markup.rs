@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::plain;
+use everburn_record::plain;
 
 /// A page or a part of one, as it grows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,11 +1,10 @@
 //! The top of a report: how the run stands, its figures, and what could not be read.
 
+use everburn_record::{EventKind, plain, units};
+
 use super::Section;
 use super::markup::{Html, text};
 use crate::clock;
-use crate::plain;
-use crate::quantity;
-use crate::record::EventKind;
 use crate::run::{Note, Run};
 
 /// How many notes are shown.
@@ -89,18 +88,18 @@ fn tiles(run: &Run) -> Vec<Tile> {
             });
         }
     };
-    let count = |number: Option<u64>| number.map(quantity::count);
-    let number = |value: f64| quantity::significant(value, 4);
+    let count = |number: Option<u64>| number.map(units::count);
+    let number = |value: f64| units::significant(value, 4);
     let plural = |count: u64, noun: &str| {
         let ending = if count == 1 { "" } else { "s" };
-        format!("{} {noun}{ending}", quantity::count(count))
+        format!("{} {noun}{ending}", units::count(count))
     };
     let samples = results.test_samples.map_or(String::new(), |samples| {
         format!("of {}", plural(samples, "sample"))
     });
     add(
         "test accuracy",
-        results.test_accuracy.map(quantity::percent),
+        results.test_accuracy.map(|share| units::percent(share, 2)),
         samples.clone(),
     );
     add(
@@ -115,7 +114,7 @@ fn tiles(run: &Run) -> Vec<Tile> {
         .loss
         .validation
         .lowest()
-        .map(|low| (low.y, format!("step {}", quantity::count(low.x))));
+        .map(|low| (low.y, format!("step {}", units::count(low.x))));
     let best = best.or(lowest);
     let detail = best
         .as_ref()
@@ -156,13 +155,13 @@ fn tiles(run: &Run) -> Vec<Tile> {
     let train = results
         .train_seconds
         .or((metrics.train_seconds > 0.0).then_some(metrics.train_seconds));
-    let in_steps = train.map(quantity::seconds);
+    let in_steps = train.map(units::seconds);
     match results.seconds {
         Some(seconds) => {
             let detail = in_steps.map_or(String::new(), |steps| {
                 format!("{steps} of it in training steps")
             });
-            add("time", Some(quantity::seconds(seconds)), detail);
+            add("time", Some(units::seconds(seconds)), detail);
         }
         None => add(
             "time in training steps",
@@ -176,22 +175,21 @@ fn tiles(run: &Run) -> Vec<Tile> {
         .or(metrics.peak_memory.highest().map(|peak| peak.y));
     add(
         "peak memory",
-        peak.map(quantity::bytes),
+        peak.map(|bytes| units::bytes(bytes as u64)),
         "of a rank, in a step".to_owned(),
     );
     if let Some(sharding) = &results.sharding
         && let Some((rank, held)) = sharding.most()
     {
-        let bytes = |bytes: u64| quantity::bytes(bytes as f64);
         let detail = format!(
             "of gradients {}, of the optimizer {}; rank {rank}, --shard {}",
-            bytes(held.gradients),
-            bytes(held.optimizer),
+            units::bytes(held.gradients),
+            units::bytes(held.optimizer),
             plain::line(&sharding.stage, 40)
         );
         add(
             "parameters kept by a rank",
-            Some(bytes(held.parameters)),
+            Some(units::bytes(held.parameters)),
             detail,
         );
     }
@@ -199,15 +197,13 @@ fn tiles(run: &Run) -> Vec<Tile> {
         results.exposed_seconds,
         results.train_seconds.filter(|train| *train > 0.0),
     ) {
-        let sent = results
-            .gradient_bytes
-            .map(|bytes| quantity::bytes(bytes as f64));
+        let sent = results.gradient_bytes.map(units::bytes);
         let detail = sent.map_or(String::new(), |sent| {
             format!("of a step; {sent} of gradients")
         });
         add(
             "waiting for gradients",
-            Some(quantity::percent(exposed / train)),
+            Some(units::percent(exposed / train, 2)),
             detail,
         );
     }
@@ -220,7 +216,7 @@ fn tiles(run: &Run) -> Vec<Tile> {
     let told = told.map(|(kind, one, many)| match run.events.count(kind) {
         0 => None,
         1 => Some(format!("1 {one}")),
-        count => Some(format!("{} {many}", quantity::count(count))),
+        count => Some(format!("{} {many}", units::count(count))),
     });
     let mut told = told.into_iter().flatten();
     add("ranks", told.next(), told.collect::<Vec<_>>().join(", "));

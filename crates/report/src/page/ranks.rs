@@ -1,8 +1,9 @@
 //! What each rank did.
 
+use everburn_record::units;
+
 use super::markup::{Html, text};
 use super::{Data, Section, heat_map, lanes};
-use crate::quantity;
 use crate::run::{Quantity, RankTimes, RankTotal, Run};
 
 /// How many rows a map has: more are thinner than a line.
@@ -143,7 +144,7 @@ fn table(times: &RankTimes, html: &mut Html) {
             } else {
                 0.0
             };
-            let title = format!("{name}: {} a step", quantity::seconds(seconds / steps));
+            let title = format!("{name}: {} a step", units::seconds(seconds / steps));
             html.put(format_args!(
                 "<i class=\"p-{name}\" style=\"width:{share:.2}%\" title=\"{}\"></i>",
                 text(&title)
@@ -151,18 +152,18 @@ fn table(times: &RankTimes, html: &mut Html) {
         }
         html.put(format_args!(
             "</div></td><td>{}</td><td>{}{mark}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            quantity::seconds(total.seconds / steps),
-            quantity::seconds(total.work()),
-            quantity::seconds(total.waited / steps),
+            units::seconds(total.seconds / steps),
+            units::seconds(total.work()),
+            units::seconds(total.waited / steps),
             total
                 .peak_memory
-                .map_or_else(|| "–".to_owned(), |bytes| quantity::bytes(bytes as f64)),
-            quantity::count(total.steps)
+                .map_or_else(|| "–".to_owned(), units::bytes),
+            units::count(total.steps)
         ));
     }
     html.put(format_args!("</tbody></table></div>"));
     if count > MOST_RANKS {
-        let count = quantity::count(count as u64);
+        let count = units::count(count as u64);
         html.put(format_args!(
             "<p class=\"faint\">the {MOST_RANKS} slowest of {count} ranks</p>"
         ));

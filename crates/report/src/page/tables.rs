@@ -1,11 +1,10 @@
 //! What stands in tables: events, epochs, configuration, environment, files.
 
+use everburn_record::{Event, EventKind, plain, units};
+
 use super::Section;
 use super::markup::{Html, text};
 use crate::clock;
-use crate::plain;
-use crate::quantity;
-use crate::record::{Event, EventKind};
 use crate::run::{Events, Run};
 
 /// How many events are listed, half of them from each end.
@@ -25,7 +24,7 @@ pub(super) fn events(events: &Events) -> Option<Section> {
                 "<span class=\"key\"><b class=\"sign e-{0}\">{1}</b>{0} × {2}</span>",
                 kind.name(),
                 kind.sign(),
-                quantity::count(count)
+                units::count(count)
             ));
         }
     }
@@ -36,7 +35,7 @@ pub(super) fn events(events: &Events) -> Option<Section> {
     let (count, half) = (events.iter().len(), MOST_EVENTS / 2);
     for (number, event) in events.iter().enumerate() {
         if count > MOST_EVENTS && number == half {
-            let more = quantity::count((count - MOST_EVENTS) as u64);
+            let more = units::count((count - MOST_EVENTS) as u64);
             html.put(format_args!(
                 "<tr><td class=\"text faint\" colspan=\"5\">{more} more are not listed</td></tr>"
             ));
@@ -57,7 +56,7 @@ fn row(event: &Event, html: &mut Html) {
     ));
     // On a narrow screen a row becomes a paragraph, and its cells have their names before them.
     let cells = [
-        ("after step ", event.step.map(quantity::count)),
+        ("after step ", event.step.map(units::count)),
         ("rank ", event.rank.map(|rank| rank.to_string())),
         ("", event.unix_time_ms.and_then(clock::utc)),
     ];
@@ -116,19 +115,21 @@ fn epochs(run: &Run, html: &mut Html) {
     ));
     for epoch in epochs {
         let number = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| quantity::significant(value, 4))
+            value.map_or_else(|| "–".to_owned(), |value| units::significant(value, 4))
         };
-        let share = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), quantity::percent);
+        let share = |value: Option<f64>| {
+            value.map_or_else(|| "–".to_owned(), |share| units::percent(share, 2))
+        };
         html.put(format_args!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            quantity::count(epoch.epoch),
-            quantity::count(epoch.step),
+            units::count(epoch.epoch),
+            units::count(epoch.step),
             number(epoch.loss),
             share(epoch.accuracy),
             number(epoch.validation_loss),
             share(epoch.validation_accuracy),
-            epoch.seconds.map_or_else(|| "–".to_owned(), quantity::seconds),
-            epoch.samples_per_second.map_or_else(|| "–".to_owned(), |rate| quantity::count(rate.round() as u64))
+            epoch.seconds.map_or_else(|| "–".to_owned(), units::seconds),
+            epoch.samples_per_second.map_or_else(|| "–".to_owned(), |rate| units::count(rate.round() as u64))
         ));
     }
     html.put(format_args!("</tbody></table></div>\n"));
@@ -144,17 +145,17 @@ fn results(run: &Run, html: &mut Html) {
     let Some(results) = &run.results else { return };
     let mut rows: Vec<(&str, String)> = Vec::new();
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
-    let count = |value: Option<u64>| value.map(quantity::count);
+    let count = |value: Option<u64>| value.map(units::count);
     add("model", results.model.clone());
     add("data", results.dataset.clone());
     add("data from", results.dataset_origin.clone());
     add(
         "test accuracy",
-        results.test_accuracy.map(quantity::percent),
+        results.test_accuracy.map(|share| units::percent(share, 2)),
     );
     add(
         "test loss",
-        results.test_loss.map(|loss| quantity::significant(loss, 6)),
+        results.test_loss.map(|loss| units::significant(loss, 6)),
     );
     add("test samples", count(results.test_samples));
     let best = results.best_epoch;
@@ -163,7 +164,7 @@ fn results(run: &Run, html: &mut Html) {
         best.map(|best| {
             format!(
                 "{} (epoch {})",
-                quantity::significant(best.validation_loss, 6),
+                units::significant(best.validation_loss, 6),
                 best.epoch
             )
         }),
@@ -179,28 +180,24 @@ fn results(run: &Run, html: &mut Html) {
         "samples a second",
         results
             .samples_per_second
-            .map(|rate| quantity::significant(rate, 5)),
+            .map(|rate| units::significant(rate, 5)),
     );
-    add("time", results.seconds.map(quantity::seconds));
+    add("time", results.seconds.map(units::seconds));
     add(
         "time in training steps",
-        results.train_seconds.map(quantity::seconds),
+        results.train_seconds.map(units::seconds),
     );
     add(
         "waiting for gradients",
-        results.exposed_seconds.map(quantity::seconds),
+        results.exposed_seconds.map(units::seconds),
     );
     add(
         "gradients sent by rank 0",
-        results
-            .gradient_bytes
-            .map(|bytes| quantity::bytes(bytes as f64)),
+        results.gradient_bytes.map(units::bytes),
     );
     add(
         "peak memory of a rank",
-        results
-            .peak_memory
-            .map(|bytes| quantity::bytes(bytes as f64)),
+        results.peak_memory.map(units::bytes),
     );
     add("resumed after epoch", count(results.resumed_after_epoch));
     add("stopped", results.stopped.clone());
@@ -212,7 +209,7 @@ pub(super) fn environment(run: &Run) -> Option<Section> {
     let mut section = Section::new("environment", "Environment");
     let mut rows: Vec<(&str, String)> = Vec::new();
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
-    let none = crate::record::Environment::default();
+    let none = everburn_record::Environment::default();
     let known = run.environment.as_ref().unwrap_or(&none);
     add(
         "started",
@@ -227,12 +224,7 @@ pub(super) fn environment(run: &Run) -> Option<Section> {
     add("kernel", known.kernel.clone());
     add("processor", known.processor.clone());
     add("cores", known.cores.map(|cores| cores.to_string()));
-    add(
-        "memory",
-        known
-            .memory_bytes
-            .map(|bytes| quantity::bytes(bytes as f64)),
-    );
+    add("memory", known.memory_bytes.map(units::bytes));
     add(
         "accelerators",
         (!known.accelerators.is_empty()).then(|| known.accelerators.join(", ")),
@@ -261,7 +253,7 @@ pub(super) fn files(run: &Run) -> Option<Section> {
     let mut section = Section::new("files", "Files");
     let all = run.files.iter().take(200);
     pairs(
-        all.map(|(name, bytes)| (name.as_str(), quantity::bytes(*bytes as f64))),
+        all.map(|(name, bytes)| (name.as_str(), units::bytes(*bytes))),
         &mut section.html,
     );
     Some(section)

@@ -2,13 +2,10 @@
 
 use std::path::Path;
 
+use everburn_record::{Event, EventKind, file, plain, units};
 use serde::Deserialize;
 
 use super::Note;
-use crate::bounded;
-use crate::plain;
-use crate::quantity;
-use crate::record::{Event, EventKind};
 
 /// How many are read.
 const MOST: usize = 200;
@@ -54,8 +51,9 @@ pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
         let shown = plain::line(&name, 100);
         match manifest(&folder.join(&name).join("manifest.json")) {
             Ok(manifest) => {
-                let bytes = manifest.files.iter().map(|file| file.bytes as f64).sum();
-                let text = format!("checkpoint {shown}, {}", quantity::bytes(bytes));
+                let files = manifest.files.iter().map(|file| file.bytes);
+                let bytes = files.fold(0, u64::saturating_add);
+                let text = format!("checkpoint {shown}, {}", units::bytes(bytes));
                 events.push(Event {
                     step: Some(manifest.progress.step),
                     ..Event::new(EventKind::Checkpoint, text)
@@ -68,7 +66,7 @@ pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
 }
 
 fn manifest(path: &Path) -> Result<Manifest, String> {
-    let text = bounded::text(path, LONGEST_MANIFEST)
-        .map_err(|why| why.unwrap_or_else(|| "it is missing".to_owned()))?;
+    let text = file::read_text(path, LONGEST_MANIFEST)
+        .map_err(|error| super::why(&error, "it is missing"))?;
     serde_json::from_str(&text).map_err(|error| format!("it is damaged: {error}"))
 }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use everburn_record::lines::{self, Line};
+use everburn_record::{Event, EventKind, file, plain};
+
 use super::logs::MOST_EVENTS;
 use super::{Note, checkpoints, logs};
-use crate::bounded::{self, Line};
-use crate::plain;
-use crate::record::{Event, EventKind};
 
 /// A line is a sentence.
 const LONGEST_LINE: usize = 1 << 16;
@@ -17,7 +17,8 @@ type Counts = Vec<(EventKind, u64)>;
 /// What happened to a run.
 ///
 /// ```
-/// use everburn_report::{Event, EventKind, Events};
+/// use everburn_record::{Event, EventKind};
+/// use everburn_report::Events;
 ///
 /// let lost = Event { step: Some(7), ..Event::new(EventKind::Loss, "rank 1 is gone") };
 /// let events = Events::new(vec![lost]);
@@ -105,17 +106,10 @@ fn add(counts: &mut Counts, kind: EventKind) {
 /// The lines of `events.jsonl`, if there is one: the first half of what is kept from its beginning, the rest from its end.
 fn record(folder: &Path, notes: &mut Vec<Note>) -> Option<(Vec<Event>, Counts)> {
     const NAME: &str = "events.jsonl";
-    let file = match bounded::open(&folder.join(NAME)) {
-        Ok(file) => file,
-        Err(None) => return None,
-        Err(Some(why)) => {
-            notes.push(Note::new(NAME, format!("it was not read: {why}")));
-            return None;
-        }
-    };
+    let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
     let (mut first, mut last) = (Vec::new(), std::collections::VecDeque::new());
     let (mut counts, mut damaged, mut left_out) = (Vec::new(), 0_u64, 0_u64);
-    let read = bounded::lines(file, LONGEST_LINE, |_, line| {
+    let read = lines::each(file, LONGEST_LINE, |_, line| {
         let bytes = match line {
             Line::Whole([]) => return,
             Line::Whole(bytes) | Line::Unfinished(bytes) => bytes,

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use everburn_record::plain;
+
 use super::Note;
 use crate::ReportError;
-use crate::plain;
 
 /// More than a run ever has: its checkpoints are one folder.
 const MOST_FILES: usize = 1000;

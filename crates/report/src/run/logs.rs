@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use everburn_record::lines::{self, Line};
+use everburn_record::{Event, EventKind, file, units};
 use serde::Deserialize;
 
 use super::{Note, sentences};
-use crate::bounded::{self, Line};
-use crate::record::{Event, EventKind};
 
 /// How much of a log is read, of its beginning and of its end.
 const PART: u64 = 16 << 20;
@@ -168,13 +168,12 @@ fn is_failure(name: &str) -> bool {
     name.contains(".error.") && name.ends_with(".json")
 }
 
+fn not_read(error: &std::io::Error) -> String {
+    format!("it was not read: {}", super::why(error, "it is gone"))
+}
+
 fn failure(path: &Path) -> Result<Event, String> {
-    let text = bounded::text(path, LONGEST_FAILURE).map_err(|why| {
-        format!(
-            "it was not read: {}",
-            why.unwrap_or_else(|| "it is gone".to_owned())
-        )
-    })?;
+    let text = file::read_text(path, LONGEST_FAILURE).map_err(|error| not_read(&error))?;
     let failure: Failure =
         serde_json::from_str(&text).map_err(|error| format!("it is damaged: {error}"))?;
     let told = sentences::failure(&failure.message, failure.rank);
@@ -186,15 +185,10 @@ fn failure(path: &Path) -> Result<Event, String> {
 }
 
 fn log(path: &Path, rank: usize, told: &mut Told) -> Result<(), String> {
-    let file = bounded::open(path).map_err(|why| {
-        format!(
-            "it was not read: {}",
-            why.unwrap_or_else(|| "it is gone".to_owned())
-        )
-    })?;
+    let file = file::open(path).map_err(|error| not_read(&error))?;
     let read = || -> std::io::Result<bool> {
-        let (ends, left_out) = bounded::both_ends(file, PART)?;
-        bounded::lines(ends, LONGEST_LINE, |_, line| {
+        let (ends, left_out) = lines::both_ends(file, PART)?;
+        lines::each(ends, LONGEST_LINE, |_, line| {
             let (Line::Whole(bytes) | Line::Unfinished(bytes) | Line::TooLong(bytes)) = line;
             if let Some(event) = sentences::event(&String::from_utf8_lossy(bytes), rank) {
                 told.take(event);
@@ -206,7 +200,7 @@ fn log(path: &Path, rank: usize, told: &mut Told) -> Result<(), String> {
         Ok(false) => Ok(()),
         Ok(true) => Err(format!(
             "only its first and last {} were searched for events",
-            crate::quantity::bytes(PART as f64)
+            units::bytes(PART)
         )),
         Err(error) => Err(format!("it could be read in part only: {error}")),
     }

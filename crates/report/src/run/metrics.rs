@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use serde::Deserialize;
+use everburn_record::lines::{self, Line};
+use everburn_record::{MetricRecord, file};
 
 use super::Note;
-use crate::bounded::{self, Line};
 use crate::decimation::Series;
 
 /// How much is kept of each curve: four points for each pixel of a small plot.
@@ -102,34 +102,6 @@ pub struct Metrics {
     pub damaged: u64,
 }
 
-/// A line. What an older or newer version does not write is absent, and so is a number that is none.
-#[derive(Debug, Deserialize)]
-struct Measured<'a> {
-    kind: &'a str,
-    step: u64,
-    #[serde(default)]
-    epoch: u64,
-    loss: Option<f64>,
-    accuracy: Option<f64>,
-    samples: Option<u64>,
-    seconds: Option<f64>,
-    waited: Option<f64>,
-    exposed: Option<f64>,
-    communication: Option<f64>,
-    gradient_bytes: Option<u64>,
-    peak_memory: Option<u64>,
-    learning_rate: Option<f64>,
-    gradient_norm: Option<f64>,
-    unix_time_ms: Option<u64>,
-}
-
-impl Measured<'_> {
-    fn samples_per_second(&self) -> Option<f64> {
-        let seconds = self.seconds.filter(|seconds| *seconds > 0.0)?;
-        Some(self.samples? as f64 / seconds)
-    }
-}
-
 impl Metrics {
     fn new() -> Self {
         let series = || Series::new(BUCKETS);
@@ -159,17 +131,17 @@ impl Metrics {
     pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Self {
         const NAME: &str = "metrics.jsonl";
         let mut metrics = Self::new();
-        let file = match bounded::open(&folder.join(NAME)) {
+        let file = match file::open(&folder.join(NAME)) {
             Ok(file) => file,
-            Err(why) => {
-                let why = why.unwrap_or_else(|| "it is missing".to_owned());
+            Err(error) => {
+                let why = super::why(&error, "it is missing");
                 notes.push(Note::new(NAME, format!("{why}: there are no curves")));
                 return metrics;
             }
         };
         let mut first_damaged = None;
         let mut unfinished = false;
-        let read = bounded::lines(file, LONGEST_LINE, |number, line| {
+        let read = lines::each(file, LONGEST_LINE, |number, line| {
             let (bytes, is_last) = match line {
                 Line::Whole([]) => return,
                 Line::Whole(bytes) => (bytes, false),
@@ -216,11 +188,11 @@ impl Metrics {
         metrics
     }
 
-    fn take(&mut self, line: &Measured<'_>) {
+    fn take(&mut self, line: &MetricRecord) {
         self.lines += 1;
         self.last_step = self.last_step.max(line.step);
         let series = |curve: &mut Curve, value: Option<f64>, at: u64| {
-            let series = match line.kind {
+            let series = match line.kind.as_str() {
                 "step" => &mut curve.step,
                 "train" => &mut curve.epoch,
                 "validation" => &mut curve.validation,
@@ -234,7 +206,7 @@ impl Metrics {
         if let Some(time) = line.unix_time_ms {
             series(&mut self.loss_by_time, line.loss, time);
         }
-        match line.kind {
+        match line.kind.as_str() {
             "step" => self.take_step(line),
             "train" => {
                 self.train_seconds += line.seconds.filter(|seconds| *seconds > 0.0).unwrap_or(0.0);
@@ -252,7 +224,7 @@ impl Metrics {
         }
     }
 
-    fn take_step(&mut self, line: &Measured<'_>) {
+    fn take_step(&mut self, line: &MetricRecord) {
         let numbers = [
             (&mut self.learning_rate, line.learning_rate),
             (&mut self.gradient_norm, line.gradient_norm),
@@ -278,7 +250,7 @@ impl Metrics {
     }
 
     /// The epoch of a line, which is one of the last. An epoch that was left early may have two training lines.
-    fn epoch(&mut self, line: &Measured<'_>) -> &mut EpochMetrics {
+    fn epoch(&mut self, line: &MetricRecord) -> &mut EpochMetrics {
         let known = self
             .epochs
             .iter()

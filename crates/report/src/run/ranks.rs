@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use everburn_record::lines::{self, Line};
+use everburn_record::{RankLine, RankStep, file};
+
 use super::Note;
 use super::grid::Quantity;
-use crate::bounded::{self, Line};
-use crate::record::{RankLine, RankStep};
 
 /// How many pieces a run is cut into at most: each is a few pixels wide.
 pub(super) const MOST_COLUMNS: usize = 240;
@@ -151,17 +152,10 @@ impl RankTimes {
     /// Reads the file of a run directory, if there is one; what is wrong with it is noted.
     pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Option<Self> {
         const NAME: &str = "ranks.jsonl";
-        let file = match bounded::open(&folder.join(NAME)) {
-            Ok(file) => file,
-            Err(None) => return None,
-            Err(Some(why)) => {
-                notes.push(Note::new(NAME, format!("it was not read: {why}")));
-                return None;
-            }
-        };
+        let file = super::found(file::open(&folder.join(NAME)), NAME, notes)?;
         let mut times = Self::default();
         let (mut damaged, mut first) = (0_u64, None);
-        let read = bounded::lines(file, LONGEST_LINE, |number, line| {
+        let read = lines::each(file, LONGEST_LINE, |number, line| {
             let (bytes, is_last) = match line {
                 Line::Whole([]) => return,
                 Line::Whole(bytes) => (bytes, false),

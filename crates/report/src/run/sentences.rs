@@ -1,9 +1,9 @@
 //! What a line of a rank's log says of the run. A run that keeps no `events.jsonl` has told its story there, in the
 //! sentences of `crates/train` and `crates/launch`.
 
+use everburn_record::{Event, EventKind, plain};
+
 use crate::clock;
-use crate::plain;
-use crate::record::{Event, EventKind};
 
 /// How much of a sentence is kept.
 const LONGEST_TEXT: usize = 600;

@@ -1,8 +1,7 @@
 //! `config.toml` as a list of keys and values.
 
+use everburn_record::plain;
 use toml::{Table, Value};
-
-use crate::plain;
 
 /// More settings than a configuration has.
 const MOST_SETTINGS: usize = 2000;

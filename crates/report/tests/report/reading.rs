@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use everburn_report::{EventKind, RankTimes, ReportError, Run, Series};
+use everburn_record::EventKind;
+use everburn_report::{RankTimes, ReportError, Run, Series};
 
 use crate::sample::{Sample, metrics};
 

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::quantity::time;
+use everburn_record::units;
+
 use crate::{Pass, Span, Timeline};
 
 /// Where no box is.
@@ -114,7 +115,8 @@ impl Grid {
 
     /// When a column begins.
     pub(super) fn time(&self, column: usize) -> String {
-        time(column as f64 / self.columns_per_second)
+        let seconds = column as f64 / self.columns_per_second;
+        units::seconds_beside(seconds, seconds)
     }
 
     /// The times at both ends of a line.

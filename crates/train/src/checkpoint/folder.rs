@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use everburn_record::file::sync_folder;
+
 use super::manifest::Manifest;
 use super::{Checkpoint, Loaded, Place, Progress};
-use crate::atomic_file::sync_folder;
 use crate::checkpoint_failure::explain;
 use crate::error::TrainError;
 

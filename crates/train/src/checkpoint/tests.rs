@@ -249,7 +249,7 @@ fn where_the_folder_cannot_be_made_the_error_says_what_is_there_and_what_is_free
     let expected = [
         "epoch-0001 failed",
         "a file is in the way",
-        "MiB are free",
+        " are free",
         "no earlier one",
     ];
     assert!(expected.iter().all(|part| error.contains(part)), "{error}");

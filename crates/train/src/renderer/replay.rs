@@ -4,7 +4,8 @@ use burn_train::metric::{
     Metric, MetricDefinition, MetricEntry, MetricId, MetricMetadata, Numeric,
 };
 use burn_train::renderer::{MetricState, MetricsRenderer};
-use everburn_monitor::{MetricRecord, Update};
+use everburn_monitor::Update;
+use everburn_record::MetricRecord;
 
 use crate::metrics::RankMetric;
 use crate::tally::{StepCost, StepReport, Tally};
@@ -13,7 +14,8 @@ use crate::tally::{StepCost, StepReport, Tally};
 /// is what the training's own dashboard shows, of the steps that were logged.
 ///
 /// ```
-/// use everburn_monitor::{MetricRecord, Update};
+/// use everburn_monitor::Update;
+/// use everburn_record::MetricRecord;
 /// use everburn_train::renderer::{Lines, Replay};
 ///
 /// let mut replay = Replay::on(Box::new(Lines::new(Box::new(std::io::sink()))));
@@ -174,20 +176,21 @@ impl Replay {
 
 /// What a step has reported, as far as its line says.
 fn report_of(line: &MetricRecord) -> StepReport {
-    let predictions = line.predictions.max(line.samples).max(1);
+    let samples = line.samples.unwrap_or(0);
+    let predictions = line.predictions.unwrap_or(0).max(samples).max(1);
     let accuracy = line.accuracy.unwrap_or(0.0);
     let tally = Tally {
         loss_sum: line.loss.unwrap_or(f64::NAN) * predictions as f64,
         correct: (accuracy * predictions as f64).round() as u64,
         predictions,
-        samples: line.samples,
+        samples,
     };
     let cost = StepCost {
-        seconds: line.seconds,
-        waited: line.waited,
-        exposed: line.exposed,
-        communication: line.communication,
-        gradient_bytes: line.gradient_bytes,
+        seconds: line.seconds.unwrap_or(0.0),
+        waited: line.waited.unwrap_or(0.0),
+        exposed: line.exposed.unwrap_or(0.0),
+        communication: line.communication.unwrap_or(0.0),
+        gradient_bytes: line.gradient_bytes.unwrap_or(0),
         peak_memory: line.peak_memory,
     };
     StepReport::OfAllRanks { tally, cost }
@@ -198,7 +201,7 @@ mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
-    use everburn_report::Live;
+    use everburn_record::Live;
 
     use super::*;
     use crate::renderer::Lines;
@@ -224,9 +227,9 @@ mod tests {
             step,
             loss: Some(loss),
             accuracy: Some(0.5),
-            samples: 64,
-            predictions: 64,
-            seconds: 0.5,
+            samples: Some(64),
+            predictions: Some(64),
+            seconds: Some(0.5),
             ..MetricRecord::default()
         })
     }

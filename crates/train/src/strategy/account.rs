@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
-use everburn_report::RankStep;
+use everburn_record::RankStep;
 
 use crate::rank_times::{self, NUMBERS};
 use crate::tally::{StepCost, Tally, Votes};

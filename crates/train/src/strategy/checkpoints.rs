@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::Ddp;
-use everburn_report::{Event, EventKind, Phase};
+use everburn_record::{Event, EventKind, Phase};
 
 use super::RankLoop;
 use crate::checkpoint::{CheckpointFolder, Progress};

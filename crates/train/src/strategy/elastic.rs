@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::find_divergence;
-use everburn_report::{Event, EventKind, Phase};
+use everburn_record::{Event, EventKind, Phase};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;

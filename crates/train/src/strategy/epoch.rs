@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use burn_train::{InferenceStep, LearnerEvent, LearnerModel, TrainStep, TrainingItem};
 use everburn_distributed::Ddp;
 use everburn_profile::Phase as Doing;
-use everburn_report::{Phase, RankStep};
+use everburn_record::{Phase, RankStep};
 
 use super::unread::{Found, KnownStep, OwnStep, Spans, Telling, Unread};
 use super::{RankLoop, items};

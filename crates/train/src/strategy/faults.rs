@@ -3,7 +3,7 @@
 use burn::module::{ModuleMapper, Param};
 use burn::prelude::*;
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
-use everburn_report::{Event, EventKind};
+use everburn_record::{Event, EventKind};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::RankLoop;

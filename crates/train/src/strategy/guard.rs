@@ -2,7 +2,7 @@
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::{Buffers, Ddp, Divergence};
-use everburn_report::{Event, EventKind};
+use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
 use crate::divergence::OnDivergence;

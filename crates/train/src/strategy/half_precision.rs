@@ -8,7 +8,7 @@ use burn::prelude::*;
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_collectives::group::ReduceOp;
 use everburn_distributed::{GradientNorm, SyncedGradients};
-use everburn_report::{Event, EventKind};
+use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
 use crate::chaos::Fault;

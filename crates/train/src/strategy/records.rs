@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
-use everburn_report::{Event, EventKind, Live, Phase, RankStep};
+use everburn_record::{Event, EventKind, Live, Phase, RankStep};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;

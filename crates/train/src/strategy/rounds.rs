@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use burn_train::{InferenceStep, LearnerEvent, LearnerModel, TrainStep, TrainingItem};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
-use everburn_report::{Phase, RankStep};
+use everburn_record::{Phase, RankStep};
 
 use super::account::{Account, Round};
 use super::{RankLoop, items};

@@ -12,7 +12,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_collectives::group::ReduceOp;
 use everburn_distributed::{Communication, GradientNorm};
-use everburn_report::RankStep;
+use everburn_record::RankStep;
 
 use super::RankLoop;
 use crate::error::TrainError;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Instant;
 
 use burn_train::{InferenceStep, LearnerEvent, LearnerModel, TrainStep, TrainingItem};
-use everburn_report::Phase;
+use everburn_record::Phase;
 
 use super::{RankLoop, items};
 use crate::error::TrainError;

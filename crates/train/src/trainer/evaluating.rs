@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use burn::module::Module;
 use burn_train::InferenceStep;
-use everburn_report::ConfusionMatrix;
+use everburn_record::ConfusionMatrix;
 
 use super::{Trainer, TrainingData};
 use crate::agreement::Agreement;

@@ -1,7 +1,7 @@
 //! What is recorded when the training is over.
 
 use everburn_collectives::group::CollectiveError;
-use everburn_report::{Event, EventKind};
+use everburn_record::{Event, EventKind};
 
 use super::Trainer;
 use crate::rank_times::{self, NUMBERS, PastStep};

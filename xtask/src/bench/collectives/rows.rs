@@ -1,11 +1,11 @@
 //! What `bench collectives` found: as a table, as JSON and as comma-separated values.
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::cost::{bytes_each_way, link_bound_us, memory_bound_us};
 use super::options::{Task, Way};
 use crate::bench::statistics::{Spread, median_ratio, percentile};
-use crate::bench::table::aligned;
 
 /// How far apart the rounds of a line may be before its numbers are marked.
 const STEADY: f64 = 1.25;
@@ -198,7 +198,7 @@ pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
             cells
         })
         .collect();
-    aligned(&header, &lines)
+    aligned(&header, &lines, &[])
 }
 
 fn time_cells(summary: Option<Summary>, bytes: u64) -> [String; 3] {

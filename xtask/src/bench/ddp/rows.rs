@@ -1,10 +1,10 @@
 //! What `bench ddp` found: as a table and as JSON.
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::steps::{Mode, Step};
 use crate::bench::statistics::Spread;
-use crate::bench::table::aligned;
 
 /// How far apart the rounds of a mode may be before the line is marked.
 const STEADY: f64 = 1.25;
@@ -112,7 +112,7 @@ pub(super) fn table(measured: &Measured) -> String {
             ])
         })
         .collect();
-    let mut text = aligned(&header, &lines);
+    let mut text = aligned(&header, &lines, &[]);
     text.push_str(&format!(
         "\n\noverlapped / max(compute, communication) = {:.2}; {:.1} ms of communication exposed",
         measured.to_the_larger(Mode::Overlapped),

@@ -1,11 +1,11 @@
 //! What `bench kernels` found: as tables and as JSON.
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::layer::Pass;
 use super::options::Row;
 use crate::bench::statistics::{Spread, geometric_mean, median_ratio};
-use crate::bench::table::aligned;
 
 /// How far apart the rounds of a row may be before its numbers are marked.
 const STEADY: f64 = 1.25;
@@ -125,7 +125,7 @@ impl Found {
             cells.push(if steady { "" } else { "unsteady" }.to_owned());
             cells
         });
-        aligned(&header, &lines.collect::<Vec<_>>())
+        aligned(&header, &lines.collect::<Vec<_>>(), &[])
     }
 
     fn summary(&self, peer: Option<&str>) -> String {
@@ -153,7 +153,7 @@ impl Found {
             }
             cells
         });
-        aligned(&header, &lines.collect::<Vec<_>>())
+        aligned(&header, &lines.collect::<Vec<_>>(), &[])
     }
 
     /// By model, batch and threads; where a model was measured with several batches, of all together.

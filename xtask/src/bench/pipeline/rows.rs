@@ -1,12 +1,12 @@
 //! What `bench pipeline` found: as tables, goals and JSON.
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::options::PipelineOptions;
 use super::step::Step;
 use crate::bench::recompute::{self, RecomputeOptions};
 use crate::bench::statistics::Spread;
-use crate::bench::table::aligned;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -120,7 +120,7 @@ fn bubble_table(schedules: &[Rounds]) -> String {
             live(&rounds.memory),
         ]
     });
-    aligned(&header, &lines.collect::<Vec<_>>())
+    aligned(&header, &lines.collect::<Vec<_>>(), &[])
 }
 
 /// Theory speaks of stages whose passes take equally long: of all schedules, but of ZB-H1 only where the
@@ -158,7 +158,7 @@ fn memory_table(kept: &[Kept]) -> String {
             live(&kept.step),
         ]
     });
-    let mut text = aligned(&header, &lines.collect::<Vec<_>>());
+    let mut text = aligned(&header, &lines.collect::<Vec<_>>(), &[]);
     if let [more, less] = kept {
         let (of, by) = (&more.schedule, &less.schedule);
         let ratios = less.step.bytes.iter().zip(&more.step.bytes);

@@ -1,11 +1,11 @@
 //! What `bench recompute` found: as a table and as JSON.
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::options::RecomputeOptions;
 use crate::bench::process::Failure;
 use crate::bench::statistics::{Spread, median_ratio};
-use crate::bench::table::aligned;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -119,7 +119,7 @@ pub(in crate::bench) fn table(measured: &Measured) -> String {
             format!("{:.6}", measured.median(side, loss)),
         ])
     });
-    aligned(&header, &lines.collect::<Vec<_>>())
+    aligned(&header, &lines.collect::<Vec<_>>(), &[])
 }
 
 /// The result for a program: an array of one object a side.

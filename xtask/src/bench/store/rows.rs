@@ -1,10 +1,10 @@
 //! What was measured, as a table and as JSON.
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::{Client, OPERATIONS, Server};
 use crate::bench::statistics::{Spread, median_ratio};
-use crate::bench::table::aligned;
 
 /// Calls a second of one operation, by one client at one server, one value a round.
 #[derive(Debug, Clone)]
@@ -130,7 +130,7 @@ impl Measured {
             ]);
         }
         let header = ["calls/s", "client", "everburn", "pytorch", "ratio"];
-        aligned(&header, &rows)
+        aligned(&header, &rows, &[])
     }
 
     /// A line for each crowd.

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use everburn_record::table::aligned;
 use serde_json::{Value, json};
 
 use super::read_json;
 use crate::bench::process::Failure;
-use crate::bench::table::aligned;
 
 /// What all sides have in common.
 pub(super) struct Setting {
@@ -132,7 +132,7 @@ pub(super) fn table(measured: &Measured) -> String {
         "validation loss",
         "to ddp",
     ];
-    aligned(&header, &rows.collect::<Vec<_>>())
+    aligned(&header, &rows.collect::<Vec<_>>(), &[])
 }
 
 pub(super) fn to_json(measured: &Measured, machine: &Value) -> Value {

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::pwrite;
 
-use super::super::memfd::available;
 use super::super::{Address, Layout, Nonce, RingReceiver, RingSender, Segment, SegmentError};
 use super::GENEROUS;
 
@@ -219,7 +218,7 @@ fn read(path: &str) -> String {
 #[test]
 fn more_memory_than_there_is_is_refused() {
     let layout = Layout::new(1023, 1 << 19).unwrap();
-    let free = available(&read("/proc/meminfo")).unwrap();
+    let free = everburn_record::proc::available_memory().unwrap();
     assert!(
         free < layout.bytes() as u64,
         "a machine with more than 512 GiB to spare"
@@ -232,20 +231,6 @@ fn more_memory_than_there_is_is_refused() {
         told.contains("use fewer ranks, smaller rings, or TCP"),
         "{told}"
     );
-}
-
-#[test]
-fn available_memory_is_read_from_meminfo() {
-    let text = "MemTotal:       24684044 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n";
-    assert_eq!(available(text), Some(1 << 20));
-    for broken in [
-        "",
-        "MemAvailable:",
-        "MemAvailable: x kB",
-        "MemAvailable: 99999999999999999999",
-    ] {
-        assert_eq!(available(broken), None);
-    }
 }
 
 #[test]

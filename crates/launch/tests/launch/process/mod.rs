@@ -221,11 +221,7 @@ impl Drop for LauncherProcess {
 
 /// Whether a process runs; one that only waits to be reaped does not.
 pub fn runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
+    !everburn_record::proc::has_ended(pid)
 }
 
 /// The number in `folder/name`, once it has been written.

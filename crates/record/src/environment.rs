@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plain;
+use crate::{plain, proc, unix_time_ms};
 
 /// How much of a file of `/proc` is looked at.
 const MOST_BYTES: u64 = 1 << 16;
@@ -27,7 +27,7 @@ const PREFIXES: [&str; 8] = [
 /// What `environment.json` holds: where a run was made, and by which command. What is not known is absent.
 ///
 /// ```
-/// use everburn_report::Environment;
+/// use everburn_record::Environment;
 ///
 /// let command = ["everburn", "train", "mnist", "--job-token", "abc"].map(String::from);
 /// let variables = [("RAYON_NUM_THREADS".to_string(), "2".to_string())];
@@ -82,7 +82,6 @@ impl Environment {
         command: impl IntoIterator<Item = String>,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let words: Vec<String> = command.into_iter().collect();
         let variables = variables.into_iter().filter(|(name, _)| {
             let matters = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
@@ -91,14 +90,14 @@ impl Environment {
         let driver = text_of("/proc/driver/nvidia/version");
         let driver = driver.as_deref().and_then(driver_version);
         Self {
-            started_unix_ms: now.ok().map(|since| since.as_millis() as u64),
+            started_unix_ms: Some(unix_time_ms()),
             command: (!words.is_empty()).then(|| plain::command_line(&words)),
-            host: first_line("/proc/sys/kernel/hostname"),
+            host: proc::host_name(),
             system: text_of("/etc/os-release").and_then(|text| pretty_name(&text)),
-            kernel: first_line("/proc/sys/kernel/osrelease"),
-            processor: text_of("/proc/cpuinfo").and_then(|text| value_of(&text, "model name")),
+            kernel: proc::kernel_release(),
+            processor: proc::cpu_name(),
             cores: std::thread::available_parallelism().ok().map(usize::from),
-            memory_bytes: text_of("/proc/meminfo").and_then(|text| memory(&text)),
+            memory_bytes: proc::total_memory(),
             accelerators: nvidia_names(Path::new("/proc/driver/nvidia/gpus")),
             versions: driver
                 .map(|version| ("NVIDIA driver".to_owned(), version))
@@ -116,29 +115,10 @@ fn text_of(path: impl AsRef<Path>) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn first_line(path: &str) -> Option<String> {
-    let text = text_of(path)?;
-    let line = text.lines().next()?.trim();
-    (!line.is_empty()).then(|| line.to_owned())
-}
-
-/// The value of the first `name : value`.
-fn value_of(text: &str, name: &str) -> Option<String> {
-    let pairs = text.lines().filter_map(|line| line.split_once(':'));
-    let mut named = pairs.filter(|(key, _)| key.trim().eq_ignore_ascii_case(name));
-    named.next().map(|(_, value)| value.trim().to_owned())
-}
-
 fn pretty_name(os_release: &str) -> Option<String> {
     let mut lines = os_release.lines();
     let name = lines.find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(name.trim_matches('"').to_owned())
-}
-
-fn memory(meminfo: &str) -> Option<u64> {
-    let total = value_of(meminfo, "MemTotal")?;
-    let kib = total.strip_suffix(" kB")?.trim().parse::<u64>().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// The version in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue ...`.
@@ -152,7 +132,8 @@ fn driver_version(text: &str) -> Option<String> {
 fn nvidia_names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let texts = entries.filter_map(|entry| text_of(entry.path().join("information")));
-    texts.filter_map(|text| value_of(&text, "Model")).collect()
+    let names = texts.filter_map(|text| Some(proc::value_in(&text, "Model")?.to_owned()));
+    names.collect()
 }
 
 #[cfg(test)]
@@ -162,20 +143,11 @@ mod tests {
     #[test]
     fn what_the_system_says_is_read() {
         assert_eq!(
-            memory("MemTotal:       24679320 kB\nMemFree: 1 kB"),
-            Some(24_679_320 << 10)
-        );
-        assert_eq!(memory("MemTotal: many"), None);
-        assert_eq!(
             pretty_name("ID=debian\nPRETTY_NAME=\"Debian 12\"\n").unwrap(),
             "Debian 12"
         );
         let driver = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 1\nGCC version: 12.2";
         assert_eq!(driver_version(driver).unwrap(), "570.86.15");
-        assert_eq!(
-            value_of("processor\t: 0\nmodel name\t: A B\n", "model name").unwrap(),
-            "A B"
-        );
     }
 
     #[test]

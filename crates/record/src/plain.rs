@@ -3,7 +3,7 @@
 /// Whether a character could move the cursor, ring a bell, or turn the direction of what stands beside it.
 ///
 /// ```
-/// assert!(everburn_report::is_unruly('\u{1b}') && !everburn_report::is_unruly('é'));
+/// assert!(everburn_record::plain::is_unruly('\u{1b}') && !everburn_record::plain::is_unruly('é'));
 /// ```
 #[must_use]
 pub fn is_unruly(character: char) -> bool {
@@ -12,7 +12,12 @@ pub fn is_unruly(character: char) -> bool {
 }
 
 /// One line of at most `most` characters, without any that command a terminal or a page.
-pub(crate) fn line(text: &str, most: usize) -> String {
+///
+/// ```
+/// assert_eq!(everburn_record::plain::line("one\ntwo, three", 8), "one two…");
+/// ```
+#[must_use]
+pub fn line(text: &str, most: usize) -> String {
     let mut plain = String::with_capacity(text.len().min(4 * most));
     let mut characters = text.chars().map(|character| match character {
         '\n' | '\r' | '\t' => ' ',
@@ -41,7 +46,8 @@ const SECRETS: [&str; 6] = [
 const HIDDEN: &str = "(not shown)";
 
 /// Whether a setting or a flag of this name holds what a report must not.
-pub(crate) fn is_secret(name: &str) -> bool {
+#[must_use]
+pub fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase().replace('-', "_");
     // The tokenizer of a text is none.
     let name = name.replace("tokenizer", "");
@@ -49,7 +55,8 @@ pub(crate) fn is_secret(name: &str) -> bool {
 }
 
 /// `value`, if its name may be known to hold no secret.
-pub(crate) fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
+#[must_use]
+pub fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
     match is_secret(name) && !value.is_empty() {
         true => HIDDEN,
         false => value,
@@ -57,7 +64,8 @@ pub(crate) fn unless_secret<'a>(name: &str, value: &'a str) -> &'a str {
 }
 
 /// A command line without the values of flags that are secrets.
-pub(crate) fn command_line(words: &[String]) -> String {
+#[must_use]
+pub fn command_line(words: &[String]) -> String {
     let mut shown = Vec::new();
     let mut hide_next = false;
     for word in words {

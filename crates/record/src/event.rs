@@ -56,7 +56,7 @@ impl EventKind {
     /// The word for it.
     ///
     /// ```
-    /// use everburn_report::EventKind;
+    /// use everburn_record::EventKind;
     ///
     /// assert_eq!(EventKind::Divergence.name(), "divergence");
     /// ```
@@ -80,7 +80,8 @@ impl EventKind {
     }
 
     /// A sign for it, where there is no room for a word: of the plain characters that every font has.
-    pub(crate) fn sign(self) -> char {
+    #[must_use]
+    pub fn sign(self) -> char {
         match self {
             Self::Start => '▸',
             Self::Resume => '↻',
@@ -102,7 +103,7 @@ impl EventKind {
 /// A line of `events.jsonl`.
 ///
 /// ```
-/// use everburn_report::{Event, EventKind};
+/// use everburn_record::{Event, EventKind};
 ///
 /// let event = Event { step: Some(120), rank: Some(1), ..Event::new(EventKind::Stall, "rank 1 stalled") };
 /// let text = serde_json::to_string(&event).unwrap();

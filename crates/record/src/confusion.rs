@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// What `confusion.json` holds: how many samples of each class were taken for each class.
 ///
 /// ```
-/// use everburn_report::ConfusionMatrix;
+/// use everburn_record::ConfusionMatrix;
 ///
 /// let matrix = ConfusionMatrix {
 ///     split: "test".into(),

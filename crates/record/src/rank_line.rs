@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A line of `ranks.jsonl`: one step on all ranks that took part in it.
 ///
 /// ```
-/// use everburn_report::{RankLine, RankStep};
+/// use everburn_record::{RankLine, RankStep};
 ///
 /// let line = RankLine {
 ///     step: 10,

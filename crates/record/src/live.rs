@@ -29,7 +29,7 @@ impl Phase {
     /// The words for it.
     ///
     /// ```
-    /// assert_eq!(everburn_report::Phase::Compiling.text(), "compiling and tuning kernels");
+    /// assert_eq!(everburn_record::Phase::Compiling.text(), "compiling and tuning kernels");
     /// ```
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -49,7 +49,7 @@ impl Phase {
 /// What `live.json` holds, which rank 0 writes anew about every second while the run goes on.
 ///
 /// ```
-/// use everburn_report::{Live, Phase};
+/// use everburn_record::{Live, Phase};
 ///
 /// let live = Live { step: 12, steps: Some(100), phase: Phase::Training, ..Live::default() };
 /// let text = serde_json::to_string(&live).unwrap();
@@ -84,7 +84,7 @@ pub struct Live {
 /// What is known of a rank at this moment.
 ///
 /// ```
-/// use everburn_report::LiveRank;
+/// use everburn_record::LiveRank;
 ///
 /// let rank = LiveRank { rank: 3, alive: true, ..LiveRank::default() };
 /// assert!(serde_json::to_string(&rank).unwrap().contains(r#""alive":true"#));
@@ -116,7 +116,7 @@ pub struct LiveRank {
 /// What a rank knows of its process and its device; what it does not know is absent.
 ///
 /// ```
-/// use everburn_report::Vitals;
+/// use everburn_record::Vitals;
 ///
 /// let vitals = Vitals::from_text(r#"{"gpu_percent":98,"later":true}"#);
 /// assert_eq!(vitals.gpu_percent, Some(98));

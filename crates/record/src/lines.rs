@@ -1,55 +1,11 @@
-//! Files of a run directory, read with bounds: whatever lies there, no more than so much of it is held in
-//! memory, and nothing is waited for.
+//! The lines of a file of any length, in bounded memory.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-
-use rustix::fs::OFlags;
-
-/// Opens a plain file. A link is refused, for a run directory that somebody else has made could show a report's
-/// reader any file of his own; so is what is no file, for a pipe would be waited for.
-///
-/// # Errors
-/// What is wrong with it, in words; `None` where there is nothing of that name.
-pub(crate) fn open(path: &Path) -> Result<File, Option<String>> {
-    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits() as i32)
-        .open(path);
-    let file = opened.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => None,
-        _ if path.is_symlink() => Some("it is a link, which is not followed".to_owned()),
-        _ => Some(error.to_string()),
-    })?;
-    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    match is_file {
-        true => Ok(file),
-        false => Err(Some("it is no plain file".to_owned())),
-    }
-}
-
-/// The text of a file of at most `most` bytes.
-///
-/// # Errors
-/// As [`open`].
-pub(crate) fn text(path: &Path, most: u64) -> Result<String, Option<String>> {
-    let mut bytes = Vec::new();
-    let file = open(path)?;
-    file.take(most + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| Some(error.to_string()))?;
-    if bytes.len() as u64 > most {
-        return Err(Some(format!("it has more than {most} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|_| Some("it is not UTF-8".to_owned()))
-}
 
 /// A line of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line<'a> {
+pub enum Line<'a> {
     /// Its bytes, without the end of the line.
     Whole(&'a [u8]),
     /// The last one, of which the end is missing: a run may be writing it.
@@ -59,7 +15,23 @@ pub(crate) enum Line<'a> {
 }
 
 /// Hands the lines of `from` to `take`, with their numbers from 1, and no more than `longest` bytes of each.
-pub(crate) fn lines(
+///
+/// ```
+/// use everburn_record::lines::{Line, each};
+///
+/// let mut whole = Vec::new();
+/// each(&b"one\ntwo\nthr"[..], 80, |number, line| {
+///     if let Line::Whole(text) = line {
+///         whole.push((number, text.to_vec()));
+///     }
+/// })?;
+/// assert_eq!(whole, [(1, b"one".to_vec()), (2, b"two".to_vec())]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// The system's error; the lines before it have been handed out.
+pub fn each(
     from: impl Read,
     longest: usize,
     mut take: impl FnMut(u64, Line<'_>),
@@ -103,7 +75,10 @@ fn skip_line(from: &mut impl BufRead) -> io::Result<()> {
 
 /// The beginning and the end of a file, `part` bytes of each; all of it where it is no longer. Also tells whether
 /// something between was left out.
-pub(crate) fn both_ends(file: File, part: u64) -> io::Result<(impl Read, bool)> {
+///
+/// # Errors
+/// The system's error.
+pub fn both_ends(file: File, part: u64) -> io::Result<(impl Read, bool)> {
     let length = file.metadata()?.len();
     let left_out = length > 2 * part;
     let mut end = file.try_clone()?;
@@ -130,7 +105,7 @@ mod tests {
     fn read(text: &[u8], longest: usize) -> Vec<(u64, String)> {
         let mut read = Vec::new();
         let note = |number, line: Line<'_>| read.push((number, format!("{line:?}")));
-        lines(text, longest, note).unwrap();
+        each(text, longest, note).unwrap();
         read
     }
 
@@ -152,43 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        std::fs::write(path("a"), "secret").unwrap();
-        std::os::unix::fs::symlink(path("a"), path("link")).unwrap();
-        let wrong = |name: &str| text(&path(name), 5).unwrap_err();
-        assert_eq!(wrong("nothing"), None);
-        assert!(wrong("link").unwrap().contains("link"));
-        assert!(wrong("").unwrap().contains("no plain file"));
-        assert!(wrong("a").unwrap().contains("more than 5 bytes"));
-        assert_eq!(text(&path("a"), 6).unwrap(), "secret");
-        std::fs::write(path("a"), b"\xff").unwrap();
-        assert!(wrong("a").unwrap().contains("UTF-8"));
-    }
-
-    #[test]
-    fn a_pipe_is_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pipe");
-        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        assert!(
-            text(&path, 5)
-                .unwrap_err()
-                .unwrap()
-                .contains("no plain file")
-        );
-    }
-
-    #[test]
     fn a_long_file_is_read_from_both_ends() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let both = |text: &str| {
             std::fs::write(&path, text).unwrap();
             let mut read = String::new();
-            let (mut ends, left_out) = both_ends(open(&path).unwrap(), 4).unwrap();
+            let (mut ends, left_out) = both_ends(File::open(&path).unwrap(), 4).unwrap();
             ends.read_to_string(&mut read).unwrap();
             (read, left_out)
         };

@@ -1,0 +1,45 @@
+//! Shared ground of what writes a run and what reads one, without Burn: `train` writes with it, `report`, `monitor`,
+//! `profile`, the command line and the benchmarks read and print with it.
+//!
+//! - [`file`](mod@file) writes whole files or none, and opens files without following links.
+//! - [`lines`] reads the lines of a file of any length in bounded memory.
+//! - [`proc`] reads what Linux tells of this machine and its processes.
+//! - [`units`] writes bytes, times, counts and shares as a person reads them.
+//! - [`table`] aligns columns of text.
+//! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
+//!
+//! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
+//! (`events.jsonl`), a [`ConfusionMatrix`] (`confusion.json`), its [`Environment`] (`environment.json`), and [`Live`]
+//! (`live.json`) while it goes on. A line of `metrics.jsonl` is read as a [`MetricRecord`].
+//!
+//! ```
+//! use everburn_record::file;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("report.json");
+//! file::write(&path, b"{}")?;
+//! assert_eq!(file::read_text(&path, 1 << 20)?, "{}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod confusion;
+mod environment;
+mod event;
+pub mod file;
+pub mod lines;
+mod live;
+mod metric_record;
+pub mod plain;
+pub mod proc;
+mod rank_line;
+pub mod table;
+mod time;
+pub mod units;
+
+pub use confusion::ConfusionMatrix;
+pub use environment::Environment;
+pub use event::{Event, EventKind};
+pub use live::{Live, LiveRank, Phase, Vitals};
+pub use metric_record::MetricRecord;
+pub use rank_line::{RankLine, RankStep};
+pub use time::{unix_time, unix_time_ms};

@@ -1,0 +1,334 @@
+//! What Linux tells in `/proc` of this machine and its processes: memory, CPUs, names, locks.
+//!
+//! A function returns `None` where the system does not tell, as on other systems than Linux. Memory is in bytes.
+
+use std::fs;
+use std::time::Duration;
+
+/// The memory that can be had without swapping (`MemAvailable`), in bytes.
+///
+/// ```
+/// if let Some(bytes) = everburn_record::proc::available_memory() {
+///     println!("{} available", everburn_record::units::bytes(bytes));
+/// }
+/// ```
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    bytes_in(&text("/proc/meminfo")?, "MemAvailable")
+}
+
+/// The machine's memory (`MemTotal`), in bytes.
+#[must_use]
+pub fn total_memory() -> Option<u64> {
+    bytes_in(&text("/proc/meminfo")?, "MemTotal")
+}
+
+/// The resident set of this process (`VmRSS`), in bytes. The kernel adds it up from counters of each thread, which may
+/// be some hundred KiB behind.
+#[must_use]
+pub fn resident_memory() -> Option<u64> {
+    bytes_in(&text("/proc/self/status")?, "VmRSS")
+}
+
+/// The resident set of this process, counted page by page (`smaps_rollup`), in bytes: exact and slow.
+#[must_use]
+pub fn counted_resident_memory() -> Option<u64> {
+    bytes_in(&text("/proc/self/smaps_rollup")?, "Rss")
+}
+
+/// The largest resident set that this process has had (`VmHWM`), in bytes.
+///
+/// ```
+/// let peak = everburn_record::proc::peak_memory();
+/// assert!(peak.is_none_or(|bytes| bytes > 100 << 10), "no process is that small");
+/// ```
+#[must_use]
+pub fn peak_memory() -> Option<u64> {
+    // Not by this process's id: `/proc` may be that of another namespace.
+    bytes_in(&text("/proc/self/status")?, "VmHWM")
+}
+
+/// The largest resident set that the process with this id has had (`VmHWM`), in bytes; `None` when it has ended.
+#[must_use]
+pub fn peak_memory_of(process: u32) -> Option<u64> {
+    bytes_in(&text(&format!("/proc/{process}/status"))?, "VmHWM")
+}
+
+/// Makes [`peak_memory`] begin again at what it has now.
+pub fn restart_peak_memory() {
+    // A system that refuses leaves the peak since the start of the process: larger, not wrong.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// How many processes the kernel has killed because memory ran out, since the machine was started.
+#[must_use]
+pub fn memory_kills() -> Option<u64> {
+    let text = text("/proc/vmstat")?;
+    let count = text
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))?;
+    count.trim().parse().ok()
+}
+
+/// The CPU's name, such as `Intel(R) Xeon(R) Platinum 8480C`.
+#[must_use]
+pub fn cpu_name() -> Option<String> {
+    Some(value_in(&text("/proc/cpuinfo")?, "model name")?.to_owned())
+}
+
+/// How many logical CPUs the machine has, whether or not this process may use them.
+#[must_use]
+pub fn cpus() -> Option<usize> {
+    let text = text("/proc/cpuinfo")?;
+    let cpus = text.lines().filter(|line| line.starts_with("processor"));
+    Some(cpus.count()).filter(|count| *count > 0)
+}
+
+/// The machine's name.
+#[must_use]
+pub fn host_name() -> Option<String> {
+    first_line("/proc/sys/kernel/hostname")
+}
+
+/// The kernel's version.
+#[must_use]
+pub fn kernel_release() -> Option<String> {
+    first_line("/proc/sys/kernel/osrelease")
+}
+
+/// A random number that tells one start of one machine from all others.
+#[must_use]
+pub fn boot_id() -> Option<String> {
+    first_line("/proc/sys/kernel/random/boot_id")
+}
+
+/// How long the calling thread has been ready to run without a CPU (`schedstat`).
+#[must_use]
+pub fn time_without_cpu() -> Option<Duration> {
+    let text = text("/proc/thread-self/schedstat")?;
+    let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
+}
+
+/// The ids and names of this process's threads.
+#[must_use]
+pub fn thread_names() -> Vec<(u32, String)> {
+    let tasks = numbered("/proc/self/task");
+    let named = tasks.into_iter().filter_map(|thread| {
+        let name = first_line(&format!("/proc/self/task/{thread}/comm"))?;
+        Some((thread, name))
+    });
+    named.collect()
+}
+
+/// The ids of all processes with their command lines, words separated by spaces. A process that has ended and is not
+/// reaped has none.
+#[must_use]
+pub fn command_lines() -> Vec<(u32, String)> {
+    let processes = numbered("/proc").into_iter();
+    let told = processes.filter_map(|process| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        Some((process, line)).filter(|(_, line)| !line.is_empty())
+    });
+    told.collect()
+}
+
+/// Whether the process with this id has ended, reaped or not.
+#[must_use]
+pub fn has_ended(process: u32) -> bool {
+    let stat = text(&format!("/proc/{process}/stat"));
+    stat.is_none_or(|stat| matches!(stat_words(&stat).next(), None | Some("Z" | "X")))
+}
+
+/// When the process with this id was started, in ticks of the kernel since the machine was. Ids come again; id and
+/// start together do not.
+#[must_use]
+pub fn start_of(process: u32) -> Option<u64> {
+    // The twentieth word after the name.
+    stat_words(&text(&format!("/proc/{process}/stat"))?)
+        .nth(19)?
+        .parse()
+        .ok()
+}
+
+/// Whether some process holds an flock(2) lock of the file with this inode. No lock is taken to find out: to take it,
+/// if only for a moment, could keep its owner out.
+#[must_use]
+pub fn is_locked(inode: u64) -> bool {
+    let locks = text("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| is_lock_of(line, inode))
+}
+
+/// Whether a line of `/proc/locks` is a lock of the file `inode` that is held, not waited for ("->"). The device is not
+/// compared: file systems like btrfs show another one there.
+fn is_lock_of(line: &str, inode: u64) -> bool {
+    let mut words = line.split_whitespace().skip(1);
+    if words.next() != Some("FLOCK") {
+        return false;
+    }
+    let place = words.nth(3);
+    let of_place = place.and_then(|place| place.rsplit(':').next());
+    of_place.and_then(|text| text.parse().ok()) == Some(inode)
+}
+
+/// The CPU time that the machine and the children of this process have used so far, in ticks of the kernel.
+///
+/// ```
+/// use everburn_record::proc::CpuTime;
+///
+/// let before = CpuTime::now();
+/// // A measurement.
+/// let others = before.zip(CpuTime::now()).and_then(|(before, now)| before.others_share(now));
+/// assert!(others.is_none_or(|share| (0.0..=1.0).contains(&share)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuTime {
+    /// Of all CPUs, idle or not.
+    total: u64,
+    busy: u64,
+    /// Of the children that have ended, with theirs.
+    children: u64,
+}
+
+impl CpuTime {
+    /// The time until now; `None` where the system does not tell.
+    #[must_use]
+    pub fn now() -> Option<Self> {
+        Self::parse(&text("/proc/stat")?, &text("/proc/self/stat")?)
+    }
+
+    fn parse(machine: &str, own: &str) -> Option<Self> {
+        // user nice system idle iowait irq softirq steal; what follows is part of these.
+        let words = machine.lines().next()?.strip_prefix("cpu ")?;
+        let cpu: Vec<u64> = words
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        let cpu = cpu.get(..8)?;
+        let total = cpu.iter().sum();
+        // The state and 12 numbers come before cutime.
+        let mut words = stat_words(own).skip(13);
+        let mut next = || words.next()?.parse::<u64>().ok();
+        let (user, system) = (next()?, next()?);
+        Some(Self {
+            total,
+            busy: total - cpu[3] - cpu[4],
+            children: user + system,
+        })
+        .filter(|time| time.busy > 0)
+    }
+
+    /// The share of the time between `self` and `later` that went neither to our children nor to idleness.
+    #[must_use]
+    pub fn others_share(self, later: Self) -> Option<f64> {
+        let total = later.total.checked_sub(self.total)?;
+        let busy = later.busy.checked_sub(self.busy)?;
+        let children = later.children.checked_sub(self.children)?;
+        (total > 0).then(|| busy.saturating_sub(children) as f64 / total as f64)
+    }
+}
+
+/// The value of the first line `name: value` of a text.
+///
+/// ```
+/// let text = "processor\t: 0\nmodel name\t: Xeon 9 @ 2.50GHz\n";
+/// assert_eq!(everburn_record::proc::value_in(text, "model name"), Some("Xeon 9 @ 2.50GHz"));
+/// ```
+#[must_use]
+pub fn value_in<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+    let value = pairs.find_map(|(key, value)| (key.trim() == name).then_some(value));
+    value.map(str::trim)
+}
+
+/// The bytes of a line `name: 12 kB`.
+fn bytes_in(text: &str, name: &str) -> Option<u64> {
+    let kibibytes = value_in(text, name)?.strip_suffix("kB")?.trim_end();
+    kibibytes.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The words of a `stat` behind the process's name, which stands in parentheses and may hold anything.
+fn stat_words(stat: &str) -> impl Iterator<Item = &str> {
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, words)| words);
+    behind_name.split_whitespace()
+}
+
+fn text(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+fn first_line(path: &str) -> Option<String> {
+    let line = text(path)?.lines().next()?.trim().to_owned();
+    (!line.is_empty()).then_some(line)
+}
+
+/// The entries of `folder` whose names are numbers.
+fn numbered(folder: &str) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_found_among_other_lines() {
+        let status = "VmPeak:\t  20 kB\nVmHWM:\t    12 kB\nVmRSS:\t   8 kB\n";
+        assert_eq!(bytes_in(status, "VmHWM"), Some(12 * 1024));
+        assert_eq!(bytes_in(status, "Vm"), None);
+        assert_eq!(bytes_in("VmHWM:\t12 MB\n", "VmHWM"), None);
+        assert_eq!(bytes_in("MemTotal: many kB", "MemTotal"), None);
+        assert_eq!(bytes_in("", "VmHWM"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_machine_and_process_are_known() {
+        let process = std::process::id();
+        assert!(available_memory().is_some() && available_memory() <= total_memory());
+        assert!(peak_memory().is_some() && peak_memory_of(process).is_some());
+        assert!(resident_memory().is_some() && counted_resident_memory().is_some());
+        assert!(cpus().is_some() && host_name().is_some() && boot_id().is_some());
+        assert!(kernel_release().is_some() && memory_kills().is_some());
+        assert!(time_without_cpu().is_some() && CpuTime::now().is_some());
+        assert!(!thread_names().is_empty());
+        assert!(command_lines().iter().any(|(other, _)| *other == process));
+        assert!(start_of(process).is_some() && !has_ended(process));
+        // Larger than any process id.
+        assert!(start_of(u32::MAX).is_none() && has_ended(u32::MAX));
+    }
+
+    #[test]
+    fn a_lock_is_found_by_its_inode() {
+        let line = "1: FLOCK  ADVISORY  WRITE 4321 fe:01:8912898 0 EOF";
+        assert!(is_lock_of(line, 8_912_898));
+        assert!(!is_lock_of(line, 8_912_899));
+        assert!(!is_lock_of("1: -> FLOCK ADVISORY WRITE 4 fe:01:5 0 EOF", 5));
+        assert!(!is_lock_of("2: POSIX ADVISORY WRITE 4 fe:01:5 0 EOF", 5));
+        assert!(!is_lock_of("", 0));
+    }
+
+    #[test]
+    fn what_others_took_is_the_busy_time_less_ours() {
+        let own = |user, system| {
+            format!("7 (a ) b) S 1 7 7 0 -1 0 1 2 3 4 5 6 {user} {system} 20 0 1 0 99")
+        };
+        let time = |machine: &str, own: &str| CpuTime::parse(machine, own).unwrap();
+        let before = time("cpu  100 0 50 800 50 0 0 0 9 9\ncpu0 1", &own(10, 0));
+        let expected = CpuTime {
+            total: 1000,
+            busy: 150,
+            children: 10,
+        };
+        assert_eq!(before, expected);
+        // 1000 later: 200 idle, 800 busy, of which 600 are our children's.
+        let later = time("cpu  800 0 100 1000 50 0 0 50 9 9\ncpu0 1", &own(600, 10));
+        assert_eq!(before.others_share(later), Some(0.2));
+        assert_eq!(before.others_share(before), None);
+        assert_eq!(CpuTime::parse("cpu  0 0 0 0 0 0 0 0", &own(1, 1)), None);
+        assert_eq!(CpuTime::parse("", ""), None);
+    }
+}
