@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import torch
 
-import make_golden
+import cases
 
 DTYPES = {"F32": np.float32, "I64": np.int64}
 
@@ -35,7 +35,7 @@ def load_safetensors(path):
 
 
 def main(name, ours, logits, back):
-    case = next(case for case in make_golden.CASES if case.name == name)
+    case = next(case for case in cases.CASES if case.name == name)
     model = case.model()
     if ours.endswith(".pt"):
         state = torch.load(ours, weights_only=True)

@@ -10,8 +10,8 @@ use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
 use everburn_train::{Objective, TrainError, load_state_dict, save_state_dict};
 use serde_json::Value;
 
+use crate::cases::{Case, Images, gpt_nano, mnist_bn, simple_cnn, two_part_resnet};
 use crate::golden::{Golden, parity_folder};
-use crate::{Case, Images, gpt_nano, mnist_bn, simple_cnn, two_part_resnet};
 
 /// How far logits may be apart, as a share of the largest of them.
 const ALLOWED: f32 = 1e-5;
@@ -22,6 +22,15 @@ fn assert_close(ours: &[f32], theirs: &[f32], what: &str) {
     let scale = pairs().fold(0.0f32, |scale, (a, b)| scale.max(a.abs()).max(b.abs()));
     let apart = pairs().fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
     assert!(apart <= ALLOWED * scale, "{what}: {apart:e} of {scale:e}");
+}
+
+/// A script of `tests/parity`, with the Python that has PyTorch.
+fn script(name: &str) -> Command {
+    let python = std::env::var_os("EVERBURN_PYTHON");
+    let mut command = Command::new(python.expect("EVERBURN_PYTHON names a Python that has torch"));
+    // Leaves no compiled modules beside the scripts.
+    command.arg("-B").arg(parity_folder().join(name));
+    command
 }
 
 fn numbers(json: &Value) -> Vec<f32> {
@@ -53,16 +62,13 @@ where
     where
         O: Objective<Output = Tensor<D>>,
     {
-        let python = std::env::var_os("EVERBURN_PYTHON");
-        let python = python.expect("EVERBURN_PYTHON names a Python that has torch");
         let golden = Golden::read(self.name);
         let (_, trained) = self.train(&golden, 1, golden.optimizer(), 10);
         let folder = tempfile::tempdir().unwrap();
         for name in ["ours.pt", "ours.safetensors"] {
             let at = |name: &str| folder.path().join(name);
             save_state_dict(&trained, 10, &at(name)).unwrap();
-            let ended = Command::new(&python)
-                .arg(parity_folder().join("exchange.py"))
+            let ended = script("exchange.py")
                 .arg(self.name)
                 .args([at(name), at("logits.json"), at("back.pt")])
                 .output()
@@ -89,10 +95,19 @@ where
 #[test]
 #[ignore = "needs torch: cargo xtask test --with-torch"]
 fn pytorch_computes_with_our_weights_and_we_with_pytorchs() {
-    simple_cnn().is_exchanged();
-    mnist_bn().is_exchanged();
-    two_part_resnet().is_exchanged();
-    gpt_nano().is_exchanged();
+    simple_cnn("simple-cnn-adam").is_exchanged();
+    mnist_bn("mnist-bn-adam").is_exchanged();
+    two_part_resnet("two-part-resnet-adam").is_exchanged();
+    gpt_nano("gpt-nano-adam-w").is_exchanged();
+}
+
+#[test]
+#[ignore = "needs torch: cargo xtask test --with-torch"]
+fn pytorch_makes_the_goldens_that_are_here() {
+    let ended = script("make_golden.py").arg("--check").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}{errors}");
 }
 
 /// The small net of `make_checkpoint` in `make_golden.py`.
@@ -100,7 +115,7 @@ fn small_resnet() -> Images<TwoPartResNet> {
     let config = TwoPartResNetConfig::new().with_width(4);
     Case {
         model: config.init(&Device::flex()),
-        ..two_part_resnet()
+        ..two_part_resnet("two-part-resnet-adam")
     }
 }
 
@@ -117,7 +132,7 @@ fn a_checkpoint_of_a_wrapped_model_that_pytorch_has_written_is_read() {
 
 #[test]
 fn what_is_saved_is_loaded_from_both_kinds_of_files() {
-    let case = mnist_bn();
+    let case = mnist_bn("mnist-bn-adam");
     let golden = Golden::read(case.name);
     let (_, trained) = case.train(&golden, 1, golden.optimizer(), 3);
     let expected = case.logits(trained.model(), 4);
@@ -144,7 +159,7 @@ fn everything_that_does_not_fit_is_named_at_once_with_both_shapes() {
         let path = folder.path().join(name);
         save_state_dict(&other, 0, &path).unwrap();
         let refused = |result: Result<(), TrainError>| result.unwrap_err().to_string();
-        let text = refused(load_state_dict(mnist_bn().model, &path).map(drop));
+        let text = refused(load_state_dict(mnist_bn("mnist-bn-adam").model, &path).map(drop));
         for line in [
             "fc2.weight has shape [7, 256] in the file and [10, 256] in the model",
             "fc2.bias has shape [7] in the file and [10] in the model",

@@ -1,12 +1,13 @@
-//! What `tests/parity/make_golden.py` has left: PyTorch's losses, and how to make the same weights and
-//! samples from integers.
+//! What `tests/parity/make_golden.py` has left: PyTorch's losses and norms of gradients, and how to make the same
+//! weights and samples from integers.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
-use burn::store::{ModuleSnapshot, PyTorchToBurnAdapter, bridge};
+use burn::store::{BurnToPyTorchAdapter, ModuleSnapshot, PyTorchToBurnAdapter, bridge};
 use burn::tensor::TensorData;
 use everburn_datasets::{ImageItem, TextItem};
 use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
@@ -28,7 +29,11 @@ pub struct Golden {
     pub optimizer: Optimizer,
     pub state: Vec<FirstTensor>,
     pub losses: Losses,
+    pub gradient_norms: Norms,
 }
+
+/// By PyTorch's name of a parameter that learns: the norm of its gradient at steps 0 and 1.
+pub type Norms = BTreeMap<String, [f64; 2]>;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -117,18 +122,29 @@ impl Golden {
         assert!(result.unused.is_empty(), "{:?}", result.unused);
         model
     }
+}
 
-    /// What the trainer is given, so that it reads sample `n` of the golden file as its `n`th in spite
-    /// of its shuffle by `seed`.
-    pub fn in_order_of<I: Clone + Send + Sync + 'static>(
-        &self,
-        seed: u64,
-        sample: impl Fn(u64) -> I,
-    ) -> Arc<dyn Dataset<I>> {
-        let count = STEPS * self.batch;
+/// The numbers of a model's parameters and running statistics, by PyTorch's names and in its layouts.
+pub fn numbers_of<M: Module>(model: &M) -> BTreeMap<String, Vec<f32>> {
+    let tensors = model.collect(None, Some(Box::new(BurnToPyTorchAdapter)), true);
+    let tensors = tensors.into_iter().map(|tensor| {
+        let name = tensor.name.clone();
+        let data = bridge::into_data(tensor).unwrap();
+        (name, data.try_into_vec().unwrap())
+    });
+    tensors.collect()
+}
+
+/// Samples in memory.
+pub struct Samples<I>(pub Vec<I>);
+
+impl<I: Clone + Send + Sync + 'static> Samples<I> {
+    /// What the trainer is given, so that it reads `sample(n)` as its `n`th in spite of its shuffle by `seed`.
+    pub fn in_order_of(seed: u64, batch: usize, sample: impl Fn(u64) -> I) -> Arc<dyn Dataset<I>> {
+        let count = STEPS * batch;
         let config = SamplerConfig {
             num_samples: count,
-            batch_size: self.batch,
+            batch_size: batch,
             shuffle: Some(seed),
             tail: Tail::Keep,
         };
@@ -138,14 +154,9 @@ impl Golden {
         let mut items = (0..count as u64).map(|n| (order[n as usize], sample(n)));
         let mut items = items.by_ref().collect::<Vec<_>>();
         items.sort_by_key(|(place, _)| *place);
-        Arc::new(Samples(
-            items.into_iter().map(|(_, sample)| sample).collect(),
-        ))
+        Arc::new(Self(items.into_iter().map(|(_, sample)| sample).collect()))
     }
 }
-
-/// Samples in memory.
-pub struct Samples<I>(pub Vec<I>);
 
 impl<I: Clone + Send + Sync> Dataset<I> for Samples<I> {
     fn get(&self, index: usize) -> Result<I, DatasetError> {
