@@ -47,9 +47,6 @@ pub struct NcclConfig {
     pub beat: Duration,
     /// How often what is under way is looked after: whether it is over, has failed or is late.
     pub tick: Duration,
-    /// Whether ranks compare through the store what they call before they call it, which costs
-    /// milliseconds an operation: for finding out which rank calls something else.
-    pub compare_calls: bool,
 }
 
 impl NcclConfig {
@@ -65,7 +62,6 @@ impl NcclConfig {
             timeout: DEFAULT_TIMEOUT,
             beat: Duration::from_secs(1),
             tick: Duration::from_millis(20),
-            compare_calls: false,
         }
     }
 

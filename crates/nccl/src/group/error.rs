@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_collectives::group::RankCall;
 use everburn_collectives::store::StoreError;
 
 use super::status::Status;
@@ -171,24 +170,6 @@ pub enum NcclError {
         /// How long the operation had been under way.
         waited: Duration,
     },
-    /// The ranks called different things ([`NcclConfig::compare_calls`](crate::NcclConfig)).
-    #[error(
-        "rank {rank} at step {step}, after {}: collective {sequence} does not match: {}; check that \
-         every rank runs the same program, configuration and data",
-        seconds(*.waited), describe_calls(.calls)
-    )]
-    Mismatch {
-        /// This rank.
-        rank: usize,
-        /// The number of the collective.
-        sequence: u64,
-        /// The step.
-        step: u64,
-        /// How long the comparison took.
-        waited: Duration,
-        /// What each rank called, in rank order.
-        calls: Vec<RankCall>,
-    },
     /// The group had failed before this call.
     #[error("{operation} on rank {rank}: the group failed before: {first}")]
     Poisoned {
@@ -314,7 +295,6 @@ impl NcclError {
             | Self::Gpu { rank, .. }
             | Self::PeerLost { rank, .. }
             | Self::Aborted { rank, .. }
-            | Self::Mismatch { rank, .. }
             | Self::Poisoned { rank, .. }
             | Self::Left { rank, .. }
             | Self::Invalid { rank, .. }
@@ -324,14 +304,6 @@ impl NcclError {
             Self::Buffer { .. } | Self::Library(_) | Self::Store(_) => None,
         }
     }
-}
-
-fn describe_calls(calls: &[RankCall]) -> String {
-    let parts = calls.iter().map(|RankCall { rank, call }| match call {
-        Some(call) => format!("rank {rank} called {call}"),
-        None => format!("rank {rank} called nothing in time"),
-    });
-    parts.collect::<Vec<_>>().join("; ")
 }
 
 /// `rank 3`, `ranks 1, 2` or `the others`.

@@ -1,7 +1,6 @@
 //! Groups of ranks on GPUs.
 
 mod calls;
-mod compare;
 mod config;
 mod connect;
 mod control;

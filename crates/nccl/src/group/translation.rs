@@ -58,19 +58,6 @@ impl From<&NcclError> for CollectiveError {
                 step,
                 waited,
             },
-            NcclError::Mismatch {
-                rank,
-                sequence,
-                step,
-                waited,
-                calls,
-            } => Self::Mismatch {
-                rank,
-                sequence,
-                step,
-                waited,
-                calls,
-            },
             NcclError::Invalid {
                 rank,
                 operation,
