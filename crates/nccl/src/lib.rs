@@ -72,9 +72,7 @@ pub use self::foreign::{DeviceBuffer, GpuMemory, StreamHandle};
 pub use self::foreign::{Library, nvrtc};
 pub use self::gpus::{Gpu, Inventory, gpus};
 #[cfg(feature = "group")]
-pub use self::group::{
-    After, Batch, Control, Ended, NcclConfig, NcclError, NcclGroup, Status, Work,
-};
+pub use self::group::{After, Control, Ended, NcclConfig, NcclError, NcclGroup, Status, Work};
 pub use self::places::{NCCL_VARIABLE, Places, find_library, nvidia_driver};
 pub use self::sensor::{GpuReading, GpuSensor};
 pub use self::version::{CudaVersion, NcclVersion};

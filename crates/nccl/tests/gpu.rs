@@ -176,7 +176,7 @@ fn every_operation_and_type_has_its_result() {
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
-fn a_batch_of_buckets_is_summed() {
+fn buckets_that_are_under_way_at_once_are_summed() {
     let size = ranks();
     on_ranks(
         size,
@@ -184,11 +184,12 @@ fn a_batch_of_buckets_is_summed() {
         |group, rank| {
             let buckets: Vec<GpuMemory> =
                 (1..30).map(|len| memory(rank, &vec![1f32; len])).collect();
-            let mut batch = group.batch();
             for bucket in &buckets {
-                batch.all_reduce(&bucket.buffer(), ReduceOp::Sum);
+                let _ = group
+                    .all_reduce(&bucket.buffer(), ReduceOp::Sum, after(&group))
+                    .unwrap();
             }
-            batch.issue(after(&group)).unwrap().wait().unwrap();
+            group.synchronize().unwrap();
             for bucket in &buckets {
                 assert!(wide::<f32>(bucket).iter().all(|sum| *sum == size as f64));
             }
@@ -272,11 +273,16 @@ mod two_gpus {
                     memory(rank, &[rank as i64; 100]),
                     memory(rank, &[-1i64; 100]),
                 );
-                let mut batch = group.batch();
-                batch
-                    .send(&mine.buffer(), next)
-                    .recv(&theirs.buffer(), last);
-                batch.issue(after(&group)).unwrap().wait().unwrap();
+                // Even ranks send first: a send waits for its receiver.
+                let send = || group.send(&mine.buffer(), next, after(&group)).unwrap();
+                let receive = || group.recv(&theirs.buffer(), last, after(&group)).unwrap();
+                let works = match rank % 2 {
+                    0 => [send(), receive()],
+                    _ => [receive(), send()],
+                };
+                for work in works {
+                    work.wait().unwrap();
+                }
                 assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
             },
         );

@@ -13,45 +13,37 @@ use super::calls::OwnedEvent;
 use super::config::After;
 use super::core::{Core, Flight, Place};
 use super::error::NcclError;
-use super::operation::{Operation, describe};
+use super::operation::Operation;
 use super::status::Status;
 use super::turn::lock;
 use crate::error::LibraryError;
-use crate::foreign::{Communicator, Stream};
-
-/// The most operations of one batch: of the order of what NCCL fuses into one launch.
-pub(crate) const MAX_BATCH: usize = 1024;
+use crate::foreign::Stream;
 
 impl Core {
-    /// Puts `operations` on the stream, as one.
+    /// Puts `operation` on the stream.
     pub(crate) fn issue(
         &self,
-        operations: Vec<Operation>,
+        operation: Operation,
         after: After,
     ) -> Result<Arc<Flight>, NcclError> {
-        let peer = match operations.as_slice() {
-            [one] => one.peer(),
-            _ => None,
-        };
-        let call = describe(&operations);
-        let mut place = self.place(call, peer);
+        let mut place = self.place(operation.to_string(), operation.peer());
         self.standing(&place)?;
-        self.check(&place, &operations, after)?;
+        self.check(&place, &operation, after)?;
         let deadline = place.started + self.config.timeout;
         let Some(_turn) = self.issuing.take_until(deadline) else {
             return Err(self.blocked(&place));
         };
         place.sequence = self.issued.load(Ordering::Acquire);
         self.standing(&place)?;
-        let collectives = operations.iter().filter(|one| one.is_collective()).count() as u64;
-        // The others may read that it was issued a moment before it is: nobody is blamed then.
-        self.issued.fetch_add(collectives, Ordering::AcqRel);
+        if operation.is_collective() {
+            // The others may read that it was issued a moment before it is: nobody is blamed then.
+            self.issued.fetch_add(1, Ordering::AcqRel);
+        }
         lock(&self.state).last = format!(
             "{} (collective {}, step {})",
             place.operation, place.sequence, place.step
         );
-        let nothing_to_do = operations.iter().all(Operation::is_empty);
-        let (ready, done) = match nothing_to_do {
+        let (ready, done) = match operation.is_empty() {
             true => (None, None),
             false => {
                 let done = OwnedEvent::new(&self.calls);
@@ -60,7 +52,7 @@ impl Core {
             }
         };
         // The record has the buffers before NCCL sees them.
-        let flight = Arc::new(Flight::new(place, ready, done, operations));
+        let flight = Arc::new(Flight::new(place, ready, done, operation));
         lock(&self.state).under_way.push_back(flight.clone());
         self.changed.notify_all();
         if let Err(error) = self.enqueue(&flight, deadline) {
@@ -74,26 +66,13 @@ impl Core {
         Ok(flight)
     }
 
-    fn check(
-        &self,
-        place: &Place,
-        operations: &[Operation],
-        after: After,
-    ) -> Result<(), NcclError> {
-        let (rank, world_size) = (self.config.rank, self.config.world_size());
-        let invalid = |operation: String, reason| NcclError::Invalid {
-            rank: self.job_rank(),
-            operation,
-            reason,
-        };
-        if operations.len() > MAX_BATCH {
-            let reason = format!("a batch has {MAX_BATCH} operations at most");
-            return Err(invalid(place.operation.clone(), reason));
-        }
-        for operation in operations {
-            if let Some(reason) = operation.fault(rank, world_size) {
-                return Err(invalid(operation.to_string(), reason));
-            }
+    fn check(&self, place: &Place, operation: &Operation, after: After) -> Result<(), NcclError> {
+        if let Some(reason) = operation.fault(self.config.rank, self.config.world_size()) {
+            return Err(NcclError::Invalid {
+                rank: self.job_rank(),
+                operation: place.operation.clone(),
+                reason,
+            });
         }
         match after == After::Device && !self.calls.orders_all() {
             true => Err(self.cannot_order(place)),
@@ -170,37 +149,18 @@ impl Core {
             self.standing(place)?;
             return Err(self.no_answer(place));
         };
-        let status = self.call(communicator, &flight.operations());
+        let status = match flight.operation().as_ref() {
+            Some(operation) => self
+                .calls
+                .enqueue(communicator, operation, self.stream.get()),
+            // The group has given it up meanwhile.
+            None => Status::Success,
+        };
         drop(slot);
         match status {
             Status::Success => Ok(()),
             Status::InProgress => self.settle(place, deadline),
             wrong => Err(self.refused(place, wrong)),
         }
-    }
-
-    /// Has NCCL begin `operations`, as one.
-    fn call(&self, communicator: &Communicator, operations: &[Operation]) -> Status {
-        let fused = operations.len() > 1;
-        let mut status = match fused {
-            true => self.calls.group_start(),
-            false => Status::Success,
-        };
-        let started = status.is_well();
-        for operation in operations.iter().filter(|operation| !operation.is_empty()) {
-            if status.is_well() {
-                status = self
-                    .calls
-                    .enqueue(communicator, operation, self.stream.get());
-            }
-        }
-        if fused && started {
-            // Also after an error: what was started must end, on this thread.
-            let ended = self.calls.group_end();
-            if status.is_well() {
-                status = ended;
-            }
-        }
-        status
     }
 }

@@ -35,7 +35,6 @@ pub use self::error::NcclError;
 use self::leaving::who_is_told;
 use self::news::{Beat, News};
 pub(crate) use self::operation::Operation;
-pub use self::operations::Batch;
 pub use self::status::Status;
 pub(crate) use self::turn::lock;
 pub(crate) use self::turn::wait_until;

@@ -36,9 +36,9 @@ fn every_operation<T: Number>(size: usize, len: usize) {
             .wait()?;
         assert_eq!(wide(&cluster.read::<T>(&reduced)), sums(size, len));
 
-        let greatest = room(len);
+        let greatest = own();
         group
-            .all_reduce_into(&own(), &greatest, ReduceOp::Max, After::Nothing)?
+            .all_reduce(&greatest, ReduceOp::Max, After::Nothing)?
             .wait()?;
         let expected = (0..len).map(|index| {
             (0..size)
@@ -131,19 +131,17 @@ fn messages_go_round_the_ring() {
 }
 
 #[test]
-fn a_batch_of_buckets_is_one_work() {
+fn buckets_that_are_under_way_at_once_have_their_means() {
     let cluster = FakeCluster::new(4);
     let results = cluster.on_all_ranks(|group, rank| {
         let buckets: Vec<_> = (1..40)
             .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, len)))
             .collect();
-        let mut batch = group.batch();
-        for bucket in &buckets {
-            batch.all_reduce(bucket, ReduceOp::Mean);
+        let reduce = |bucket| group.all_reduce(bucket, ReduceOp::Mean, After::Device);
+        let works: Vec<_> = buckets.iter().map(reduce).collect::<Result<_, _>>()?;
+        for work in works {
+            work.wait()?;
         }
-        let work = batch.issue(After::Device)?;
-        assert_eq!(work.sequence(), 0);
-        work.wait()?;
         for (bucket, len) in buckets.iter().zip(1..) {
             let mean: Vec<f64> = sums(4, len).iter().map(|sum| sum / 4.0).collect();
             assert_eq!(wide(&cluster.read::<f32>(bucket)), mean);
@@ -198,16 +196,6 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
                 .to_string()
                 .contains("exchanges nothing with itself")
         );
-        let mut batch = group.batch();
-        for _ in 0..1025 {
-            batch.all_reduce(&counts, ReduceOp::Sum);
-        }
-        let refused = error(batch.issue(After::Nothing));
-        assert!(
-            refused.to_string().contains("1024 operations at most"),
-            "{refused}"
-        );
-
         group
             .all_reduce(&counts, ReduceOp::Sum, After::Nothing)?
             .wait()?;
@@ -216,13 +204,6 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
     for counts in results {
         assert_eq!(counts.unwrap(), [2, 4, 6]);
     }
-}
-
-#[test]
-fn an_empty_batch_is_over_at_once() {
-    let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
-    group.batch().issue(After::Device).unwrap().wait().unwrap();
 }
 
 #[test]
@@ -283,11 +264,10 @@ proptest! {
                 .iter()
                 .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, *len)))
                 .collect();
-            let mut batch = group.batch();
             for bucket in &buckets {
-                batch.all_reduce(bucket, ReduceOp::Sum);
+                let _ = group.all_reduce(bucket, ReduceOp::Sum, After::Nothing)?;
             }
-            batch.issue(After::Nothing)?.wait()?;
+            group.synchronize()?;
             let read = buckets.iter().map(|bucket| wide(&cluster.read::<f32>(bucket)));
             Ok::<_, NcclError>(read.collect::<Vec<_>>())
         });
