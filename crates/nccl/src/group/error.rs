@@ -18,12 +18,12 @@ use crate::error::LibraryError;
 /// ```
 /// use everburn_collectives::group::ReduceOp;
 /// use everburn_nccl::fake::FakeCluster;
-/// use everburn_nccl::{After, NcclError};
+/// use everburn_nccl::NcclError;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let group = cluster.alone();
 /// let counts = cluster.allocate(0, &[1i32, 2]);
-/// let error = group.all_reduce(&counts, ReduceOp::Mean, After::Nothing).unwrap_err();
+/// let error = group.all_reduce(&counts, ReduceOp::Mean).unwrap_err();
 /// assert!(matches!(error, NcclError::Invalid { .. }));
 /// assert!(error.to_string().contains("a mean does not exist for i32"));
 /// ```

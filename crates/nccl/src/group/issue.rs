@@ -10,25 +10,19 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::calls::OwnedEvent;
-use super::config::After;
 use super::core::{Core, Flight, Place};
 use super::error::NcclError;
 use super::operation::Operation;
 use super::status::Status;
 use super::turn::lock;
 use crate::error::LibraryError;
-use crate::foreign::Stream;
 
 impl Core {
     /// Puts `operation` on the stream.
-    pub(crate) fn issue(
-        &self,
-        operation: Operation,
-        after: After,
-    ) -> Result<Arc<Flight>, NcclError> {
+    pub(crate) fn issue(&self, operation: Operation) -> Result<Arc<Flight>, NcclError> {
         let mut place = self.place(operation.to_string(), operation.peer());
         self.standing(&place)?;
-        self.check(&place, &operation, after)?;
+        self.check(&place, &operation)?;
         let deadline = place.started + self.config.timeout;
         let Some(_turn) = self.issuing.take_until(deadline) else {
             return Err(self.blocked(&place));
@@ -48,7 +42,7 @@ impl Core {
             false => {
                 let done = OwnedEvent::new(&self.calls);
                 let done = done.map_err(|source| self.gpu_failed(&place, source))?;
-                (self.order(&place, after)?, Some(done))
+                (self.order(&place)?, Some(done))
             }
         };
         // The record has the buffers before NCCL sees them.
@@ -66,42 +60,29 @@ impl Core {
         Ok(flight)
     }
 
-    fn check(&self, place: &Place, operation: &Operation, after: After) -> Result<(), NcclError> {
-        if let Some(reason) = operation.fault(self.config.rank, self.config.world_size()) {
-            return Err(NcclError::Invalid {
-                rank: self.job_rank(),
-                operation: place.operation.clone(),
-                reason,
-            });
-        }
-        match after == After::Device && !self.calls.orders_all() {
-            true => Err(self.cannot_order(place)),
-            false => Ok(()),
+    fn check(&self, place: &Place, operation: &Operation) -> Result<(), NcclError> {
+        match operation.fault(self.config.rank, self.config.world_size()) {
+            None => Ok(()),
+            Some(reason) => Err(self.invalid(place, reason)),
         }
     }
 
-    pub(crate) fn cannot_order(&self, place: &Place) -> NcclError {
+    pub(crate) fn invalid(&self, place: &Place, reason: String) -> NcclError {
         NcclError::Invalid {
             rank: self.job_rank(),
             operation: place.operation.clone(),
-            reason:
-                "this driver cannot order all streams of a GPU (CUDA 12.5 and later can): name \
-                     the stream, or synchronize the device first and wait for the work after"
-                    .to_owned(),
+            reason,
         }
     }
 
-    /// The stream waits for what comes before.
-    fn order(&self, place: &Place, after: After) -> Result<Option<OwnedEvent>, NcclError> {
+    /// The stream waits for all that the GPU has been given by now, where the driver can.
+    fn order(&self, place: &Place) -> Result<Option<OwnedEvent>, NcclError> {
+        if !self.calls.orders_all() {
+            return Ok(None);
+        }
         let order = || {
-            let event = match after {
-                After::Nothing => return Ok(None),
-                After::Device | After::Stream(_) => OwnedEvent::new(&self.calls)?,
-            };
-            match after {
-                After::Stream(stream) => self.calls.record(event.get(), &Stream(stream.0))?,
-                _ => self.calls.record_all(event.get())?,
-            }
+            let event = OwnedEvent::new(&self.calls)?;
+            self.calls.record_all(event.get())?;
             self.calls.wait(self.stream.get(), event.get())?;
             Ok(Some(event))
         };

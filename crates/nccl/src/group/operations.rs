@@ -5,7 +5,6 @@ use std::sync::Arc;
 use everburn_collectives::group::ReduceOp;
 
 use super::NcclGroup;
-use super::config::After;
 use super::error::NcclError;
 use super::operation::Operation;
 use super::work::Work;
@@ -14,31 +13,26 @@ use crate::foreign::DeviceBuffer;
 impl NcclGroup {
     /// Combines all ranks' numbers, in place; every rank gets the same bits.
     ///
+    /// As every operation, it waits on the GPU for all that any stream of this process on the GPU has been
+    /// given by now, and not for the host. Where the driver cannot order streams
+    /// ([`NcclGroup::orders_device`]), it waits for nothing: the caller has waited for what writes the
+    /// buffers.
+    ///
     /// # Errors
     /// [`NcclError::Invalid`] for what can never be, and nothing is sent; else what has failed the
     /// group, at once if that was earlier.
-    pub fn all_reduce(
-        &self,
-        buffer: &DeviceBuffer,
-        op: ReduceOp,
-        after: After,
-    ) -> Result<Work, NcclError> {
+    pub fn all_reduce(&self, buffer: &DeviceBuffer, op: ReduceOp) -> Result<Work, NcclError> {
         let buffer = buffer.clone();
-        self.issue(Operation::AllReduce { buffer, op }, after)
+        self.issue(Operation::AllReduce { buffer, op })
     }
 
     /// Copies the numbers of rank `root` of the group to all others.
     ///
     /// # Errors
     /// As [`NcclGroup::all_reduce`].
-    pub fn broadcast(
-        &self,
-        buffer: &DeviceBuffer,
-        root: usize,
-        after: After,
-    ) -> Result<Work, NcclError> {
+    pub fn broadcast(&self, buffer: &DeviceBuffer, root: usize) -> Result<Work, NcclError> {
         let buffer = buffer.clone();
-        self.issue(Operation::Broadcast { buffer, root }, after)
+        self.issue(Operation::Broadcast { buffer, root })
     }
 
     /// Combines all ranks' numbers and gives each rank its part: `send` has a part for each rank, in
@@ -51,10 +45,9 @@ impl NcclGroup {
         send: &DeviceBuffer,
         receive: &DeviceBuffer,
         op: ReduceOp,
-        after: After,
     ) -> Result<Work, NcclError> {
         let (send, receive) = (send.clone(), receive.clone());
-        self.issue(Operation::ReduceScatter { send, receive, op }, after)
+        self.issue(Operation::ReduceScatter { send, receive, op })
     }
 
     /// Gives every rank the numbers of all, in rank order. In place, `send` is the rank's own part of
@@ -66,10 +59,9 @@ impl NcclGroup {
         &self,
         send: &DeviceBuffer,
         receive: &DeviceBuffer,
-        after: After,
     ) -> Result<Work, NcclError> {
         let (send, receive) = (send.clone(), receive.clone());
-        self.issue(Operation::AllGather { send, receive }, after)
+        self.issue(Operation::AllGather { send, receive })
     }
 
     /// Sends numbers to rank `peer` of the group, which must receive as many of that type. It is over
@@ -77,34 +69,24 @@ impl NcclGroup {
     ///
     /// # Errors
     /// As [`NcclGroup::all_reduce`].
-    pub fn send(
-        &self,
-        buffer: &DeviceBuffer,
-        peer: usize,
-        after: After,
-    ) -> Result<Work, NcclError> {
+    pub fn send(&self, buffer: &DeviceBuffer, peer: usize) -> Result<Work, NcclError> {
         let buffer = buffer.clone();
-        self.issue(Operation::Send { buffer, peer }, after)
+        self.issue(Operation::Send { buffer, peer })
     }
 
     /// Receives numbers from rank `peer` of the group.
     ///
     /// # Errors
     /// As [`NcclGroup::all_reduce`].
-    pub fn recv(
-        &self,
-        buffer: &DeviceBuffer,
-        peer: usize,
-        after: After,
-    ) -> Result<Work, NcclError> {
+    pub fn recv(&self, buffer: &DeviceBuffer, peer: usize) -> Result<Work, NcclError> {
         let buffer = buffer.clone();
-        self.issue(Operation::Receive { buffer, peer }, after)
+        self.issue(Operation::Receive { buffer, peer })
     }
 
     /// Puts the operation on the group's stream. The first exchange with a rank may wait for it, for the
     /// group's timeout; else this waits for nobody.
-    fn issue(&self, operation: Operation, after: After) -> Result<Work, NcclError> {
-        let flight = self.shared.core.issue(operation, after)?;
+    fn issue(&self, operation: Operation) -> Result<Work, NcclError> {
+        let flight = self.shared.core.issue(operation)?;
         Ok(Work::new(flight, Arc::clone(&self.shared)))
     }
 }
