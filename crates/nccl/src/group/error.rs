@@ -264,15 +264,6 @@ impl NcclError {
         }
     }
 
-    /// Whether it is about a rank that did not come in time, or gives no sign of life.
-    #[must_use]
-    pub fn is_hang(&self) -> bool {
-        matches!(
-            self.root_cause(),
-            Self::Timeout { .. } | Self::OwnWork { .. } | Self::NoAnswer { .. }
-        )
-    }
-
     /// The rank that was lost, if one was.
     #[must_use]
     pub fn lost(&self) -> Option<usize> {

@@ -187,12 +187,6 @@ impl NcclGroup {
         self.shared.core.step.store(step, Ordering::Relaxed);
     }
 
-    /// The label of [`NcclGroup::set_step`].
-    #[must_use]
-    pub fn step(&self) -> u64 {
-        self.shared.core.step.load(Ordering::Relaxed)
-    }
-
     /// Whether nothing has gone wrong by now. Where works are only held for on the GPU
     /// ([`Work::hold_device`]) and never waited for, this is to be asked once a step, before what was
     /// computed counts.

@@ -49,36 +49,16 @@ impl Work {
         !self.shared.core.is_well() || self.flight.is_over().unwrap_or(true)
     }
 
-    /// How many collectives this rank had issued on the group before this operation.
-    #[must_use]
-    pub fn sequence(&self) -> u64 {
-        self.flight.place.sequence
-    }
-
     /// Waits on this thread until the GPU has finished, for the group's timeout, which begins when the
     /// operation's turn comes.
     ///
     /// # Errors
     /// What happened to the operation; the group is unusable on all its ranks then.
     pub fn wait(self) -> Result<(), NcclError> {
-        self.wait_until(None)
-    }
-
-    /// Waits on this thread until the GPU has finished, for `patience` from now.
-    ///
-    /// # Errors
-    /// As [`Work::wait`]. When `patience` ends first, the operation is given up with
-    /// [`NcclError::Timeout`], and with it the group: the other ranks are told.
-    pub fn wait_within(self, patience: Duration) -> Result<(), NcclError> {
-        self.wait_until(Some(patience))
-    }
-
-    fn wait_until(&self, patience: Option<Duration>) -> Result<(), NcclError> {
         let core = &self.shared.core;
         let place = &self.flight.place;
-        let began = Instant::now();
         let pause = Pause::new();
-        let mut asked = began;
+        let mut asked = Instant::now();
         loop {
             core.standing(place)?;
             match self.flight.is_over() {
@@ -87,11 +67,6 @@ impl Work {
                 Err(source) => return Err(core.gpu_failed(place, source)),
             }
             let now = Instant::now();
-            if let Some(patience) = patience
-                && now.saturating_duration_since(began) >= patience
-            {
-                return Err(core.flight_late(&self.flight, patience));
-            }
             if now.saturating_duration_since(asked) >= ASKING {
                 asked = now;
                 let status = core.async_status();

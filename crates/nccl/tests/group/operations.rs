@@ -99,7 +99,7 @@ fn messages_go_round_the_ring() {
             let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
             let mine = cluster.allocate(rank, &numbers::<f32>(rank, 12));
             let theirs = cluster.allocate(rank, &[9f32; 12]);
-            for round in 0..3 {
+            for _ in 0..3 {
                 // Even ranks send first: NCCL's sends wait for their receivers.
                 let send = || group.send(&mine, next);
                 let recv = || group.recv(&theirs, last);
@@ -107,10 +107,6 @@ fn messages_go_round_the_ring() {
                     0 => [send()?, recv()?],
                     _ => [recv()?, send()?],
                 };
-                assert!(
-                    works.iter().all(|work| work.sequence() == 0),
-                    "round {round}"
-                );
                 for work in works {
                     work.wait()?;
                 }
@@ -138,10 +134,7 @@ fn buckets_that_are_under_way_at_once_have_their_means() {
             let mean: Vec<f64> = sums(4, len).iter().map(|sum| sum / 4.0).collect();
             assert_eq!(wide(&cluster.read::<f32>(bucket)), mean);
         }
-        // The next collective is the fortieth.
-        let work = group.all_reduce(&buckets[0], ReduceOp::Sum)?;
-        assert_eq!(work.sequence(), 39);
-        work.wait()
+        Ok::<_, NcclError>(())
     });
     results.into_iter().for_each(|result| result.unwrap());
 }
