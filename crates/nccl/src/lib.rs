@@ -29,18 +29,18 @@ crate works too, so nothing is copied:
 3. `DeviceBuffer::new(ptr, len, dtype, owner)`, with the `ManagedResource` as `owner`: while it is held
    CubeCL neither gives the memory away nor moves it, and the buffer holds it until the GPU has
    finished. This is the one `unsafe` step: the pointer is the caller's word.
-4. `group.all_reduce(&buffer, op, After::Device)`. CubeCL's streams are its own, and do not wait for the
-   stream of number 0; [`After::Device`] waits for what all streams of the context have been given so
-   far (`cuCtxRecordEvent`), on the GPU. Where the driver is older ([`NcclGroup::orders_device`] is
-   false), `client.sync()` and [`After::Nothing`].
+4. `group.all_reduce(&buffer, op)`. CubeCL's streams are its own, and do not wait for the stream of
+   number 0; the operation waits for what all streams of the context have been given so far
+   (`cuCtxRecordEvent`), on the GPU. Where the driver is older ([`NcclGroup::orders_device`] is false),
+   `client.sync()` before it.
 5. `work.hold_device()`, before the optimizer's first kernel is asked for: all that the context is given
    later waits (`cuCtxWaitEvent`). The host goes on. With an older driver, `work.wait()`.
 6. Once a step, before its result counts, [`NcclGroup::check`]: a group that has failed lets the GPU go
    on, with numbers that mean nothing.
 
 Two groups on one GPU (of data and tensor parallelism, say) must be used in the same order on all their
-ranks: their kernels can wait for each other otherwise, the more so with [`After::Device`], which orders
-all of them. While CubeCL captures a graph, [`After::Device`] cannot be had.
+ranks: an operation waits for all that its GPU was given before, the other group's included. While CubeCL
+captures a graph, no operation can be called.
 
 # When something fails
 
@@ -68,13 +68,11 @@ pub mod fake;
 
 pub use self::error::LibraryError;
 #[cfg(feature = "group")]
-pub use self::foreign::{DeviceBuffer, GpuMemory, StreamHandle};
+pub use self::foreign::{DeviceBuffer, GpuMemory};
 pub use self::foreign::{Library, nvrtc};
 pub use self::gpus::{Gpu, Inventory, gpus};
 #[cfg(feature = "group")]
-pub use self::group::{
-    After, Batch, Control, Ended, NcclConfig, NcclError, NcclGroup, Status, Work,
-};
+pub use self::group::{Control, Ended, NcclConfig, NcclError, NcclGroup, Status, Work};
 pub use self::places::{NCCL_VARIABLE, Places, find_library, nvidia_driver};
 pub use self::sensor::{GpuReading, GpuSensor};
 pub use self::version::{CudaVersion, NcclVersion};

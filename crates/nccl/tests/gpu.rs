@@ -8,8 +8,7 @@ use everburn_collectives::group::{DType, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_nccl::fake::Number;
 use everburn_nccl::{
-    After, DeviceBuffer, GpuMemory, GpuSensor, Library, NcclConfig, NcclError, NcclGroup, Work,
-    gpus,
+    DeviceBuffer, GpuMemory, GpuSensor, Library, NcclConfig, NcclError, NcclGroup, Work, gpus,
 };
 use half::{bf16, f16};
 
@@ -74,14 +73,6 @@ fn on_ranks<R: Send>(
     })
 }
 
-/// After the device where that can be, else after nothing: the memory was written before.
-fn after(group: &NcclGroup) -> After {
-    match group.orders_device() {
-        true => After::Device,
-        false => After::Nothing,
-    }
-}
-
 fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
     let len = 1000;
     let own = |rank: usize| -> Vec<T> {
@@ -92,12 +83,9 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
     let sum: Vec<f64> = (0..len)
         .map(|index| (0..size).map(|rank| ((rank + index) % 5) as f64).sum())
         .collect();
-    let after = after(group);
 
     let reduced = memory(rank, &own(rank));
-    let work = group
-        .all_reduce(&reduced.buffer(), ReduceOp::Sum, after)
-        .unwrap();
+    let work = group.all_reduce(&reduced.buffer(), ReduceOp::Sum).unwrap();
     if group.orders_device() {
         work.hold_device().unwrap();
     }
@@ -107,7 +95,7 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
     let sent = memory(rank, &own(rank));
     let root = size - 1;
     group
-        .broadcast(&sent.buffer(), root, after)
+        .broadcast(&sent.buffer(), root)
         .unwrap()
         .wait()
         .unwrap();
@@ -123,7 +111,7 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
         memory(rank, &vec![T::narrow(0.0); len * size]),
     );
     group
-        .all_gather(&part.buffer(), &whole.buffer(), after)
+        .all_gather(&part.buffer(), &whole.buffer())
         .unwrap()
         .wait()
         .unwrap();
@@ -138,7 +126,7 @@ fn every_operation<T: Number>(group: &NcclGroup, rank: usize, size: usize) {
     let scattered = memory(rank, &vec![T::narrow(0.0); len]);
     let scatter = |whole: &DeviceBuffer| {
         group
-            .reduce_scatter(whole, &scattered.buffer(), ReduceOp::Max, after)
+            .reduce_scatter(whole, &scattered.buffer(), ReduceOp::Max)
             .unwrap()
             .wait()
     };
@@ -176,7 +164,7 @@ fn every_operation_and_type_has_its_result() {
 
 #[test]
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
-fn a_batch_of_buckets_is_summed() {
+fn buckets_that_are_under_way_at_once_are_summed() {
     let size = ranks();
     on_ranks(
         size,
@@ -184,11 +172,10 @@ fn a_batch_of_buckets_is_summed() {
         |group, rank| {
             let buckets: Vec<GpuMemory> =
                 (1..30).map(|len| memory(rank, &vec![1f32; len])).collect();
-            let mut batch = group.batch();
             for bucket in &buckets {
-                batch.all_reduce(&bucket.buffer(), ReduceOp::Sum);
+                let _ = group.all_reduce(&bucket.buffer(), ReduceOp::Sum).unwrap();
             }
-            batch.issue(after(&group)).unwrap().wait().unwrap();
+            group.synchronize().unwrap();
             for bucket in &buckets {
                 assert!(wide::<f32>(bucket).iter().all(|sum| *sum == size as f64));
             }
@@ -207,7 +194,7 @@ fn an_aborted_group_says_so_and_the_next_generation_works() {
         |group, rank| {
             let numbers = memory(rank, &[1f32; 8]);
             group
-                .all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing)
+                .all_reduce(&numbers.buffer(), ReduceOp::Sum)
                 .unwrap()
                 .wait()
                 .unwrap();
@@ -215,7 +202,7 @@ fn an_aborted_group_says_so_and_the_next_generation_works() {
             summed.wait();
             group.abort("enough");
             let told = group
-                .all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing)
+                .all_reduce(&numbers.buffer(), ReduceOp::Sum)
                 .unwrap_err();
             assert!(
                 matches!(told.root_cause(), NcclError::Aborted { .. }),
@@ -272,11 +259,16 @@ mod two_gpus {
                     memory(rank, &[rank as i64; 100]),
                     memory(rank, &[-1i64; 100]),
                 );
-                let mut batch = group.batch();
-                batch
-                    .send(&mine.buffer(), next)
-                    .recv(&theirs.buffer(), last);
-                batch.issue(after(&group)).unwrap().wait().unwrap();
+                // Even ranks send first: a send waits for its receiver.
+                let send = || group.send(&mine.buffer(), next).unwrap();
+                let receive = || group.recv(&theirs.buffer(), last).unwrap();
+                let works = match rank % 2 {
+                    0 => [send(), receive()],
+                    _ => [receive(), send()],
+                };
+                for work in works {
+                    work.wait().unwrap();
+                }
                 assert_eq!(wide::<i64>(&theirs), [last as f64; 100]);
             },
         );
@@ -294,7 +286,7 @@ mod two_gpus {
         };
         let told = on_ranks(size, hurried, |group, rank| {
             let numbers = memory(rank, &[1f32; 8]);
-            let sum = || group.all_reduce(&numbers.buffer(), ReduceOp::Sum, After::Nothing);
+            let sum = || group.all_reduce(&numbers.buffer(), ReduceOp::Sum);
             sum().unwrap().wait().unwrap();
             let told = (rank != last).then(|| sum().and_then(Work::wait).unwrap_err());
             there.wait();

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
-use everburn_nccl::fake::{FakeCluster, Number};
-use everburn_nccl::{DeviceBuffer, StreamHandle};
+use everburn_nccl::DeviceBuffer;
+use everburn_nccl::fake::{ComputeStream, FakeCluster, Number};
 
 use super::exchange::{DeviceMemory, Lent};
 
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct FakeMemory {
     cluster: Arc<FakeCluster>,
     rank: usize,
-    compute: StreamHandle,
+    compute: ComputeStream,
 }
 
 impl FakeMemory {
@@ -41,7 +41,7 @@ impl FakeMemory {
 
     /// The stream on which the rank computes: a test can keep it busy.
     #[must_use]
-    pub fn compute_stream(&self) -> StreamHandle {
+    pub fn compute_stream(&self) -> ComputeStream {
         self.compute
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ReduceOp};
-use everburn_nccl::{After, NcclError, NcclGroup, Work};
+use everburn_nccl::{NcclError, NcclGroup, Work};
 
 use super::exchange::{DeviceExchange, DeviceMemory, Lent, PendingSum};
 use crate::error::DdpError;
@@ -93,14 +93,10 @@ impl DeviceExchange for NcclExchange {
         let failed = |reason| DdpError::DeviceMemory { bucket, reason };
         let lent = self.memory.lend(numbers).map_err(failed)?;
         let orders = self.group.orders_device();
-        let after = match orders {
-            true => After::Device,
-            false => {
-                self.memory.synchronize(&device).map_err(failed)?;
-                After::Nothing
-            }
-        };
-        let work = self.group.all_reduce(lent.buffer(), ReduceOp::Sum, after);
+        if !orders {
+            self.memory.synchronize(&device).map_err(failed)?;
+        }
+        let work = self.group.all_reduce(lent.buffer(), ReduceOp::Sum);
         Ok(Box::new(NcclSum {
             work: work.map_err(|error| told(&error))?,
             lent,

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::ThreadId;
 use std::time::Instant;
 
 use super::exchange::Fabric;
@@ -14,14 +13,13 @@ use crate::foreign::{Communicator, Event, Stream, UniqueId};
 use crate::group::{Calls, Operation, Status, lock, wait_until};
 use crate::version::NcclVersion;
 
-/// What a thread has enqueued since `group_start`.
-type Fused = Vec<(usize, Operation, usize)>;
-
-/// Operations that are not on their stream yet.
+/// An operation that is not on its stream yet.
 struct Launch {
     communicator: usize,
+    operation: Operation,
+    stream: usize,
+    /// How often the communicator is asked for its state before the operation is there; `None`: it never is.
     questions: Option<u32>,
-    operations: Fused,
 }
 
 pub(super) struct FakeGpu {
@@ -32,13 +30,12 @@ pub(super) struct FakeGpu {
     pub(super) faults: Mutex<Vec<Fault>>,
     streams: Mutex<HashMap<usize, FakeStream>>,
     events: Mutex<HashMap<usize, Arc<FakeEvent>>>,
-    fused: Mutex<HashMap<ThreadId, Fused>>,
     launches: Mutex<Vec<Launch>>,
 }
 
 impl FakeGpu {
     pub(super) fn new(rank: usize, fabric: Arc<Fabric>, handles: Arc<AtomicUsize>) -> Self {
-        let (dead, faults, streams, events, fused, launches) = Default::default();
+        let (dead, faults, streams, events, launches) = Default::default();
         Self {
             fabric,
             rank,
@@ -47,7 +44,6 @@ impl FakeGpu {
             faults,
             streams,
             events,
-            fused,
             launches,
         }
     }
@@ -80,25 +76,18 @@ impl FakeGpu {
             .ok_or_else(|| failed("cuEventQuery", 400))
     }
 
-    /// Puts what was enqueued on its stream, as one.
-    fn launch(&self, operations: Fused) -> Status {
-        let Some((communicator, _, stream)) = operations.first() else {
-            return Status::Success;
-        };
-        let (communicator, stream) = (*communicator, *stream);
-        let exchanges: Option<Vec<_>> = operations
-            .into_iter()
-            .map(|(handle, operation, _)| Some((self.fabric.key(handle, &operation)?, operation)))
-            .collect();
-        let (Some(exchanges), Ok(stream)) = (exchanges, self.stream_of(stream)) else {
+    /// Puts `operation` on its stream.
+    fn launch(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
+        let key = self.fabric.key(communicator, &operation);
+        let (Some(key), Ok(stream)) = (key, self.stream_of(stream)) else {
             return Status::InvalidArgument;
         };
         let fabric = self.fabric.clone();
-        stream.give(move || fabric.exchange(communicator, &exchanges));
+        stream.give(move || fabric.exchange(communicator, key, &operation));
         Status::Success
     }
 
-    fn begin(&self, operations: Fused) -> Status {
+    fn begin(&self, communicator: usize, operation: Operation, stream: usize) -> Status {
         if let Some(status) = self.fault(|fault| match fault {
             Fault::EnqueueFails(status) => Some(*status),
             _ => None,
@@ -109,23 +98,24 @@ impl FakeGpu {
             Fault::EnqueueFailsLate(status) => Some(*status),
             _ => None,
         }) {
-            self.launch(operations);
+            self.launch(communicator, operation, stream);
             return status;
         }
         let takes = self.fault(|fault| match fault {
             Fault::LaunchTakes(questions) => Some(*questions),
             _ => None,
         });
-        match (takes, operations.first()) {
-            (Some(questions), Some((communicator, ..))) => {
+        match takes {
+            Some(questions) => {
                 lock(&self.launches).push(Launch {
-                    communicator: *communicator,
+                    communicator,
+                    operation,
+                    stream,
                     questions,
-                    operations,
                 });
                 Status::InProgress
             }
-            _ => self.launch(operations),
+            None => self.launch(communicator, operation, stream),
         }
     }
 
@@ -148,7 +138,7 @@ impl FakeGpu {
         }
         let launch = launches.remove(at);
         drop(launches);
-        self.launch(launch.operations);
+        self.launch(launch.communicator, launch.operation, launch.stream);
         false
     }
 }
@@ -266,28 +256,13 @@ impl Calls for FakeGpu {
         Status::Success
     }
 
-    fn group_start(&self) -> Status {
-        lock(&self.fused).insert(std::thread::current().id(), Vec::new());
-        Status::Success
-    }
-
-    fn group_end(&self) -> Status {
-        let operations = lock(&self.fused).remove(&std::thread::current().id());
-        operations.map_or(Status::InvalidUsage, |operations| self.begin(operations))
-    }
-
     fn enqueue(
         &self,
         communicator: &Communicator,
         operation: &Operation,
         stream: &Stream,
     ) -> Status {
-        let own = (communicator.0, operation.clone(), stream.0);
-        if let Some(fused) = lock(&self.fused).get_mut(&std::thread::current().id()) {
-            fused.push(own);
-            return Status::Success;
-        }
-        self.begin(vec![own])
+        self.begin(communicator.0, operation.clone(), stream.0)
     }
 
     fn create_stream(&self) -> Result<Stream, LibraryError> {

@@ -132,14 +132,11 @@ impl Fabric {
         Some(Key::Message { from, to, number })
     }
 
-    /// Takes part in `exchanges` at once, and waits until they are over or the communicator is aborted.
-    pub(super) fn exchange(&self, handle: usize, exchanges: &[(Key, Operation)]) {
+    /// Takes part in an exchange, and waits until it is over or the communicator is aborted.
+    pub(super) fn exchange(&self, handle: usize, key: Key, operation: &Operation) {
         let deadline = Instant::now() + PATIENCE;
-        for (key, operation) in exchanges {
-            self.give(handle, *key, operation);
-        }
+        self.give(handle, key, operation);
         self.moved.notify_all();
-        let mut open: Vec<&(Key, Operation)> = exchanges.iter().collect();
         let mut state = lock(&self.state);
         loop {
             let Some(communicator) = state.communicators.get(&handle) else {
@@ -153,21 +150,18 @@ impl Fabric {
             let Some(world) = state.worlds.get_mut(&id) else {
                 return;
             };
-            open.retain(|(key, operation)| {
-                let Some(exchange) = world.exchanges.get_mut(key) else {
-                    return false;
-                };
-                !self.take(exchange, *key, operation, rank, world_size)
-            });
-            let finished = |key: &Key, exchange: &Exchange| match key {
-                Key::Collective(_) => exchange.taken == world_size,
-                Key::Message { .. } => exchange.taken == 2,
+            let Some(exchange) = world.exchanges.get_mut(&key) else {
+                return;
             };
-            world
-                .exchanges
-                .retain(|key, exchange| !finished(key, exchange));
-            self.moved.notify_all();
-            if open.is_empty() {
+            if self.take(exchange, key, operation, rank, world_size) {
+                let takers = match key {
+                    Key::Collective(_) => world_size,
+                    Key::Message { .. } => 2,
+                };
+                if exchange.taken == takers {
+                    world.exchanges.remove(&key);
+                }
+                self.moved.notify_all();
                 return;
             }
             let (locked, late) = wait_until(&self.moved, state, deadline);
@@ -181,12 +175,12 @@ impl Fabric {
     fn give(&self, handle: usize, key: Key, operation: &Operation) {
         let bytes = match operation {
             Operation::Receive { .. } => None,
-            Operation::AllReduce { send, .. }
-            | Operation::ReduceScatter { send, .. }
-            | Operation::AllGather { send, .. } => Some(self.memory.read(send.bytes())),
-            Operation::Broadcast { buffer, .. } | Operation::Send { buffer, .. } => {
-                Some(self.memory.read(buffer.bytes()))
+            Operation::ReduceScatter { send, .. } | Operation::AllGather { send, .. } => {
+                Some(self.memory.read(send.bytes()))
             }
+            Operation::AllReduce { buffer, .. }
+            | Operation::Broadcast { buffer, .. }
+            | Operation::Send { buffer, .. } => Some(self.memory.read(buffer.bytes())),
         };
         let mut state = lock(&self.state);
         let Some(communicator) = state.communicators.get(&handle) else {
@@ -278,7 +272,7 @@ fn result<'a>(
     parts: &[Vec<u8>],
 ) -> (&'a DeviceBuffer, Vec<u8>) {
     match operation {
-        Operation::AllReduce { receive, op, .. } => (receive, combine(receive.dtype(), *op, parts)),
+        Operation::AllReduce { buffer, op } => (buffer, combine(buffer.dtype(), *op, parts)),
         Operation::ReduceScatter { receive, op, .. } => {
             let whole = combine(receive.dtype(), *op, parts);
             let part = whole.len() / parts.len();

@@ -22,7 +22,7 @@ use self::calls::FakeGpu;
 use self::exchange::Fabric;
 pub use self::fault::Fault;
 pub use self::number::Number;
-use crate::foreign::{DeviceBuffer, StreamHandle};
+use crate::foreign::DeviceBuffer;
 use crate::group::{Calls, Control, NcclConfig, NcclError, NcclGroup, Status, lock};
 
 /// Long enough for a busy machine; only tests of the deadline itself use less.
@@ -32,13 +32,12 @@ const GENEROUS: Duration = Duration::from_secs(60);
 ///
 /// ```
 /// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::After;
 /// use everburn_nccl::fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(4);
 /// let sums = cluster.on_all_ranks(|group, rank| {
 ///     let numbers = cluster.allocate(rank, &[rank as i32]);
-///     group.all_reduce(&numbers, ReduceOp::Sum, After::Nothing)?.wait()?;
+///     group.all_reduce(&numbers, ReduceOp::Sum)?.wait()?;
 ///     Ok::<_, everburn_nccl::NcclError>(cluster.read::<i32>(&numbers))
 /// });
 /// assert!(sums.into_iter().all(|sum| sum.unwrap() == [6]));
@@ -48,6 +47,18 @@ pub struct FakeCluster {
     fabric: Arc<Fabric>,
     store: SharedStore,
 }
+
+/// A stream on which a rank computes, beside that of its group.
+///
+/// ```
+/// use everburn_nccl::fake::FakeCluster;
+///
+/// let cluster = FakeCluster::new(1);
+/// let compute = cluster.compute_stream(0);
+/// assert_ne!(compute, cluster.compute_stream(0));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ComputeStream(usize);
 
 impl FakeCluster {
     /// A cluster of so many ranks, with a store.
@@ -172,8 +183,8 @@ impl FakeCluster {
 
     /// A stream on which `rank` computes.
     #[must_use]
-    pub fn compute_stream(&self, rank: usize) -> StreamHandle {
-        StreamHandle(self.gpus[rank].stream())
+    pub fn compute_stream(&self, rank: usize) -> ComputeStream {
+        ComputeStream(self.gpus[rank].stream())
     }
 
     /// Puts a kernel on a stream of `rank`: it runs when all before it on the stream is over.
@@ -183,7 +194,7 @@ impl FakeCluster {
     pub fn launch(
         &self,
         rank: usize,
-        stream: StreamHandle,
+        stream: ComputeStream,
         kernel: impl FnOnce() + Send + 'static,
     ) {
         let stream = self.gpus[rank].stream_of(stream.0);

@@ -1,4 +1,4 @@
-//! What others have made on a GPU: memory and streams.
+//! Memory that others have made on a GPU.
 
 use std::any::Any;
 use std::fmt;
@@ -43,8 +43,8 @@ impl DeviceBuffer {
     ///
     /// # Safety
     /// Until `owner` is dropped, `pointer` is the address of at least `len` numbers in memory that
-    /// the GPU of the group can read and write. Whatever else reads or writes them is ordered
-    /// before the operation (`After`) or behind it (`Work`).
+    /// the GPU of the group can read and write. Whatever else reads or writes them is given to
+    /// the GPU before the operation, or comes behind it (`Work`).
     pub unsafe fn new<T: Send + 'static>(
         pointer: u64,
         len: usize,
@@ -149,30 +149,6 @@ impl DeviceBuffer {
 impl fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}[{}] at {:#x}", self.dtype, self.len, self.pointer)
-    }
-}
-
-/// A stream of the GPU that others have made: `CUstream`, or `cudaStream_t`, which is the same.
-///
-/// ```
-/// use everburn_nccl::fake::FakeCluster;
-///
-/// let cluster = FakeCluster::new(1);
-/// let compute = cluster.compute_stream(0);
-/// assert_ne!(compute, cluster.compute_stream(0));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamHandle(pub(crate) usize);
-
-impl StreamHandle {
-    /// The stream with this handle.
-    ///
-    /// # Safety
-    /// It is a stream of the primary context of the group's GPU, and not destroyed while the handle
-    /// or a copy of it is used.
-    #[must_use]
-    pub unsafe fn from_raw(stream: usize) -> Self {
-        Self(stream)
     }
 }
 

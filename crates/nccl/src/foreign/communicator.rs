@@ -69,8 +69,6 @@ functions! {
         finalize: fn(Handle) -> c_int = "ncclCommFinalize";
         destroy: fn(Handle) -> c_int = "ncclCommDestroy";
         abort: fn(Handle) -> c_int = "ncclCommAbort";
-        group_start: fn() -> c_int = "ncclGroupStart";
-        group_end: fn() -> c_int = "ncclGroupEnd";
         all_reduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclAllReduce";
         broadcast: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclBroadcast";
         reduce_scatter: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int = "ncclReduceScatter";
@@ -214,16 +212,6 @@ impl Library {
         Status::from_code(unsafe { (self.functions.abort)(communicator.handle()) })
     }
 
-    pub(crate) fn group_start(&self) -> Status {
-        // SAFETY: it takes nothing.
-        Status::from_code(unsafe { (self.functions.group_start)() })
-    }
-
-    pub(crate) fn group_end(&self) -> Status {
-        // SAFETY: it takes nothing.
-        Status::from_code(unsafe { (self.functions.group_end)() })
-    }
-
     /// Puts `operation` on `stream`.
     pub(crate) fn enqueue(
         &self,
@@ -240,13 +228,13 @@ impl Library {
         // given: a group checks operations before it issues them, and keeps the buffers until the
         // GPU has finished.
         let code = match operation {
-            Operation::AllReduce { send, receive, op } => {
+            Operation::AllReduce { buffer, op } => {
                 let Some(op) = reduction(*op) else {
                     return Status::InvalidArgument;
                 };
-                let (from, to) = (pointer(send), pointer(receive));
+                let at = pointer(buffer);
                 // SAFETY: as above.
-                unsafe { (calls.all_reduce)(from, to, send.len(), dtype, op, communicator, stream) }
+                unsafe { (calls.all_reduce)(at, at, buffer.len(), dtype, op, communicator, stream) }
             }
             Operation::Broadcast { buffer, root } => {
                 let (at, root) = (pointer(buffer), number(*root));

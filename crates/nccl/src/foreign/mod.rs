@@ -19,7 +19,7 @@ mod nvml;
 mod nvrtc;
 
 #[cfg(feature = "group")]
-pub use self::buffer::{DeviceBuffer, StreamHandle};
+pub use self::buffer::DeviceBuffer;
 #[cfg(feature = "group")]
 pub(crate) use self::communicator::{Communicator, UNIQUE_ID_BYTES, UniqueId};
 #[cfg(feature = "group")]

@@ -25,9 +25,6 @@ pub(crate) trait Calls: Send + Sync {
     fn finalize(&self, communicator: &Communicator) -> Status;
     fn destroy(&self, communicator: Communicator) -> Status;
     fn abort(&self, communicator: Communicator) -> Status;
-    /// What this thread enqueues up to [`Calls::group_end`] is one operation.
-    fn group_start(&self) -> Status;
-    fn group_end(&self) -> Status;
     fn enqueue(
         &self,
         communicator: &Communicator,
@@ -121,14 +118,6 @@ impl Calls for Gpu {
 
     fn abort(&self, communicator: Communicator) -> Status {
         self.ask(|library| library.abort(communicator))
-    }
-
-    fn group_start(&self) -> Status {
-        self.library.group_start()
-    }
-
-    fn group_end(&self) -> Status {
-        self.ask(Library::group_end)
     }
 
     fn enqueue(

@@ -5,7 +5,6 @@ use std::time::Duration;
 use everburn_collectives::group::DEFAULT_TIMEOUT;
 
 use super::error::NcclError;
-use crate::foreign::StreamHandle;
 
 /// The longest name of a group, in bytes: it is part of the store's keys.
 const MAX_NAME_BYTES: usize = 128;
@@ -47,9 +46,6 @@ pub struct NcclConfig {
     pub beat: Duration,
     /// How often what is under way is looked after: whether it is over, has failed or is late.
     pub tick: Duration,
-    /// Whether ranks compare through the store what they call before they call it, which costs
-    /// milliseconds an operation: for finding out which rank calls something else.
-    pub compare_calls: bool,
 }
 
 impl NcclConfig {
@@ -65,7 +61,6 @@ impl NcclConfig {
             timeout: DEFAULT_TIMEOUT,
             beat: Duration::from_secs(1),
             tick: Duration::from_millis(20),
-            compare_calls: false,
         }
     }
 
@@ -106,32 +101,6 @@ impl NcclConfig {
             reason: format!("{wrong}; check the group's configuration"),
         })
     }
-}
-
-/// What an operation waits for on the GPU before it reads its buffers.
-///
-/// ```
-/// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::After;
-/// use everburn_nccl::fake::FakeCluster;
-///
-/// let cluster = FakeCluster::new(1);
-/// let group = cluster.alone();
-/// let gradients = cluster.allocate(0, &[1f32, 2.0]);
-/// let compute = cluster.compute_stream(0);
-/// group.all_reduce(&gradients, ReduceOp::Sum, After::Stream(compute))?.wait()?;
-/// # Ok::<(), everburn_nccl::NcclError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
-    /// All that any stream of this process on the GPU has been given by now. This is the way with
-    /// CubeCL, which does not tell its streams. It needs a driver of CUDA 12.5 or later
-    /// ([`NcclGroup::orders_device`](crate::NcclGroup::orders_device)).
-    Device,
-    /// All that this stream has been given by now.
-    Stream(StreamHandle),
-    /// Nothing: the caller has waited for what writes the buffers.
-    Nothing,
 }
 
 #[cfg(test)]

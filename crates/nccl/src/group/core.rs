@@ -43,8 +43,8 @@ pub(crate) struct Flight {
     pub(crate) done: Option<OwnedEvent>,
     /// `done` was recorded behind it. Before that the event says nothing.
     marked: AtomicBool,
-    /// Held until then.
-    buffers: Mutex<Vec<Operation>>,
+    /// What it is, with the buffers, which are held until then.
+    operation: Mutex<Option<Operation>>,
     clock: Mutex<Clock>,
 }
 
@@ -62,14 +62,14 @@ impl Flight {
         place: Place,
         ready: Option<OwnedEvent>,
         done: Option<OwnedEvent>,
-        buffers: Vec<Operation>,
+        operation: Operation,
     ) -> Self {
         Self {
             place,
             ready,
             done,
             marked: AtomicBool::new(false),
-            buffers: Mutex::new(buffers),
+            operation: Mutex::new(Some(operation)),
             clock: Mutex::default(),
         }
     }
@@ -87,8 +87,8 @@ impl Flight {
     }
 
     /// What is put on the stream. Nobody releases it meanwhile.
-    pub(crate) fn operations(&self) -> MutexGuard<'_, Vec<Operation>> {
-        lock(&self.buffers)
+    pub(crate) fn operation(&self) -> MutexGuard<'_, Option<Operation>> {
+        lock(&self.operation)
     }
 
     pub(crate) fn is_ready(&self) -> Result<bool, LibraryError> {
@@ -107,12 +107,12 @@ impl Flight {
     }
 
     fn release(&self) {
-        lock(&self.buffers).clear();
+        drop(lock(&self.operation).take());
     }
 
     /// Leaves the buffers' owners alive for ever: the GPU may still write there.
     pub(crate) fn leak(&self) {
-        std::mem::forget(std::mem::take(&mut *lock(&self.buffers)));
+        std::mem::forget(lock(&self.operation).take());
     }
 }
 

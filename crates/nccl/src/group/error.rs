@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_collectives::group::RankCall;
 use everburn_collectives::store::StoreError;
 
 use super::status::Status;
@@ -19,12 +18,12 @@ use crate::error::LibraryError;
 /// ```
 /// use everburn_collectives::group::ReduceOp;
 /// use everburn_nccl::fake::FakeCluster;
-/// use everburn_nccl::{After, NcclError};
+/// use everburn_nccl::NcclError;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let group = cluster.alone();
 /// let counts = cluster.allocate(0, &[1i32, 2]);
-/// let error = group.all_reduce(&counts, ReduceOp::Mean, After::Nothing).unwrap_err();
+/// let error = group.all_reduce(&counts, ReduceOp::Mean).unwrap_err();
 /// assert!(matches!(error, NcclError::Invalid { .. }));
 /// assert!(error.to_string().contains("a mean does not exist for i32"));
 /// ```
@@ -171,24 +170,6 @@ pub enum NcclError {
         /// How long the operation had been under way.
         waited: Duration,
     },
-    /// The ranks called different things ([`NcclConfig::compare_calls`](crate::NcclConfig)).
-    #[error(
-        "rank {rank} at step {step}, after {}: collective {sequence} does not match: {}; check that \
-         every rank runs the same program, configuration and data",
-        seconds(*.waited), describe_calls(.calls)
-    )]
-    Mismatch {
-        /// This rank.
-        rank: usize,
-        /// The number of the collective.
-        sequence: u64,
-        /// The step.
-        step: u64,
-        /// How long the comparison took.
-        waited: Duration,
-        /// What each rank called, in rank order.
-        calls: Vec<RankCall>,
-    },
     /// The group had failed before this call.
     #[error("{operation} on rank {rank}: the group failed before: {first}")]
     Poisoned {
@@ -283,15 +264,6 @@ impl NcclError {
         }
     }
 
-    /// Whether it is about a rank that did not come in time, or gives no sign of life.
-    #[must_use]
-    pub fn is_hang(&self) -> bool {
-        matches!(
-            self.root_cause(),
-            Self::Timeout { .. } | Self::OwnWork { .. } | Self::NoAnswer { .. }
-        )
-    }
-
     /// The rank that was lost, if one was.
     #[must_use]
     pub fn lost(&self) -> Option<usize> {
@@ -314,7 +286,6 @@ impl NcclError {
             | Self::Gpu { rank, .. }
             | Self::PeerLost { rank, .. }
             | Self::Aborted { rank, .. }
-            | Self::Mismatch { rank, .. }
             | Self::Poisoned { rank, .. }
             | Self::Left { rank, .. }
             | Self::Invalid { rank, .. }
@@ -324,14 +295,6 @@ impl NcclError {
             Self::Buffer { .. } | Self::Library(_) | Self::Store(_) => None,
         }
     }
-}
-
-fn describe_calls(calls: &[RankCall]) -> String {
-    let parts = calls.iter().map(|RankCall { rank, call }| match call {
-        Some(call) => format!("rank {rank} called {call}"),
-        None => format!("rank {rank} called nothing in time"),
-    });
-    parts.collect::<Vec<_>>().join("; ")
 }
 
 /// `rank 3`, `ranks 1, 2` or `the others`.

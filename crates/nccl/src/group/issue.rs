@@ -10,60 +10,43 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::calls::OwnedEvent;
-use super::config::After;
 use super::core::{Core, Flight, Place};
 use super::error::NcclError;
-use super::operation::{Operation, describe};
+use super::operation::Operation;
 use super::status::Status;
 use super::turn::lock;
 use crate::error::LibraryError;
-use crate::foreign::{Communicator, Stream};
-
-/// The most operations of one batch: of the order of what NCCL fuses into one launch.
-pub(crate) const MAX_BATCH: usize = 1024;
 
 impl Core {
-    /// Puts `operations` on the stream, as one.
-    pub(crate) fn issue(
-        &self,
-        operations: Vec<Operation>,
-        after: After,
-    ) -> Result<Arc<Flight>, NcclError> {
-        let peer = match operations.as_slice() {
-            [one] => one.peer(),
-            _ => None,
-        };
-        let call = describe(&operations);
-        let mut place = self.place(call, peer);
+    /// Puts `operation` on the stream.
+    pub(crate) fn issue(&self, operation: Operation) -> Result<Arc<Flight>, NcclError> {
+        let mut place = self.place(operation.to_string(), operation.peer());
         self.standing(&place)?;
-        self.check(&place, &operations, after)?;
+        self.check(&place, &operation)?;
         let deadline = place.started + self.config.timeout;
         let Some(_turn) = self.issuing.take_until(deadline) else {
             return Err(self.blocked(&place));
         };
         place.sequence = self.issued.load(Ordering::Acquire);
         self.standing(&place)?;
-        let collectives = operations.iter().filter(|one| one.is_collective()).count() as u64;
-        if self.config.compare_calls && collectives > 0 {
-            self.compare(&place, &operations, deadline)?;
+        if operation.is_collective() {
+            // The others may read that it was issued a moment before it is: nobody is blamed then.
+            self.issued.fetch_add(1, Ordering::AcqRel);
         }
-        // The others may read that it was issued a moment before it is: nobody is blamed then.
-        self.issued.fetch_add(collectives, Ordering::AcqRel);
         lock(&self.state).last = format!(
             "{} (collective {}, step {})",
             place.operation, place.sequence, place.step
         );
-        let nothing_to_do = operations.iter().all(Operation::is_empty);
-        let (ready, done) = match nothing_to_do {
+        let (ready, done) = match operation.is_empty() {
             true => (None, None),
             false => {
                 let done = OwnedEvent::new(&self.calls);
                 let done = done.map_err(|source| self.gpu_failed(&place, source))?;
-                (self.order(&place, after)?, Some(done))
+                (self.order(&place)?, Some(done))
             }
         };
         // The record has the buffers before NCCL sees them.
-        let flight = Arc::new(Flight::new(place, ready, done, operations));
+        let flight = Arc::new(Flight::new(place, ready, done, operation));
         lock(&self.state).under_way.push_back(flight.clone());
         self.changed.notify_all();
         if let Err(error) = self.enqueue(&flight, deadline) {
@@ -77,55 +60,29 @@ impl Core {
         Ok(flight)
     }
 
-    fn check(
-        &self,
-        place: &Place,
-        operations: &[Operation],
-        after: After,
-    ) -> Result<(), NcclError> {
-        let (rank, world_size) = (self.config.rank, self.config.world_size());
-        let invalid = |operation: String, reason| NcclError::Invalid {
-            rank: self.job_rank(),
-            operation,
-            reason,
-        };
-        if operations.len() > MAX_BATCH {
-            let reason = format!("a batch has {MAX_BATCH} operations at most");
-            return Err(invalid(place.operation.clone(), reason));
-        }
-        for operation in operations {
-            if let Some(reason) = operation.fault(rank, world_size) {
-                return Err(invalid(operation.to_string(), reason));
-            }
-        }
-        match after == After::Device && !self.calls.orders_all() {
-            true => Err(self.cannot_order(place)),
-            false => Ok(()),
+    fn check(&self, place: &Place, operation: &Operation) -> Result<(), NcclError> {
+        match operation.fault(self.config.rank, self.config.world_size()) {
+            None => Ok(()),
+            Some(reason) => Err(self.invalid(place, reason)),
         }
     }
 
-    pub(crate) fn cannot_order(&self, place: &Place) -> NcclError {
+    pub(crate) fn invalid(&self, place: &Place, reason: String) -> NcclError {
         NcclError::Invalid {
             rank: self.job_rank(),
             operation: place.operation.clone(),
-            reason:
-                "this driver cannot order all streams of a GPU (CUDA 12.5 and later can): name \
-                     the stream, or synchronize the device first and wait for the work after"
-                    .to_owned(),
+            reason,
         }
     }
 
-    /// The stream waits for what comes before.
-    fn order(&self, place: &Place, after: After) -> Result<Option<OwnedEvent>, NcclError> {
+    /// The stream waits for all that the GPU has been given by now, where the driver can.
+    fn order(&self, place: &Place) -> Result<Option<OwnedEvent>, NcclError> {
+        if !self.calls.orders_all() {
+            return Ok(None);
+        }
         let order = || {
-            let event = match after {
-                After::Nothing => return Ok(None),
-                After::Device | After::Stream(_) => OwnedEvent::new(&self.calls)?,
-            };
-            match after {
-                After::Stream(stream) => self.calls.record(event.get(), &Stream(stream.0))?,
-                _ => self.calls.record_all(event.get())?,
-            }
+            let event = OwnedEvent::new(&self.calls)?;
+            self.calls.record_all(event.get())?;
             self.calls.wait(self.stream.get(), event.get())?;
             Ok(Some(event))
         };
@@ -173,37 +130,18 @@ impl Core {
             self.standing(place)?;
             return Err(self.no_answer(place));
         };
-        let status = self.call(communicator, &flight.operations());
+        let status = match flight.operation().as_ref() {
+            Some(operation) => self
+                .calls
+                .enqueue(communicator, operation, self.stream.get()),
+            // The group has given it up meanwhile.
+            None => Status::Success,
+        };
         drop(slot);
         match status {
             Status::Success => Ok(()),
             Status::InProgress => self.settle(place, deadline),
             wrong => Err(self.refused(place, wrong)),
         }
-    }
-
-    /// Has NCCL begin `operations`, as one.
-    fn call(&self, communicator: &Communicator, operations: &[Operation]) -> Status {
-        let fused = operations.len() > 1;
-        let mut status = match fused {
-            true => self.calls.group_start(),
-            false => Status::Success,
-        };
-        let started = status.is_well();
-        for operation in operations.iter().filter(|operation| !operation.is_empty()) {
-            if status.is_well() {
-                status = self
-                    .calls
-                    .enqueue(communicator, operation, self.stream.get());
-            }
-        }
-        if fused && started {
-            // Also after an error: what was started must end, on this thread.
-            let ended = self.calls.group_end();
-            if status.is_well() {
-                status = ended;
-            }
-        }
-        status
     }
 }

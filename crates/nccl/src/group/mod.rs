@@ -1,7 +1,6 @@
 //! Groups of ranks on GPUs.
 
 mod calls;
-mod compare;
 mod config;
 mod connect;
 mod control;
@@ -29,14 +28,13 @@ use everburn_collectives::store::{PrefixStore, SharedStore};
 
 pub(crate) use self::calls::Calls;
 use self::calls::OwnedStream;
-pub use self::config::{After, NcclConfig};
+pub use self::config::NcclConfig;
 pub use self::control::{Control, Ended};
 use self::core::Core;
 pub use self::error::NcclError;
 use self::leaving::who_is_told;
 use self::news::{Beat, News};
 pub(crate) use self::operation::Operation;
-pub use self::operations::Batch;
 pub use self::status::Status;
 pub(crate) use self::turn::lock;
 pub(crate) use self::turn::wait_until;
@@ -56,14 +54,13 @@ use crate::version::NcclVersion;
 ///
 /// ```
 /// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::After;
 /// use everburn_nccl::fake::FakeCluster;
 ///
 /// // Two ranks, as threads, on a stand-in for GPUs.
 /// let cluster = FakeCluster::new(2);
 /// let results = cluster.on_all_ranks(|group, rank| {
 ///     let gradients = cluster.allocate(rank, &[rank as f32, 1.0]);
-///     group.all_reduce(&gradients, ReduceOp::Sum, After::Device)?.wait()?;
+///     group.all_reduce(&gradients, ReduceOp::Sum)?.wait()?;
 ///     group.destroy()?;
 ///     Ok::<_, everburn_nccl::NcclError>(cluster.read::<f32>(&gradients))
 /// });
@@ -178,8 +175,8 @@ impl NcclGroup {
         self.shared.core.calls.version()
     }
 
-    /// Whether [`After::Device`] and [`Work::hold_device`] can be had: with drivers of CUDA 12.5 and
-    /// later.
+    /// Whether operations wait for what the GPU was given before, and [`Work::hold_device`] can be had:
+    /// with drivers of CUDA 12.5 and later.
     #[must_use]
     pub fn orders_device(&self) -> bool {
         self.shared.core.calls.orders_all()
@@ -188,12 +185,6 @@ impl NcclGroup {
     /// Labels this rank's next operations with the training step, which errors then name.
     pub fn set_step(&self, step: u64) {
         self.shared.core.step.store(step, Ordering::Relaxed);
-    }
-
-    /// The label of [`NcclGroup::set_step`].
-    #[must_use]
-    pub fn step(&self) -> u64 {
-        self.shared.core.step.load(Ordering::Relaxed)
     }
 
     /// Whether nothing has gone wrong by now. Where works are only held for on the GPU

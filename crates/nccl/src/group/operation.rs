@@ -10,8 +10,7 @@ use crate::foreign::DeviceBuffer;
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     AllReduce {
-        send: DeviceBuffer,
-        receive: DeviceBuffer,
+        buffer: DeviceBuffer,
         op: ReduceOp,
     },
     Broadcast {
@@ -61,10 +60,9 @@ impl Operation {
 
     fn input(&self) -> &DeviceBuffer {
         match self {
-            Self::AllReduce { send, .. }
-            | Self::ReduceScatter { send, .. }
-            | Self::AllGather { send, .. } => send,
-            Self::Broadcast { buffer, .. }
+            Self::ReduceScatter { send, .. } | Self::AllGather { send, .. } => send,
+            Self::AllReduce { buffer, .. }
+            | Self::Broadcast { buffer, .. }
             | Self::Send { buffer, .. }
             | Self::Receive { buffer, .. } => buffer,
         }
@@ -72,9 +70,9 @@ impl Operation {
 
     fn buffers(&self) -> (&DeviceBuffer, Option<&DeviceBuffer>) {
         match self {
-            Self::AllReduce { send, receive, .. }
-            | Self::ReduceScatter { send, receive, .. }
-            | Self::AllGather { send, receive } => (send, Some(receive)),
+            Self::ReduceScatter { send, receive, .. } | Self::AllGather { send, receive } => {
+                (send, Some(receive))
+            }
             _ => (self.input(), None),
         }
     }
@@ -116,7 +114,6 @@ impl Operation {
 
     fn wrong_lengths(&self, world_size: usize) -> Option<String> {
         let (shorter, longer, times) = match self {
-            Self::AllReduce { send, receive, .. } => (send, receive, 1),
             Self::ReduceScatter { send, receive, .. } => (receive, send, world_size),
             Self::AllGather { send, receive } => (send, receive, world_size),
             _ => return None,
@@ -145,7 +142,6 @@ impl Operation {
             part.start == whole.start + rank as u64 * (part.end - part.start)
         };
         let in_place = match self {
-            Self::AllReduce { .. } => from == to,
             Self::ReduceScatter { .. } => at(&from, &to),
             _ => at(&to, &from),
         };
@@ -166,27 +162,6 @@ impl fmt::Display for Operation {
             Self::Receive { peer, .. } => write!(f, "recv({numbers}, from rank {peer})"),
         }
     }
-}
-
-/// How many operations of a batch an error names.
-const NAMED: usize = 3;
-
-/// `all_reduce(f32[3], sum)`, or `batch of 12 (all_reduce(f32[3], sum), ...)`.
-pub(crate) fn describe(operations: &[Operation]) -> String {
-    if let [one] = operations {
-        return one.to_string();
-    }
-    let mut text = format!("batch of {} (", operations.len());
-    for (index, operation) in operations.iter().take(NAMED).enumerate() {
-        let comma = if index == 0 { "" } else { ", " };
-        text.push_str(&format!("{comma}{operation}"));
-    }
-    text.push_str(if operations.len() > NAMED {
-        ", ...)"
-    } else {
-        ")"
-    });
-    text
 }
 
 #[cfg(test)]
@@ -210,23 +185,22 @@ mod tests {
     #[test]
     fn what_can_never_be_is_refused_with_the_reason() {
         let sum = ReduceOp::Sum;
-        let (send, receive) = (f32s(4096, 8), f32s(8192, 7));
-        let wrong = Operation::AllReduce {
+        let (send, receive) = (f32s(4096, 8), f32s(8192, 3));
+        let wrong = Operation::ReduceScatter {
             send: send.clone(),
             receive,
             op: sum,
         };
-        assert_eq!(fault(&wrong), "with 4 ranks, 8 numbers do not go with 7");
-        let receive = buffer(8192, 8, DType::I32);
-        let wrong = Operation::AllReduce {
+        assert_eq!(fault(&wrong), "with 4 ranks, 3 numbers do not go with 8");
+        let receive = buffer(8192, 2, DType::I32);
+        let wrong = Operation::ReduceScatter {
             send: send.clone(),
             receive: receive.clone(),
             op: sum,
         };
         assert_eq!(fault(&wrong), "it would write f32 into i32");
         let wrong = Operation::AllReduce {
-            send: receive.clone(),
-            receive,
+            buffer: receive,
             op: ReduceOp::Mean,
         };
         assert_eq!(fault(&wrong), "a mean does not exist for i32");
@@ -240,9 +214,9 @@ mod tests {
             peer: 1,
         };
         assert_eq!(fault(&wrong), "a rank exchanges nothing with itself");
-        let wrong = Operation::AllReduce {
+        let wrong = Operation::ReduceScatter {
             send: send.clone(),
-            receive: f32s(4100, 8),
+            receive: f32s(4100, 2),
             op: sum,
         };
         assert_eq!(
@@ -285,16 +259,11 @@ mod tests {
             peer: 2,
         };
         assert_eq!(send.to_string(), "send(f32[3], to rank 2)");
-        assert_eq!(describe(std::slice::from_ref(&send)), send.to_string());
-        let gather = Operation::AllGather {
-            send: f32s(4096, 1),
-            receive: f32s(8192, 4),
+        let sum = Operation::AllReduce {
+            buffer: f32s(4096, 3),
+            op: ReduceOp::Sum,
         };
-        let many = vec![send, gather.clone(), gather.clone(), gather];
-        assert_eq!(
-            describe(&many),
-            "batch of 4 (send(f32[3], to rank 2), all_gather(f32[1]), all_gather(f32[1]), ...)"
-        );
+        assert_eq!(sum.to_string(), "all_reduce(f32[3], sum)");
     }
 
     proptest! {

@@ -8,7 +8,6 @@ use super::Shared;
 use super::core::Flight;
 use super::error::NcclError;
 use super::turn::Pause;
-use crate::foreign::{Stream, StreamHandle};
 
 /// How often a waiter asks NCCL how the communicator is; the group's own thread does so too.
 const ASKING: Duration = Duration::from_millis(10);
@@ -20,13 +19,12 @@ const ASKING: Duration = Duration::from_millis(10);
 ///
 /// ```
 /// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::After;
 /// use everburn_nccl::fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let group = cluster.alone();
 /// let gradients = cluster.allocate(0, &[1f32, 2.0]);
-/// let work = group.all_reduce(&gradients, ReduceOp::Mean, After::Device)?;
+/// let work = group.all_reduce(&gradients, ReduceOp::Mean)?;
 /// // What the GPU is given from now on waits for it; this thread does not.
 /// work.hold_device()?;
 /// // Or this thread does.
@@ -51,36 +49,16 @@ impl Work {
         !self.shared.core.is_well() || self.flight.is_over().unwrap_or(true)
     }
 
-    /// How many collectives this rank had issued on the group before this operation.
-    #[must_use]
-    pub fn sequence(&self) -> u64 {
-        self.flight.place.sequence
-    }
-
     /// Waits on this thread until the GPU has finished, for the group's timeout, which begins when the
     /// operation's turn comes.
     ///
     /// # Errors
     /// What happened to the operation; the group is unusable on all its ranks then.
     pub fn wait(self) -> Result<(), NcclError> {
-        self.wait_until(None)
-    }
-
-    /// Waits on this thread until the GPU has finished, for `patience` from now.
-    ///
-    /// # Errors
-    /// As [`Work::wait`]. When `patience` ends first, the operation is given up with
-    /// [`NcclError::Timeout`], and with it the group: the other ranks are told.
-    pub fn wait_within(self, patience: Duration) -> Result<(), NcclError> {
-        self.wait_until(Some(patience))
-    }
-
-    fn wait_until(&self, patience: Option<Duration>) -> Result<(), NcclError> {
         let core = &self.shared.core;
         let place = &self.flight.place;
-        let began = Instant::now();
         let pause = Pause::new();
-        let mut asked = began;
+        let mut asked = Instant::now();
         loop {
             core.standing(place)?;
             match self.flight.is_over() {
@@ -89,11 +67,6 @@ impl Work {
                 Err(source) => return Err(core.gpu_failed(place, source)),
             }
             let now = Instant::now();
-            if let Some(patience) = patience
-                && now.saturating_duration_since(began) >= patience
-            {
-                return Err(core.flight_late(&self.flight, patience));
-            }
             if now.saturating_duration_since(asked) >= ASKING {
                 asked = now;
                 let status = core.async_status();
@@ -132,27 +105,14 @@ impl Work {
         let place = &self.flight.place;
         core.standing(place)?;
         if !core.calls.orders_all() {
-            return Err(core.cannot_order(place));
+            let reason = "this driver cannot order all streams of a GPU (CUDA 12.5 and later can): \
+                          synchronize the device before the operation, and wait for the work";
+            return Err(core.invalid(place, reason.to_owned()));
         }
         let Some(done) = &self.flight.done else {
             return Ok(());
         };
         let held = core.calls.wait_all(done.get());
-        held.map_err(|source| core.gpu_failed(place, source))
-    }
-
-    /// What `stream` is given from now on waits for the operation. This thread does not.
-    ///
-    /// # Errors
-    /// What has failed the group.
-    pub fn hold_stream(&self, stream: StreamHandle) -> Result<(), NcclError> {
-        let core = &self.shared.core;
-        let place = &self.flight.place;
-        core.standing(place)?;
-        let Some(done) = &self.flight.done else {
-            return Ok(());
-        };
-        let held = core.calls.wait(&Stream(stream.0), done.get());
         held.map_err(|source| core.gpu_failed(place, source))
     }
 }

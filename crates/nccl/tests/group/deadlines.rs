@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::fake::{FakeCluster, Fault};
-use everburn_nccl::{After, NcclConfig, NcclError};
+use everburn_nccl::{NcclConfig, NcclError};
 
-use crate::harness::{BEAT, GENEROUS, Gate, MOMENT, Meeting, error, hurried, hurried_alone};
+use crate::harness::{BEAT, GENEROUS, Gate, Meeting, error, hurried, hurried_alone};
 
 #[test]
 fn a_rank_that_skips_a_call_is_named_by_all_with_what_it_did_last() {
@@ -19,12 +19,10 @@ fn a_rank_that_skips_a_call_is_named_by_all_with_what_it_did_last() {
     let results = cluster.on_ranks_of(config, |group, rank| {
         let buffer = cluster.allocate(rank, &[1f32; 8]);
         group.set_step(7);
-        group
-            .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
-            .wait()?;
+        group.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
         let told = match rank {
             3 => None,
-            _ => Some(error(group.broadcast(&buffer, 0, After::Nothing)?.wait())),
+            _ => Some(error(group.broadcast(&buffer, 0)?.wait())),
         };
         // Rank 3 is there for as long as the others wait.
         late.wait();
@@ -52,46 +50,6 @@ fn a_rank_that_skips_a_call_is_named_by_all_with_what_it_did_last() {
 }
 
 #[test]
-fn a_wait_of_ones_own_ends_when_it_says() {
-    let cluster = FakeCluster::new(2);
-    let late = Meeting::of(2);
-    let results = cluster.on_all_ranks(|group, rank| {
-        let buffer = cluster.allocate(rank, &[1f32]);
-        let told = match rank {
-            0 => {
-                let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
-                let told = error(work.wait_within(MOMENT));
-                assert!(
-                    matches!(&told, NcclError::Timeout { waiting_for, .. } if *waiting_for == [1]),
-                    "{told}"
-                );
-                None
-            }
-            _ => {
-                late.wait();
-                let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing);
-                Some(error(work.and_then(everburn_nccl::Work::wait)))
-            }
-        };
-        if rank == 0 {
-            late.wait();
-        }
-        Ok::<_, NcclError>(told)
-    });
-    let told = results.into_iter().find_map(Result::unwrap).unwrap();
-    // The other comes after, and is told instead of waiting.
-    assert!(
-        matches!(told.root_cause(), NcclError::Aborted { by: 0, .. }),
-        "{told}"
-    );
-    assert!(
-        told.to_string()
-            .contains("rank 0 waited 0.500 s for rank 1"),
-        "{told}"
-    );
-}
-
-#[test]
 fn nobody_has_to_wait_for_a_deadline_to_be_kept() {
     let cluster = FakeCluster::new(2);
     let late = Meeting::of(2);
@@ -102,8 +60,8 @@ fn nobody_has_to_wait_for_a_deadline_to_be_kept() {
                 0 => {
                     let compute = cluster.compute_stream(0);
                     let buffer = cluster.allocate(0, &[1f32]);
-                    let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
-                    work.hold_stream(compute)?;
+                    let work = group.all_reduce(&buffer, ReduceOp::Sum)?;
+                    work.hold_device()?;
                     // As a host that reads a loss back: it waits for the GPU, not for the group.
                     let (over, ended) = std::sync::mpsc::channel();
                     cluster.launch(0, compute, move || over.send(()).unwrap());
@@ -136,16 +94,13 @@ fn a_rank_whose_own_gpu_is_late_does_not_blame_others() {
     let mut gate = Gate::new();
     cluster.launch(0, compute, gate.kernel());
     let buffer = cluster.allocate(0, &[1f32]);
-    let work = group
-        .all_reduce(&buffer, ReduceOp::Sum, After::Stream(compute))
-        .unwrap();
+    let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     let told = error(work.wait());
     assert!(matches!(&told, NcclError::OwnWork { .. }), "{told}");
     assert!(
         told.to_string()
             .contains("for its own GPU, which has not come to all_reduce(f32[1]")
     );
-    assert!(told.is_hang());
     gate.open();
 }
 
@@ -157,9 +112,9 @@ fn a_launch_that_never_gets_on_the_stream_has_a_deadline() {
         .unwrap();
     cluster.inject(0, Fault::LaunchTakes(None));
     let buffer = cluster.allocate(0, &[1f32]);
-    let told = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    let told = error(group.all_reduce(&buffer, ReduceOp::Sum));
     assert!(matches!(&told, NcclError::Timeout { .. }), "{told}");
-    let again = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    let again = error(group.all_reduce(&buffer, ReduceOp::Sum));
     assert!(matches!(&again, NcclError::Poisoned { .. }), "{again}");
 }
 
@@ -170,9 +125,7 @@ fn mismatched_calls_are_waited_for_no_longer_than_the_deadline() {
         |rank| hurried(&cluster, rank),
         |group, rank| {
             let buffer = cluster.allocate(rank, &vec![1f32; 4 + rank]);
-            group
-                .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
-                .wait()
+            group.all_reduce(&buffer, ReduceOp::Sum)?.wait()
         },
     );
     for told in results {
@@ -201,11 +154,7 @@ fn turns_that_come_late_do_not_count_as_late() {
     for _ in 0..20 {
         // A kernel that computes for a while.
         cluster.launch(0, compute, move || std::thread::sleep(timeout / 15));
-        works.push(
-            group
-                .all_reduce(&buffer, ReduceOp::Sum, After::Stream(compute))
-                .unwrap(),
-        );
+        works.push(group.all_reduce(&buffer, ReduceOp::Sum).unwrap());
     }
     for work in works.into_iter().rev() {
         work.wait().unwrap();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_nccl::fake::{FakeCluster, Fault};
-use everburn_nccl::{After, NcclConfig, NcclError, Status};
+use everburn_nccl::{NcclConfig, NcclError, Status};
 
 use crate::harness::{BEAT, Meeting, error, hurried, hurried_alone};
 
@@ -27,7 +27,7 @@ fn others_are_told(
             return None;
         }
         let buffer = cluster.allocate(rank, &[1f32; 16]);
-        let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing);
+        let work = group.all_reduce(&buffer, ReduceOp::Sum);
         Some(error(work.and_then(everburn_nccl::Work::wait)))
     });
     results.into_iter().flatten().collect()
@@ -121,7 +121,7 @@ fn a_rank_that_is_killed_unnoticed_is_found_by_the_deadline() {
             cluster.kill(2, false);
             return None;
         }
-        let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing);
+        let work = group.all_reduce(&buffer, ReduceOp::Sum);
         Some(error(work.and_then(everburn_nccl::Work::wait)))
     });
     let told: Vec<NcclError> = results.into_iter().flatten().collect();
@@ -143,15 +143,11 @@ fn use_after_an_abort_says_why_at_once() {
     let cluster = FakeCluster::new(1);
     let group = cluster.alone();
     let buffer = cluster.allocate(0, &[1f32]);
-    let before = group
-        .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)
-        .unwrap();
+    let before = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     group.abort("enough");
     let calls = [
-        group
-            .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)
-            .map(|_| ()),
-        group.broadcast(&buffer, 0, After::Device).map(|_| ()),
+        group.all_reduce(&buffer, ReduceOp::Sum).map(|_| ()),
+        group.broadcast(&buffer, 0).map(|_| ()),
         group.check(),
         group.synchronize(),
         before.hold_device(),
@@ -175,9 +171,7 @@ fn nccls_refusal_of_an_operation_ends_all_ranks() {
     let results = cluster.on_all_ranks(|group, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         group.set_step(3);
-        group
-            .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
-            .wait()
+        group.all_reduce(&buffer, ReduceOp::Sum)?.wait()
     });
     let told: Vec<_> = results.into_iter().map(error).collect();
     let text = told[1].to_string();
@@ -200,9 +194,7 @@ fn a_failed_gpu_is_told_with_cudas_name_for_it() {
         if rank == 1 {
             cluster.inject(1, Fault::GpuFails);
         }
-        group
-            .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
-            .wait()?;
+        group.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
         // Rank 0's may be over before it hears of it.
         loop {
             group.check()?;
@@ -262,7 +254,7 @@ fn the_jobs_group_and_nccls_end_together() {
                         Ok(None)
                     }
                     _ => {
-                        let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
+                        let work = group.all_reduce(&buffer, ReduceOp::Sum)?;
                         // The host's group is what notices, when it is used.
                         let noticed = host.barrier().wait().unwrap_err();
                         Ok(Some((error(work.wait()), noticed)))
@@ -298,7 +290,7 @@ fn the_jobs_group_is_told_of_nccls_failure() {
         .unwrap();
     cluster.inject(0, Fault::AsyncError(Status::InternalError));
     let buffer = cluster.allocate(0, &[1f32]);
-    let work = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing);
+    let work = group.all_reduce(&buffer, ReduceOp::Sum);
     let told = error(work.and_then(everburn_nccl::Work::wait));
     assert!(matches!(
         told.root_cause(),

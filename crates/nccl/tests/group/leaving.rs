@@ -1,8 +1,8 @@
 //! How a rank leaves.
 
 use everburn_collectives::group::ReduceOp;
+use everburn_nccl::NcclError;
 use everburn_nccl::fake::{FakeCluster, Fault};
-use everburn_nccl::{After, NcclError};
 
 use crate::harness::{error, hurried_alone};
 
@@ -12,11 +12,11 @@ fn leaving_waits_for_what_was_issued() {
         let cluster = FakeCluster::new(size);
         let results = cluster.on_all_ranks(|group, rank| {
             let buffer = cluster.allocate(rank, &[1f32]);
-            let _ = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
+            let _ = group.all_reduce(&buffer, ReduceOp::Sum)?;
             let other = group.clone();
             group.destroy()?;
             assert_eq!(cluster.read::<f32>(&buffer), [size as f32]);
-            let told = error(other.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+            let told = error(other.all_reduce(&buffer, ReduceOp::Sum));
             assert!(matches!(&told, NcclError::Left { .. }), "{told}");
             assert!(matches!(error(other.check()), NcclError::Left { .. }));
             Ok::<_, NcclError>(())
@@ -33,10 +33,10 @@ fn a_rank_that_leaves_in_the_midst_tells_the_others() {
         let call = match rank {
             // It waits for a message that nobody sends, and is dropped.
             0 => {
-                drop(group.recv(&buffer, 1, After::Nothing).unwrap());
+                drop(group.recv(&buffer, 1).unwrap());
                 return None;
             }
-            _ => group.broadcast(&buffer, 0, After::Nothing),
+            _ => group.broadcast(&buffer, 0),
         };
         Some(error(call.and_then(everburn_nccl::Work::wait)))
     });
@@ -79,7 +79,7 @@ fn a_work_keeps_its_group() {
     let cluster = FakeCluster::new(2);
     let results = cluster.on_all_ranks(|group, rank| {
         let buffer = cluster.allocate(rank, &[2f32]);
-        let work = group.all_reduce(&buffer, ReduceOp::Product, After::Nothing)?;
+        let work = group.all_reduce(&buffer, ReduceOp::Product)?;
         drop(group);
         work.wait()?;
         Ok::<_, NcclError>(cluster.read::<f32>(&buffer))

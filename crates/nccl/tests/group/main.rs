@@ -1,6 +1,5 @@
 //! Groups over the fake: ranks as threads, memory of the host, faults on request.
 
-mod comparing;
 mod connecting;
 mod deadlines;
 mod failures;

@@ -1,8 +1,8 @@
 //! Results, at all sizes and types.
 
 use everburn_collectives::group::ReduceOp;
+use everburn_nccl::NcclError;
 use everburn_nccl::fake::{FakeCluster, Fault, Number};
-use everburn_nccl::{After, NcclError};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -31,15 +31,11 @@ fn every_operation<T: Number>(size: usize, len: usize) {
         let room = |len: usize| cluster.allocate::<T>(rank, &vec![T::narrow(9.0); len]);
 
         let reduced = own();
-        group
-            .all_reduce(&reduced, ReduceOp::Sum, After::Nothing)?
-            .wait()?;
+        group.all_reduce(&reduced, ReduceOp::Sum)?.wait()?;
         assert_eq!(wide(&cluster.read::<T>(&reduced)), sums(size, len));
 
-        let greatest = room(len);
-        group
-            .all_reduce_into(&own(), &greatest, ReduceOp::Max, After::Nothing)?
-            .wait()?;
+        let greatest = own();
+        group.all_reduce(&greatest, ReduceOp::Max)?.wait()?;
         let expected = (0..len).map(|index| {
             (0..size)
                 .map(|rank| ((rank + index) % 5) as f64)
@@ -52,7 +48,7 @@ fn every_operation<T: Number>(size: usize, len: usize) {
 
         for root in 0..size {
             let buffer = own();
-            group.broadcast(&buffer, root, After::Nothing)?.wait()?;
+            group.broadcast(&buffer, root)?.wait()?;
             assert_eq!(
                 wide(&cluster.read::<T>(&buffer)),
                 wide(&numbers::<T>(root, len))
@@ -60,17 +56,13 @@ fn every_operation<T: Number>(size: usize, len: usize) {
         }
 
         let gathered = room(len * size);
-        group
-            .all_gather(&own(), &gathered, After::Nothing)?
-            .wait()?;
+        group.all_gather(&own(), &gathered)?.wait()?;
         let all: Vec<T> = (0..size).flat_map(|rank| numbers(rank, len)).collect();
         assert_eq!(wide(&cluster.read::<T>(&gathered)), wide(&all));
 
         let part = room(len);
         let whole = cluster.allocate::<T>(rank, &numbers(rank, len * size));
-        group
-            .reduce_scatter(&whole, &part, ReduceOp::Sum, After::Nothing)?
-            .wait()?;
+        group.reduce_scatter(&whole, &part, ReduceOp::Sum)?.wait()?;
         let expected = &sums(size, len * size)[rank * len..(rank + 1) * len];
         assert_eq!(wide(&cluster.read::<T>(&part)), expected);
 
@@ -107,18 +99,14 @@ fn messages_go_round_the_ring() {
             let (next, last) = ((rank + 1) % size, (rank + size - 1) % size);
             let mine = cluster.allocate(rank, &numbers::<f32>(rank, 12));
             let theirs = cluster.allocate(rank, &[9f32; 12]);
-            for round in 0..3 {
+            for _ in 0..3 {
                 // Even ranks send first: NCCL's sends wait for their receivers.
-                let send = || group.send(&mine, next, After::Nothing);
-                let recv = || group.recv(&theirs, last, After::Nothing);
+                let send = || group.send(&mine, next);
+                let recv = || group.recv(&theirs, last);
                 let works = match rank % 2 {
                     0 => [send()?, recv()?],
                     _ => [recv()?, send()?],
                 };
-                assert!(
-                    works.iter().all(|work| work.sequence() == 0),
-                    "round {round}"
-                );
                 for work in works {
                     work.wait()?;
                 }
@@ -131,27 +119,22 @@ fn messages_go_round_the_ring() {
 }
 
 #[test]
-fn a_batch_of_buckets_is_one_work() {
+fn buckets_that_are_under_way_at_once_have_their_means() {
     let cluster = FakeCluster::new(4);
     let results = cluster.on_all_ranks(|group, rank| {
         let buckets: Vec<_> = (1..40)
             .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, len)))
             .collect();
-        let mut batch = group.batch();
-        for bucket in &buckets {
-            batch.all_reduce(bucket, ReduceOp::Mean);
+        let reduce = |bucket| group.all_reduce(bucket, ReduceOp::Mean);
+        let works: Vec<_> = buckets.iter().map(reduce).collect::<Result<_, _>>()?;
+        for work in works {
+            work.wait()?;
         }
-        let work = batch.issue(After::Device)?;
-        assert_eq!(work.sequence(), 0);
-        work.wait()?;
         for (bucket, len) in buckets.iter().zip(1..) {
             let mean: Vec<f64> = sums(4, len).iter().map(|sum| sum / 4.0).collect();
             assert_eq!(wide(&cluster.read::<f32>(bucket)), mean);
         }
-        // The next collective is the fortieth.
-        let work = group.all_reduce(&buckets[0], ReduceOp::Sum, After::Nothing)?;
-        assert_eq!(work.sequence(), 39);
-        work.wait()
+        Ok::<_, NcclError>(())
     });
     results.into_iter().for_each(|result| result.unwrap());
 }
@@ -162,10 +145,8 @@ fn in_place_a_ranks_part_lies_in_the_whole() {
     let results = cluster.on_all_ranks(|group, rank| {
         let whole = cluster.allocate(rank, &[rank as f32; 8]);
         let own = whole.slice(2 * rank..2 * rank + 2)?;
-        group
-            .reduce_scatter(&whole, &own, ReduceOp::Sum, After::Nothing)?
-            .wait()?;
-        group.all_gather(&own, &whole, After::Nothing)?.wait()?;
+        group.reduce_scatter(&whole, &own, ReduceOp::Sum)?.wait()?;
+        group.all_gather(&own, &whole)?.wait()?;
         Ok::<_, NcclError>(cluster.read::<f32>(&whole))
     });
     for whole in results {
@@ -178,7 +159,7 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
     let cluster = FakeCluster::new(2);
     let results = cluster.on_all_ranks(|group, rank| {
         let counts = cluster.allocate(rank, &[1i32, 2, 3]);
-        let refused = error(group.all_reduce(&counts, ReduceOp::Mean, After::Nothing));
+        let refused = error(group.all_reduce(&counts, ReduceOp::Mean));
         assert_eq!(
             refused.to_string(),
             format!(
@@ -186,43 +167,24 @@ fn what_can_never_be_is_refused_and_the_group_stays_usable() {
                  i32; check the arguments of this call: nothing was sent"
             )
         );
-        let refused = error(group.broadcast(&counts, 2, After::Nothing));
+        let refused = error(group.broadcast(&counts, 2));
         assert!(
             refused
                 .to_string()
                 .contains("rank 2 does not exist in a group of 2")
         );
-        let refused = error(group.send(&counts, rank, After::Nothing));
+        let refused = error(group.send(&counts, rank));
         assert!(
             refused
                 .to_string()
                 .contains("exchanges nothing with itself")
         );
-        let mut batch = group.batch();
-        for _ in 0..1025 {
-            batch.all_reduce(&counts, ReduceOp::Sum);
-        }
-        let refused = error(batch.issue(After::Nothing));
-        assert!(
-            refused.to_string().contains("1024 operations at most"),
-            "{refused}"
-        );
-
-        group
-            .all_reduce(&counts, ReduceOp::Sum, After::Nothing)?
-            .wait()?;
+        group.all_reduce(&counts, ReduceOp::Sum)?.wait()?;
         Ok::<_, NcclError>(cluster.read::<i32>(&counts))
     });
     for counts in results {
         assert_eq!(counts.unwrap(), [2, 4, 6]);
     }
-}
-
-#[test]
-fn an_empty_batch_is_over_at_once() {
-    let cluster = FakeCluster::new(1);
-    let group = cluster.alone();
-    group.batch().issue(After::Device).unwrap().wait().unwrap();
 }
 
 #[test]
@@ -232,9 +194,7 @@ fn a_launch_that_connects_first_is_waited_for() {
     let results = cluster.on_all_ranks(|group, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         for _ in 0..3 {
-            group
-                .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?
-                .wait()?;
+            group.all_reduce(&buffer, ReduceOp::Sum)?.wait()?;
         }
         Ok::<_, NcclError>(cluster.read::<f32>(&buffer))
     });
@@ -258,10 +218,8 @@ fn sub_groups_beside_the_whole_keep_their_exchanges_apart() {
             cluster.allocate(rank, &[rank as i64]),
             cluster.allocate(rank, &[1i64]),
         );
-        let in_pair = pair.all_reduce(&a, ReduceOp::Sum, After::Nothing)?;
-        world
-            .all_reduce(&b, ReduceOp::Sum, After::Nothing)?
-            .wait()?;
+        let in_pair = pair.all_reduce(&a, ReduceOp::Sum)?;
+        world.all_reduce(&b, ReduceOp::Sum)?.wait()?;
         in_pair.wait()?;
         Ok::<_, NcclError>((cluster.read::<i64>(&a)[0], cluster.read::<i64>(&b)[0]))
     });
@@ -283,11 +241,10 @@ proptest! {
                 .iter()
                 .map(|len| cluster.allocate(rank, &numbers::<f32>(rank, *len)))
                 .collect();
-            let mut batch = group.batch();
             for bucket in &buckets {
-                batch.all_reduce(bucket, ReduceOp::Sum);
+                let _ = group.all_reduce(bucket, ReduceOp::Sum)?;
             }
-            batch.issue(After::Nothing)?.wait()?;
+            group.synchronize()?;
             let read = buckets.iter().map(|bucket| wide(&cluster.read::<f32>(bucket)));
             Ok::<_, NcclError>(read.collect::<Vec<_>>())
         });

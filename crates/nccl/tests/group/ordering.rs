@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::fake::{FakeCluster, Fault};
-use everburn_nccl::{After, NcclError, Status};
+use everburn_nccl::{NcclError, Status};
 
 use crate::harness::{GENEROUS, Gate, error};
 
 /// A kernel writes, the sum is made, a kernel reads: each on a stream of its own, and each asked for
 /// before the first has run.
-fn through_streams(after: impl Fn(everburn_nccl::StreamHandle) -> After + Sync, device: bool) {
+#[test]
+fn what_the_device_was_given_before_is_waited_for_and_what_comes_behind_waits() {
     let cluster = FakeCluster::new(2);
     let results = cluster.on_all_ranks(|group, rank| {
         let (before, behind) = (cluster.compute_stream(rank), cluster.compute_stream(rank));
@@ -27,11 +28,8 @@ fn through_streams(after: impl Fn(everburn_nccl::StreamHandle) -> After + Sync, 
             cluster.writer(&gradients, &[1f32, 2.0, rank as f32]),
         );
 
-        let work = group.all_reduce(&gradients, ReduceOp::Sum, after(before))?;
-        match device {
-            true => work.hold_device()?,
-            false => work.hold_stream(behind)?,
-        }
+        let work = group.all_reduce(&gradients, ReduceOp::Sum)?;
+        work.hold_device()?;
         cluster.launch(rank, behind, cluster.copier(&gradients, &update));
         // All is asked for, and nothing has happened.
         assert!(!work.is_done());
@@ -50,32 +48,19 @@ fn through_streams(after: impl Fn(everburn_nccl::StreamHandle) -> After + Sync, 
 }
 
 #[test]
-fn what_comes_before_on_a_stream_is_waited_for_and_what_comes_behind_waits() {
-    through_streams(After::Stream, false);
-}
-
-#[test]
-fn without_a_stream_all_of_the_device_is_ordered() {
-    through_streams(|_| After::Device, true);
-}
-
-#[test]
-fn a_driver_that_cannot_order_all_is_said_and_nothing_is_sent() {
+fn with_a_driver_that_cannot_order_all_the_host_waits() {
     let cluster = FakeCluster::new(1);
     cluster.inject(0, Fault::OldDriver);
     let group = cluster.alone();
     assert!(!group.orders_device());
     let buffer = cluster.allocate(0, &[1f32]);
-    let refused = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Device));
+    let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
+    let refused = error(work.hold_device());
+    assert!(matches!(refused, NcclError::Invalid { .. }), "{refused}");
     assert!(
         refused.to_string().contains("CUDA 12.5 and later can"),
         "{refused}"
     );
-    let work = group
-        .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)
-        .unwrap();
-    let refused = error(work.hold_device());
-    assert!(matches!(refused, NcclError::Invalid { .. }), "{refused}");
     work.wait().unwrap();
 }
 
@@ -85,7 +70,7 @@ fn operations_run_in_the_order_of_issue_without_being_waited_for() {
     let results = cluster.on_all_ranks(|group, rank| {
         let buffer = cluster.allocate(rank, &[1f32]);
         for _ in 0..10 {
-            let _ = group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing)?;
+            let _ = group.all_reduce(&buffer, ReduceOp::Sum)?;
         }
         group.synchronize()?;
         Ok::<_, NcclError>(cluster.read::<f32>(&buffer))
@@ -104,9 +89,7 @@ fn the_owner_of_a_buffer_is_let_go_when_the_gpu_has_finished_and_not_before() {
     let mut gate = Gate::new();
     cluster.launch(0, compute, gate.kernel());
     let buffer = cluster.allocate_for(0, &[1f32], owner.clone());
-    let work = group
-        .all_reduce(&buffer, ReduceOp::Sum, After::Stream(compute))
-        .unwrap();
+    let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     drop(buffer);
     assert_eq!(Arc::strong_count(&owner), 2);
     gate.open();
@@ -139,9 +122,7 @@ fn whoever_has_waited_finds_the_owner_let_go_though_another_thread_does_it() {
         gone: gone.clone(),
     };
     let buffer = cluster.allocate_for(0, &[1f32], owner);
-    let work = group
-        .all_reduce(&buffer, ReduceOp::Sum, After::Nothing)
-        .unwrap();
+    let work = group.all_reduce(&buffer, ReduceOp::Sum).unwrap();
     drop(buffer);
     // The group's own thread finds that the operation is over.
     begun.recv_timeout(GENEROUS).unwrap();
@@ -169,7 +150,7 @@ fn buffers_of_a_call_that_fails_after_it_was_queued_are_held_until_the_stream_is
     let mut gate = Gate::new();
     cluster.launch(0, before, gate.kernel());
     cluster.inject(0, Fault::EnqueueFailsLate(Status::InternalError));
-    let told = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Stream(before)));
+    let told = error(group.all_reduce(&buffer, ReduceOp::Sum));
     assert!(told.to_string().contains("ncclInternalError"), "{told}");
     drop(buffer);
     // The stream still waits for the kernel, and has the operation behind it.
@@ -185,7 +166,7 @@ fn buffers_stay_where_the_end_of_an_operation_that_was_queued_cannot_be_seen() {
     let (sender, gone) = channel();
     let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
     cluster.inject(0, Fault::RecordFails);
-    let told = error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    let told = error(group.all_reduce(&buffer, ReduceOp::Sum));
     assert!(told.to_string().contains("cuEventRecord"), "{told}");
     drop(buffer);
     assert_eq!(gone.try_recv(), Err(TryRecvError::Empty));
@@ -198,7 +179,7 @@ fn buffers_of_a_call_that_never_reaches_the_stream_are_given_back_after_the_abor
     let (sender, gone) = channel();
     let buffer = cluster.allocate_for(0, &[1f32], Owner(sender));
     cluster.inject(0, Fault::EnqueueFails(Status::InvalidArgument));
-    error(group.all_reduce(&buffer, ReduceOp::Sum, After::Nothing));
+    error(group.all_reduce(&buffer, ReduceOp::Sum));
     drop(buffer);
     gone.recv_timeout(GENEROUS).unwrap();
     drop(group);

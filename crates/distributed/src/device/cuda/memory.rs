@@ -58,7 +58,7 @@ impl DeviceMemory for CudaMemory {
         // pointer). They stay there while `place` lives, which is what the buffer is given for its owner:
         // it binds the allocation, which CubeCL neither frees, hands out nor moves meanwhile
         // (`ManagedResource` in cubecl-runtime). Kernels that write the row have been given to their
-        // stream by now, and are waited for by `After::Device` or by `synchronize`; those that read it
+        // stream by now, and are waited for by the operation or by `synchronize`; those that read it
         // come behind `take_back`, which is called behind `Work::hold_device` or `Work::wait`. Until then
         // `Kept` has the only handle on the tensor that anybody can reach.
         let buffer = unsafe { DeviceBuffer::new(pointer, length, dtype, place) };
