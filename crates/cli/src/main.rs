@@ -28,6 +28,8 @@ mod elastic;
 mod error;
 mod eval;
 mod files;
+#[cfg(test)]
+mod flag_table;
 mod generate;
 mod gpu_check;
 mod gradient_exchange;
