@@ -421,6 +421,12 @@ impl RunConfig {
                 "leave it out; what was trained on several devices is evaluated on one as well",
             ));
         }
+        if config.ranks.elastic.is_some() {
+            return Err(CliError::usage_with_help(
+                "--elastic is for training: an evaluation that loses a rank has no result",
+                "leave it out, and evaluate again after a loss",
+            ));
+        }
         Ok(config)
     }
 }

@@ -22,7 +22,7 @@ use crate::data::Loaded;
 use crate::error::CliError;
 use crate::summary::counted;
 use crate::train::evaluation_batch;
-use crate::{data, devices, files, launching, rank};
+use crate::{data, devices, files, gradient_exchange, launching, rank};
 
 /// What an evaluation yields, and what `--json` prints.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,6 +49,7 @@ pub(crate) fn run(
     if let Some(environment) = environment {
         rank::limit_threads(environment, &config.ranks)?;
     } else {
+        gradient_exchange::check(&config)?;
         if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)?
             && !arguments.json
         {
@@ -57,6 +58,9 @@ pub(crate) fn run(
         let plan = launching::plan(&config.ranks, &arguments.ranks)?;
         if config.world_size() > 1 {
             return launch(arguments, &run, plan);
+        }
+        if let Some(threads) = config.ranks.threads_per_rank {
+            rank::use_threads(threads)?;
         }
     }
     let Some(evaluation) = evaluate(arguments, &config, &run, environment)? else {
@@ -105,7 +109,22 @@ fn rank_arguments(arguments: &EvalArguments, result: &Path) -> Vec<OsString> {
         gpus,
         devices,
         timeout,
-        ..
+        heartbeat_timeout,
+        backend,
+        transport,
+        // What the launcher does, or says to ranks in their environment.
+        ranks: _,
+        threads_per_rank: _,
+        nodes: _,
+        node_rank: _,
+        rendezvous: _,
+        job_token: _,
+        open_store: _,
+        // Of no use to a rank that evaluates.
+        strategy: _,
+        elastic: _,
+        max_restarts: _,
+        no_dashboard: _,
     } = arguments.ranks.clone();
     flag("--result-file", Some(result.into()));
     flag("--checkpoint", arguments.checkpoint.clone().map(Into::into));
@@ -119,6 +138,12 @@ fn rank_arguments(arguments: &EvalArguments, result: &Path) -> Vec<OsString> {
     flag("--gpus", gpus.map(|n| n.to_string().into()));
     flag("--devices", devices.map(|names| names.join(",").into()));
     flag("--timeout", timeout.map(|n| n.to_string().into()));
+    flag(
+        "--heartbeat-timeout",
+        heartbeat_timeout.map(|n| n.to_string().into()),
+    );
+    flag("--backend", backend.map(|way| way.to_string().into()));
+    flag("--transport", transport.map(|kind| kind.to_string().into()));
     list.extend(arguments.ema.then(|| "--ema".into()));
     list
 }
@@ -144,13 +169,17 @@ fn evaluate(
 ) -> Result<Option<Evaluation>, CliError> {
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
     let loaded = data::load(config)?;
+    let (group, watch) = match environment {
+        None => (rank::join(None, &config.ranks)?, None),
+        Some(environment) => {
+            let (group, watch, _store) = rank::join_watched(environment, &config.ranks)?;
+            (group, watch)
+        }
+    };
     let trainer = Trainer {
         evaluation_batch: evaluation_batch(config),
         device: devices::of_rank(&config.ranks.devices, local_rank)?,
-        ..Trainer::new(
-            config.training.clone(),
-            rank::join(environment, &config.ranks)?,
-        )
+        ..Trainer::new(config.training.clone(), group)
     };
     let visitor = Evaluate {
         which: Which {
@@ -162,7 +191,11 @@ fn evaluate(
         loaded: &loaded,
     };
     let tally = registry::visit(&config.model, &config.model_options(), visitor)?
-        .ok_or(CliError::NoModel)??
+        .ok_or(CliError::NoModel)?
+        .map_err(|error| match environment {
+            Some(environment) => rank::report_stall(error, watch.as_ref(), environment, None),
+            None => error,
+        })?
         .ok_or_else(|| CliError::usage("stopped before the end"))?;
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
         model: config.model.clone(),
@@ -265,5 +298,37 @@ impl ModelVisitor for Evaluate<'_> {
         let data = self.loaded.images(pixels)?;
         let model = Classifier::of_blocks(model);
         Ok(self.trainer.evaluate(&model, &data)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn parsed(words: impl IntoIterator<Item = OsString>) -> EvalArguments {
+        match Arguments::parse_from(std::iter::once("everburn".into()).chain(words)).command {
+            Command::Eval(arguments) => *arguments,
+            other => panic!("no evaluation: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn ranks_are_told_what_their_launcher_was_told() {
+        let words = "eval run --data synthetic --data-dir data --train-samples 60 --test-samples 20 --devices \
+                     flex,flex --timeout 9 --heartbeat-timeout 7 --backend host --transport tcp --checkpoint 2 --ema";
+        let ours = parsed(words.split_whitespace().map(Into::into));
+        let theirs = parsed(rank_arguments(&ours, Path::new("result.json")));
+        let config = |arguments: &EvalArguments| {
+            let config = RunConfig::default();
+            let config = config.for_evaluation(&arguments.data, &arguments.ranks);
+            config.unwrap()
+        };
+        assert_eq!(config(&theirs), config(&ours));
+        assert_ne!(config(&theirs), RunConfig::default());
+        assert_eq!(theirs.checkpoint, ours.checkpoint);
+        assert_eq!(theirs.ema, ours.ema);
     }
 }

@@ -27,6 +27,8 @@ mod devices;
 mod elastic;
 mod error;
 mod eval;
+#[cfg(test)]
+mod flag_table;
 mod generate;
 mod gpu_check;
 mod gradient_exchange;

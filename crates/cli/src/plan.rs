@@ -21,7 +21,7 @@ use self::outlook::Outlook;
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::{devices, mesh};
+use crate::{devices, mesh, rank};
 
 /// The most samples that blocks are measured on: a sample's share hardly changes with more.
 const MOST_SAMPLES: usize = 8;
@@ -164,8 +164,5 @@ fn limit_threads(config: &RunConfig) -> Result<(), CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let usual = (cores / config.ranks.ranks).max(1);
     let threads = config.ranks.threads_per_rank.unwrap_or(usual);
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build_global()
-        .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))
+    rank::use_threads(threads)
 }

@@ -185,9 +185,14 @@ pub(crate) fn limit_threads(
     }
     let inherited = std::env::var_os(variables::THREADS).is_some();
     let shared = || (!inherited).then(|| share_of_cores(environment.local_world_size));
-    let Some(threads) = config.threads_per_rank.or_else(|| shared().flatten()) else {
-        return Ok(());
-    };
+    match config.threads_per_rank.or_else(|| shared().flatten()) {
+        Some(threads) => use_threads(threads),
+        None => Ok(()),
+    }
+}
+
+/// Lets this process compute with so many threads, before it computes anything.
+pub(crate) fn use_threads(threads: usize) -> Result<(), CliError> {
     let built = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build_global();

@@ -114,11 +114,7 @@ fn train_here(
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
     if let Some(threads) = config.ranks.threads_per_rank {
-        let threads = threads * config.ranks.ranks;
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build_global()
-            .map_err(|error| CliError::usage(format!("{threads} threads: {error}")))?;
+        rank::use_threads(threads * config.ranks.ranks)?;
     }
     let (run, _lock) = prepare_run_directory(config, arguments)?;
     let _served = monitor::serve(arguments, &run)?;

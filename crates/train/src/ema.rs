@@ -81,10 +81,16 @@ impl MovingAverage {
         let owners = owners(&trained, keepers, group.world_size());
         let own = trained.into_iter().zip(owners);
         let own = own.filter(|(_, owner)| owner.is_none_or(|owner| owner == group.rank()));
+        let own: BTreeMap<_, _> = own.map(|(it, _)| (it.path, it.values)).collect();
+        tracing::debug!(
+            "rank {} keeps the average of {} parameters",
+            group.rank(),
+            own.len()
+        );
         Self {
             decay,
             keepers,
-            own: own.map(|(it, _)| (it.path, it.values)).collect(),
+            own,
         }
     }
 

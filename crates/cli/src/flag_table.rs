@@ -1,0 +1,268 @@
+//! Every argument of `train`: what it puts into the configuration, and by which test the binary is given it.
+//!
+//! The table is `flag_table/flags.txt`. An argument without a line fails here, and so does one that changes nothing, or
+//! something else than its line says. What the line says is what `docs/flags.md` tells people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+use toml::{Table, Value};
+
+use crate::arguments::{Arguments, Command, TrainArguments};
+use crate::config::RunConfig;
+
+const LINES: &str = include_str!("flag_table/flags.txt");
+
+/// With this variable the document is written anew.
+const WRITE: &str = "EVERBURN_WRITE_FLAGS";
+
+/// Of no configuration: it ends the program, or wants a file that is there.
+const UNTRIED: [&str; 3] = ["--help", "--config", "--resume"];
+
+/// A line of the table.
+#[derive(Debug)]
+struct Line {
+    /// The argument as it is given, with a value that is not its default.
+    given: &'static str,
+    /// The keys of the configuration that it changes, with their values; none where it is no part of that.
+    becomes: Vec<&'static str>,
+    /// What stands before it on the command line, behind `train`.
+    before: &'static str,
+    /// The file of a test that gives it to the binary, and the test's name.
+    test: (&'static str, &'static str),
+}
+
+fn lines() -> Vec<Line> {
+    let lines = LINES.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(Line::of).collect()
+}
+
+impl Line {
+    fn of(line: &'static str) -> Self {
+        let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [given, becomes, before, test] = columns[..] else {
+            panic!("`{line}` has other columns than four");
+        };
+        let test = test.split_once("::");
+        Self {
+            given,
+            becomes: match becomes {
+                "-" => Vec::new(),
+                keys => keys.split(';').map(str::trim).collect(),
+            },
+            before: if before.is_empty() { "mlp" } else { before },
+            test: test.unwrap_or_else(|| panic!("`{line}` names no test")),
+        }
+    }
+
+    /// `--flag`, or the name of what is given without one.
+    fn name(&self) -> &'static str {
+        let first = self.given.split(' ').next().unwrap_or_default();
+        if first.starts_with("--") {
+            first
+        } else {
+            "MODEL"
+        }
+    }
+}
+
+/// The names of all arguments of `train`, as its help has them.
+fn arguments() -> Vec<String> {
+    let mut all = Arguments::command();
+    all.build();
+    let train = all.find_subcommand("train").expect("`train` is a command");
+    let names = train.get_arguments().map(|argument| {
+        assert!(argument.get_short().is_none_or(|short| short == 'h'));
+        match argument.get_long() {
+            Some(long) => format!("--{long}"),
+            None => argument.get_id().to_string().to_uppercase(),
+        }
+    });
+    names.collect()
+}
+
+/// The configuration by these words behind `train`, each of its keys with its value; what is wrong with them.
+fn configuration(words: &str) -> Result<BTreeMap<String, String>, String> {
+    let words = ["everburn", "train"]
+        .into_iter()
+        .chain(words.split_whitespace());
+    let parsed = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;
+    let Command::Train(arguments) = parsed.command else {
+        return Err("another command".to_string());
+    };
+    let arguments: &TrainArguments = &arguments;
+    let config = RunConfig::resolve(arguments, None).map_err(|error| error.to_string())?;
+    let table = Table::try_from(&config).expect("a configuration is a table");
+    let mut keys = BTreeMap::new();
+    flatten("", &table, &mut keys);
+    Ok(keys)
+}
+
+fn flatten(path: &str, table: &Table, keys: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        let path = match path {
+            "" => key.clone(),
+            path => format!("{path}.{key}"),
+        };
+        match value {
+            Value::Table(table) => flatten(&path, table, keys),
+            value => drop(keys.insert(path, value.to_string())),
+        }
+    }
+}
+
+/// The lines of `config.toml` that `line` changes, as they then are.
+fn changes(line: &Line) -> Result<Vec<String>, String> {
+    let Line { given, before, .. } = line;
+    let words = match line.name() {
+        "MODEL" => (*given).to_string(),
+        _ => format!("{before} {given}"),
+    };
+    let (without, with) = (configuration(before)?, configuration(&words)?);
+    let is_new = |(key, value): &(&String, &String)| without.get(*key) != Some(value);
+    let changed = with.iter().filter(is_new);
+    let changed = changed.map(|(key, value)| format!("{key} = {value}"));
+    let gone = without.keys().filter(|key| !with.contains_key(*key));
+    Ok(changed.chain(gone.map(|key| format!("no {key}"))).collect())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    let file = root().join(path);
+    std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn each_argument_has_a_line_and_each_line_an_argument() {
+    let (arguments, lines) = (arguments(), lines());
+    for name in &arguments {
+        assert!(
+            lines.iter().any(|line| line.name() == name),
+            "{name} has no line in crates/cli/src/flag_table/flags.txt: say what it changes, and which test gives \
+             it to the binary"
+        );
+    }
+    for line in &lines {
+        let name = line.name();
+        assert!(
+            arguments.iter().any(|argument| argument == name),
+            "`train` has no {name}"
+        );
+    }
+}
+
+#[test]
+fn each_argument_changes_what_its_line_says_and_nothing_else() {
+    let mut wrong = String::new();
+    for line in lines() {
+        let Line { given, before, .. } = line;
+        let _ = match changes(&line) {
+            Ok(changed) if changed == line.becomes => Ok(()),
+            Ok(changed) => writeln!(wrong, "{given} behind {before} changes {changed:?}"),
+            Err(_) if UNTRIED.contains(&line.name()) => Ok(()),
+            Err(error) => writeln!(wrong, "{given} behind {before}: {error}"),
+        };
+    }
+    assert!(
+        wrong.is_empty(),
+        "other than crates/cli/src/flag_table/flags.txt says:\n{wrong}"
+    );
+}
+
+#[test]
+fn each_argument_is_given_to_the_binary_by_a_test_that_is_there() {
+    for line in lines() {
+        let (file, test) = line.test;
+        let text = read(file);
+        let is_there = text.contains(&format!("#[test]\nfn {test}() {{"));
+        assert!(
+            is_there,
+            "{}: there is no test {test} in {file}",
+            line.given
+        );
+        let given = match line.name() {
+            "MODEL" => "\"mnist\"",
+            flag => flag,
+        };
+        // Quoted, or at the end of a word before its value.
+        let said = text.match_indices(given).any(|(at, _)| {
+            let next = text[at + given.len()..].chars().next();
+            next.is_some_and(|next| !(next.is_alphanumeric() || next == '-'))
+        });
+        assert!(said, "{file} does not give {given}");
+    }
+}
+
+#[test]
+fn the_readme_has_each_argument() {
+    let readme = read("README.md");
+    for name in arguments().iter().filter(|name| *name != "MODEL") {
+        let row = |line: &str| {
+            let rest = line
+                .strip_prefix("| `")
+                .and_then(|line| line.strip_prefix(&**name));
+            rest.is_some_and(|rest| rest.starts_with([' ', '`']))
+        };
+        assert!(
+            readme.lines().any(row),
+            "the table of flags in README.md has no {name}"
+        );
+    }
+}
+
+#[test]
+fn the_document_is_up_to_date() {
+    let (path, text) = (root().join("docs/flags.md"), document());
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&path, &text).expect("the document can be written");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == text,
+        "docs/flags.md is not what crates/cli/src/flag_table/flags.txt says: make it anew with\n    {WRITE}=1 cargo \
+         test --release --workspace --bin everburn flag_table"
+    );
+}
+
+/// `docs/flags.md`
+fn document() -> String {
+    let lines = lines();
+    let inside = |name: &str| {
+        let mut own = lines.iter().filter(|line| line.name() == name);
+        own.any(|line| !line.becomes.is_empty())
+    };
+    let arguments = arguments();
+    let configured = arguments.iter().filter(|name| inside(name)).count();
+    let mut text = format!(
+        "# Flags and their tests\n\n\
+         Each of the {} arguments of `train`, with a value that must change what a run does: {configured} of them \
+         are a part of the configuration, and the second column is what `config.toml` then says. The last column \
+         is the test that gives it to the binary. What the flags mean says the [README](../README.md#flags) and \
+         `everburn train --help`.\n\n\
+         This file is generated from `crates/cli/src/flag_table/flags.txt`, which \
+         `crates/cli/src/flag_table.rs` checks: it has a line for each argument, each line changes the keys that it \
+         names and no others, and the tests are there. After a change:\n\n\
+         ```sh\n{WRITE}=1 cargo test --release --workspace --bin everburn flag_table\n```\n\n\
+         | Argument | In `config.toml` | Behind `train` | Test |\n|---|---|---|---|\n",
+        arguments.len()
+    );
+    for line in &lines {
+        let code = |words: &str| format!("`{words}`");
+        let becomes = line.becomes.iter().map(|key| code(key));
+        let becomes = becomes.collect::<Vec<_>>().join(", ");
+        let (file, test) = line.test;
+        let _ = writeln!(
+            text,
+            "| {} | {becomes} | {} | `{test}` in `{file}` |",
+            code(line.given),
+            code(line.before),
+        );
+    }
+    text
+}

@@ -1,0 +1,59 @@
+//! `eval`: what its ranks are told of the flags.
+
+use everburn_tests::{DEADLINE, Everburn, Process, holds_within};
+use rustix::process::Signal;
+
+use crate::{shares_memory, told_of, train};
+
+/// The names of the threads of a process that lives, as far as the system keeps them: 15 characters.
+fn threads(process: Process) -> Vec<String> {
+    let folder = format!("/proc/{}/task", process.pid.as_raw_nonzero());
+    let threads = std::fs::read_dir(folder).into_iter().flatten();
+    let names =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    names.map(|name| name.trim().to_string()).collect()
+}
+
+/// An evaluation of a run that lasts a moment, on two ranks.
+fn evaluation(folder: &std::path::Path, flags: &[&str]) -> Everburn {
+    Everburn::new(folder, ["eval", "run", "--ranks", "2", "--json"])
+        .args(["--data", "synthetic", "--test-samples", "40000"])
+        .args(flags)
+}
+
+#[test]
+fn ranks_reach_each_other_as_they_are_told_and_find_one_that_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), "mnist-bn", "run", &["--steps", "1"]);
+    let flags = ["--transport", "tcp", "--backend", "host"];
+    let flags = [&flags[..], &["--heartbeat-timeout", "1"]].concat();
+    let job = evaluation(folder.path(), &flags).start();
+    let second = || job.processes().into_iter().find(|it| it.rank == Some(1));
+    // It has met the other one as soon as it watches over it.
+    let has_met = |process: Process| threads(process).contains(&"everburn-heartb".to_string());
+    let met = holds_within(DEADLINE, || second().is_some_and(has_met));
+    assert!(met, "{}", job.output());
+    let second = job.rank(1);
+    second.signal(Signal::STOP);
+    assert!(!shares_memory(second), "{}", job.output());
+    let told = told_of(second, "cmdline");
+    for flag in ["--backend host", "--heartbeat-timeout 1"] {
+        assert!(told.contains(flag), "{told}");
+    }
+    let ended = job.wait();
+    ended.failed_with(76, &["rank 1 stalled", "it has given no sign of life"]);
+}
+
+#[test]
+fn what_an_evaluation_has_no_use_for_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), "mlp", "run", &["--steps", "1"]);
+    for (flags, message) in [
+        (["--backend", "nccl"], "--backend nccl cannot be used"),
+        (["--elastic", "1:2"], "--elastic is for training"),
+    ] {
+        evaluation(folder.path(), &flags)
+            .run()
+            .failed_with(2, &[message]);
+    }
+}

@@ -1,0 +1,81 @@
+//! What each flag changes in a real training, where no other file's subject is that flag.
+//!
+//! Which test is about which flag says `docs/flags.md`; that none is forgotten is checked where the table is, in
+//! `crates/cli/src/flag_table.rs`.
+
+mod evaluation;
+mod exchange;
+mod input;
+mod learning;
+mod looking_on;
+mod pipelines;
+mod recording;
+mod rounds;
+mod shares;
+
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Process, Run};
+
+/// Synthetic digits of which 96 are learnt from, in batches of 32: three steps an epoch.
+const FEW: [&str; 12] = [
+    "--data",
+    "synthetic",
+    "--train-samples",
+    "106",
+    "--validation-samples",
+    "10",
+    "--test-samples",
+    "10",
+    "--batch-size",
+    "32",
+    "--log-every",
+    "1",
+];
+
+/// Trains `model` with `flags` on a few samples, and records it in `folder`/`name`.
+fn train(folder: &Path, model: &str, name: &str, flags: &[&str]) -> (Run, Ended) {
+    let ended = Everburn::new(folder, ["train", model])
+        .args(FEW)
+        .args(["--run-dir", name])
+        .args(flags)
+        .run()
+        .succeeded();
+    (Run::new(folder.join(name)), ended)
+}
+
+/// The losses of all steps, to the bit.
+fn losses(run: &Run) -> Vec<f64> {
+    let losses = run.losses("step").into_iter();
+    losses.map(|(_, loss)| loss).collect()
+}
+
+/// Whether all losses are the same but for rounding.
+fn are_near(left: &[f64], right: &[f64]) -> bool {
+    let mut pairs = left.iter().zip(right);
+    left.len() == right.len() && pairs.all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs())
+}
+
+/// A number of each step's line in `metrics.jsonl`.
+fn of_steps(run: &Run, name: &str) -> Vec<f64> {
+    let lines = run.metrics().into_iter();
+    let steps = lines.filter(|line| line["kind"] == "step");
+    let numbers = steps.map(|line| {
+        line[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("no {name} in {line}"))
+    });
+    numbers.collect()
+}
+
+/// What the system says of a rank that lives, in a file of `/proc/PID`.
+fn told_of(process: Process, file: &str) -> String {
+    let path = format!("/proc/{}/{file}", process.pid.as_raw_nonzero());
+    let text = std::fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&text).replace('\0', " ")
+}
+
+/// Whether a rank has memory in common with others of its machine.
+fn shares_memory(process: Process) -> bool {
+    told_of(process, "maps").contains("memfd:everburn")
+}
