@@ -9,11 +9,10 @@ use burn::tensor::TensorData;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_datasets::{ImageBatcher, ImageItem, Split, SyntheticDigits};
-use everburn_distributed::fake::FakeMemory;
-use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_distributed::{ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
-use everburn_nccl::fake::FakeCluster;
-use everburn_nccl::{Control, NcclConfig};
+use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Classifier, Trainer, TrainingConfig, TrainingData};
 
 type Images = TrainingData<ImageItem, (Tensor<4>, Tensor<1, Int>)>;
@@ -75,30 +74,8 @@ fn connectors(world_size: usize, waits: Waits) -> Vec<Arc<dyn ConnectExchange>> 
     let cluster = Arc::new(FakeCluster::new(world_size));
     let store: SharedStore = Arc::new(HashStore::new());
     let connector = |rank: usize| -> Arc<dyn ConnectExchange> {
-        let abilities = Abilities {
-            gpu: Some(format!("FAKE-{rank}")),
-            nccl: Ok("2.21.5".to_string()),
-            keeps_to_host: None,
-        };
-        let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-        let join = {
-            let cluster = cluster.clone();
-            move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
-                let quick = cluster.config(rank);
-                let (tick, beat) = (quick.tick, quick.beat);
-                cluster.connect(
-                    rank,
-                    NcclConfig {
-                        tick,
-                        beat,
-                        ..config
-                    },
-                    control,
-                )
-            }
-        };
-        let connector = Connector::new(GradientBackend::Nccl, abilities, store.clone());
-        Arc::new(connector.with_groups(join, rank, memory, waits))
+        let connector = Connector::new(GradientBackend::Nccl, abilities(rank), store.clone());
+        Arc::new(on_cluster(connector, &cluster, rank, waits))
     };
     (0..world_size).map(connector).collect()
 }

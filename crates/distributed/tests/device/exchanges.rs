@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{
     BurnExchange, Ddp, DdpConfig, DdpError, DeviceExchange, DeviceMemory, HostExchange, Lent,
     NcclExchange, PendingSum, Waits,
 };
-use everburn_nccl::fake::FakeCluster;
+use everburn_distributed_fake::FakeMemory;
+use everburn_nccl_fake::FakeCluster;
 
 use crate::models::rows;
 use crate::steps::small_buckets;

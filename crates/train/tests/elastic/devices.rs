@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use everburn_collectives::store::HashStore;
-use everburn_distributed::fake::FakeMemory;
-use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend, Waits};
-use everburn_nccl::fake::FakeCluster;
-use everburn_nccl::{Control, NcclConfig};
+use everburn_distributed::{ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_distributed_fake::{abilities, on_cluster};
+use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Trainer, TrainingConfig};
 
 use super::{Job, config, failed, folder, images, model, sound};
@@ -34,26 +33,8 @@ fn ranks_that_exchange_by_nccl_connect_anew_without_one_that_fails() {
         let cluster = Arc::new(FakeCluster::new(3));
         let store: everburn_collectives::store::SharedStore = Arc::new(HashStore::new());
         let exchange = |slot: usize| -> Arc<dyn ConnectExchange> {
-            let abilities = Abilities {
-                gpu: Some(format!("FAKE-{slot}")),
-                nccl: Ok("2.21.5".to_string()),
-                keeps_to_host: None,
-            };
-            let memory = Arc::new(FakeMemory::new(cluster.clone(), slot));
-            let join = {
-                let cluster = cluster.clone();
-                move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
-                    let quick = cluster.config(slot);
-                    let config = NcclConfig {
-                        tick: quick.tick,
-                        beat: quick.beat,
-                        ..config
-                    };
-                    cluster.connect(slot, config, control)
-                }
-            };
-            let connector = Connector::new(GradientBackend::Auto, abilities, store.clone());
-            Arc::new(connector.with_groups(join, slot, memory, Waits::Host))
+            let connector = Connector::new(GradientBackend::Auto, abilities(slot), store.clone());
+            Arc::new(on_cluster(connector, &cluster, slot, Waits::Host))
         };
         let folder = folder();
         let job = Job {
