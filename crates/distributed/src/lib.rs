@@ -106,8 +106,7 @@ pub use ddp::Ddp;
 pub use device::CudaMemory;
 pub use device::{
     Abilities, BurnExchange, Choice, ConnectExchange, Connector, DeviceExchange, DeviceMemory,
-    GradientBackend, HostExchange, Lent, NcclExchange, PendingSum, Waits, fake, gpu_number,
-    kernel_timer,
+    GradientBackend, HostExchange, Lent, NcclExchange, PendingSum, Waits, gpu_number, kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;

@@ -15,6 +15,7 @@
 4. [`DeviceBuffer`]: numbers in a GPU's memory, made by others. [`GpuMemory`] for those who have none.
 5. [`Work`]: an operation under way: other work of the GPU can wait for it, or the host with a deadline.
 6. [`Control`]: what else knows of the ranks' fate, such as the job's `ProcessGroup`.
+7. [`api`]: what a group asks of NCCL and of the GPU, which tests answer with a stand-in.
 
 # With Burn
 
@@ -54,6 +55,8 @@ What is deliberately absent: tensors, mending a group that has failed, more than
 "
 )]
 
+#[cfg(feature = "group")]
+pub mod api;
 mod error;
 mod foreign;
 mod gpus;
@@ -62,9 +65,6 @@ mod group;
 mod places;
 mod sensor;
 mod version;
-
-#[cfg(feature = "group")]
-pub mod fake;
 
 pub use self::error::LibraryError;
 #[cfg(feature = "group")]

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use everburn_collectives::group::{DType, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_nccl::fake::Number;
 use everburn_nccl::{
     DeviceBuffer, GpuMemory, GpuSensor, Library, NcclConfig, NcclError, NcclGroup, Work, gpus,
 };
+use everburn_nccl_fake::Number;
 use half::{bf16, f16};
 
 const GENEROUS: Duration = Duration::from_secs(60);

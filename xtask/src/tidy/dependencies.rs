@@ -22,8 +22,12 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if is_burn && !from_the_table(line) {
             complain("write `workspace = true`: Burn's version stands in one table");
         }
-        if is_burn && file.is_under(&["crates/collectives/", "crates/nccl/"]) {
-            complain("`collectives` and `nccl` do without Burn");
+        if is_burn && file.is_under(&["crates/collectives/", "crates/nccl/", "tests/nccl-fake/"]) {
+            complain("`collectives`, `nccl` and its stand-in do without Burn");
+        }
+        let is_fake = name.starts_with("everburn") && name.ends_with("-fake");
+        if is_fake && !section.starts_with("dev-dependencies") && !file.path.starts_with("tests/") {
+            complain("stand-ins are for tests: name it under `[dev-dependencies]`");
         }
         let ours = matches!(
             name,
@@ -125,10 +129,21 @@ mod tests {
     }
 
     #[test]
+    fn stand_ins_are_for_tests() {
+        let of = |section: &str| format!("[{section}]\neverburn-nccl-fake.workspace = true");
+        let nccl = |section| complaints("crates/nccl/Cargo.toml", &of(section));
+        assert!(nccl("dependencies").contains("under `[dev-dependencies]`"));
+        assert_eq!(nccl("dev-dependencies"), "");
+        let fake = of("dependencies");
+        assert_eq!(complaints("tests/distributed-fake/Cargo.toml", &fake), "");
+    }
+
+    #[test]
     fn each_depends_only_on_its_neighbours() {
         let burn = "[dependencies]\nburn.workspace = true";
         assert!(complaints("crates/collectives/Cargo.toml", burn).contains("without Burn"));
         assert!(complaints("crates/nccl/Cargo.toml", burn).contains("without Burn"));
+        assert!(complaints("tests/nccl-fake/Cargo.toml", burn).contains("without Burn"));
         let ddp = "[dependencies]\neverburn-distributed.workspace = true";
         assert!(complaints("models/Cargo.toml", ddp).contains("one device"));
         assert!(complaints("crates/nn/Cargo.toml", ddp).contains("on Burn and"));

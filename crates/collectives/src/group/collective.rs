@@ -10,7 +10,7 @@ use super::element::Element;
 use super::engine::Pace;
 use super::error::{CollectiveError, RankCall};
 use super::signature::{Call, Signature};
-use super::tuning::Path;
+use super::tuning::{self, Path};
 use crate::transport::{FrameKind, Interruption, Payload};
 
 /// The phase of the opening frames.
@@ -62,7 +62,7 @@ impl<'a> Collective<'a> {
     pub(crate) fn choose(&mut self, path: Path, bytes: usize) -> Algorithm {
         let options = &self.core.options;
         let given = options.algorithm;
-        let chosen = given.unwrap_or_else(|| options.tuning.choose(path, self.size(), bytes));
+        let chosen = given.unwrap_or_else(|| tuning::choose(path, self.size(), bytes));
         let chosen = options.restrict(self.signature.operation, chosen);
         if self.signature.operation.has_algorithms() {
             self.signature.algorithm = Some(chosen);

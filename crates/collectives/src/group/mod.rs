@@ -54,7 +54,6 @@ pub use self::flight::{FlightEntry, FlightState};
 pub use self::options::{DEFAULT_TIMEOUT, GroupOptions, ReductionOrder, TransportKind};
 pub use self::reduce::ReduceOp;
 pub use self::signature::{Operation, Signature};
-pub use self::tuning::Tuning;
 pub use self::work::Work;
 
 pub(crate) use self::collective::Collective;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::algorithm::Algorithm;
 use super::signature::Operation;
-use super::tuning::Tuning;
 
 /// The deadline of operations where neither the options nor a rendezvous gives one.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -68,7 +67,7 @@ impl FromStr for TransportKind {
 /// ```
 /// use everburn_collectives::group::{GroupOptions, ReductionOrder};
 ///
-/// // The same bits over any transport, and with any tuning.
+/// // The same bits over any transport.
 /// let options = GroupOptions { order: ReductionOrder::Rank, ..GroupOptions::default() };
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -109,10 +108,9 @@ pub struct GroupOptions {
     pub transport: TransportKind,
     /// In which order reductions combine.
     pub order: ReductionOrder,
-    /// One algorithm for all messages, for measurements and tests; `None` takes it from `tuning`.
+    /// One algorithm for all messages, for measurements and tests; `None` chooses by path, ranks and
+    /// bytes.
     pub algorithm: Option<Algorithm>,
-    /// Which algorithm for which messages.
-    pub tuning: Tuning,
 }
 
 impl Default for GroupOptions {
@@ -125,7 +123,6 @@ impl Default for GroupOptions {
             transport: TransportKind::Auto,
             order: ReductionOrder::Free,
             algorithm: None,
-            tuning: Tuning::MEASURED,
         }
     }
 }

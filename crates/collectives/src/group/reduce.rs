@@ -108,7 +108,6 @@ pub(crate) fn reduce_in_rank_order<T: Element>(
 
 /// Combines the contribution of `own_rank`, which lies in `own`, with those of the `others`, given
 /// in rank order, into `own`: the same bits as by [`reduce_in_rank_order`].
-#[allow(dead_code, reason = "the data plane calls it")]
 pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
     op: ReduceOp,
     own: &mut [T],
@@ -138,7 +137,6 @@ pub(crate) fn reduce_in_place_in_rank_order<T: Element>(
 /// Combines `into`, which comes first, and `from`, of the same length, into `into`. A mean is
 /// summed: its division is [`finish_mean`]. Half types are combined in `f32` and rounded at each
 /// call.
-#[allow(dead_code, reason = "the data plane calls it")]
 pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     debug_assert_eq!(into.len(), from.len());
     let set = InstructionSet::best();
@@ -147,7 +145,6 @@ pub(crate) fn accumulate<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
 
 /// As [`accumulate`], but `from` comes first. It matters to the least and greatest of zeros of
 /// different signs and of two NaN; sums and products are the same bits either way.
-#[allow(dead_code, reason = "the data plane calls it")]
 pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     debug_assert_eq!(into.len(), from.len());
     let set = InstructionSet::best();
@@ -173,7 +170,6 @@ pub(crate) fn accumulate_before<T: Element>(op: ReduceOp, into: &mut [T], from: 
 }
 
 /// Divides sums by the number of ranks that gave to them.
-#[allow(dead_code, reason = "the data plane calls it")]
 pub(crate) fn finish_mean<T: Element>(values: &mut [T], ranks: usize) {
     let combination = Mean { ranks };
     InstructionSet::best().run(Finish {

@@ -89,8 +89,7 @@ pub trait PendingSum: Send {
 
 /// How the numbers of a tensor get into an operation of NCCL and back.
 ///
-/// `CudaMemory` is that of Burn's tensors on CUDA; [`FakeMemory`](crate::fake::FakeMemory) a stand-in
-/// for tests.
+/// `CudaMemory` is that of Burn's tensors on CUDA; tests have a stand-in.
 pub trait DeviceMemory: Send + Sync + fmt::Debug {
     /// The memory of `numbers`, in which operations change them in place. What writes them has been given
     /// to the device when this returns, and nobody else has the tensor.
@@ -116,7 +115,7 @@ pub trait DeviceMemory: Send + Sync + fmt::Debug {
 ///
 /// ```
 /// use everburn_distributed::Lent;
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let lent = Lent::new(cluster.allocate(0, &[1f32, 2.0]), "whose it is");

@@ -9,7 +9,7 @@
 //!
 //! `exchange.rs` has the seam: [`DeviceExchange`] is a way to add rows up ([`NcclExchange`],
 //! [`HostExchange`] through host memory, [`BurnExchange`]), [`DeviceMemory`] is how NCCL gets at a tensor's
-//! memory, on CUDA (`cuda/`) or in a stand-in (`fake.rs`), so that all but CUDA's own few calls is tested
+//! memory, on CUDA (`cuda/`) or in a stand-in of the tests, so that all but CUDA's own few calls is tested
 //! without a GPU. `choice.rs` is by which way gradients go, of which all ranks make one decision, and
 //! `connect.rs` connects them.
 
@@ -19,7 +19,6 @@ mod connect;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod exchange;
-pub mod fake;
 mod flat;
 mod host;
 mod layout;

@@ -35,9 +35,9 @@ pub enum Waits {
 /// ```
 /// use std::sync::Arc;
 /// use burn::prelude::*;
-/// use everburn_distributed::fake::FakeMemory;
 /// use everburn_distributed::{DeviceExchange, NcclExchange, Waits};
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_distributed_fake::FakeMemory;
+/// use everburn_nccl_fake::FakeCluster;
 ///
 /// // Two ranks, as threads, on a stand-in for GPUs.
 /// let cluster = Arc::new(FakeCluster::new(2));

@@ -16,7 +16,7 @@ use crate::group::NcclError;
 ///
 /// ```
 /// use everburn_collectives::group::DType;
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let buffer = cluster.allocate(0, &[1f32, 2.0, 3.0, 4.0]);
@@ -55,7 +55,8 @@ impl DeviceBuffer {
         Self::checked(pointer, len, dtype, Arc::new(Mutex::new(owner)))
     }
 
-    /// Memory that no GPU has: the fake's own.
+    /// Memory that no GPU has.
+    #[cfg(test)]
     pub(crate) fn imagined<T: Send + 'static>(
         pointer: u64,
         len: usize,
@@ -141,7 +142,8 @@ impl DeviceBuffer {
     }
 
     /// The addresses of its bytes.
-    pub(crate) fn bytes(&self) -> Range<u64> {
+    #[must_use]
+    pub fn bytes(&self) -> Range<u64> {
         self.pointer..self.pointer + (self.len * self.dtype.size()) as u64
     }
 }

@@ -7,24 +7,17 @@ use std::ptr;
 use everburn_collectives::group::{DType, ReduceOp};
 
 use super::buffer::DeviceBuffer;
-use super::context::Stream;
+use super::context::stream_handle;
 use super::dynamic::functions;
 use super::nccl::{Library, OLDEST};
-use crate::group::{Operation, Status};
-
-/// `NCCL_UNIQUE_ID_BYTES`.
-pub(crate) const UNIQUE_ID_BYTES: usize = 128;
+use crate::api::{Communicator, Operation, Stream, UniqueId};
+use crate::group::Status;
 
 /// `NCCL_API_MAGIC`, the same in all versions.
 const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 
 /// `NCCL_CONFIG_UNDEF_INT`: the library chooses.
 const UNDEFINED: c_int = c_int::MIN;
-
-/// `ncclUniqueId`: by what ranks know that they belong together.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UniqueId(pub(crate) [u8; UNIQUE_ID_BYTES]);
 
 /// `ncclConfig_t` as 2.18 has it. Newer libraries read as many bytes as `size` says and take
 /// defaults for what `version` had not.
@@ -78,14 +71,9 @@ functions! {
     }
 }
 
-/// `ncclComm_t`: a communicator that has not been destroyed or aborted, since both take it away.
-#[derive(Debug)]
-pub(crate) struct Communicator(pub(crate) usize);
-
-impl Communicator {
-    fn handle(&self) -> Handle {
-        ptr::with_exposed_provenance_mut(self.0)
-    }
+/// `ncclComm_t`.
+fn handle(communicator: &Communicator) -> Handle {
+    ptr::with_exposed_provenance_mut(communicator.handle())
 }
 
 /// `ncclDataType_t`.
@@ -144,7 +132,7 @@ impl Library {
     }
 
     pub(crate) fn unique_id(&self) -> Result<UniqueId, Status> {
-        let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
+        let mut id = UniqueId::new([0; UniqueId::BYTES]);
         // SAFETY: the pointer is to an `ncclUniqueId` of this frame.
         match Status::from_code(unsafe { (self.functions.unique_id)(&mut id) }) {
             Status::Success => Ok(id),
@@ -167,7 +155,8 @@ impl Library {
         let code =
             unsafe { (self.functions.init)(&mut handle, world_size, *id, rank, &mut config) };
         // A call that fails at once takes its handle back.
-        let communicator = (!handle.is_null()).then(|| Communicator(handle.expose_provenance()));
+        let communicator =
+            (!handle.is_null()).then(|| Communicator::new(handle.expose_provenance()));
         (communicator, Status::from_code(code))
     }
 
@@ -175,7 +164,7 @@ impl Library {
     pub(crate) fn async_error(&self, communicator: &Communicator) -> Status {
         let mut state = 0;
         // SAFETY: the communicator lives; the pointer is to an `ncclResult_t`, an `int`, of this frame.
-        let code = unsafe { (self.functions.async_error)(communicator.handle(), &mut state) };
+        let code = unsafe { (self.functions.async_error)(handle(communicator), &mut state) };
         match Status::from_code(code) {
             Status::Success => Status::from_code(state),
             refused => refused,
@@ -196,20 +185,20 @@ impl Library {
 
     pub(crate) fn finalize(&self, communicator: &Communicator) -> Status {
         // SAFETY: the communicator lives.
-        Status::from_code(unsafe { (self.functions.finalize)(communicator.handle()) })
+        Status::from_code(unsafe { (self.functions.finalize)(handle(communicator)) })
     }
 
     // Taking it by value is what makes the calls on communicators safe.
     #[allow(clippy::needless_pass_by_value)]
     pub(crate) fn destroy(&self, communicator: Communicator) -> Status {
         // SAFETY: the communicator lives, and nobody has it after this.
-        Status::from_code(unsafe { (self.functions.destroy)(communicator.handle()) })
+        Status::from_code(unsafe { (self.functions.destroy)(handle(&communicator)) })
     }
 
     #[allow(clippy::needless_pass_by_value)]
     pub(crate) fn abort(&self, communicator: Communicator) -> Status {
         // SAFETY: the communicator lives, and nobody has it after this.
-        Status::from_code(unsafe { (self.functions.abort)(communicator.handle()) })
+        Status::from_code(unsafe { (self.functions.abort)(handle(&communicator)) })
     }
 
     /// Puts `operation` on `stream`.
@@ -220,7 +209,7 @@ impl Library {
         stream: &Stream,
     ) -> Status {
         let calls = &self.functions;
-        let (communicator, stream) = (communicator.handle(), stream.handle());
+        let (communicator, stream) = (handle(communicator), stream_handle(stream));
         let Some(dtype) = data_type(operation.dtype()) else {
             return Status::InvalidArgument;
         };

@@ -10,6 +10,7 @@ use std::ptr;
 
 use super::driver::{Device, Driver};
 use super::dynamic::functions;
+use crate::api::{Event, Stream};
 use crate::error::LibraryError;
 
 /// `CU_STREAM_NON_BLOCKING`: not ordered with the stream of number 0, on which nobody here works.
@@ -52,24 +53,14 @@ functions! {
     }
 }
 
-/// `CUstream`, alive unless [`Context::destroy_stream`] has taken it.
-#[derive(Debug)]
-pub(crate) struct Stream(pub(crate) usize);
-
-impl Stream {
-    pub(super) fn handle(&self) -> Handle {
-        ptr::with_exposed_provenance_mut(self.0)
-    }
+/// `CUstream`.
+pub(super) fn stream_handle(stream: &Stream) -> Handle {
+    ptr::with_exposed_provenance_mut(stream.handle())
 }
 
-/// `CUevent`, alive unless [`Context::destroy_event`] has taken it.
-#[derive(Debug)]
-pub(crate) struct Event(pub(crate) usize);
-
-impl Event {
-    fn handle(&self) -> Handle {
-        ptr::with_exposed_provenance_mut(self.0)
-    }
+/// `CUevent`.
+fn event_handle(event: &Event) -> Handle {
+    ptr::with_exposed_provenance_mut(event.handle())
 }
 
 /// A GPU's primary context, held until this is dropped.
@@ -140,7 +131,7 @@ impl Context {
         // SAFETY: the pointer is to a handle of this frame.
         let result = unsafe { (calls.stream_create)(&mut stream, NON_BLOCKING, greatest) };
         self.driver.check("cuStreamCreateWithPriority", result)?;
-        Ok(Stream(stream.expose_provenance()))
+        Ok(Stream::new(stream.expose_provenance()))
     }
 
     /// What is on the stream is still done.
@@ -148,7 +139,8 @@ impl Context {
     pub(crate) fn destroy_stream(&self, stream: Stream) {
         // SAFETY: the stream lives, and nobody has it after this. An error would be an earlier one
         // of the GPU, which whoever waits for its work has been told.
-        let _ = self.with(|| unsafe { (self.driver.contexts.stream_destroy)(stream.handle()) });
+        let _ =
+            self.with(|| unsafe { (self.driver.contexts.stream_destroy)(stream_handle(&stream)) });
     }
 
     pub(crate) fn create_event(&self) -> Result<Event, LibraryError> {
@@ -157,22 +149,23 @@ impl Context {
         // SAFETY: the pointer is to a handle of this frame.
         let result = unsafe { (self.driver.contexts.event_create)(&mut event, WITHOUT_TIME) };
         self.driver.check("cuEventCreate", result)?;
-        Ok(Event(event.expose_provenance()))
+        Ok(Event::new(event.expose_provenance()))
     }
 
     #[allow(clippy::needless_pass_by_value)]
     pub(crate) fn destroy_event(&self, event: Event) {
         // SAFETY: the event lives, and nobody has it after this; the driver keeps what it still
         // needs. For errors see `destroy_stream`.
-        let _ = self.with(|| unsafe { (self.driver.contexts.event_destroy)(event.handle()) });
+        let _ = self.with(|| unsafe { (self.driver.contexts.event_destroy)(event_handle(&event)) });
     }
 
     /// `event` is over when all that is on `stream` by now is.
     pub(crate) fn record(&self, event: &Event, stream: &Stream) -> Result<(), LibraryError> {
         let _current = self.enter()?;
         // SAFETY: both live.
-        let result =
-            unsafe { (self.driver.contexts.event_record)(event.handle(), stream.handle()) };
+        let result = unsafe {
+            (self.driver.contexts.event_record)(event_handle(event), stream_handle(stream))
+        };
         self.driver.check("cuEventRecord", result)
     }
 
@@ -180,8 +173,9 @@ impl Context {
     pub(crate) fn wait(&self, stream: &Stream, event: &Event) -> Result<(), LibraryError> {
         let _current = self.enter()?;
         // SAFETY: both live; 0 is the usual way to wait.
-        let result =
-            unsafe { (self.driver.contexts.stream_wait)(stream.handle(), event.handle(), 0) };
+        let result = unsafe {
+            (self.driver.contexts.stream_wait)(stream_handle(stream), event_handle(event), 0)
+        };
         self.driver.check("cuStreamWaitEvent", result)
     }
 
@@ -189,7 +183,7 @@ impl Context {
     pub(crate) fn query(&self, event: &Event) -> Result<bool, LibraryError> {
         let _current = self.enter()?;
         // SAFETY: the event lives.
-        match unsafe { (self.driver.contexts.event_query)(event.handle()) } {
+        match unsafe { (self.driver.contexts.event_query)(event_handle(event)) } {
             NOT_READY => Ok(false),
             result => self.driver.check("cuEventQuery", result).map(|()| true),
         }
@@ -207,7 +201,7 @@ impl Context {
         };
         let _current = self.enter()?;
         // SAFETY: both live.
-        let result = unsafe { (order.record)(self.handle(), event.handle()) };
+        let result = unsafe { (order.record)(self.handle(), event_handle(event)) };
         self.driver.check("cuCtxRecordEvent", result)
     }
 
@@ -218,7 +212,7 @@ impl Context {
         };
         let _current = self.enter()?;
         // SAFETY: both live.
-        let result = unsafe { (order.wait)(self.handle(), event.handle()) };
+        let result = unsafe { (order.wait)(self.handle(), event_handle(event)) };
         self.driver.check("cuCtxWaitEvent", result)
     }
 

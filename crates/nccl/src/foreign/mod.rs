@@ -21,9 +21,7 @@ mod nvrtc;
 #[cfg(feature = "group")]
 pub use self::buffer::DeviceBuffer;
 #[cfg(feature = "group")]
-pub(crate) use self::communicator::{Communicator, UNIQUE_ID_BYTES, UniqueId};
-#[cfg(feature = "group")]
-pub(crate) use self::context::{Context, Event, Stream};
+pub(crate) use self::context::Context;
 pub(crate) use self::driver::Driver;
 #[cfg(feature = "group")]
 pub use self::memory::GpuMemory;

@@ -16,7 +16,7 @@ use super::error::NcclError;
 use super::news::{News, bounded};
 use super::status::Status;
 use super::turn::Pause;
-use crate::foreign::{UNIQUE_ID_BYTES, UniqueId};
+use crate::api::UniqueId;
 use crate::version::NcclVersion;
 
 /// How often a rank that waits for the store looks whether another has failed.
@@ -68,7 +68,7 @@ impl Core {
             }
         };
         let (rank, world_size) = (self.config.rank, self.config.world_size());
-        let (communicator, status) = self.calls.init(&id, rank, world_size);
+        let (communicator, status) = self.api.init(&id, rank, world_size);
         let Some(communicator) = communicator else {
             return Err(self.init_failed(&place, status));
         };
@@ -90,7 +90,7 @@ impl Core {
     }
 
     fn unique_id(&self, place: &Place) -> Result<UniqueId, NcclError> {
-        let id = self.calls.unique_id();
+        let id = self.api.unique_id();
         id.map_err(|status| self.init_failed(place, status))
     }
 
@@ -98,8 +98,8 @@ impl Core {
         let rank = self.config.rank;
         let own = Announcement {
             process: std::process::id(),
-            nccl: self.calls.version().code(),
-            gpu: self.calls.gpu(),
+            nccl: self.api.version().code(),
+            gpu: self.api.gpu(),
         };
         let own = serde_json::to_vec(&own).unwrap_or_default();
         if news.store.compare_set(&here(rank), b"", &own)? == own {
@@ -127,8 +127,8 @@ impl Core {
             false => (Verdict::Missing(missing), None),
             true => match self.incompatible(&ranks) {
                 Some(reason) => (Verdict::Refused(reason), None),
-                None => match self.calls.unique_id() {
-                    Ok(id) => (Verdict::Connect(hexadecimal(&id.0)), None),
+                None => match self.api.unique_id() {
+                    Ok(id) => (Verdict::Connect(hexadecimal(id.bytes())), None),
                     Err(status) => {
                         let error = self.init_failed(place, status);
                         (Verdict::Refused(error.to_string()), Some(error))
@@ -270,7 +270,7 @@ impl Core {
             step: place.step,
             waited: place.started.elapsed(),
             status,
-            detail: self.calls.last_error(),
+            detail: self.api.last_error(),
         }
     }
 
@@ -304,14 +304,14 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 fn bytes_of(digits: &str) -> Option<UniqueId> {
     let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if digits.len() != 2 * UNIQUE_ID_BYTES || !plain {
+    if digits.len() != 2 * UniqueId::BYTES || !plain {
         return None;
     }
-    let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
-    for (index, byte) in id.0.iter_mut().enumerate() {
+    let mut bytes = [0; UniqueId::BYTES];
+    for (index, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
     }
-    Some(id)
+    Some(UniqueId::new(bytes))
 }
 
 #[cfg(test)]
@@ -322,8 +322,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_id_is_read_back(bytes in prop::collection::vec(any::<u8>(), UNIQUE_ID_BYTES)) {
-            prop_assert_eq!(bytes_of(&hexadecimal(&bytes)).unwrap().0.to_vec(), bytes);
+        fn an_id_is_read_back(bytes in prop::collection::vec(any::<u8>(), UniqueId::BYTES)) {
+            prop_assert_eq!(bytes_of(&hexadecimal(&bytes)).unwrap().bytes().to_vec(), bytes);
         }
 
         #[test]
@@ -335,8 +335,8 @@ mod tests {
 
     #[test]
     fn a_sign_is_no_digit() {
-        assert!(bytes_of(&"00".repeat(UNIQUE_ID_BYTES)).is_some());
-        assert!(bytes_of(&"+0".repeat(UNIQUE_ID_BYTES)).is_none());
+        assert!(bytes_of(&"00".repeat(UniqueId::BYTES)).is_some());
+        assert!(bytes_of(&"+0".repeat(UniqueId::BYTES)).is_none());
     }
 
     #[test]

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::calls::{Calls, OwnedEvent, OwnedStream};
 use super::config::NcclConfig;
 use super::control::Control;
 use super::error::NcclError;
 use super::news::News;
 use super::operation::Operation;
+use super::owned::{OwnedEvent, OwnedStream};
 use super::status::Status;
 use super::turn::{Pause, Turn, lock, wait_until};
+use crate::api::{Communicator, NcclApi};
 use crate::error::LibraryError;
-use crate::foreign::Communicator;
 
 /// How long whoever finds a failure that another thread is just telling of waits for it: longer than
 /// the telling takes (`failing.rs`).
@@ -142,7 +142,7 @@ pub(crate) struct State {
 }
 
 pub(crate) struct Core {
-    pub(crate) calls: Arc<dyn Calls>,
+    pub(crate) api: Arc<dyn NcclApi>,
     pub(crate) config: NcclConfig,
     pub(crate) control: Option<Arc<dyn Control>>,
     /// `None` in a group of one.
@@ -162,7 +162,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(
-        calls: Arc<dyn Calls>,
+        api: Arc<dyn NcclApi>,
         stream: OwnedStream,
         config: NcclConfig,
         control: Option<Arc<dyn Control>>,
@@ -176,7 +176,7 @@ impl Core {
             closing: false,
         };
         Self {
-            calls,
+            api,
             config,
             control,
             news,
@@ -257,7 +257,7 @@ impl Core {
     pub(crate) fn async_status(&self) -> Status {
         let communicator = self.communicator.take_until(Instant::now());
         match communicator.as_deref() {
-            Some(Some(communicator)) => self.calls.async_error(communicator),
+            Some(Some(communicator)) => self.api.async_error(communicator),
             // Another thread has it, or has just given it up: who asks again will hear.
             _ => Status::InProgress,
         }

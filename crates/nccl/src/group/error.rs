@@ -17,7 +17,7 @@ use crate::error::LibraryError;
 ///
 /// ```
 /// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl_fake::FakeCluster;
 /// use everburn_nccl::NcclError;
 ///
 /// let cluster = FakeCluster::new(1);

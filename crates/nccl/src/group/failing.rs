@@ -93,8 +93,8 @@ impl Core {
             return;
         };
         drop(slot);
-        let calls = self.calls.clone();
-        let abort = move || calls.abort(communicator);
+        let api = self.api.clone();
+        let abort = move || api.abort(communicator);
         let patience = ABORTING.min(self.config.timeout);
         match bounded("everburn-nccl-abort", patience, abort) {
             Some(Status::Success) => self.aborted.store(true, Ordering::Release),
@@ -143,7 +143,7 @@ impl Core {
     /// NCCL has answered with an error. Where another rank says at the same time why it has failed,
     /// that is the reason: a closed connection is often seen before the news.
     pub(crate) fn refused(&self, place: &Place, status: Status) -> NcclError {
-        let detail = self.calls.last_error();
+        let detail = self.api.last_error();
         let news = self.news.as_ref().filter(|_| is_about_others(status));
         if let Some(ended) = news.and_then(|news| news.ended_of_late()) {
             return self.ended_at(place, &ended);

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::calls::OwnedEvent;
 use super::core::{Core, Flight, Place};
 use super::error::NcclError;
 use super::operation::Operation;
+use super::owned::OwnedEvent;
 use super::status::Status;
 use super::turn::lock;
 use crate::error::LibraryError;
@@ -40,7 +40,7 @@ impl Core {
         let (ready, done) = match operation.is_empty() {
             true => (None, None),
             false => {
-                let done = OwnedEvent::new(&self.calls);
+                let done = OwnedEvent::new(&self.api);
                 let done = done.map_err(|source| self.gpu_failed(&place, source))?;
                 (self.order(&place)?, Some(done))
             }
@@ -77,13 +77,13 @@ impl Core {
 
     /// The stream waits for all that the GPU has been given by now, where the driver can.
     fn order(&self, place: &Place) -> Result<Option<OwnedEvent>, NcclError> {
-        if !self.calls.orders_all() {
+        if !self.api.orders_all() {
             return Ok(None);
         }
         let order = || {
-            let event = OwnedEvent::new(&self.calls)?;
-            self.calls.record_all(event.get())?;
-            self.calls.wait(self.stream.get(), event.get())?;
+            let event = OwnedEvent::new(&self.api)?;
+            self.api.record_all(event.get())?;
+            self.api.wait(self.stream.get(), event.get())?;
             Ok(Some(event))
         };
         order().map_err(|source| self.gpu_failed(place, source))
@@ -94,7 +94,7 @@ impl Core {
         let Some(done) = &flight.done else {
             return Ok(());
         };
-        self.calls.record(done.get(), self.stream.get())?;
+        self.api.record(done.get(), self.stream.get())?;
         flight.mark();
         Ok(())
     }
@@ -131,9 +131,7 @@ impl Core {
             return Err(self.no_answer(place));
         };
         let status = match flight.operation().as_ref() {
-            Some(operation) => self
-                .calls
-                .enqueue(communicator, operation, self.stream.get()),
+            Some(operation) => self.api.enqueue(communicator, operation, self.stream.get()),
             // The group has given it up meanwhile.
             None => Status::Success,
         };

@@ -9,7 +9,7 @@ use super::error::NcclError;
 use super::failing::Tell;
 use super::status::Status;
 use super::turn::{Pause, bounded, lock};
-use crate::foreign::Communicator;
+use crate::api::Communicator;
 
 /// How long dropping a group waits for what is under way and for NCCL to finish.
 const DROPPING: Duration = Duration::from_secs(2);
@@ -49,19 +49,19 @@ impl Core {
         deadline: Instant,
     ) -> Result<(), NcclError> {
         let pause = Pause::new();
-        let mut status = self.calls.finalize(&communicator);
+        let mut status = self.api.finalize(&communicator);
         while status == Status::InProgress && Instant::now() < deadline {
             pause.rest(deadline);
-            status = self.calls.async_error(&communicator);
+            status = self.api.async_error(&communicator);
         }
         let finalized = status == Status::Success;
-        let calls = self.calls.clone();
+        let api = self.api.clone();
         let left = deadline
             .saturating_duration_since(Instant::now())
             .max(DROPPING);
         let ended = bounded("everburn-nccl-end", left, move || match finalized {
-            true => calls.destroy(communicator),
-            false => calls.abort(communicator),
+            true => api.destroy(communicator),
+            false => api.abort(communicator),
         });
         match (finalized, ended) {
             (true, Some(_)) => Ok(()),
@@ -73,7 +73,7 @@ impl Core {
                 step: place.step,
                 waited: place.started.elapsed(),
                 status,
-                detail: self.calls.last_error(),
+                detail: self.api.last_error(),
             }),
             _ => Err(self.no_answer(place)),
         }

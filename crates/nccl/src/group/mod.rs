@@ -1,6 +1,5 @@
 //! Groups of ranks on GPUs.
 
-mod calls;
 mod config;
 mod connect;
 mod control;
@@ -8,11 +7,13 @@ mod core;
 mod diagnosis;
 mod error;
 mod failing;
+mod gpu;
 mod issue;
 mod leaving;
 mod news;
 mod operation;
 mod operations;
+mod owned;
 mod status;
 mod supervisor;
 mod translation;
@@ -26,19 +27,18 @@ use std::time::Instant;
 
 use everburn_collectives::store::{PrefixStore, SharedStore};
 
-pub(crate) use self::calls::Calls;
-use self::calls::OwnedStream;
 pub use self::config::NcclConfig;
 pub use self::control::{Control, Ended};
 use self::core::Core;
 pub use self::error::NcclError;
 use self::leaving::who_is_told;
 use self::news::{Beat, News};
-pub(crate) use self::operation::Operation;
+pub use self::operation::Operation;
+use self::owned::OwnedStream;
 pub use self::status::Status;
-pub(crate) use self::turn::lock;
-pub(crate) use self::turn::wait_until;
+use self::turn::lock;
 pub use self::work::Work;
+use crate::api::NcclApi;
 use crate::foreign::Library;
 use crate::version::NcclVersion;
 
@@ -54,7 +54,7 @@ use crate::version::NcclVersion;
 ///
 /// ```
 /// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl_fake::FakeCluster;
 ///
 /// // Two ranks, as threads, on a stand-in for GPUs.
 /// let cluster = FakeCluster::new(2);
@@ -107,36 +107,39 @@ impl NcclGroup {
             });
         }
         let news = news_of(store, &config);
-        let calls = calls::Gpu::new(library.clone(), config.device);
-        match calls {
-            Ok(calls) => Self::over(Arc::new(calls), news, config, control),
+        match gpu::Gpu::new(library.clone(), config.device) {
+            Ok(gpu) => Self::over(Arc::new(gpu), news, config, control),
             Err(error) => Err(missed(error.into(), &config, control, news)),
         }
     }
 
-    /// [`NcclGroup::connect`] on a stand-in for NCCL and the GPU.
-    pub(crate) fn connect_over(
-        calls: Arc<dyn Calls>,
+    /// [`NcclGroup::connect`] with another NCCL and GPU than those of this machine, such as a stand-in
+    /// for tests.
+    ///
+    /// # Errors
+    /// As [`NcclGroup::connect`].
+    pub fn connect_with(
+        api: Arc<dyn NcclApi>,
         store: SharedStore,
         config: NcclConfig,
         control: Option<Arc<dyn Control>>,
     ) -> Result<Self, NcclError> {
         config.check()?;
         let news = news_of(store, &config);
-        Self::over(calls, news, config, control)
+        Self::over(api, news, config, control)
     }
 
     fn over(
-        calls: Arc<dyn Calls>,
+        api: Arc<dyn NcclApi>,
         news: Option<Arc<News>>,
         config: NcclConfig,
         control: Option<Arc<dyn Control>>,
     ) -> Result<Self, NcclError> {
-        let stream = match OwnedStream::new(&calls) {
+        let stream = match OwnedStream::new(&api) {
             Ok(stream) => stream,
             Err(error) => return Err(missed(error.into(), &config, control, news)),
         };
-        let core = Arc::new(Core::new(calls, stream, config, control, news));
+        let core = Arc::new(Core::new(api, stream, config, control, news));
         let shared = Arc::new(Shared {
             core: core.clone(),
             silent: AtomicBool::new(false),
@@ -172,14 +175,14 @@ impl NcclGroup {
     /// Which NCCL it uses.
     #[must_use]
     pub fn nccl_version(&self) -> NcclVersion {
-        self.shared.core.calls.version()
+        self.shared.core.api.version()
     }
 
     /// Whether operations wait for what the GPU was given before, and [`Work::hold_device`] can be had:
     /// with drivers of CUDA 12.5 and later.
     #[must_use]
     pub fn orders_device(&self) -> bool {
-        self.shared.core.calls.orders_all()
+        self.shared.core.api.orders_all()
     }
 
     /// Labels this rank's next operations with the training step, which errors then name.

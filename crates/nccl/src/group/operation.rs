@@ -7,31 +7,60 @@ use everburn_collectives::group::{DType, ReduceOp};
 use crate::foreign::DeviceBuffer;
 
 /// One call of this rank. Ranks in it are numbers in the group.
+///
+/// ```
+/// use everburn_collectives::group::ReduceOp;
+/// use everburn_nccl::api::Operation;
+/// use everburn_nccl_fake::FakeCluster;
+///
+/// let buffer = FakeCluster::new(1).allocate(0, &[1f32, 2.0]);
+/// let sum = Operation::AllReduce { buffer, op: ReduceOp::Sum };
+/// assert_eq!(sum.to_string(), "all_reduce(f32[2], sum)");
+/// ```
 #[derive(Debug, Clone)]
-pub(crate) enum Operation {
+pub enum Operation {
+    /// Combines all ranks' numbers, in place.
     AllReduce {
+        /// The numbers.
         buffer: DeviceBuffer,
+        /// How they are combined.
         op: ReduceOp,
     },
+    /// Copies one rank's numbers to all.
     Broadcast {
+        /// The numbers.
         buffer: DeviceBuffer,
+        /// The rank whose numbers are copied.
         root: usize,
     },
+    /// Combines all ranks' numbers and gives each rank its part.
     ReduceScatter {
+        /// A part for each rank.
         send: DeviceBuffer,
+        /// This rank's part.
         receive: DeviceBuffer,
+        /// How they are combined.
         op: ReduceOp,
     },
+    /// Gives every rank the numbers of all.
     AllGather {
+        /// This rank's numbers.
         send: DeviceBuffer,
+        /// Room for those of all ranks.
         receive: DeviceBuffer,
     },
+    /// Sends numbers to another rank.
     Send {
+        /// The numbers.
         buffer: DeviceBuffer,
+        /// The receiver.
         peer: usize,
     },
+    /// Receives numbers from another rank.
     Receive {
+        /// Room for the numbers.
         buffer: DeviceBuffer,
+        /// The sender.
         peer: usize,
     },
 }

@@ -19,7 +19,7 @@ const ASKING: Duration = Duration::from_millis(10);
 ///
 /// ```
 /// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let group = cluster.alone();
@@ -104,7 +104,7 @@ impl Work {
         let core = &self.shared.core;
         let place = &self.flight.place;
         core.standing(place)?;
-        if !core.calls.orders_all() {
+        if !core.api.orders_all() {
             let reason = "this driver cannot order all streams of a GPU (CUDA 12.5 and later can): \
                           synchronize the device before the operation, and wait for the work";
             return Err(core.invalid(place, reason.to_owned()));
@@ -112,7 +112,7 @@ impl Work {
         let Some(done) = &self.flight.done else {
             return Ok(());
         };
-        let held = core.calls.wait_all(done.get());
+        let held = core.api.wait_all(done.get());
         held.map_err(|source| core.gpu_failed(place, source))
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{Ended, NcclConfig, NcclError, Status};
+use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::harness::{error, hurried, hurried_alone};
 

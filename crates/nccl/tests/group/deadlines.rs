@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use everburn_collectives::group::ReduceOp;
-use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{NcclConfig, NcclError};
+use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::harness::{BEAT, GENEROUS, Gate, Meeting, error, hurried, hurried_alone};
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
-use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{NcclConfig, NcclError, Status};
+use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::harness::{BEAT, Meeting, error, hurried, hurried_alone};
 

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use everburn_nccl::fake::FakeCluster;
 use everburn_nccl::{NcclConfig, NcclError};
+use everburn_nccl_fake::FakeCluster;
 
 pub const SIZES: [usize; 3] = [1, 2, 4];
 

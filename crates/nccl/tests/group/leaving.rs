@@ -2,7 +2,7 @@
 
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::NcclError;
-use everburn_nccl::fake::{FakeCluster, Fault};
+use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::harness::{error, hurried_alone};
 

@@ -2,7 +2,7 @@
 
 use everburn_collectives::group::ReduceOp;
 use everburn_nccl::NcclError;
-use everburn_nccl::fake::{FakeCluster, Fault, Number};
+use everburn_nccl_fake::{FakeCluster, Fault, Number};
 use half::{bf16, f16};
 use proptest::prelude::*;
 

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use everburn_collectives::group::ReduceOp;
-use everburn_nccl::fake::{FakeCluster, Fault};
 use everburn_nccl::{NcclError, Status};
+use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::harness::{GENEROUS, Gate, error};
 

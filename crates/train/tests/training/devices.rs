@@ -6,11 +6,10 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::prelude::*;
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_distributed::fake::FakeMemory;
-use everburn_distributed::{Abilities, ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_distributed::{ConnectExchange, Connector, GradientBackend, Waits};
+use everburn_distributed_fake::{abilities, on_cluster};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
-use everburn_nccl::fake::FakeCluster;
-use everburn_nccl::{Control, NcclConfig};
+use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Classifier, Trainer, TrainingConfig};
 
 use crate::harness::data::digits;
@@ -34,26 +33,8 @@ pub fn connector(
     backend: GradientBackend,
     waits: Waits,
 ) -> Arc<dyn ConnectExchange> {
-    let abilities = Abilities {
-        gpu: Some(format!("FAKE-{rank}")),
-        nccl: Ok("2.21.5".to_string()),
-        keeps_to_host: None,
-    };
-    let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
-    let join = {
-        let cluster = cluster.clone();
-        move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
-            let quick = cluster.config(rank);
-            let config = NcclConfig {
-                tick: quick.tick,
-                beat: quick.beat,
-                ..config
-            };
-            cluster.connect(rank, config, control)
-        }
-    };
-    let connector = Connector::new(backend, abilities, store);
-    Arc::new(connector.with_groups(join, rank, memory, waits))
+    let connector = Connector::new(backend, abilities(rank), store);
+    Arc::new(on_cluster(connector, cluster, rank, waits))
 }
 
 /// The connectors of ranks with a GPU each.

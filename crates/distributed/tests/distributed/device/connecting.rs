@@ -1,39 +1,22 @@
 //! How ranks come to their exchange, again after each change of the group.
 
-use std::sync::Arc;
-
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{
     Abilities, ConnectExchange, Connector, Ddp, DdpConfig, GradientBackend, Waits,
 };
+use everburn_distributed_fake::on_cluster;
 
 use super::ways::{Rank, model, on_ranks};
 use crate::steps::{all_values, assert_equal_within_rounding, overlapped, small_buckets, whole};
 
 fn able(rank: &Rank) -> Abilities {
-    Abilities {
-        gpu: Some(format!("FAKE-{}", rank.number())),
-        nccl: Ok("2.21.5".to_string()),
-        keeps_to_host: None,
-    }
+    everburn_distributed_fake::abilities(rank.number())
 }
 
 fn connector(rank: &Rank, wanted: GradientBackend, abilities: Abilities) -> Connector {
-    let (cluster, number) = (rank.cluster.clone(), rank.number());
-    let memory = Arc::new(FakeMemory::new(cluster.clone(), number));
-    let join = move |mut config: everburn_nccl::NcclConfig, control| {
-        config.tick = cluster.config(number).tick;
-        config.beat = cluster.config(number).beat;
-        cluster.connect(number, config, control)
-    };
-    Connector::new(wanted, abilities, rank.cluster.store()).with_groups(
-        join,
-        number,
-        memory,
-        Waits::Host,
-    )
+    let connector = Connector::new(wanted, abilities, rank.cluster.store());
+    on_cluster(connector, &rank.cluster, rank.number(), Waits::Host)
 }
 
 fn learns(connector: &Connector, group: &ProcessGroup) {

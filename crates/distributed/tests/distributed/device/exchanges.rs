@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use burn::prelude::*;
-use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{
     BurnExchange, Ddp, DdpConfig, DdpError, DeviceExchange, DeviceMemory, HostExchange, Lent,
     NcclExchange, PendingSum, Waits,
 };
-use everburn_nccl::fake::FakeCluster;
+use everburn_distributed_fake::FakeMemory;
+use everburn_nccl_fake::FakeCluster;
 
 use super::ways::{Way, model, on_ranks};
 use crate::models::rows;

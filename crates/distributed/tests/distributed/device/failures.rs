@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use everburn_collectives::group::CollectiveError;
-use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{Ddp, DdpError, NcclExchange, Waits};
-use everburn_nccl::fake::Fault;
+use everburn_distributed_fake::FakeMemory;
 use everburn_nccl::{Control, NcclConfig, Status};
+use everburn_nccl_fake::Fault;
 
 use super::ways::{Rank, WAYS, Way, model, on_ranks};
 use crate::models::rows;

@@ -1,7 +1,7 @@
 //! Gradients that stay on their devices: the same numbers as through host memory, and the same errors.
 //!
-//! Devices are made up here: tensors of the processor, whose memory is lent to the stand-in for NCCL in
-//! `everburn-nccl`, as CUDA's is to NCCL.
+//! Devices are made up here: tensors of the processor, whose memory is lent to the stand-in for NCCL, as
+//! CUDA's is to NCCL.
 
 mod connecting;
 mod exchanges;

@@ -6,12 +6,12 @@ use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::fake::FakeMemory;
 use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceExchange, HostExchange, NcclExchange, Waits,
 };
+use everburn_distributed_fake::FakeMemory;
 use everburn_nccl::Control;
-use everburn_nccl::fake::{FakeCluster, Fault};
+use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::models::Branchy;
 

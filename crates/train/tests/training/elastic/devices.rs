@@ -5,7 +5,7 @@ use std::sync::Arc;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{GradientBackend, Waits};
-use everburn_nccl::fake::FakeCluster;
+use everburn_nccl_fake::FakeCluster;
 use everburn_train::{Trainer, TrainingConfig};
 
 use super::{Job, config, failed, folder, images, model, sound};

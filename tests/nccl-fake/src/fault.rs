@@ -1,13 +1,13 @@
 //! What can be made to go wrong.
 
-use crate::group::Status;
+use everburn_nccl::Status;
 
 /// Something that goes wrong on one rank of a [`FakeCluster`](super::FakeCluster), from when it is
 /// injected.
 ///
 /// ```
-/// use everburn_nccl::fake::{FakeCluster, Fault};
 /// use everburn_nccl::{NcclError, Status};
+/// use everburn_nccl_fake::{FakeCluster, Fault};
 ///
 /// let cluster = FakeCluster::new(1);
 /// cluster.inject(0, Fault::InitFails(Status::SystemError));

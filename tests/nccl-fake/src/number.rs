@@ -1,13 +1,13 @@
-//! Numbers in the fake's memory, and their sums.
+//! Numbers in the GPUs' memory, and their sums.
 
 use everburn_collectives::group::{DType, ReduceOp};
 use half::{bf16, f16};
 
-/// A number that the fake's memory can hold.
+/// A number that the GPUs' memory can hold.
 ///
 /// ```
 /// use everburn_collectives::group::DType;
-/// use everburn_nccl::fake::Number;
+/// use everburn_nccl_fake::Number;
 ///
 /// assert_eq!(<i64 as Number>::DTYPE, DType::I64);
 /// ```

@@ -1,10 +1,13 @@
-//! The fake's memory: pieces at addresses that no machine has, so that nothing is read by mistake.
+//! The GPUs' memory: pieces at addresses that no machine has, so that nothing is read by mistake.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use crate::group::lock;
+use everburn_collectives::group::DType;
+use everburn_nccl::DeviceBuffer;
+
+use crate::sync::lock;
 
 /// The first address.
 const FIRST: u64 = 0x7fab_0000_0000;
@@ -27,6 +30,21 @@ impl Memory {
         let start = (end + 1).next_multiple_of(ALIGNMENT);
         pieces.insert(start, bytes);
         start
+    }
+
+    /// A new piece with these bytes, as a buffer that belongs to `owner`.
+    pub(super) fn buffer(
+        &self,
+        bytes: Vec<u8>,
+        dtype: DType,
+        owner: impl Send + 'static,
+    ) -> DeviceBuffer {
+        let len = bytes.len() / dtype.size();
+        let pointer = self.allocate(bytes);
+        // SAFETY: a piece is never freed, and only this memory reads or writes at its address, under a
+        // lock. No test gives such a buffer to a group on a real GPU.
+        let buffer = unsafe { DeviceBuffer::new(pointer, len, dtype, owner) };
+        buffer.expect("what was allocated has an address and a length")
     }
 
     pub(super) fn read(&self, range: Range<u64>) -> Vec<u8> {

@@ -1,17 +1,17 @@
-//! One rank of the fake, as a group calls it.
+//! One rank's NCCL and GPU, as a group calls them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::exchange::Fabric;
-use super::fault::Fault;
-use super::gpu::{FakeEvent, FakeStream, PATIENCE};
-use crate::error::LibraryError;
-use crate::foreign::{Communicator, Event, Stream, UniqueId};
-use crate::group::{Calls, Operation, Status, lock, wait_until};
-use crate::version::NcclVersion;
+use everburn_nccl::api::{Communicator, Event, NcclApi, Operation, Stream, UniqueId};
+use everburn_nccl::{LibraryError, NcclVersion, Status};
+
+use crate::exchange::Fabric;
+use crate::fault::Fault;
+use crate::stream::{FakeEvent, FakeStream, PATIENCE};
+use crate::sync::{lock, wait_until};
 
 /// An operation that is not on its stream yet.
 struct Launch {
@@ -71,7 +71,7 @@ impl FakeGpu {
 
     fn event_of(&self, event: &Event) -> Result<Arc<FakeEvent>, LibraryError> {
         lock(&self.events)
-            .get(&event.0)
+            .get(&event.handle())
             .cloned()
             .ok_or_else(|| failed("cuEventQuery", 400))
     }
@@ -155,7 +155,7 @@ fn failed(call: &'static str, code: i32) -> LibraryError {
     }
 }
 
-impl Calls for FakeGpu {
+impl NcclApi for FakeGpu {
     fn version(&self) -> NcclVersion {
         let version = self.fault(|fault| match fault {
             Fault::Version(code) => Some(*code),
@@ -197,7 +197,7 @@ impl Calls for FakeGpu {
         let handle = self.handle();
         self.fabric
             .init(handle, id, rank, world_size, hangs.is_none());
-        (Some(Communicator(handle)), Status::InProgress)
+        (Some(Communicator::new(handle)), Status::InProgress)
     }
 
     fn async_error(&self, communicator: &Communicator) -> Status {
@@ -205,8 +205,8 @@ impl Calls for FakeGpu {
             Fault::AsyncError(status) => Some(*status),
             _ => None,
         });
-        match found.unwrap_or_else(|| self.fabric.status(communicator.0)) {
-            Status::Success if self.is_launching(communicator.0) => Status::InProgress,
+        match found.unwrap_or_else(|| self.fabric.status(communicator.handle())) {
+            Status::Success if self.is_launching(communicator.handle()) => Status::InProgress,
             status => status,
         }
     }
@@ -221,7 +221,7 @@ impl Calls for FakeGpu {
             .is_some()
         {
             let mut state = lock(&self.fabric.state);
-            if let Some(communicator) = state.communicators.get_mut(&communicator.0) {
+            if let Some(communicator) = state.communicators.get_mut(&communicator.handle()) {
                 communicator.found = Some(Status::InProgress);
             }
             return Status::InProgress;
@@ -232,7 +232,7 @@ impl Calls for FakeGpu {
     fn destroy(&self, communicator: Communicator) -> Status {
         lock(&self.fabric.state)
             .communicators
-            .remove(&communicator.0);
+            .remove(&communicator.handle());
         Status::Success
     }
 
@@ -252,7 +252,7 @@ impl Calls for FakeGpu {
             }
             return Status::SystemError;
         }
-        self.fabric.abort(communicator.0);
+        self.fabric.abort(communicator.handle());
         Status::Success
     }
 
@@ -262,25 +262,25 @@ impl Calls for FakeGpu {
         operation: &Operation,
         stream: &Stream,
     ) -> Status {
-        self.begin(communicator.0, operation.clone(), stream.0)
+        self.begin(communicator.handle(), operation.clone(), stream.handle())
     }
 
     fn create_stream(&self) -> Result<Stream, LibraryError> {
-        Ok(Stream(self.stream()))
+        Ok(Stream::new(self.stream()))
     }
 
     fn destroy_stream(&self, stream: Stream) {
-        lock(&self.streams).remove(&stream.0);
+        lock(&self.streams).remove(&stream.handle());
     }
 
     fn create_event(&self) -> Result<Event, LibraryError> {
         let handle = self.handle();
         lock(&self.events).insert(handle, Arc::default());
-        Ok(Event(handle))
+        Ok(Event::new(handle))
     }
 
     fn destroy_event(&self, event: Event) {
-        lock(&self.events).remove(&event.0);
+        lock(&self.events).remove(&event.handle());
     }
 
     fn record(&self, event: &Event, stream: &Stream) -> Result<(), LibraryError> {
@@ -290,14 +290,15 @@ impl Calls for FakeGpu {
         {
             return Err(failed("cuEventRecord", 700));
         }
-        let (stream, event) = (self.stream_of(stream.0)?, self.event_of(event)?);
+        let (stream, event) = (self.stream_of(stream.handle())?, self.event_of(event)?);
         event.expect(1);
         stream.come_to(&event);
         Ok(())
     }
 
     fn wait(&self, stream: &Stream, event: &Event) -> Result<(), LibraryError> {
-        self.stream_of(stream.0)?.wait(&self.event_of(event)?);
+        self.stream_of(stream.handle())?
+            .wait(&self.event_of(event)?);
         Ok(())
     }
 

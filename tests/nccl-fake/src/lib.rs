@@ -1,15 +1,17 @@
-//! A stand-in for GPUs and NCCL, on threads of one process, for tests: memory that is the host's, streams
+//! A stand-in for NCCL and GPUs, on threads of one process, for tests: memory that is the host's, streams
 //! and events that are asynchronous, collectives that really reduce and copy, and faults on request.
 //!
-//! Like the real one it waits for ever for a rank that does not come, and does not compare what ranks
-//! call.
+//! [`FakeCluster`] is the machine room: it connects ranks to real [`NcclGroup`]s over its own
+//! [`NcclApi`]. [`Fault`] is what can be made to go wrong. Like NCCL, the stand-in waits for ever for a
+//! rank that does not come, and does not compare what ranks call.
 
-mod calls;
 mod exchange;
 mod fault;
 mod gpu;
 mod memory;
 mod number;
+mod stream;
+mod sync;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +19,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use everburn_collectives::store::{HashStore, SharedStore};
+use everburn_nccl::api::NcclApi;
+use everburn_nccl::{Control, DeviceBuffer, NcclConfig, NcclError, NcclGroup, Status};
 
-use self::calls::FakeGpu;
 use self::exchange::Fabric;
 pub use self::fault::Fault;
+use self::gpu::FakeGpu;
 pub use self::number::Number;
-use crate::foreign::DeviceBuffer;
-use crate::group::{Calls, Control, NcclConfig, NcclError, NcclGroup, Status, lock};
+use self::sync::lock;
 
 /// Long enough for a busy machine; only tests of the deadline itself use less.
 const GENEROUS: Duration = Duration::from_secs(60);
@@ -32,7 +35,7 @@ const GENEROUS: Duration = Duration::from_secs(60);
 ///
 /// ```
 /// use everburn_collectives::group::ReduceOp;
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(4);
 /// let sums = cluster.on_all_ranks(|group, rank| {
@@ -51,7 +54,7 @@ pub struct FakeCluster {
 /// A stream on which a rank computes, beside that of its group.
 ///
 /// ```
-/// use everburn_nccl::fake::FakeCluster;
+/// use everburn_nccl_fake::FakeCluster;
 ///
 /// let cluster = FakeCluster::new(1);
 /// let compute = cluster.compute_stream(0);
@@ -102,8 +105,8 @@ impl FakeCluster {
         config: NcclConfig,
         control: Option<Arc<dyn Control>>,
     ) -> Result<NcclGroup, NcclError> {
-        let calls: Arc<dyn Calls> = self.gpus[rank].clone();
-        NcclGroup::connect_over(calls, self.store(), config, control)
+        let gpu: Arc<dyn NcclApi> = self.gpus[rank].clone();
+        NcclGroup::connect_with(gpu, self.store(), config, control)
     }
 
     /// The group of a cluster of one rank.
@@ -169,9 +172,7 @@ impl FakeCluster {
     ) -> DeviceBuffer {
         assert!(rank < self.gpus.len(), "there is no rank {rank}");
         let bytes = numbers.iter().flat_map(|number| number.bytes()).collect();
-        let pointer = self.fabric.memory.allocate(bytes);
-        let buffer = DeviceBuffer::imagined(pointer, numbers.len(), T::DTYPE, owner);
-        buffer.expect("what was allocated has an address and a length")
+        self.fabric.memory.buffer(bytes, T::DTYPE, owner)
     }
 
     /// What is in the buffer now.

@@ -1,11 +1,11 @@
-//! The fake's GPU: each stream is a thread that does what it is given in order; events say when it has.
+//! Streams and events: each stream is a thread that does what it is given in order; events say when it has.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::group::{lock, wait_until};
+use crate::sync::{lock, wait_until};
 
 /// How long anything in the fake waits: longer than any test, so that none hangs for ever.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,7 +1,8 @@
-//! A stand-in for the memory of GPUs, for tests: tensors of the processor, lent to NCCL's stand-in.
+//! A stand-in for the memory of GPUs, for tests: tensors of the CPU, lent to the stand-in for NCCL.
 //!
-//! As on a GPU, what writes a row and what reads it are kernels on a stream of their own, which the group
-//! has to order: a row that is read too early holds other numbers.
+//! [`FakeMemory`] is a rank's memory. As on a GPU, what writes a row and what reads it are kernels on a
+//! stream of their own, which the group has to order: a row that is read too early holds other numbers.
+//! [`abilities`] and [`on_cluster`] are for connectors of ranks with such memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,17 +11,29 @@ use std::time::Duration;
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
-use everburn_nccl::DeviceBuffer;
-use everburn_nccl::fake::{ComputeStream, FakeCluster, Number};
-
-use super::exchange::{DeviceMemory, Lent};
+use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, Waits};
+use everburn_nccl::{Control, DeviceBuffer, NcclConfig};
+use everburn_nccl_fake::{ComputeStream, FakeCluster, Number};
 
 /// How long a kernel of the stand-in is waited for: longer than any test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The memory of one rank of a [`FakeCluster`], for tensors of the processor.
 ///
-/// See [`NcclExchange`](crate::NcclExchange) for an example.
+/// ```
+/// use std::sync::Arc;
+/// use burn::prelude::*;
+/// use everburn_distributed::DeviceMemory;
+/// use everburn_distributed_fake::FakeMemory;
+/// use everburn_nccl_fake::FakeCluster;
+///
+/// let memory = FakeMemory::new(Arc::new(FakeCluster::new(1)), 0);
+/// let lent = memory.lend(Tensor::<1>::from_floats([1.0, 2.0], &Device::flex()))?;
+/// assert_eq!(lent.buffer().len(), 2);
+/// let back = memory.take_back(lent)?;
+/// assert_eq!(back.into_data().to_vec::<f32>().unwrap(), [1.0, 2.0]);
+/// # Ok::<(), String>(())
+/// ```
 pub struct FakeMemory {
     cluster: Arc<FakeCluster>,
     rank: usize,
@@ -126,4 +139,36 @@ impl fmt::Debug for FakeMemory {
             .field("rank", &self.rank)
             .finish_non_exhaustive()
     }
+}
+
+/// Those of a rank with a GPU of its own.
+#[must_use]
+pub fn abilities(rank: usize) -> Abilities {
+    Abilities {
+        gpu: Some(format!("FAKE-{rank}")),
+        nccl: Ok("2.21.5".to_string()),
+        keeps_to_host: None,
+    }
+}
+
+/// `connector` with the NCCL, and on the GPU, of rank `rank` of `cluster`.
+#[must_use]
+pub fn on_cluster(
+    connector: Connector,
+    cluster: &Arc<FakeCluster>,
+    rank: usize,
+    waits: Waits,
+) -> Connector {
+    let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
+    let cluster = cluster.clone();
+    let join = move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
+        let NcclConfig { tick, beat, .. } = cluster.config(rank);
+        let config = NcclConfig {
+            tick,
+            beat,
+            ..config
+        };
+        cluster.connect(rank, config, control)
+    };
+    connector.with_groups(join, rank, memory, waits)
 }

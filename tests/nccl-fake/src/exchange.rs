@@ -1,4 +1,4 @@
-//! The fake's NCCL: communicators, and what their ranks exchange.
+//! NCCL: communicators, and what their ranks exchange.
 //!
 //! As the real one, it does not compare what ranks call: who calls something else is waited for until
 //! the communicator is aborted.
@@ -7,13 +7,15 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
-use super::gpu::PATIENCE;
-use super::memory::Memory;
-use super::number::combine;
-use crate::foreign::{DeviceBuffer, UNIQUE_ID_BYTES, UniqueId};
-use crate::group::{Operation, Status, lock, wait_until};
+use everburn_nccl::api::{Operation, UniqueId};
+use everburn_nccl::{DeviceBuffer, Status};
 
-type Id = [u8; UNIQUE_ID_BYTES];
+use crate::memory::Memory;
+use crate::number::combine;
+use crate::stream::PATIENCE;
+use crate::sync::{lock, wait_until};
+
+type Id = [u8; UniqueId::BYTES];
 
 /// Which exchange of a world: the collective of this number, or this message between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,11 +68,11 @@ impl Fabric {
     pub(super) fn unique_id(&self) -> UniqueId {
         let mut state = lock(&self.state);
         state.ids += 1;
-        let mut id = [0; UNIQUE_ID_BYTES];
+        let mut id = [0; UniqueId::BYTES];
         id[..8].copy_from_slice(&state.ids.to_ne_bytes());
         // Real ids have all kinds of bytes.
-        id[UNIQUE_ID_BYTES - 1] = 0xff;
-        UniqueId(id)
+        id[UniqueId::BYTES - 1] = 0xff;
+        UniqueId::new(id)
     }
 
     /// A communicator under the number `handle`; `joins` says whether its side is ever done.
@@ -83,9 +85,9 @@ impl Fabric {
         joins: bool,
     ) {
         let mut state = lock(&self.state);
-        state.worlds.entry(id.0).or_default().joined += usize::from(joins);
+        state.worlds.entry(*id.bytes()).or_default().joined += usize::from(joins);
         let communicator = Communicator {
-            id: id.0,
+            id: *id.bytes(),
             rank,
             world_size,
             collectives: 0,
