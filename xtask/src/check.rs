@@ -3,7 +3,7 @@
 mod gpu_tests;
 mod races;
 mod step;
-mod tally;
+mod test_counts;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

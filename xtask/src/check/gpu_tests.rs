@@ -116,7 +116,7 @@ mod tests {
     use everburn_nccl::{CudaVersion, Gpu, NcclVersion};
 
     use super::super::step::Done;
-    use super::super::tally::Tally;
+    use super::super::test_counts::TestCounts;
     use super::*;
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         );
         for step in [gpu, two, cuda, cuda_on_two, check] {
             assert!(
-                matches!(step.run(&mut Tally::default()), Ok(Done::Skipped(why)) if why.starts_with("no driver: libcuda.so.1"))
+                matches!(step.run(&mut TestCounts::default()), Ok(Done::Skipped(why)) if why.starts_with("no driver: libcuda.so.1"))
             );
         }
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use super::tally::{FLAKY_ALLOWED, Tally};
+use super::test_counts::{FLAKY_ALLOWED, TestCounts};
 use crate::cargo::{cargo, data_dir_beside, root, target_dir};
 use crate::tidy;
 
@@ -101,8 +101,8 @@ impl Step {
         words.join(" ")
     }
 
-    /// Runs it; what tests came to is added to `tally`.
-    pub(super) fn run(&self, tally: &mut Tally) -> Result<Done, String> {
+    /// Runs it; what tests came to is added to `counts`.
+    pub(super) fn run(&self, counts: &mut TestCounts) -> Result<Done, String> {
         let mut command = match &self.program {
             Program::Tidy => return tidy::report().map(|()| Done::Passed),
             Program::NotAsked(how) => return Ok(Done::Skipped(Cow::Borrowed(how))),
@@ -130,8 +130,8 @@ impl Step {
             command.env("EVERBURN_DATA_DIR", folder);
         }
         let status = match self.program {
-            Program::Tests => counted(&mut command, tally),
-            Program::Nextest => reported(&mut command, tally),
+            Program::Tests => counted(&mut command, counts),
+            Program::Nextest => reported(&mut command, counts),
             _ => command.status(),
         };
         match status {
@@ -143,21 +143,27 @@ impl Step {
 }
 
 /// Runs `cargo test`, shows what it prints, and counts.
-fn counted(command: &mut Command, tally: &mut Tally) -> std::io::Result<std::process::ExitStatus> {
+fn counted(
+    command: &mut Command,
+    counts: &mut TestCounts,
+) -> std::io::Result<std::process::ExitStatus> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     if let Some(output) = child.stdout.take() {
         for line in BufReader::new(output).split(b'\n') {
             let line = line?;
             let line = String::from_utf8_lossy(&line);
             println!("{line}");
-            tally.take_line(&line);
+            counts.take_line(&line);
         }
     }
     child.wait()
 }
 
 /// Runs `cargo nextest run`, and counts what it reports.
-fn reported(command: &mut Command, tally: &mut Tally) -> std::io::Result<std::process::ExitStatus> {
+fn reported(
+    command: &mut Command,
+    counts: &mut TestCounts,
+) -> std::io::Result<std::process::ExitStatus> {
     // Nextest's own folder is in the workspace, wherever Cargo builds into.
     let report = root().join("target/nextest/default/junit.xml");
     // One of an earlier run must not be taken for this one's.
@@ -167,7 +173,7 @@ fn reported(command: &mut Command, tally: &mut Tally) -> std::io::Result<std::pr
     }
     let status = command.status()?;
     match fs::read_to_string(&report) {
-        Ok(report) => tally.add(Tally::of_junit(&report)),
+        Ok(report) => counts.add(TestCounts::of_junit(&report)),
         // Nothing has run where it did not compile.
         Err(_) if !status.success() => {}
         Err(error) => return Err(error),
@@ -195,7 +201,7 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
     let start = Instant::now();
     let mut failed = Vec::new();
     let mut skipped = 0;
-    let mut tally = Tally::default();
+    let mut counts = TestCounts::default();
     // Of an earlier run.
     let _ = fs::remove_file(skips());
     for (number, step) in steps.iter().enumerate() {
@@ -207,13 +213,13 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
             step.command_line()
         );
         let step_start = Instant::now();
-        let result = step.run(&mut tally);
+        let result = step.run(&mut counts);
         let seconds = step_start.elapsed().as_secs_f64();
         match result {
             Ok(Done::Passed) => println!("      {}: passed in {seconds:.1} s", step.name),
             Ok(Done::Skipped(why)) => {
                 println!("      {}: SKIPPED: {why}", step.name);
-                tally.skipped.push(format!("{}: {why}", step.name));
+                counts.skipped.push(format!("{}: {why}", step.name));
                 skipped += 1;
             }
             Err(why) => {
@@ -225,8 +231,8 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
             }
         }
     }
-    tally.take_skips(&skips());
-    if is_ci() && tally.flaky.len() > FLAKY_ALLOWED {
+    counts.take_skips(&skips());
+    if is_ci() && counts.flaky.len() > FLAKY_ALLOWED {
         failed.push("flaky tests");
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -234,7 +240,7 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
         true => verdict(steps.len(), skipped),
         false => format!("FAILED: {},", failed.join(", ")),
     };
-    println!("\n{verdict} in {seconds:.0} s\n{}", tally.told());
+    println!("\n{verdict} in {seconds:.0} s\n{}", counts.summary());
     match failed.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -288,10 +294,10 @@ mod tests {
 
     #[test]
     fn what_a_test_program_prints_is_shown_and_counted() {
-        let mut tally = Tally::default();
+        let mut counts = TestCounts::default();
         let mut program = Command::new("printf");
         program.arg("test a ... FAILED\ntest result: FAILED. 2 passed; 1 failed\n");
-        assert!(counted(&mut program, &mut tally).unwrap().success());
-        assert_eq!((tally.passed, tally.failed), (2, vec!["a".to_owned()]));
+        assert!(counted(&mut program, &mut counts).unwrap().success());
+        assert_eq!((counts.passed, counts.failed), (2, vec!["a".to_owned()]));
     }
 }

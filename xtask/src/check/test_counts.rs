@@ -8,7 +8,7 @@ pub(super) const FLAKY_ALLOWED: usize = 2;
 
 /// What tests came to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct TestCounts {
     pub(super) passed: usize,
     pub(super) failed: Vec<String>,
     /// They passed, after they had failed.
@@ -17,7 +17,7 @@ pub(super) struct Tally {
     pub(super) skipped: Vec<String>,
 }
 
-impl Tally {
+impl TestCounts {
     pub(super) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed.extend(other.failed);
@@ -45,7 +45,7 @@ impl Tally {
 
     /// Reads the report that nextest has written, in the form of JUnit.
     pub(super) fn of_junit(xml: &str) -> Self {
-        let mut tally = Self::default();
+        let mut counts = Self::default();
         // Text and attributes are escaped, so a tag is a tag.
         for case in xml.split("<testcase ").skip(1) {
             let case = case.split("</testcase>").next().unwrap_or(case);
@@ -55,15 +55,15 @@ impl Tally {
             };
             let has = |tags: [&str; 2]| tags.iter().any(|tag| case.contains(tag));
             if has(["<failure", "<error"]) {
-                tally.failed.push(name());
+                counts.failed.push(name());
             } else {
-                tally.passed += 1;
+                counts.passed += 1;
                 if has(["<flakyFailure", "<flakyError"]) {
-                    tally.flaky.push(name());
+                    counts.flaky.push(name());
                 }
             }
         }
-        tally
+        counts
     }
 
     /// Adds what tests have noted as skipped in `file`, a line each.
@@ -78,7 +78,7 @@ impl Tally {
     }
 
     /// All names, and the counts as the last line.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let mut text = String::new();
         for (kind, names) in [
             ("SKIPPED", &self.skipped),
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn libtests_lines_are_counted() {
-        let mut tally = Tally::default();
+        let mut counts = TestCounts::default();
         for line in [
             "running 3 tests",
             "test store::one ... ok",
@@ -129,10 +129,10 @@ mod tests {
             "test result: FAILED. 12 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s",
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
         ] {
-            tally.take_line(line);
+            counts.take_line(line);
         }
-        assert_eq!(tally.passed, 15);
-        assert_eq!(tally.failed, ["store::two"]);
+        assert_eq!(counts.passed, 15);
+        assert_eq!(counts.failed, ["store::two"]);
     }
 
     #[test]
@@ -142,27 +142,27 @@ mod tests {
 <testcase name="m::odd" classname="a::b" time="0.1"><flakyFailure type="t"><system-out>&lt;testcase </system-out></flakyFailure></testcase>
 <testcase name="m::bad" classname="a::b"><failure type="test failure"/><rerunFailure/></testcase>
 </testsuite></testsuites>"#;
-        let tally = Tally::of_junit(xml);
-        assert_eq!(tally.passed, 2);
-        assert_eq!(tally.flaky, ["a::b m::odd"]);
-        assert_eq!(tally.failed, ["a::b m::bad"]);
+        let counts = TestCounts::of_junit(xml);
+        assert_eq!(counts.passed, 2);
+        assert_eq!(counts.flaky, ["a::b m::odd"]);
+        assert_eq!(counts.failed, ["a::b m::bad"]);
     }
 
     #[test]
     fn the_last_line_has_the_counts_and_all_names_stand_above_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("skips");
-        let mut tally = Tally {
+        let mut counts = TestCounts {
             passed: 7,
             failed: vec!["one".into()],
             flaky: vec!["odd".into()],
             skipped: Vec::new(),
         };
-        tally.take_skips(&file);
+        counts.take_skips(&file);
         std::fs::write(&file, "a disk: not root\na disk: not root\n").unwrap();
-        tally.take_skips(&file);
-        let told = tally.told();
-        let lines: Vec<_> = told.lines().collect();
+        counts.take_skips(&file);
+        let text = counts.summary();
+        let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines,
             [
