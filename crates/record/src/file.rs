@@ -6,7 +6,7 @@
 //!
 //! | function | readers see | synced to disk | a link at the path |
 //! |---|---|---|---|
-//! | [`write`] | the old file or the new one | file and folder | replaced |
+//! | [`write()`] | the old file or the new one | file and folder | replaced |
 //! | [`replace`] | the old file or the new one | no | replaced |
 //! | [`write_once`] | the first file | no | replaced |
 //! | [`append_to`], [`create`], [`lock_file`] | what is written so far | no | refused |
