@@ -31,6 +31,7 @@ was measured is recorded under "divergence" and "norms_divergence".
 import argparse
 import json
 import multiprocessing
+import os
 import platform
 import sys
 import tempfile
@@ -113,6 +114,10 @@ def rank_of_ddp(name, rank, world_size, meeting, results):
     if rank == 0:
         results.put(trained)
     torch.distributed.destroy_process_group()
+    results.close()
+    results.join_thread()
+    # Some process in a hundred is aborted while the interpreter takes PyTorch's threads down. All is said by now.
+    os._exit(0)
 
 
 def train_over_ranks(case, world_size):
