@@ -28,7 +28,8 @@ pub fn test(arguments: &[OsString]) -> miette::Result<ExitCode> {
 /// `cargo xtask test --with-torch`: the tests in which PyTorch takes part. Arguments narrow the run.
 pub fn test_with_torch(arguments: &[OsString]) -> miette::Result<ExitCode> {
     let python = torch::python()?;
-    Ok(run_all(&[torch_step(arguments, python)], false))
+    let nextest = Found::has_nextest();
+    Ok(run_all(&[torch_step(arguments, python, nextest)], false))
 }
 
 /// `cargo xtask check`: what CI runs.
@@ -60,13 +61,17 @@ impl Found {
     fn here() -> miette::Result<Self> {
         Ok(Self {
             example: root().join(EXAMPLE).exists(),
-            nextest: answers("cargo", &["nextest", "--version"]),
+            nextest: Self::has_nextest(),
             // CI makes a Python with PyTorch where none is named.
             python: match step::is_ci() {
                 true => Some(torch::python()?),
                 false => torch::named_python(),
             },
         })
+    }
+
+    fn has_nextest() -> bool {
+        answers("cargo", &["nextest", "--version"])
     }
 }
 
@@ -106,14 +111,14 @@ fn test_steps(arguments: &[OsString], found: Found) -> Vec<Step> {
     }
     steps.extend(gpu_tests::steps(&gpu_tests::Found::here()));
     steps.push(match found.python {
-        Some(python) => torch_step(&[], python),
+        Some(python) => torch_step(&[], python, found.nextest),
         None => Step {
             program: Program::NotAsked(
                 "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, \
                  EVERBURN_PYTHON names one",
             ),
             env: Vec::new(),
-            ..torch_step(&[], OsString::new())
+            ..torch_step(&[], OsString::new(), found.nextest)
         },
     });
     steps
@@ -121,27 +126,48 @@ fn test_steps(arguments: &[OsString], found: Found) -> Vec<Step> {
 
 /// The tests that `python`'s PyTorch takes part in. Each is ignored otherwise, and fails without a
 /// Python.
-fn torch_step(arguments: &[OsString], python: OsString) -> Step {
-    // The last two have tests of both kinds, and none that is ignored for another reason.
-    let line = [
-        "test",
-        "--release",
-        "--workspace",
-        "--test",
-        "torch*",
-        "--test",
-        "parity",
-        "--test",
-        "launchers",
-    ];
-    let mut step = Step::tests("tests with PyTorch", &line).with_env(torch::PYTHON, python);
+fn torch_step(arguments: &[OsString], python: OsString, nextest: bool) -> Step {
+    // The last two programs have tests of both kinds, and none that is ignored for another reason.
+    let step = match nextest {
+        true => Step {
+            program: Program::Nextest,
+            ..Step::cargo(
+                "tests with PyTorch",
+                &[
+                    "nextest",
+                    "run",
+                    "--release",
+                    "--workspace",
+                    "--run-ignored=only",
+                    "--filterset=binary(/^torch/) | binary(parity) | binary(launchers)",
+                ],
+            )
+        },
+        false => Step::tests(
+            "tests with PyTorch",
+            &[
+                "test",
+                "--release",
+                "--workspace",
+                "--test",
+                "torch*",
+                "--test",
+                "parity",
+                "--test",
+                "launchers",
+            ],
+        ),
+    };
+    let mut step = step.with_env(torch::PYTHON, python);
     let (options, filters) = match arguments.iter().position(|word| word == "--") {
         Some(at) => (&arguments[..at], &arguments[at + 1..]),
         None => (arguments, &[][..]),
     };
     step.arguments.extend_from_slice(options);
-    step.arguments
-        .extend(["--", "--ignored"].map(OsString::from));
+    if !nextest {
+        step.arguments
+            .extend(["--", "--ignored"].map(OsString::from));
+    }
     step.arguments.extend_from_slice(filters);
     step
 }
@@ -394,11 +420,16 @@ mod tests {
             run.command_line(),
             "EVERBURN_PYTHON=/p/python cargo test --release --workspace --test torch* --test parity --test launchers -- --ignored"
         );
-        let narrowed = torch_step(&["--".into(), "file::".into()], "p".into());
+        let narrowed = torch_step(&["--".into(), "file::".into()], "p".into(), false);
         assert!(
             narrowed
                 .command_line()
                 .ends_with("--test launchers -- --ignored file::")
+        );
+        let narrowed = torch_step(&["file::".into()], "p".into(), true).command_line();
+        assert!(
+            narrowed.ends_with("binary(parity) | binary(launchers)' file::"),
+            "{narrowed}"
         );
     }
 }

@@ -90,10 +90,13 @@ impl Step {
                 true => format!("{name}=\"{value}\""),
                 false => format!("{name}={value}"),
             });
-        let arguments = self
-            .arguments
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned());
+        let arguments = self.arguments.iter().map(|word| {
+            let word = word.to_string_lossy();
+            match word.contains(['|', '(']) {
+                true => format!("'{word}'"),
+                false => word.into_owned(),
+            }
+        });
         let words: Vec<_> = variables
             .chain([program.to_owned()])
             .chain(arguments)
