@@ -291,7 +291,10 @@ fn long_steps() -> Vec<Step> {
         // It differs from `cuda` below CubeCL only: no code of ours is behind it.
         Step::cargo("types with cuda-cpp", &cuda_cpp).with_env("DOCS_RS", "1"),
         Step::tests("all conversions to half precision", &narrowing),
-        Step::cargo("the same bits on any number of ranks", &["xtask", "verify"]),
+        Step::cargo(
+            "the same bits on any number of ranks",
+            &["xtask", "verify", "mnist-bn"],
+        ),
         Step::cargo("soak", &["xtask", "soak", "--runs", "100"]),
     ]
 }
