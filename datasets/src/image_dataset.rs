@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use crate::DatasetError;
@@ -137,10 +138,7 @@ impl ImageDataset {
         let mut hash = Sha256::new();
         hash.update(self.labels());
         hash.update(self.images());
-        hash.finalize()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        HEXLOWER.encode(&hash.finalize())
     }
 
     /// All images, `[n, 28, 28]`.

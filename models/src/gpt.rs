@@ -10,13 +10,12 @@ mod attention;
 mod layer;
 
 use burn::module::{Module, Param};
-use burn::nn::{Embedding, EmbeddingConfig, Initializer};
 use burn::prelude::*;
 use burn::tensor::Int;
-use burn::tensor::module::embedding;
+use everburn_nn::tensor::module::embedding;
 use everburn_nn::{
-    Blocks, Dropout, DropoutConfig, InBlocks, LayerNorm, LayerNormConfig, TensorParallel,
-    TensorRule, deferral, lowered,
+    Blocks, Dropout, DropoutConfig, Embedding, EmbeddingConfig, InBlocks, Initializer, LayerNorm,
+    LayerNormConfig, TensorParallel, TensorRule, deferral, lowered,
 };
 use serde::{Deserialize, Serialize};
 
@@ -288,7 +287,8 @@ impl Gpt {
         let x = self.norm.forward(x).reshape([batch * length, width]);
         let tokens = self.wte.weight.val(); // [V, E]
         let vocabulary = tokens.dims()[0];
-        everburn_nn::linear(x, tokens.transpose(), None).reshape([batch, length, vocabulary])
+        everburn_nn::tensor::module::linear(x, tokens.transpose(), None)
+            .reshape([batch, length, vocabulary])
     }
 }
 

@@ -14,7 +14,6 @@
 //! - [`two_part_resnet::TwoPartResNet`]: its beginning, an example of a model in two parts.
 //! - [`gpt::Gpt`]: a decoder of text, as GPT-2.
 //!
-//! [`registry`] finds a model by its name.
 //!
 //! Legend of the shapes in this crate: `B` batch, `C` channels, `H` height, `W` width,
 //! `K` classes, `T` tokens, `E` width of a token's vector, `V` vocabulary.
@@ -23,6 +22,5 @@ pub mod gpt;
 pub mod mlp;
 pub mod mnist;
 pub mod mnist_bn;
-pub mod registry;
 pub mod resnet50;
 pub mod two_part_resnet;

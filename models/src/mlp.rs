@@ -2,9 +2,8 @@
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_nn::{
-    Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, lowered, relu,
-};
+use everburn_nn::tensor::activation::relu;
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, lowered};
 
 /// Configuration of [`Mlp`].
 #[derive(Config, Debug)]

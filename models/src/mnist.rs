@@ -2,10 +2,10 @@
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_nn::{
-    Blocks, Conv2d, Conv2dConfig, InBlocks, Linear, LinearConfig, MaxPool2d, MaxPool2dConfig,
-    TensorParallel, TensorRule, lowered, relu,
-};
+use everburn_nn::conv::{Conv2d, Conv2dConfig};
+use everburn_nn::pool::{MaxPool2d, MaxPool2dConfig};
+use everburn_nn::tensor::activation::relu;
+use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, lowered};
 
 /// Configuration of [`Mnist`].
 #[derive(Config, Debug)]

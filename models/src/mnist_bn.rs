@@ -1,11 +1,12 @@
 //! `mnist-bn`: the Keras convolution net with batch norm and dropout.
 
 use burn::module::Module;
-use burn::nn::{BatchNormConfig, PaddingConfig2d};
 use burn::prelude::*;
+use everburn_nn::conv::{Conv2d, Conv2dConfig};
+use everburn_nn::tensor::activation::relu;
 use everburn_nn::{
-    Blocks, Conv2d, Conv2dConfig, Dropout, DropoutConfig, InBlocks, Linear, LinearConfig,
-    SyncBatchNorm, TensorParallel, TensorRule, in_f32, lowered, relu,
+    BatchNorm, BatchNormConfig, Blocks, Dropout, DropoutConfig, InBlocks, Linear, LinearConfig,
+    PaddingConfig2d, TensorParallel, in_f32, lowered,
 };
 
 /// Configuration of [`MnistBn`].
@@ -43,11 +44,11 @@ pub struct MnistBnConfig {
 #[derive(Module, Debug)]
 pub struct MnistBn {
     conv1: Conv2d,
-    norm1: SyncBatchNorm,
+    norm1: BatchNorm,
     conv2: Conv2d,
-    norm2: SyncBatchNorm,
+    norm2: BatchNorm,
     conv3: Conv2d,
-    norm3: SyncBatchNorm,
+    norm3: BatchNorm,
     fc1: Linear,
     dropout: Dropout,
     fc2: Linear,
@@ -73,11 +74,13 @@ impl MnistBnConfig {
 
     /// A batch norm without scale: a relu follows and the next layer can scale, so gamma stays at
     /// one and is not trained.
-    fn norm(&self, features: usize, device: &Device) -> SyncBatchNorm {
-        let mut norm = BatchNormConfig::new(features)
-            .with_epsilon(1e-3)
-            .with_momentum(self.momentum)
-            .init(device);
+    fn norm(&self, features: usize, device: &Device) -> BatchNorm {
+        let mut norm = nn::BatchNorm::from(
+            BatchNormConfig::new(features)
+                .with_epsilon(1e-3)
+                .with_momentum(self.momentum)
+                .init(device),
+        );
         norm.gamma = norm.gamma.set_require_grad(false);
         norm.into()
     }
@@ -137,11 +140,7 @@ impl InBlocks for MnistBn {
 }
 
 /// Nothing is cut: what its one hidden layer yields goes through a dropout.
-impl TensorParallel for MnistBn {
-    fn tensor_rules(&self) -> Vec<TensorRule> {
-        Vec::new()
-    }
-}
+impl TensorParallel for MnistBn {}
 
 #[cfg(test)]
 mod tests {

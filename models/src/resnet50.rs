@@ -5,9 +5,11 @@ mod stem;
 
 use burn::module::Module;
 use burn::prelude::*;
+use everburn_nn::conv::Conv2d;
+use everburn_nn::pool::MaxPool2d;
+use everburn_nn::tensor::activation::relu;
 use everburn_nn::{
-    Blocks, Conv2d, InBlocks, Linear, LinearConfig, MaxPool2d, SyncBatchNorm, TensorParallel,
-    TensorRule, in_f32, lowered, relu,
+    BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, in_f32, lowered,
 };
 
 pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};
@@ -58,7 +60,7 @@ pub struct ResNet50Config {
 #[derive(Module, Debug)]
 pub struct ResNet50 {
     conv1: Conv2d,
-    bn1: SyncBatchNorm,
+    bn1: BatchNorm,
     maxpool: Option<MaxPool2d>,
     layer1: Vec<Bottleneck>,
     layer2: Vec<Bottleneck>,
@@ -161,8 +163,4 @@ pub(crate) fn mean_over_pixels(x: Tensor<4>) -> Tensor<2> {
 }
 
 /// Nothing is cut: all but its last layer are convolutions.
-impl TensorParallel for ResNet50 {
-    fn tensor_rules(&self) -> Vec<TensorRule> {
-        Vec::new()
-    }
-}
+impl TensorParallel for ResNet50 {}

@@ -2,10 +2,10 @@
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_nn::{
-    Blocks, Conv2d, InBlocks, Linear, LinearConfig, MaxPool2d, SyncBatchNorm, TensorParallel,
-    TensorRule, lowered, relu,
-};
+use everburn_nn::conv::Conv2d;
+use everburn_nn::pool::MaxPool2d;
+use everburn_nn::tensor::activation::relu;
+use everburn_nn::{BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, lowered};
 
 use crate::resnet50::{
     Bottleneck, BottleneckConfig, EXPANSION, batch_norm, convolution, max_pool, mean_over_pixels,
@@ -45,7 +45,7 @@ pub struct TwoPartResNetConfig {
 #[derive(Module, Debug)]
 pub struct TwoPartResNet {
     conv1: Conv2d,
-    bn1: SyncBatchNorm,
+    bn1: BatchNorm,
     maxpool: MaxPool2d,
     layer1: Bottleneck,
     fc: Linear,
@@ -95,8 +95,4 @@ impl InBlocks for TwoPartResNet {
 }
 
 /// Nothing is cut: all but its last layer are convolutions.
-impl TensorParallel for TwoPartResNet {
-    fn tensor_rules(&self) -> Vec<TensorRule> {
-        Vec::new()
-    }
-}
+impl TensorParallel for TwoPartResNet {}

@@ -28,19 +28,21 @@ pub const SMALL: [&str; 8] = [
 /// # Panics
 /// Where there is none, with what to do.
 pub fn binary() -> PathBuf {
-    let path = match std::env::var_os("EVERBURN_BIN") {
-        Some(path) => PathBuf::from(path),
-        None => {
-            let test = std::env::current_exe().expect("a test knows its own path");
-            let profile = test.parent().and_then(Path::parent);
-            let profile = profile.expect("cargo puts tests into <profile>/deps");
-            profile.join("everburn")
-        }
-    };
+    match std::env::var_os("EVERBURN_BIN") {
+        Some(path) => path.into(),
+        None => built("everburn"),
+    }
+}
+
+/// The binary `name` where cargo has put this workspace's.
+fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let profile = test.parent().and_then(Path::parent);
+    let profile = profile.expect("cargo puts tests into <profile>/deps");
+    let path = profile.join(name);
     assert!(
         path.is_file(),
-        "there is no everburn binary at {}: build it with `cargo build --release -p \
-         everburn-cli` and test in release, or name one in EVERBURN_BIN",
+        "there is no binary at {}: build it with `cargo build --release --workspace` and test in release",
         path.display()
     );
     path
@@ -64,8 +66,23 @@ impl Everburn {
     where
         I: IntoIterator<Item: AsRef<OsStr>>,
     {
+        Self::of_program(&binary(), folder, arguments)
+    }
+
+    /// `everburn-bench <arguments>` in `folder`.
+    pub fn bench<I>(folder: &Path, arguments: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<OsStr>>,
+    {
+        Self::of_program(&built("everburn-bench"), folder, arguments)
+    }
+
+    fn of_program<I>(program: &Path, folder: &Path, arguments: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<OsStr>>,
+    {
         let mark = new_mark();
-        let mut command = Command::new(binary());
+        let mut command = Command::new(program);
         surround(&mut command, folder, &mark);
         let output = ["stdout", "stderr"].map(|name| folder.join(format!("{name}-{mark}")));
         let this = Self {

@@ -1,4 +1,4 @@
-//! `everburn gpu-check` without a GPU: the processor against itself, with small models. What is found, written,
+//! `everburn-bench gpu-check` without a GPU: the processor against itself, with small models. What is found, written,
 //! skipped, cut off and refused is the same as with one.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn check<'a>(flags: impl IntoIterator<Item = &'a str>) -> Found {
 
 fn check_in<'a>(folder: tempfile::TempDir, flags: impl IntoIterator<Item = &'a str>) -> Found {
     let always = ["gpu-check", "--device", "flex", "--quick", "--out", "found"];
-    let ended = Everburn::new(folder.path(), always)
+    let ended = Everburn::bench(folder.path(), always)
         .args(flags)
         .start()
         .with_deadline(Duration::from_secs(540))
@@ -183,7 +183,7 @@ fn what_was_reached_is_kept_when_the_check_itself_is_killed() {
     for _ in 0..5 {
         let folder = tempfile::tempdir().unwrap();
         let flags = ["gpu-check", "--device", "flex", "--quick", "--out", "found"];
-        let mut job = Everburn::new(folder.path(), flags)
+        let mut job = Everburn::bench(folder.path(), flags)
             .args(["--sections", "numbers", "--python", "none"])
             .start();
         let path = folder.path().join("found/gpu-check.json");
@@ -282,7 +282,7 @@ fn without_a_gpu_the_check_is_refused_with_what_is_missing() {
         return skip("the refusal without a GPU", "there is one");
     }
     let folder = tempfile::tempdir().unwrap();
-    let ended = Everburn::new(folder.path(), ["gpu-check"]).start().wait();
+    let ended = Everburn::bench(folder.path(), ["gpu-check"]).start().wait();
     assert_eq!(ended.code(), 2, "{ended}");
     assert!(ended.stderr.contains("cuda:0 cannot be used"), "{ended}");
 }

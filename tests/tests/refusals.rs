@@ -207,6 +207,19 @@ fn early_stopping_that_can_never_be_decided() {
     let flags = ["--early-stopping", "2", "--validation-samples", "0"];
     let messages = ["--early-stopping", "give --validation-samples"];
     refused("mlp", &flags, 2, &messages);
+    let flags = ["--best-by", "accuracy", "--validation-samples", "0"];
+    refused(
+        "mlp",
+        &flags,
+        2,
+        &["--best-by", "give --validation-samples"],
+    );
+    refused(
+        "mlp",
+        &["--best-by", "mae"],
+        2,
+        &["--best-by", "min:NAME or max:NAME"],
+    );
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn what_a_model_of_text_cannot_do_is_refused_before_anything_starts() {
     images.run().succeeded();
     refused(
         &["generate", "images"],
-        &["mlp reads images and writes nothing", "gpt-nano"],
+        &["mlp does not write text", "gpt-nano"],
     );
 }
 

@@ -263,3 +263,40 @@ fn early_stopping_ends_a_run_before_its_last_epoch() {
         assert!(falls.into_iter().all(|pair| pair[1].1 < pair[0].1));
     }
 }
+
+#[test]
+fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    Everburn::train(folder.path(), "mlp")
+        .args(["--best-by", "accuracy", "--epochs", "4"])
+        .args(["--ranks", "2", "--run-dir", "run"])
+        .run()
+        .succeeded();
+    let run = Run::new(folder.path().join("run"));
+    let lines = run.metrics().into_iter();
+    let lines = lines.filter(|line| line["kind"] == "validation");
+    let accuracies: Vec<f64> = lines
+        .map(|line| line["accuracy"].as_f64().unwrap())
+        .collect();
+    let highest = accuracies.iter().copied().fold(0.0, f64::max);
+    let first = 1 + accuracies
+        .iter()
+        .position(|value| *value == highest)
+        .unwrap();
+    let report = run.report();
+    assert_eq!(report["best_by"], "accuracy", "{report:#}");
+    assert_eq!(report["best_epoch"]["value"], highest, "{report:#}");
+    assert_eq!(report["best_epoch"]["epoch"], first, "{report:#}");
+    assert!(
+        run.path
+            .join(format!("checkpoints/epoch-{first:04}"))
+            .is_dir()
+    );
+
+    // Of a metric that nobody reports, those are named that there are.
+    let ended = Everburn::train(folder.path(), "mlp")
+        .args(["--best-by", "max:iou", "--ranks", "2", "--run-dir", "other"])
+        .run();
+    let message = "`iou`, which the validation does not report; it reports: loss, accuracy";
+    ended.failed_with(1, &[message]);
+}

@@ -3,14 +3,18 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 
+use everburn_record::invocation;
 use miette::{IntoDiagnostic, WrapErr, miette};
 
 use crate::cargo::{cargo, remove_traces_of_cargo_run, root};
 use crate::gpu;
+
+/// How a person calls this program.
+const CALLED_AS: &str = "cargo xtask";
 
 /// The exit code for a command line that cannot work here, as `clap` has it.
 const BAD_COMMAND_LINE: u8 = 2;
@@ -30,24 +34,27 @@ pub fn become_everburn(command: &str, arguments: &[OsString]) -> miette::Result<
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
-    let mut everburn = Command::new(&program);
-    remove_traces_of_cargo_run(&mut everburn);
-    keep_freed_memory(&mut everburn);
-    everburn.arg(command).args(arguments);
-    become_program(everburn)
+    become_program(front_door(&program, command, arguments))
 }
 
-/// Replaces this process by a store that serves by itself; as [`become_everburn`], but the program
-/// is without Burn and built in a minute.
-pub fn become_store(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let Some(program) = measure()? else {
+/// As [`become_everburn`], but the program is the one that `EVERBURN_BIN` names, if that is set.
+pub fn become_built(command: &str, arguments: &[OsString]) -> miette::Result<ExitCode> {
+    let Some(program) = built_or_named()? else {
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
-    let mut store = Command::new(&program);
-    remove_traces_of_cargo_run(&mut store);
-    store.arg("store").args(arguments);
-    become_program(store)
+    become_program(front_door(&program, command, arguments))
+}
+
+/// `program <command> <arguments>`, that knows how its user calls it.
+fn front_door(program: &Path, command: &str, arguments: &[OsString]) -> Command {
+    let mut program = Command::new(program);
+    remove_traces_of_cargo_run(&mut program);
+    program
+        .arg(command)
+        .args(arguments)
+        .env(invocation::VARIABLE, CALLED_AS);
+    program
 }
 
 /// Replaces this process by `everburn-report <command> <arguments>`, which reads what runs have left: without Burn, too.
@@ -56,10 +63,7 @@ pub fn become_report(command: &str, arguments: &[OsString]) -> miette::Result<Ex
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
-    let mut report = Command::new(&program);
-    remove_traces_of_cargo_run(&mut report);
-    report.arg(command).args(arguments);
-    become_program(report)
+    become_program(front_door(&program, command, arguments))
 }
 
 /// Replaces this process by `command`.
@@ -70,27 +74,12 @@ pub fn become_program(mut command: Command) -> miette::Result<ExitCode> {
         .wrap_err_with(|| format!("cannot run {}", command.get_program().display()))
 }
 
-/// mallopt(3): glibc hands freed memory back to the system where more than so many bytes are free, and
-/// takes memory for larger blocks than so many straight from it. Each step of a training frees what the
-/// next one needs: on two cores the page faults were 16 % of a step with activation checkpointing, 8 % of
-/// one without. The second is the largest that glibc takes. (`crates/launch` tells ranks the same.)
-const ALLOCATOR: [(&str, &str); 2] = [
-    ("MALLOC_TRIM_THRESHOLD_", "17179869184"),
-    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
-];
-
-/// Has `everburn` keep what it frees for its next step, unless the user has said otherwise.
-pub fn keep_freed_memory(everburn: &mut Command) {
-    let unsaid = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
-    everburn.envs(ALLOCATOR.into_iter().filter(unsaid));
-}
-
-/// A built binary that benchmarks measure in place of building one.
+/// A built binary that `verify` and `soak` run in place of building one.
 const BUILT_BINARY: &str = "EVERBURN_BIN";
 
-/// The binary that a benchmark measures: the one that `EVERBURN_BIN` names, else a fresh build;
+/// The binary that `verify` and `soak` run: the one that `EVERBURN_BIN` names, else a fresh build;
 /// `None` when it does not build, which Cargo has explained.
-pub fn for_measuring() -> miette::Result<Option<PathBuf>> {
+pub fn built_or_named() -> miette::Result<Option<PathBuf>> {
     match std::env::var_os(BUILT_BINARY).filter(|path| !path.is_empty()) {
         None => build("everburn", false),
         // Children run elsewhere.
@@ -104,15 +93,26 @@ pub fn for_measuring() -> miette::Result<Option<PathBuf>> {
     }
 }
 
-/// The program that is a rank of `bench collectives` and a store, freshly built; `None` when it does
-/// not build, which Cargo has explained.
-pub fn measure() -> miette::Result<Option<PathBuf>> {
-    build("everburn-measure", false)
+/// Replaces this process by `everburn-bench bench <arguments>`, as [`become_everburn`] does by `everburn`.
+pub fn become_bench(arguments: &[OsString]) -> miette::Result<ExitCode> {
+    let Some(program) = build("everburn-bench", false)? else {
+        // Cargo has said why.
+        return Ok(ExitCode::FAILURE);
+    };
+    let mut bench = Command::new(&program);
+    remove_traces_of_cargo_run(&mut bench);
+    bench.arg("bench").args(arguments);
+    become_program(bench)
 }
 
 /// `everburn` for machines with GPUs, freshly built; `None` when it does not build.
 pub fn for_gpus() -> miette::Result<Option<PathBuf>> {
     build("everburn", true)
+}
+
+/// `everburn-bench` for machines with GPUs, freshly built; `None` when it does not build.
+pub fn bench_for_gpus() -> miette::Result<Option<PathBuf>> {
+    build("everburn-bench", true)
 }
 
 /// Asking for help needs no GPU.
@@ -202,8 +202,8 @@ fn show_progress(name: &str, stderr: impl Read) {
         if !announced && line.contains("Compiling ") {
             announced = true;
             match name {
-                "everburn" => {
-                    eprintln!("building everburn (the first build of Burn takes several minutes)");
+                "everburn" | "everburn-bench" => {
+                    eprintln!("building {name} (the first build of Burn takes several minutes)");
                 }
                 _ => eprintln!("building {name}"),
             }

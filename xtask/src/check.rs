@@ -12,14 +12,14 @@ use self::step::{Program, Step, answers, run_all};
 use crate::cargo::{root, target_dir};
 use crate::torch;
 
-/// A project outside the workspace that uses Everburn as anyone else would.
-const EXAMPLE: &str = "examples/reuse/Cargo.toml";
+/// Projects outside the workspace that use Everburn as anyone else would.
+const EXAMPLES: &str = "examples/Cargo.toml";
 
 /// What is fuzzed, one program for each target.
 const FUZZ: &str = "fuzz/Cargo.toml";
 
-/// `cargo xtask test`: all tests, and those of the example project. Arguments narrow the run, so
-/// with any the example project is left out.
+/// `cargo xtask test`: all tests, and those of the example projects. Arguments narrow the run, so
+/// with any the example projects are left out.
 pub fn test(arguments: &[OsString]) -> miette::Result<ExitCode> {
     let steps = test_steps(arguments, Found::here()?);
     Ok(run_all(&steps, true))
@@ -60,7 +60,7 @@ struct Found {
 impl Found {
     fn here() -> miette::Result<Self> {
         Ok(Self {
-            example: root().join(EXAMPLE).exists(),
+            example: root().join(EXAMPLES).exists(),
             nextest: Self::has_nextest(),
             // CI makes a Python with PyTorch where none is named.
             python: match step::is_ci() {
@@ -106,8 +106,15 @@ fn test_steps(arguments: &[OsString], found: Found) -> Vec<Step> {
     }
     if found.example {
         // A lock that has to change is for a person to look at: it is the workspace's.
-        let line = ["test", "--release", "--locked", "--manifest-path", EXAMPLE];
-        steps.push(Step::tests("test the example project", &line));
+        let line = [
+            "test",
+            "--release",
+            "--locked",
+            "--workspace",
+            "--manifest-path",
+            EXAMPLES,
+        ];
+        steps.push(Step::tests("test the example projects", &line));
     }
     steps.extend(gpu_tests::steps(&gpu_tests::Found::here()));
     steps.push(match found.python {
@@ -227,8 +234,8 @@ fn check_steps(found: Found) -> Vec<Step> {
     };
     let mut steps = vec![Step::cargo("format", &["fmt", "--all", "--", "--check"])];
     if found.example {
-        let line = ["fmt", "--manifest-path", EXAMPLE, "--", "--check"];
-        steps.push(Step::cargo("format of the example project", &line));
+        let line = ["fmt", "--all", "--manifest-path", EXAMPLES, "--", "--check"];
+        steps.push(Step::cargo("format of the example projects", &line));
     }
     steps.extend([
         other("rules", Program::Tidy, ""),
@@ -296,6 +303,7 @@ fn long_steps() -> Vec<Step> {
             &["xtask", "verify", "mnist-bn"],
         ),
         Step::cargo("soak", &["xtask", "soak", "--runs", "100"]),
+        Step::cargo("release", &["xtask", "release", "--try"]),
     ]
 }
 
@@ -316,9 +324,9 @@ mod tests {
 
     use super::*;
 
-    /// Else the example would build Burn once more, from other versions.
+    /// Else the examples would build Burn once more, from other versions.
     #[test]
-    fn the_example_is_locked_to_the_workspaces_versions() {
+    fn the_examples_are_locked_to_the_workspaces_versions() {
         let packages = |lock: &str| -> Vec<String> {
             let text = std::fs::read_to_string(root().join(lock)).unwrap();
             let blocks = text.split("[[package]]").skip(1);
@@ -331,13 +339,18 @@ mod tests {
                 .collect()
         };
         let workspace = packages("Cargo.lock");
-        for package in packages("examples/reuse/Cargo.lock") {
-            let own = package.starts_with("name = \"reuse\"");
+        let mut shared = 0;
+        for package in packages("examples/Cargo.lock") {
+            let name = package.split_once(" version").map_or("", |(name, _)| name);
+            // What only examples use may have any version.
+            let known = workspace.iter().any(|other| other.starts_with(name));
+            shared += usize::from(known);
             assert!(
-                own || workspace.contains(&package),
+                !known || workspace.contains(&package),
                 "{package} is not the workspace's: copy Cargo.lock there and run cargo build"
             );
         }
+        assert!(shared > 100, "{shared} packages in common");
     }
 
     fn found(nextest: bool, python: Option<&str>) -> Found {

@@ -1,186 +1,132 @@
-//! `cargo xtask doctor`: what this machine has and lacks for training, without building Burn; with
-//! `--ranks`, also the ways between ranks, by processes that do what a training's ranks would.
+//! `cargo xtask doctor`: what building takes here; then `everburn doctor` says what training takes.
 
-mod host;
-mod libraries;
-mod limits;
-mod network;
-mod ranks;
-mod report;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use std::fmt;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use everburn_record::{Finding, Verdict, units};
 
-use clap::Args;
+use crate::binary;
+use crate::cargo::{data_dir_beside, root, target_dir};
 
-use self::report::Problem;
+const GIB: u64 = 1 << 30;
 
-/// What is to be examined.
-#[derive(Debug, Args)]
-pub struct Options {
-    /// Also examine the ways between as many ranks on this machine [default with --nodes: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    ranks: Option<u16>,
+/// What a release build of Burn takes.
+const DISK_WANTED: u64 = 12 * GIB;
+const DISK_NEEDED: u64 = GIB / 2;
 
-    /// How many machines take part, each with as many ranks; start the same command on each
-    #[arg(long, value_name = "M", requires = "rendezvous", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=1024))]
-    nodes: u16,
-
-    /// This machine's number, from 0
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    node_rank: u16,
-
-    /// HOST:PORT of machine 0, where the ranks meet; machines share EVERBURN_JOB_TOKEN
-    #[arg(long, value_name = "HOST:PORT", requires = "nodes")]
-    rendezvous: Option<String>,
-
-    /// Where runs are to be written
-    #[arg(long, value_name = "FOLDER", default_value = "runs")]
-    run_dir: PathBuf,
-
-    /// How many seconds any step may wait for the other ranks
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    timeout: u16,
-}
-
-impl Options {
-    fn ranks_here(&self) -> usize {
-        usize::from(self.ranks.unwrap_or(1))
+/// Prints what building takes, and becomes `everburn doctor`, unless that cannot be built.
+pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
+    if arguments
+        .iter()
+        .any(|word| word == "--help" || word == "-h")
+    {
+        return binary::become_everburn("doctor", arguments);
     }
-
-    fn world_size(&self) -> usize {
-        self.ranks_here() * usize::from(self.nodes)
+    let mut findings = vec![toolchain(), disk(), llvm()];
+    if data_dir_beside().is_some() {
+        findings.push(Finding::warn(
+            "data folder",
+            "EVERBURN_DATA_DIR is not set",
+            "`export EVERBURN_DATA_DIR=../shared/data`: it lies beside this workspace",
+        ));
     }
-
-    /// Whether more than this machine is to be examined.
-    fn wants_ranks(&self) -> bool {
-        self.ranks.is_some() || self.nodes > 1
-    }
-}
-
-/// One line of the report.
-struct Finding {
-    verdict: Verdict,
-    subject: &'static str,
-    found: String,
-    /// What to do; empty where all is well.
-    advice: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Ok,
-    /// Training on the CPU works, something else may not.
-    Warn,
-    /// Training on the CPU does not work.
-    Fail,
-}
-
-impl Finding {
-    fn ok(subject: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Ok,
-            subject,
-            found: found.into(),
-            advice: "",
-        }
-    }
-
-    fn warn(subject: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
-        Self {
-            verdict: Verdict::Warn,
-            subject,
-            found: found.into(),
-            advice,
-        }
-    }
-
-    fn fail(subject: &'static str, found: impl Into<String>, advice: &'static str) -> Self {
-        Self {
-            verdict: Verdict::Fail,
-            subject,
-            found: found.into(),
-            advice,
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = match self.verdict {
-            Verdict::Ok => "ok  ",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "FAIL",
-        };
-        write!(f, "{verdict}  {:<16} {}", self.subject, self.found)?;
-        if !self.advice.is_empty() {
-            write!(f, "\n{:24}-> {}", "", self.advice)?;
-        }
-        Ok(())
-    }
-}
-
-/// Prints the report, the problems last. Fails only where training on the CPU could not work, or where
-/// ranks found something wrong.
-pub fn run(options: &Options) -> miette::Result<ExitCode> {
-    let mut findings = host::findings();
-    findings.extend(limits::findings(options.world_size(), &options.run_dir));
-    findings.extend(network::findings());
-    if let Some(rendezvous) = &options.rendezvous {
-        findings.push(network::rendezvous(rendezvous, options.node_rank == 0));
-    }
-    findings.extend(libraries::findings());
     for finding in &findings {
         println!("{finding}");
     }
-    let problems = match options.wants_ranks() {
-        true => {
-            println!();
-            let Some(examined) = ranks::examine(options)? else {
-                // Cargo has said why.
-                return Ok(ExitCode::FAILURE);
-            };
-            print!("{}", examined.table);
-            examined.problems
-        }
-        false => Vec::new(),
-    };
-    Ok(conclude(&findings, &problems))
+    match findings.iter().any(|found| found.verdict == Verdict::Fail) {
+        true => Ok(ExitCode::FAILURE),
+        false => binary::become_everburn("doctor", arguments),
+    }
 }
 
-/// Says what is wrong once more, with what to do, as the last lines of all.
-fn conclude(findings: &[Finding], problems: &[Problem]) -> ExitCode {
-    let count = |verdict| {
-        findings
-            .iter()
-            .filter(|finding| finding.verdict == verdict)
-            .count()
+fn toolchain() -> Finding {
+    let (subject, wanted) = ("toolchain", env!("CARGO_PKG_RUST_VERSION"));
+    let advice = "install it from https://rustup.rs, then `rustup update stable`";
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = match Command::new(rustc).arg("--version").output() {
+        Ok(output) if output.status.success() => output.stdout,
+        _ => return Finding::fail(subject, "rustc does not answer", advice),
     };
-    let (warnings, failures) = (count(Verdict::Warn), count(Verdict::Fail));
-    println!(
-        "\n{} checked, {warnings} to look at, {} in the way",
-        findings.len(),
-        failures + problems.len()
-    );
-    if !problems.is_empty() {
-        for finding in findings {
-            if finding.verdict == Verdict::Fail {
-                println!(
-                    "- {}: {}\n  -> {}",
-                    finding.subject, finding.found, finding.advice
-                );
-            }
-        }
+    let version = String::from_utf8_lossy(&output).trim().to_owned();
+    match (
+        numbers(version.split(' ').nth(1).unwrap_or_default()),
+        numbers(wanted),
+    ) {
+        (Some(have), Some(want)) if have < want => Finding::fail(
+            subject,
+            format!("{version}; {wanted} or later is needed"),
+            advice,
+        ),
+        _ => Finding::ok(subject, version),
     }
-    for problem in problems {
-        println!("- {}\n  -> {}", problem.what, problem.advice);
+}
+
+/// Major and minor version.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split(['.', '-']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn disk() -> Finding {
+    let folder = target_dir();
+    let (subject, at) = ("disk", nearest_existing(&folder));
+    let Ok(space) = rustix::fs::statvfs(&at) else {
+        let found = format!("{} cannot be examined", folder.display());
+        return Finding::warn(
+            subject,
+            found,
+            "set CARGO_TARGET_DIR to a folder that can be written",
+        );
+    };
+    let free = space.f_bavail * space.f_frsize;
+    let found = format!("{} free for {}", units::bytes(free), folder.display());
+    let advice = "a release build takes about 12 GiB: make room or set CARGO_TARGET_DIR";
+    match free {
+        free if free < DISK_NEEDED => Finding::fail(subject, found, advice),
+        free if free < DISK_WANTED => Finding::warn(subject, found, advice),
+        _ => Finding::ok(subject, found),
     }
-    match failures + problems.len() {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+}
+
+fn nearest_existing(folder: &Path) -> PathBuf {
+    let found = folder.ancestors().find(|folder| folder.exists());
+    found.unwrap_or(Path::new("/")).to_path_buf()
+}
+
+/// Burn's `cuda` feature links LLVM from a bundle that its build script fetches or finds here.
+fn llvm() -> Finding {
+    let subject = "LLVM bundle";
+    let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap_or_default();
+    let Some(version) = locked_version(&lock, "tracel-llvm-bundler") else {
+        return Finding::ok(subject, "not needed by this Cargo.lock");
+    };
+    let data = std::env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share")));
+    let prefix = data
+        .unwrap_or_default()
+        .join(format!("tracel/tracel-llvm-{version}"));
+    if prefix.join(".tracel-llvm-installed").exists() {
+        return Finding::ok(subject, prefix.display().to_string());
     }
+    Finding::warn(
+        subject,
+        format!("{version} is not there"),
+        "only for `--gpus`: the build fetches it; without a network run ../shared/bin/setup-llvm",
+    )
+}
+
+fn locked_version(lock: &str, package: &str) -> Option<String> {
+    let name = format!("name = \"{package}\"");
+    let after = lock.lines().skip_while(|line| *line != name).nth(1)?;
+    Some(
+        after
+            .strip_prefix("version = \"")?
+            .trim_end_matches('"')
+            .to_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -188,20 +134,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_is_wrong_and_what_to_do() {
-        let line = Finding::warn("memory", "1 GiB free", "train fewer ranks").to_string();
-        assert!(line.starts_with("warn  memory"), "{line}");
-        assert!(line.ends_with("-> train fewer ranks"), "{line}");
+    fn versions_are_compared_as_numbers() {
+        assert!(numbers("1.100.0") > numbers("1.95"));
+        assert_eq!(numbers("1.96.0-nightly"), Some((1, 96)));
+        assert_eq!(numbers("unknown"), None);
     }
 
     #[test]
-    fn this_machine_can_be_examined() {
-        for finding in host::findings().into_iter().chain(libraries::findings()) {
-            assert_eq!(
-                finding.advice.is_empty(),
-                finding.verdict == Verdict::Ok,
-                "{finding}"
-            );
+    fn what_building_takes_can_be_examined_here() {
+        for finding in [toolchain(), disk(), llvm()] {
+            let is_ok = finding.verdict == Verdict::Ok;
+            assert_eq!(finding.advice.is_empty(), is_ok, "{finding}");
         }
+    }
+
+    #[test]
+    fn the_locked_version_is_found() {
+        let lock = "[[package]]\nname = \"a\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"b\"\n\
+                    version = \"2.0.0-4\"\n";
+        assert_eq!(locked_version(lock, "b").as_deref(), Some("2.0.0-4"));
+        assert_eq!(locked_version(lock, "c"), None);
     }
 }

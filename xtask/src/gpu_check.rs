@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
+use everburn_launch::keep_freed_memory;
 use everburn_record::units::bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -25,7 +26,7 @@ pub struct Options {
     #[arg(long)]
     build_only: bool,
 
-    /// What `everburn gpu-check` is told, as in `-- --sections numbers` (`-- --help` shows it)
+    /// What `everburn-bench gpu-check` is told, as in `-- --sections numbers` (`-- --help` shows it)
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
@@ -42,7 +43,7 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
         );
         return Ok(ExitCode::FAILURE);
     }
-    let Some(program) = binary::for_gpus()? else {
+    let Some(program) = binary::bench_for_gpus()? else {
         // Cargo has said why.
         eprintln!(
             "where LLVM could not be fetched, run ../shared/bin/setup-llvm once, then this again"
@@ -64,7 +65,7 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
     }
     let mut command = Command::new(&packed.program);
     remove_traces_of_cargo_run(&mut command);
-    binary::keep_freed_memory(&mut command);
+    keep_freed_memory(&mut command);
     command.arg("gpu-check").args(&options.arguments);
     binary::become_program(command)
 }
@@ -97,12 +98,12 @@ fn pack(program: &Path, folder: &Path) -> miette::Result<Packed> {
     std::fs::create_dir_all(folder)
         .into_diagnostic()
         .wrap_err_with(|| failed(folder))?;
-    let stripped = folder.join("everburn");
+    let stripped = folder.join("everburn-bench");
     std::fs::copy(program, &stripped)
         .into_diagnostic()
         .wrap_err_with(|| failed(&stripped))?;
     strip(&stripped);
-    let archive = folder.join("everburn.gz");
+    let archive = folder.join("everburn-bench.gz");
     compress(&stripped, &archive)
         .into_diagnostic()
         .wrap_err_with(|| failed(&archive))?;

@@ -6,7 +6,6 @@
     reason = "a command talks to its user"
 )]
 
-mod bench;
 mod binary;
 mod cargo;
 mod check;
@@ -14,10 +13,9 @@ mod doctor;
 mod fuzz;
 mod gpu;
 mod gpu_check;
-mod soak;
+mod release;
 mod tidy;
 mod torch;
-mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -79,6 +77,9 @@ enum Command {
     /// Serve a store by itself, as in `store --listen 127.0.0.1:0 --open`, until Ctrl-C or SIGTERM
     #[command(disable_help_flag = true)]
     Store(HandedOn),
+    /// List the devices that ranks can be given
+    #[command(disable_help_flag = true)]
+    Devices(HandedOn),
     /// Run all tests; arguments are handed to `cargo test`
     Test {
         /// Run the tests that need PyTorch, and only these: with the Python that EVERBURN_PYTHON names,
@@ -105,9 +106,12 @@ enum Command {
     GpuCheck(gpu_check::Options),
     /// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
     /// are worth, and what to do about it
-    Doctor(doctor::Options),
+    #[command(disable_help_flag = true)]
+    Doctor(HandedOn),
     /// Check the repository's own rules (part of `check`)
     Tidy,
+    /// Pack the binary for machines without Rust: an archive and a Python wheel
+    Release(release::Options),
 }
 
 /// Arguments that are meant for another program.
@@ -142,14 +146,15 @@ fn run() -> miette::Result<ExitCode> {
         Command::Export(args) => binary::become_everburn("export", &args.arguments),
         Command::Import(args) => binary::become_everburn("import", &args.arguments),
         Command::Simulate(args) => binary::become_everburn("simulate", &args.arguments),
-        Command::Verify(args) => verify::run(&args.arguments),
-        Command::Soak(args) => soak::run(&args.arguments),
-        Command::Bench(args) => bench::run(&args.arguments),
+        Command::Verify(args) => binary::become_built("verify", &args.arguments),
+        Command::Soak(args) => binary::become_built("soak", &args.arguments),
+        Command::Bench(args) => binary::become_bench(&args.arguments),
         Command::Bottleneck(args) => binary::become_everburn("bottleneck", &args.arguments),
         Command::Monitor(args) => binary::become_everburn("monitor", &args.arguments),
         Command::Report(args) => binary::become_report("report", &args.arguments),
         Command::Compare(args) => binary::become_report("compare", &args.arguments),
-        Command::Store(args) => binary::become_store(&args.arguments),
+        Command::Store(args) => binary::become_everburn("store", &args.arguments),
+        Command::Devices(args) => binary::become_everburn("devices", &args.arguments),
         Command::Test {
             with_torch: false,
             args,
@@ -162,8 +167,9 @@ fn run() -> miette::Result<ExitCode> {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::GpuCheck(options) => gpu_check::run(&options),
         Command::Races => Ok(check::races()),
-        Command::Doctor(options) => doctor::run(&options),
+        Command::Doctor(args) => doctor::run(&args.arguments),
         Command::Tidy => tidy::run(),
+        Command::Release(options) => release::run(&options),
     }
 }
 

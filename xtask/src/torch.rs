@@ -15,9 +15,7 @@ pub const PYTHON: &str = "EVERBURN_PYTHON";
 const PACKAGE: &str = "torch>=2.9";
 
 /// Says the version, and fails as `import` does. On the CPU all need gloo, which not every build has.
-pub const PROBE: &str = "import torch, torch.distributed as d\n\
-                     assert d.is_available() and d.is_gloo_available(), 'built without gloo'\n\
-                     print(torch.__version__)";
+const PROBE: &str = include_str!("../../crates/bench/peers/probe.py");
 
 /// The Python that the user has named, whatever it has.
 pub fn named_python() -> Option<OsString> {

@@ -5,28 +5,27 @@ mod input;
 mod outer;
 mod schedules;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
-use everburn::collectives::group::TransportKind;
-use everburn::distributed::GradientBackend;
-use everburn::train::{
-    Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence, OptimizerKind, Stages,
-};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use everburn_auth::{GivenToken, JobToken};
+use everburn_collectives::group::TransportKind;
 use everburn_datasets::TokenizerKind;
+use everburn_distributed::GradientBackend;
 use everburn_monitor::MonitorCommand;
+use everburn_record::invocation;
 use everburn_report::{CompareCommand, ReportCommand};
+use everburn_train::{
+    BestBy, Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence, OptimizerKind, Stages,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::bench_ddp::BenchDdpArguments;
-use crate::bench_kernels::BenchKernelsArguments;
-use crate::bench_pipeline::BenchPipelineArguments;
-use crate::bench_recompute::BenchRecomputeArguments;
 use crate::bottleneck::BottleneckArguments;
+use crate::commands::Tool;
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
-use crate::gpu_check::GpuCheckArguments;
+use crate::generate::GenerateArguments;
 use crate::simulate::SimulateArguments;
 use crate::weights::{ExportArguments, ImportArguments};
 
@@ -41,6 +40,17 @@ pub(crate) use self::schedules::{RateFlags, ScheduleFlag};
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Arguments {
+    /// The command line of these words, under the name by which the user has called the program. Ends the process,
+    /// with help or an error, where there is nothing to do.
+    pub(crate) fn of(words: impl IntoIterator<Item = OsString>) -> Self {
+        let mut command = Self::command().bin_name(invocation::name());
+        let mut matches = command.clone().get_matches_from(words);
+        Self::from_arg_matches_mut(&mut matches)
+            .unwrap_or_else(|error| error.format(&mut command).exit())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -65,21 +75,18 @@ pub(crate) enum Command {
     Compare(CompareCommand),
     /// Draw what the ranks of a pipeline do in a step, or compare the schedules.
     Simulate(SimulateArguments),
-    /// One rank of `cargo xtask bench ddp`.
-    #[command(hide = true)]
-    BenchDdp(BenchDdpArguments),
-    /// One side of `cargo xtask bench kernels`.
-    #[command(hide = true)]
-    BenchKernels(BenchKernelsArguments),
-    /// One rank of `cargo xtask bench pipeline`.
-    #[command(hide = true)]
-    BenchPipeline(BenchPipelineArguments),
-    /// One side of `cargo xtask bench recompute`.
-    #[command(hide = true)]
-    BenchRecompute(BenchRecomputeArguments),
-    /// What `cargo xtask gpu-check` runs where there is a GPU.
-    #[command(hide = true)]
-    GpuCheck(GpuCheckArguments),
+    #[command(flatten)]
+    Tool(Tool),
+}
+
+impl Command {
+    /// Whether it takes the same memory again and again.
+    pub(crate) fn trains(&self) -> bool {
+        matches!(
+            self,
+            Self::Train(_) | Self::Bottleneck(_) | Self::Eval(_) | Self::Generate(_)
+        )
+    }
 }
 
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
@@ -96,6 +103,11 @@ pub(crate) struct TrainArguments {
     /// Take everything from this file, a run's config.toml say; flags still win.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+
+    /// Set one key of the configuration, as in `training.epochs=5` or, of a task's own, `flowers.width=64`. The value is
+    /// TOML; what is none is a text. May be given several times, and wins over all else.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
 
     /// Where the run is recorded [default: runs/<model>-<number>]. A run that is there already is
     /// moved aside, never overwritten.
@@ -189,9 +201,14 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) validation_samples: Option<usize>,
 
-    /// Stop after this many epochs without a lower validation loss [default: never].
+    /// Stop after this many epochs without a better one, by --best-by [default: never].
     #[arg(long, value_name = "EPOCHS")]
     pub(crate) early_stopping: Option<usize>,
+
+    /// The metric of the validation by which the best epoch is chosen, whose checkpoint is kept: loss, accuracy, or a
+    /// metric of the objective as min:NAME or max:NAME [default: loss].
+    #[arg(long, value_name = "METRIC")]
+    pub(crate) best_by: Option<BestBy>,
 
     /// How many checkpoints are kept besides the best [default: 2].
     #[arg(long)]
@@ -437,40 +454,6 @@ pub(crate) struct EvalArguments {
 
     #[command(flatten)]
     pub(crate) ranks: RankFlags,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct GenerateArguments {
-    /// The folder of the run.
-    pub(crate) run_dir: PathBuf,
-
-    /// What the text begins with [default: a new line].
-    #[arg(long, default_value = "\n", hide_default_value = true)]
-    pub(crate) prompt: String,
-
-    /// How many tokens are written.
-    #[arg(long, default_value_t = 200)]
-    pub(crate) tokens: usize,
-
-    /// How daring the choice of tokens is: at 0 the likeliest is always taken.
-    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
-    pub(crate) temperature: f64,
-
-    /// The seed of the choice.
-    #[arg(long, default_value_t = 42)]
-    pub(crate) seed: u64,
-
-    /// Let a checkpoint write instead of the trained model: `best`, or the number of an epoch.
-    #[arg(long, value_name = "EPOCH")]
-    pub(crate) checkpoint: Option<String>,
-
-    /// Take the averaged parameters, of a run that was trained with --ema.
-    #[arg(long)]
-    pub(crate) ema: bool,
-
-    /// Where the model runs: flex, cuda:0, cuda:1, ...
-    #[arg(long, default_value = "flex")]
-    pub(crate) device: String,
 }
 
 /// Parses what serde calls a unit variant in kebab case, so that flags and files agree.

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use everburn::train::{RunDirectory, SyncInterval};
 use everburn_launch::RankEnvironment;
 use everburn_profile::{
     Analysis, CountingAllocator, FOLDER, Facts, ProfileError, Recorder, Results, Sampler, Summary,
     write_results,
 };
 use everburn_record::{Environment, units};
+use everburn_train::{RunDirectory, SyncInterval};
 
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
@@ -214,7 +214,7 @@ pub(crate) fn write(
         return Ok(());
     };
     CountingAllocator::count(false);
-    everburn::nn::count_operations(false);
+    everburn_nn::count_operations(false);
     let folder = run.map(RunDirectory::path).or(arguments.run_dir.as_deref());
     if let Some(folder) = folder {
         recorder.finish().write(&folder.join(FOLDER))?;

@@ -4,14 +4,14 @@ mod flags;
 
 use std::path::{Path, PathBuf};
 
-use everburn::collectives::group::TransportKind;
-use everburn::collectives::printable;
-use everburn::distributed::GradientBackend;
-use everburn::prelude::RunDirectory;
-use everburn::train::{Chaos, ParallelConfig, SyncInterval, TrainingConfig, configuration_fault};
-use everburn_datasets::TokenizerKind;
+use crate::prelude::RunDirectory;
+use everburn_collectives::group::TransportKind;
+use everburn_collectives::printable;
+use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
-use everburn_models::registry::{self, GptOptions, ModelOptions};
+use everburn_train::{
+    Chaos, ConfiguredTask, ParallelConfig, SyncInterval, TrainingConfig, configuration_fault,
+};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -22,53 +22,10 @@ use self::flags::{
 use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
 use crate::elastic::{self, ElasticRange};
 use crate::error::CliError;
-use crate::preset::preset;
-use crate::{mesh, model_parallel};
+use crate::{mesh, model_parallel, tasks};
 
 /// How much of a name that nobody knows is shown, in characters.
 const LONGEST_NAME: usize = 80;
-
-/// Which data a run reads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct DataConfig {
-    /// A [`everburn_datasets::DataChoice`].
-    pub(crate) name: String,
-    /// Why this data set was taken where the user left the choice open.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) folder: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) train_samples: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) test_samples: Option<usize>,
-}
-
-impl Default for DataConfig {
-    fn default() -> Self {
-        Self {
-            name: "auto".to_string(),
-            reason: None,
-            folder: None,
-            train_samples: None,
-            test_samples: None,
-        }
-    }
-}
-
-/// How a model of text reads and shows what it writes.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct TextConfig {
-    pub(crate) tokenizer: TokenizerKind,
-    /// The characters that the tokenizer knows; those of the text if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) alphabet: Option<String>,
-    /// A sample is written every so many steps, besides after each epoch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sample_every: Option<usize>,
-}
 
 /// On what a run runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -120,24 +77,20 @@ impl Default for RanksConfig {
 
 /// The whole configuration of a run: the contents of `config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub(crate) struct RunConfig {
     pub(crate) model: String,
     /// Where the first weights come from, if not from the seed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) init_from: Option<PathBuf>,
-    pub(crate) data: DataConfig,
     pub(crate) ranks: RanksConfig,
     pub(crate) training: TrainingConfig,
     /// How the model is shared out over ranks.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) parallel: ParallelConfig,
-    /// Of models of text only.
-    #[serde(skip_serializing_if = "is_default")]
-    pub(crate) text: TextConfig,
-    /// What a model of text has otherwise than its preset.
-    #[serde(skip_serializing_if = "is_default")]
-    pub(crate) gpt: GptOptions,
+    /// The sections that are the task's own.
+    #[serde(flatten)]
+    pub(crate) sections: Table,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -145,10 +98,37 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl RunConfig {
-    /// What the model is built with.
-    pub(crate) fn model_options(&self) -> ModelOptions {
-        ModelOptions {
-            gpt: self.gpt.clone(),
+    /// What is trained, with its settings.
+    pub(crate) fn task(&self) -> Result<ConfiguredTask, CliError> {
+        let task = tasks::find(&self.model).ok_or_else(|| unknown_model(&self.model))?;
+        self.refuse_foreign_sections(&task.sections())?;
+        Ok(task.configure(&self.sections)?)
+    }
+
+    /// Refuses what neither a run nor its task has.
+    fn refuse_foreign_sections(&self, own: &[&str]) -> Result<(), CliError> {
+        let model = &self.model;
+        let mut foreign = self.sections.keys();
+        let foreign = foreign.find(|name| !own.contains(&name.as_str()));
+        match foreign.map(String::as_str) {
+            None => Ok(()),
+            Some("text" | "gpt") => Err(CliError::usage_with_help(
+                format!("{model} does not read text"),
+                "--tokenizer, --sample-every, [text] and [gpt] are for models of text; --list shows \
+                 which these are",
+            )),
+            Some("data") => Err(CliError::usage_with_help(
+                format!("{model} has data of its own"),
+                format!(
+                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its \
+                     settings stand in [{}]",
+                    own.join("], [")
+                ),
+            )),
+            Some(other) => Err(CliError::usage(format!(
+                "unknown key `{other}`; {model} has [{}] besides [ranks], [training] and [parallel]",
+                own.join("], [")
+            ))),
         }
     }
 
@@ -178,23 +158,32 @@ impl RunConfig {
         let model = match (&arguments.model, file_layer.get("model")) {
             (Some(name), _) => name.clone(),
             (None, Some(Value::String(name))) => name.clone(),
-            (None, _) => return Err(CliError::NoModel),
+            (None, _) => match tasks::only() {
+                Some(task) => task.name().to_owned(),
+                None => return Err(CliError::NoModel),
+            },
         };
-        if !registry::MODELS.iter().any(|info| info.name == model) {
-            return Err(unknown_model(&model));
-        }
-
-        let mut table = preset(&model);
+        let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
+        let mut table = task.preset();
         merge(&mut table, file_layer);
         merge(&mut table, flags_layer(arguments, &model)?);
         require_average(&table)?;
-        let mut config = Self::deserialize(Value::Table(table)).map_err(|error| match file {
+        let fault = |reason: String| match &file {
             Some(path) => CliError::Config {
-                path,
-                reason: configuration_fault(&error, ""),
+                path: path.clone(),
+                reason,
             },
-            None => CliError::usage(configuration_fault(&error, "")),
+            None => CliError::usage(reason),
+        };
+        let mut config = Self::deserialize(Value::Table(table))
+            .map_err(|error| fault(configuration_fault(&error, "")))?;
+        config.refuse_foreign_sections(&task.sections())?;
+        let configured = task.configure(&config.sections);
+        let configured = configured.map_err(|error| match error.help() {
+            Some(_) => error.into(),
+            None => fault(error.to_string()),
         })?;
+        config.sections = configured.sections()?;
         if let Some(environment) = environment.filter(|rank| rank.launcher_pid.is_none()) {
             // Machines need not have equal numbers of ranks; the product must be right.
             let (all, here) = (environment.world_size, environment.local_world_size.max(1));
@@ -218,27 +207,10 @@ impl RunConfig {
         let parallelism = mesh::settle(&mut config, arguments)?;
         config.training.validate(parallelism.mesh.data)?;
         refuse_flags_of_rounds(&config, arguments)?;
-        config.validate_text()?;
         for device in &config.ranks.devices {
             config.training.precision.check_device(device)?;
         }
         Ok(config)
-    }
-
-    fn validate_text(&self) -> Result<(), CliError> {
-        if let Some(config) = self.gpt.config(&self.model) {
-            config.check()?;
-        } else if !is_default(&self.text) || !is_default(&self.gpt) {
-            return Err(CliError::usage_with_help(
-                format!("{} does not read text", self.model),
-                "--tokenizer, --sample-every, [text] and [gpt] are for models of text; --list shows \
-                 which these are",
-            ));
-        }
-        if self.text.sample_every == Some(0) {
-            return Err(CliError::usage("--sample-every must be at least 1"));
-        }
-        Ok(())
     }
 
     fn validate_ranks(&self) -> Result<(), CliError> {
@@ -281,9 +253,9 @@ fn refuse_flags_of_rounds(config: &RunConfig, arguments: &TrainArguments) -> Res
 }
 
 fn unknown_model(name: &str) -> CliError {
-    let nearest = registry::MODELS
+    let nearest = tasks::tasks()
         .iter()
-        .map(|info| (strsim::jaro_winkler(name, info.name), info.name))
+        .map(|task| (strsim::jaro_winkler(name, task.name()), task.name()))
         .filter(|(likeness, _)| *likeness > 0.6)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     CliError::UnknownModel {
@@ -333,6 +305,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         seed,
         validation_samples,
         early_stopping,
+        best_by,
         keep_checkpoints,
         checkpoint_every,
         on_checkpoint_failure,
@@ -361,6 +334,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         &["training", "early_stopping", "patience"],
         early_stopping.as_ref(),
     )?;
+    layer.set(&["training", "best_by"], best_by.as_ref())?;
     layer.set(&["training", "keep_checkpoints"], keep_checkpoints.as_ref())?;
     let path = ["training", "checkpoint_every"];
     layer.set(&path, checkpoint_every.as_ref())?;
@@ -393,6 +367,9 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     add_input_flags(&mut layer, &arguments.input)?;
     add_rank_flags(&mut layer, &arguments.ranks)?;
     add_parallel_flags(&mut layer, &arguments.parallel)?;
+    for assignment in &arguments.set {
+        layer.assign(assignment)?;
+    }
     Ok(layer.table)
 }
 

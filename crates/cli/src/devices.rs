@@ -1,15 +1,40 @@
 //! Devices by name, and what a GPU needs before anything is started on it.
 
-use everburn::burn::prelude::Device;
-use everburn::nccl::{Inventory, gpus};
+use burn::prelude::Device;
+use everburn_nccl::{Inventory, gpus};
 
-use crate::error::CliError;
 #[cfg(feature = "cuda")]
 use crate::kernels;
 
+/// Why a device cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct DeviceError {
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl DeviceError {
+    fn new(message: impl Into<String>, help: impl Into<Option<String>>) -> Self {
+        Self {
+            message: message.into(),
+            help: help.into(),
+        }
+    }
+}
+
 /// A device that a rank can be given.
+///
+/// ```
+/// use everburn_cli::devices::DeviceName;
+///
+/// assert_eq!("cuda:1".parse(), Ok(DeviceName::Cuda(1)));
+/// assert!("gpu".parse::<DeviceName>().is_err());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DeviceName {
+pub enum DeviceName {
     /// The processor, by Burn's flex back end.
     Flex,
     /// An NVIDIA GPU by its number, counted as `CUDA_VISIBLE_DEVICES` has them.
@@ -17,24 +42,27 @@ pub(crate) enum DeviceName {
 }
 
 impl std::str::FromStr for DeviceName {
-    type Err = CliError;
+    type Err = DeviceError;
 
-    fn from_str(text: &str) -> Result<Self, CliError> {
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
         match text.split_once(':') {
             None if text == "flex" => Ok(Self::Flex),
             Some(("cuda", number)) if number.parse::<usize>().is_ok() => {
                 Ok(Self::Cuda(number.parse().unwrap_or_default()))
             }
-            _ => Err(CliError::usage_with_help(
+            _ => Err(DeviceError::new(
                 format!("there is no device called `{text}`"),
-                "devices are flex, cuda:0, cuda:1, ...",
+                "devices are flex, cuda:0, cuda:1, ...".to_string(),
             )),
         }
     }
 }
 
 /// The numbers of the GPUs among devices, each once, in their order.
-pub(crate) fn gpus_of(names: &[String]) -> Result<Vec<usize>, CliError> {
+///
+/// # Errors
+/// [`DeviceError`] if a name is no device's.
+pub fn gpus_of(names: &[String]) -> Result<Vec<usize>, DeviceError> {
     let mut numbers = Vec::new();
     for name in names {
         if let DeviceName::Cuda(number) = name.parse()?
@@ -48,9 +76,12 @@ pub(crate) fn gpus_of(names: &[String]) -> Result<Vec<usize>, CliError> {
 
 /// Checks that every device of the list can be used, before anything is started; says what GPUs there
 /// are in it.
-pub(crate) fn check(names: &[String], ranks: usize) -> Result<Option<Inventory>, CliError> {
+///
+/// # Errors
+/// [`DeviceError`] if one cannot: a GPU, a driver or a library is missing.
+pub fn check(names: &[String], ranks: usize) -> Result<Option<Inventory>, DeviceError> {
     if names.is_empty() {
-        return Err(CliError::usage("--devices names no device"));
+        return Err(DeviceError::new("--devices names no device", None));
     }
     let numbers = gpus_of(names)?;
     let Some(first) = numbers.first() else {
@@ -65,7 +96,7 @@ pub(crate) fn check(names: &[String], ranks: usize) -> Result<Option<Inventory>,
             true => missing,
             false => format!("cuda:{first} cannot be used: {missing}"),
         };
-        CliError::usage_with_help(message, format!("on the processor, the same with {flex}"))
+        DeviceError::new(message, format!("on the processor, the same with {flex}"))
     })?;
     Ok(Some(found))
 }
@@ -76,19 +107,24 @@ fn usable(numbers: &[usize]) -> Result<Inventory, String> {
     let found = found.map_err(|error| error.to_string())?;
     if !cfg!(feature = "cuda") {
         return Err(
-            "this program was built without the feature `cuda`; build it with --features cuda, as \
-             `cargo xtask train --gpus 1` does"
+            "this program was built without the feature `cuda`: build or install it with --features cuda"
                 .to_string(),
         );
     }
     if cfg!(feature = "cuda-cpp") {
-        everburn::nccl::nvrtc().map_err(|error| error.to_string())?;
+        everburn_nccl::nvrtc().map_err(|error| error.to_string())?;
     }
     Ok(found)
 }
 
 /// The device of the rank with this number on its machine. Nothing is put there yet.
-pub(crate) fn of_rank(names: &[String], local_rank: usize) -> Result<Device, CliError> {
+///
+/// # Errors
+/// [`DeviceError`] if the name is no device's, or this program was built without CUDA.
+///
+/// # Panics
+/// If there are no names.
+pub fn of_rank(names: &[String], local_rank: usize) -> Result<Device, DeviceError> {
     match names[local_rank % names.len()].parse()? {
         DeviceName::Flex => Ok(Device::flex()),
         DeviceName::Cuda(number) => cuda(number),
@@ -97,7 +133,10 @@ pub(crate) fn of_rank(names: &[String], local_rank: usize) -> Result<Device, Cli
 
 /// How much memory the rank with this number on its machine may count on, in bytes: an equal part for each of
 /// the `ranks` that have the same device. `None` where the system does not tell.
-pub(crate) fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> Option<u64> {
+///
+/// # Panics
+/// If there are no names.
+pub fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> Option<u64> {
     let name = &names[local_rank % names.len()];
     let sharing = (0..ranks.max(1)).filter(|rank| names[rank % names.len()] == *name);
     let free = match name.parse().ok()? {
@@ -112,22 +151,19 @@ pub(crate) fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> 
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(number: usize) -> Result<Device, CliError> {
+fn cuda(number: usize) -> Result<Device, DeviceError> {
     // Before the first kernel, unless that was done.
     kernels::keep(None);
     Ok(Device::cuda(number))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(number: usize) -> Result<Device, CliError> {
+fn cuda(number: usize) -> Result<Device, DeviceError> {
     check(&[format!("cuda:{number}")], 1)?;
-    Err(CliError::usage("this program was built without CUDA"))
-}
-
-/// Whether a driver shows on this machine: quick, and nothing is opened.
-#[cfg(test)]
-pub(crate) fn has_nvidia_driver() -> bool {
-    everburn::nccl::nvidia_driver().is_some()
+    Err(DeviceError::new(
+        "this program was built without CUDA",
+        None,
+    ))
 }
 
 #[cfg(test)]
@@ -161,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_missing_gpu_says_what_is_missing_and_offers_ranks_on_the_processor() {
-        if has_nvidia_driver() {
+        if everburn_nccl::nvidia_driver().is_some() {
             everburn_tests::skip("what is said where there is no GPU", "there is one");
             return;
         }
@@ -171,7 +207,7 @@ mod tests {
             text.starts_with("cuda:0 cannot be used: no driver: "),
             "{text}"
         );
-        let help = miette::Diagnostic::help(&error).unwrap().to_string();
+        let help = error.help.unwrap();
         assert!(help.contains("--ranks 2"), "{help}");
     }
 

@@ -5,10 +5,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn::collectives::elastic::{ElasticOptions, Membership};
-use everburn::collectives::rendezvous::RendezvousRequest;
-use everburn::train::{ElasticGroup, Parallelism, TrainError};
+use everburn_collectives::elastic::{ElasticOptions, Membership};
+use everburn_collectives::rendezvous::RendezvousRequest;
 use everburn_launch::{ElasticLaunch, RankEnvironment};
+use everburn_train::{ElasticGroup, Parallelism, TrainError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::arguments::Strategy;

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use everburn::collectives::group::CollectiveError;
-use everburn::collectives::rendezvous::RendezvousError;
-use everburn::distributed::DdpError;
-use everburn::schedules::{ScheduleError, SimulationError, TimelineError};
-use everburn::train::TrainError;
-use everburn_datasets::DatasetError;
+use crate::devices::DeviceError;
+use everburn_collectives::group::CollectiveError;
+use everburn_collectives::rendezvous::RendezvousError;
+use everburn_distributed::DdpError;
 use everburn_launch::{LaunchError, RankEnvironmentError};
-use everburn_models::gpt::GptError;
 use everburn_monitor::MonitorError;
+use everburn_record::invocation;
 use everburn_report::ReportError;
+use everburn_schedules::{ScheduleError, SimulationError, TimelineError};
+use everburn_train::{TaskError, TrainError};
 use miette::Diagnostic;
 
 /// The exit code for flags, files and devices that cannot be used: nothing was started.
@@ -26,11 +26,14 @@ pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub(crate) enum CliError {
     #[error("there is no model called `{name}`")]
-    #[diagnostic(help("{hint}`cargo xtask train --list` shows them all"))]
+    #[diagnostic(help("{hint}`{} train --list` shows them all", invocation::name()))]
     UnknownModel { name: String, hint: String },
 
     #[error("no model was named")]
-    #[diagnostic(help("name one, as in `cargo xtask train mnist`; --list shows them all"))]
+    #[diagnostic(help(
+        "name one, as in `{} train mnist`; --list shows them all",
+        invocation::name()
+    ))]
     NoModel,
 
     #[error("{message}")]
@@ -44,10 +47,6 @@ pub(crate) enum CliError {
     #[diagnostic(help("--config takes a TOML file like the config.toml of a run"))]
     Config { path: PathBuf, reason: String },
 
-    #[error("the model cannot be built: {0}")]
-    #[diagnostic(help("the numbers of models of text stand in [gpt] of the configuration file"))]
-    Model(#[from] GptError),
-
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
 
@@ -56,9 +55,6 @@ pub(crate) enum CliError {
 
     #[error(transparent)]
     Timeline(#[from] TimelineError),
-
-    #[error(transparent)]
-    Data(#[from] DatasetError),
 
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
@@ -87,6 +83,24 @@ pub(crate) enum CliError {
 
     #[error(transparent)]
     Environment(#[from] RankEnvironmentError),
+}
+
+impl From<TaskError> for CliError {
+    fn from(error: TaskError) -> Self {
+        Self::Usage {
+            message: error.to_string(),
+            help: error.help().map(ToString::to_string),
+        }
+    }
+}
+
+impl From<DeviceError> for CliError {
+    fn from(error: DeviceError) -> Self {
+        Self::Usage {
+            message: error.message,
+            help: error.help,
+        }
+    }
 }
 
 impl CliError {
@@ -129,8 +143,6 @@ impl CliError {
             | Self::NoModel
             | Self::Usage { .. }
             | Self::Config { .. }
-            | Self::Model(_)
-            | Self::Data(_)
             | Self::Launch(_)
             | Self::Report(_)
             | Self::Monitor(_)

@@ -1,37 +1,44 @@
 //! `everburn eval`
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use everburn::burn::module::Module;
-use everburn::prelude::*;
-use everburn::train::checkpoint::{Checkpoint, CheckpointFolder};
-use everburn::train::{
-    Tally, load_averaged, load_safetensors, with_averaged_parameters, with_parameters,
-};
+use crate::devices;
+use crate::prelude::*;
+use burn::module::Module;
 use everburn_launch::RankEnvironment;
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use everburn_record::numbers_or_nan;
+use everburn_train::checkpoint::{Checkpoint, CheckpointFolder};
+use everburn_train::{
+    MetricSums, load_averaged, load_safetensors, with_averaged_parameters, with_parameters,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::{DataFlags, EvalArguments, RankFlags};
 use crate::config::RunConfig;
-use crate::data::Loaded;
 use crate::error::CliError;
-use crate::summary::counted;
-use crate::train::evaluation_batch;
-use crate::{data, devices, files, gradient_exchange, launching, rank};
+use crate::summary::{counted, tested};
+use crate::{files, gradient_exchange, launching, rank};
 
 /// What an evaluation yields, and what `--json` prints.
 #[derive(Debug, Serialize, Deserialize)]
 struct Evaluation {
     model: String,
     dataset: String,
-    test_accuracy: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    test_accuracy: Option<f64>,
     test_loss: f64,
-    test_correct: u64,
+    #[serde(
+        default,
+        deserialize_with = "numbers_or_nan",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    test_metrics: BTreeMap<String, f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    test_correct: Option<u64>,
     test_samples: u64,
     test_predictions: u64,
     world_size: usize,
@@ -168,7 +175,8 @@ fn evaluate(
     environment: Option<&RankEnvironment>,
 ) -> Result<Option<Evaluation>, CliError> {
     let local_rank = environment.map_or(0, |environment| environment.local_rank);
-    let loaded = data::load(config)?;
+    let mut task = config.task()?;
+    let loaded = task.load()?;
     let (group, watch) = match environment {
         None => (rank::join(None, &config.ranks)?, None),
         Some(environment) => {
@@ -177,21 +185,19 @@ fn evaluate(
         }
     };
     let trainer = Trainer {
-        evaluation_batch: evaluation_batch(config),
+        evaluation_batch: task.evaluation_batch(),
         device: devices::of_rank(&config.ranks.devices, local_rank)?,
         ..Trainer::new(config.training.clone(), group)
     };
-    let visitor = Evaluate {
-        which: Which {
-            checkpoint: arguments.checkpoint.as_deref(),
-            ema: arguments.ema,
-        },
-        trainer: &trainer,
-        run,
-        loaded: &loaded,
+    let which = Which {
+        checkpoint: arguments.checkpoint.as_deref(),
+        ema: arguments.ema,
     };
-    let tally = registry::visit(&config.model, &config.model_options(), visitor)?
-        .ok_or(CliError::NoModel)?
+    let measure = || -> Result<Option<MetricSums>, CliError> {
+        let model = load_parameters(task.model(&trainer.device)?, run, which)?;
+        Ok(trainer.evaluate(&model, &loaded.for_training())?)
+    };
+    let sums = measure()
         .map_err(|error| match environment {
             Some(environment) => rank::report_stall(error, watch.as_ref(), environment, None),
             None => error,
@@ -199,14 +205,15 @@ fn evaluate(
         .ok_or_else(|| CliError::usage("stopped before the end"))?;
     let evaluation = (trainer.group.rank() == 0).then(|| Evaluation {
         model: config.model.clone(),
-        dataset: loaded.description().name.clone(),
-        test_accuracy: tally.accuracy(),
-        test_loss: tally.mean_loss(),
-        test_correct: tally.correct,
-        test_samples: tally.samples,
-        test_predictions: tally.predictions,
+        dataset: loaded.name.clone(),
+        test_accuracy: sums.accuracy(),
+        test_loss: sums.mean_loss(),
+        test_metrics: sums.other_means(),
+        test_correct: sums.correct(),
+        test_samples: sums.samples,
+        test_predictions: sums.predictions,
         world_size: trainer.group.world_size(),
-        data: loaded.description().to_string(),
+        data: loaded.description.clone(),
     });
     trainer.group.destroy()?;
     Ok(evaluation)
@@ -219,12 +226,15 @@ impl Evaluation {
             return;
         }
         say!("{}", self.data);
+        let counted_correct = |correct| format!(" ({correct} of {})", self.test_predictions);
         say!(
-            "test accuracy {:.2} % ({} of {})  loss {:.4}  {} on {}  {}",
-            100.0 * self.test_accuracy,
-            self.test_correct,
-            self.test_predictions,
-            self.test_loss,
+            "{}  {} on {}  {}",
+            tested(
+                self.test_accuracy,
+                &self.test_correct.map(counted_correct).unwrap_or_default(),
+                self.test_loss,
+                &self.test_metrics
+            ),
             self.model,
             self.dataset,
             counted(self.world_size, "rank")
@@ -232,7 +242,7 @@ impl Evaluation {
     }
 }
 
-/// The checkpoint of an epoch, or of the epoch with the lowest validation loss.
+/// The checkpoint of an epoch, or of the best epoch.
 fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
     let folder = CheckpointFolder::new(run.checkpoints(), 1);
     let epoch = match which {
@@ -274,31 +284,6 @@ pub(crate) fn load_parameters<M: Module>(
         (Some(name), false) => with_parameters(model, &load_checkpoint(run, name)?)?,
         (Some(name), true) => with_averaged_parameters(model, &load_checkpoint(run, name)?)?,
     })
-}
-
-struct Evaluate<'a> {
-    which: Which<'a>,
-    trainer: &'a Trainer,
-    run: &'a RunDirectory,
-    loaded: &'a Loaded,
-}
-
-impl ModelVisitor for Evaluate<'_> {
-    type Output = Result<Option<Tally>, CliError>;
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        let model = load_parameters(init(&self.trainer.device), self.run, self.which)?;
-        let (_text, data) = self.loaded.text()?;
-        let model = LanguageModel::of_blocks(model);
-        Ok(self.trainer.evaluate(&model, &data)?)
-    }
-
-    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
-        let model = load_parameters(init(&self.trainer.device), self.run, self.which)?;
-        let data = self.loaded.images(pixels)?;
-        let model = Classifier::of_blocks(model);
-        Ok(self.trainer.evaluate(&model, &data)?)
-    }
 }
 
 #[cfg(test)]

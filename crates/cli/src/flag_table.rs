@@ -226,7 +226,7 @@ fn the_document_is_up_to_date() {
     assert!(
         found == text,
         "docs/flags.md is not what crates/cli/src/flag_table/flags.txt says: make it anew with\n    {WRITE}=1 cargo \
-         test --release --workspace --bin everburn flag_table"
+         test --release -p everburn-cli --lib flag_table"
     );
 }
 
@@ -248,7 +248,7 @@ fn document() -> String {
          This file is generated from `crates/cli/src/flag_table/flags.txt`, which \
          `crates/cli/src/flag_table.rs` checks: it has a line for each argument, each line changes the keys that it \
          names and no others, and the tests are there. After a change:\n\n\
-         ```sh\n{WRITE}=1 cargo test --release --workspace --bin everburn flag_table\n```\n\n\
+         ```sh\n{WRITE}=1 cargo test --release -p everburn-cli --lib flag_table\n```\n\n\
          | Argument | In `config.toml` | Behind `train` | Test |\n|---|---|---|---|\n",
         arguments.len()
     );

@@ -1,86 +1,79 @@
 //! `everburn generate`
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use everburn::burn::prelude::*;
-use everburn::prelude::*;
-use everburn::train::Generation;
-use everburn_datasets::{Tokenizer, TokenizerKind};
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
-
-use crate::arguments::GenerateArguments;
-use crate::config::{RunConfig, TextConfig};
 use crate::devices;
+use crate::prelude::*;
+use clap::Args;
+use everburn_train::Generation;
+
+use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::eval::{Which, load_parameters};
 use crate::sampling::Writer;
 
-/// Lets the model of a run write, and prints it after the prompt.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GenerateArguments {
+    /// The folder of the run.
+    pub(crate) run_dir: PathBuf,
+
+    /// What the text begins with [default: a new line].
+    #[arg(long, default_value = "\n", hide_default_value = true)]
+    pub(crate) prompt: String,
+
+    /// How many tokens are written.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) tokens: usize,
+
+    /// How daring the choice of tokens is: at 0 the likeliest is always taken.
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
+    pub(crate) temperature: f64,
+
+    /// The seed of the choice.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+
+    /// Let a checkpoint write instead of the trained model: `best`, or the number of an epoch.
+    #[arg(long, value_name = "EPOCH")]
+    pub(crate) checkpoint: Option<String>,
+
+    /// Take the averaged parameters, of a run that was trained with --ema.
+    #[arg(long)]
+    pub(crate) ema: bool,
+
+    /// Where the model runs: flex, cuda:0, cuda:1, ...
+    #[arg(long, default_value = "flex")]
+    pub(crate) device: String,
+}
+
+/// Prints what the model of a run writes after the prompt.
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
     let run = RunDirectory::open(&arguments.run_dir)?;
     let config = run.read_config::<RunConfig>()?;
     let names = [arguments.device.clone()];
     devices::check(&names, 1)?;
-    let visitor = Generate {
-        arguments,
-        run: &run,
-        config: &config,
-        device: devices::of_rank(&names, 0)?,
+    let device = devices::of_rank(&names, 0)?;
+    let task = config.task()?;
+    let Some(writer) = Writer::of(&task, device.clone())? else {
+        return Err(CliError::usage_with_help(
+            format!("{} does not write text", config.model),
+            "generate is for models of text, such as gpt-nano",
+        ));
     };
-    let written = registry::visit(&config.model, &config.model_options(), visitor)?;
-    let written = written.ok_or(CliError::NoModel)??;
+    let which = Which {
+        checkpoint: arguments.checkpoint.as_deref(),
+        ema: arguments.ema,
+    };
+    let model = load_parameters(task.model(&device)?, &run, which)?;
+    let prompt = writer.prompt(&arguments.prompt)?;
+    let generation = Generation {
+        tokens: arguments.tokens,
+        temperature: arguments.temperature,
+        seed: arguments.seed,
+    };
+    let written = writer.write(&model, &prompt, generation)?;
     let prompt = arguments.prompt.trim_start_matches('\n');
     say!("{prompt}{written}");
     Ok(ExitCode::SUCCESS)
-}
-
-/// The tokenizer that a run's model was trained with.
-fn tokenizer(config: &TextConfig) -> Result<Tokenizer, CliError> {
-    match (config.tokenizer, &config.alphabet) {
-        (TokenizerKind::Byte, _) => Ok(Tokenizer::of_bytes()),
-        (TokenizerKind::Char, Some(alphabet)) => Ok(Tokenizer::of_alphabet(alphabet)?),
-        (TokenizerKind::Char, None) => Err(CliError::usage(
-            "the run's config.toml does not say which characters its tokenizer knows",
-        )),
-    }
-}
-
-struct Generate<'a> {
-    arguments: &'a GenerateArguments,
-    run: &'a RunDirectory,
-    config: &'a RunConfig,
-    device: Device,
-}
-
-impl ModelVisitor for Generate<'_> {
-    type Output = Result<String, CliError>;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, _init: Init<M>) -> Self::Output {
-        Err(CliError::usage_with_help(
-            format!("{} reads images and writes nothing", self.config.model),
-            "generate is for models of text, such as gpt-nano",
-        ))
-    }
-
-    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
-        let arguments = self.arguments;
-        let which = Which {
-            checkpoint: arguments.checkpoint.as_deref(),
-            ema: arguments.ema,
-        };
-        let model = load_parameters(init(&self.device), self.run, which)?;
-        let writer = Writer {
-            tokenizer: tokenizer(&self.config.text)?,
-            context: config.context,
-            device: self.device,
-        };
-        let prompt = writer.prompt(&arguments.prompt)?;
-        let generation = Generation {
-            tokens: arguments.tokens,
-            temperature: arguments.temperature,
-            seed: arguments.seed,
-        };
-        Ok(writer.write(&LanguageModel::of_blocks(model), &prompt, generation)?)
-    }
 }

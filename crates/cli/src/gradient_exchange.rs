@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use everburn::burn::prelude::Device;
-use everburn::collectives::store::SharedStore;
+use crate::devices::{DeviceName, gpus_of};
+use burn::prelude::Device;
+use everburn_collectives::store::SharedStore;
 #[cfg(feature = "cuda")]
-use everburn::distributed::CudaMemory;
-use everburn::distributed::{
-    Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits,
-};
-use everburn::nccl::{Library, gpus};
+use everburn_distributed::CudaMemory;
+use everburn_distributed::{Abilities, CommunicationHookConfig, Connector, GradientBackend, Waits};
+use everburn_nccl::{Library, gpus};
 
 use crate::arguments::Strategy;
 use crate::config::RunConfig;
-use crate::devices::{DeviceName, gpus_of};
 use crate::error::CliError;
 
 /// What a run asks for that is done with gradients in host memory, if anything: the end of a sentence.
@@ -188,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_rank_on_the_processor_needs_no_way_of_its_own() {
-        let store: SharedStore = Arc::new(everburn::collectives::store::HashStore::new());
+        let store: SharedStore = Arc::new(everburn_collectives::store::HashStore::new());
         let config = config(&["flex"], GradientBackend::Auto);
         assert!(connector(&config, "flex", store, &[]).unwrap().is_none());
     }

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn::train::{KernelCache, keep_kernels};
+use everburn_train::{KernelCache, keep_kernels};
 
 /// The variable that names the folder.
-pub(crate) const VARIABLE: &str = "EVERBURN_KERNEL_CACHE";
+pub const VARIABLE: &str = "EVERBURN_KERNEL_CACHE";
 
 /// Keeps what this process compiles in `folder`, else in `$EVERBURN_KERNEL_CACHE`, else below the user's cache.
 /// All processes of a job come to the same.
-pub(crate) fn keep(folder: Option<&Path>) -> KernelCache {
+pub fn keep(folder: Option<&Path>) -> KernelCache {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     match folder
         .map(Path::to_path_buf)

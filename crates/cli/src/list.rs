@@ -2,17 +2,17 @@
 
 use std::process::ExitCode;
 
-use everburn_models::registry::{self, ModelOptions};
+use toml::Table;
 
 use crate::error::CliError;
+use crate::tasks::tasks;
 
-/// Prints the models with their parameter counts.
+/// Prints the tasks with the parameter counts of their models.
 pub(crate) fn run() -> Result<ExitCode, CliError> {
     say!("{:<15} {:>11}  what it is", "model", "parameters");
-    for info in registry::MODELS {
-        let parameters =
-            registry::num_params(info.name, &ModelOptions::default()).unwrap_or_default();
-        say!("{:<15} {parameters:>11}  {}", info.name, info.summary);
+    for task in tasks() {
+        let parameters = task.configure(&Table::new())?.num_params()?;
+        say!("{:<15} {parameters:>11}  {}", task.name(), task.summary());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,6 @@
 //! `--mesh` and `--pipeline`: a model shared out over ranks.
 
-use everburn::burn::prelude::Device;
-use everburn::nn::{
-    InBlocks, TensorParallel, TensorParallelError, parameter_counts, planned_shards,
-};
-use everburn::train::{Mesh, ParallelError, Parallelism, SyncInterval};
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use everburn_train::{Mesh, ParallelError, Parallelism, SyncInterval};
 
 use crate::arguments::{ParallelFlags, ScheduleFlag, Strategy, TrainArguments};
 use crate::config::RunConfig;
@@ -15,7 +9,7 @@ use crate::error::CliError;
 /// Puts the mesh of `--pipeline` into the configuration, and refuses flags that say nothing here. What
 /// the configuration itself asks for is checked by [`ParallelConfig::resolve`], which this calls.
 ///
-/// [`ParallelConfig::resolve`]: everburn::train::ParallelConfig::resolve
+/// [`ParallelConfig::resolve`]: everburn_train::ParallelConfig::resolve
 pub(crate) fn settle(
     config: &mut RunConfig,
     arguments: &TrainArguments,
@@ -164,8 +158,8 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError>
             "what ranks of one model hand each other is f32: use --precision f32, or replicas without --mesh",
         ));
     }
-    let blocks = model_blocks(config)?;
-    let names = blocks.iter().map(|block| block.name.as_str());
+    let blocks = config.task()?.blocks()?;
+    let names = blocks.names.iter().map(String::as_str);
     let checked = parallelism.check_blocks(&names.collect::<Vec<_>>());
     checked.map_err(|error| match refusal(&error) {
         CliError::Usage { message, help } => CliError::Usage {
@@ -183,18 +177,12 @@ fn check_layers(config: &RunConfig, mesh: Mesh) -> Result<(), CliError> {
     if mesh.tensor == 1 {
         return Ok(());
     }
-    let dropout = config.gpt.config(&config.model).map(|gpt| gpt.dropout);
-    if let Some(dropout) = dropout.filter(|dropout| *dropout > 0.0) {
-        return Err(CliError::usage_with_help(
-            format!("a dropout of {dropout} and the mesh {mesh} do not go together"),
-            "ranks that share layers would all drop the same places of their parts: use dropout = 0.0 in \
-             [gpt], or tensor=1",
-        ));
-    }
-    let plan = PlanShards(mesh.tensor);
-    let shards = registry::visit(&config.model, &config.model_options(), plan)?;
     let model = &config.model;
-    match shards.ok_or(CliError::NoModel)? {
+    match config
+        .task()?
+        .shards(mesh.tensor)
+        .map(|shards| shards.len())
+    {
         Ok(0) => Err(CliError::usage_with_help(
             format!("{model} has no layers that can be cut, as the mesh {mesh} asks for"),
             "use tensor=1, and more ranks of another axis",
@@ -202,30 +190,8 @@ fn check_layers(config: &RunConfig, mesh: Mesh) -> Result<(), CliError> {
         Ok(_) => Ok(()),
         Err(error) => Err(CliError::usage_with_help(
             format!("{model} and the mesh {mesh}: {error}"),
-            "use another tensor=T",
+            error.help().unwrap_or("use another tensor=T"),
         )),
-    }
-}
-
-/// How many parameters so many ranks would have parts of.
-struct PlanShards(usize);
-
-impl PlanShards {
-    fn of<M: TensorParallel>(&self, model: &M) -> Result<usize, TensorParallelError> {
-        let shards = planned_shards(model, &model.tensor_rules(), 0, self.0)?;
-        Ok(shards.len())
-    }
-}
-
-impl ModelVisitor for PlanShards {
-    type Output = Result<usize, TensorParallelError>;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
-        self.of(&init(&Device::flex()))
-    }
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        self.of(&init(&Device::flex()))
     }
 }
 
@@ -263,45 +229,6 @@ fn refusal(error: &ParallelError) -> CliError {
         _ => "see --mesh, --micro-batches, --schedule and --chunks in train --help".to_string(),
     };
     CliError::usage_with_help(error.to_string(), help)
-}
-
-/// A block of a model.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ModelBlock {
-    pub(crate) name: String,
-    /// How many numbers its parameters and buffers have; those of several blocks count for the first.
-    pub(crate) numbers: f64,
-}
-
-/// The blocks of the configured model. No parameter is drawn.
-pub(crate) fn model_blocks(config: &RunConfig) -> Result<Vec<ModelBlock>, CliError> {
-    let blocks = registry::visit(&config.model, &config.model_options(), ListBlocks)?;
-    blocks.ok_or(CliError::NoModel)
-}
-
-struct ListBlocks;
-
-impl ListBlocks {
-    fn of<M: InBlocks>(model: &M) -> Vec<ModelBlock> {
-        let blocks = model.blocks();
-        let names = blocks.names().into_iter().map(ToString::to_string);
-        names
-            .zip(parameter_counts(model))
-            .map(|(name, numbers)| ModelBlock { name, numbers })
-            .collect()
-    }
-}
-
-impl ModelVisitor for ListBlocks {
-    type Output = Vec<ModelBlock>;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
-        Self::of(&init(&Device::flex()))
-    }
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        Self::of(&init(&Device::flex()))
-    }
 }
 
 #[cfg(test)]

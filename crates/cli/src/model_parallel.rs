@@ -2,18 +2,14 @@
 
 use std::fmt::Write as _;
 
-use everburn::burn::prelude::Device;
-use everburn::nn::{Activation, DeviceSplit, InBlocks, PlacementError, split_by_time};
-use everburn::train::{ActivationCheckpointing, Objective, Supervised, TrainError};
+use crate::devices;
+use burn::prelude::Device;
+use everburn_nn::{DeviceSplit, PlacementError};
+use everburn_train::{ActivationCheckpointing, AnyModel, ConfiguredTask, TrainError};
 
 use crate::arguments::Strategy;
 use crate::config::{RanksConfig, RunConfig};
-use crate::devices;
 use crate::error::CliError;
-use crate::mesh::model_blocks;
-
-/// How many samples blocks are timed on: the shares hardly change with more.
-pub(crate) const TIMED_SAMPLES: usize = 8;
 
 /// Checks that each rank has devices enough: as many as any other, and two at least.
 pub(crate) fn check_devices(config: &RanksConfig) -> Result<(), CliError> {
@@ -46,7 +42,7 @@ pub(crate) fn check_model(config: &RunConfig) -> Result<(), CliError> {
         return Ok(());
     }
     let devices = config.ranks.devices.len() / config.ranks.ranks.max(1);
-    let blocks = model_blocks(config)?.len();
+    let blocks = config.task()?.blocks()?.names.len();
     if devices > blocks {
         let error = PlacementError::TooManyDevices { devices, blocks };
         return Err(CliError::usage(format!("{}: {error}", config.model)));
@@ -74,31 +70,18 @@ pub(crate) fn devices_of_rank(
     named.collect::<Result<_, _>>().map(Some)
 }
 
-/// The model, ready to be trained: in one piece, or cut over `devices` so that all take about as long
-/// for the samples that `sample` makes on a device. The backward pass computes as many blocks again as
-/// `checkpointing` says.
-pub(crate) fn supervised<M, O>(
-    model: M,
-    devices: Option<&[(String, Device)]>,
+/// The model, cut over `devices` so that all take about as long. The backward pass computes as many blocks again
+/// as `checkpointing` says.
+pub(crate) fn place(
+    task: &ConfiguredTask,
+    model: AnyModel,
+    devices: &[(String, Device)],
     checkpointing: ActivationCheckpointing,
-    sample: impl FnOnce(&Device) -> O::Input,
-) -> Result<Supervised<M, O>, TrainError>
-where
-    M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
-    O: Objective<Input: Activation, Output: Activation>,
-{
-    let Some(named @ [(_, first), ..]) = devices else {
-        return Ok(Supervised::of_checkpointed_blocks(model, checkpointing));
-    };
-    let (names, devices): (Vec<_>, Vec<_>) = named.iter().cloned().unzip();
-    let (model, split) =
-        split_by_time(model, &devices, sample(first)).map_err(|error| match error {
-            PlacementError::Measure { .. } => TrainError::Device(error.to_string()),
-            error => TrainError::Config(error.to_string()),
-        })?;
+) -> Result<AnyModel, TrainError> {
+    let (names, devices): (Vec<_>, Vec<_>) = devices.iter().cloned().unzip();
+    let (model, split) = task.on_devices(model, &devices, checkpointing)?;
     tracing::info!("{}", description(&split, &names));
-    let split = split.recomputing(checkpointing.blocks_a_segment());
-    Ok(Supervised::on_devices(model, split))
+    Ok(model)
 }
 
 /// `the model is cut in 2: conv1 to conv2 on flex, fc1 to fc2 on cuda:1`

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use everburn::train::renderer::{Dashboard, Replay};
-use everburn::train::{Interrupter, RunDirectory};
 use everburn_auth::JobToken;
 use everburn_launch::StopRequest;
 use everburn_monitor::{
     MonitorCommand, MonitorError, MonitorServer, Purpose, Screen, Source, Target, is_terminal,
     print_json,
 };
+use everburn_train::renderer::{Dashboard, Replay};
+use everburn_train::{Interrupter, RunDirectory};
 
 use crate::arguments::TrainArguments;
 use crate::error::{CliError, EXIT_INTERRUPTED};

@@ -1,15 +1,12 @@
 //! A model that several ranks hold together, from a mesh to its training.
 
-use std::fmt::Display;
 use std::ops::Range;
-use std::sync::Arc;
 
-use everburn::nn::{Activation, InBlocks, TensorParallel, parameter_counts};
-use everburn::pipeline::Stages;
-use everburn::prelude::*;
-use everburn::train::{
-    MeshParallel, MeshParallelConfig, ModelOverRanks, Objective, Parallelism, Samples,
-    Stages as Beginnings, Supervised,
+use crate::prelude::*;
+use everburn_pipeline::Stages;
+use everburn_train::{
+    AnyData, AnyModel, ConfiguredTask, MeshModel, MeshParallelConfig, ModelBlocks, Parallelism,
+    Samples, Stages as Beginnings,
 };
 
 use crate::error::CliError;
@@ -17,20 +14,16 @@ use crate::summary::print_report;
 
 /// Trains `model` on the ranks of `trainer`, as `parallelism` shares it out, and shows `samples`; `measured`
 /// yields the stages of `--stages auto`, on rank 0.
-pub(crate) fn fit<M, O, I>(
+pub(crate) fn fit(
     trainer: Trainer,
-    model: M,
-    data: &TrainingData<I, (O::Input, O::Targets)>,
+    task: &ConfiguredTask,
+    model: AnyModel,
+    data: &AnyData,
     parallelism: &Parallelism,
-    samples: Option<Samples<Supervised<M, O>>>,
+    samples: Option<Samples<AnyModel>>,
     measured: impl FnOnce() -> Result<Vec<Range<usize>>, CliError>,
-) -> Result<TrainingReport, CliError>
-where
-    M: TensorParallel<Input = O::Input, Output = O::Output> + Display + Sync + 'static,
-    O: Objective<Input: Activation, Output: Activation>,
-    I: Send + Sync + Clone + 'static,
-{
-    let stages = stages(&trainer, &model, parallelism, measured);
+) -> Result<TrainingReport, CliError> {
+    let stages = stages(&trainer, &task.blocks()?, parallelism, measured);
     let stages = stages.inspect_err(|error| trainer.group.abort(error.to_string()))?;
     let config = MeshParallelConfig {
         schedule: parallelism.schedule,
@@ -39,16 +32,13 @@ where
             1 => trainer.config.accumulate,
             _ => parallelism.micro_batches,
         },
-        tensor_rules: model.tensor_rules(),
         max_gradient_norm: trainer.config.ddp.max_gradient_norm,
         activation_checkpointing: trainer.config.activation_checkpointing,
         overlap: trainer.config.overlap,
         ..MeshParallelConfig::new(parallelism.mesh, stages)
     };
     let (group, device) = (trainer.group.clone(), trainer.device.clone());
-    let over = MeshParallel::<M, O>::new(group, &model, config, device)?;
-    let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
-    let model = Supervised::<M, O>::of_blocks(model);
+    let MeshModel { model, over } = task.over_ranks(group, model, config, device)?;
     let (_, report) = trainer.fit_over_ranks(model, data, samples, &over)?;
     drop(over);
     if trainer.group.rank() == 0 {
@@ -60,15 +50,14 @@ where
 
 /// The stages, the same on all ranks: rank 0 measures the blocks, where that is asked for, and tells the
 /// others.
-fn stages<M: InBlocks>(
+fn stages(
     trainer: &Trainer,
-    model: &M,
+    blocks: &ModelBlocks,
     parallelism: &Parallelism,
     measured: impl FnOnce() -> Result<Vec<Range<usize>>, CliError>,
 ) -> Result<Stages, CliError> {
     let group = &trainer.group;
-    let blocks = model.blocks();
-    let names = blocks.names();
+    let names = blocks.names.iter().map(String::as_str).collect::<Vec<_>>();
     let config = |error: String| CliError::from(TrainError::Config(error));
     let count = parallelism.mesh.pipeline * parallelism.chunks;
     let cuts = match &parallelism.stages {
@@ -93,7 +82,7 @@ fn stages<M: InBlocks>(
                 .collect()
         }
         _ => {
-            let cuts = parallelism.cuts(&names, &parameter_counts(model));
+            let cuts = parallelism.cuts(&names, &blocks.numbers);
             cuts.map_err(|error| config(error.to_string()))?
         }
     };

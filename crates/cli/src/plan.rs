@@ -8,12 +8,10 @@ mod outlook;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use everburn::burn::prelude::Device;
-use everburn::nn::{ParameterPath, TensorParallel, parameter_paths, planned_shards};
-use everburn::schedules::{MemoryLimit, balance};
-use everburn::train::{Parallelism, TrainError};
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use crate::devices;
+use everburn_nn::ParameterPath;
+use everburn_schedules::{MemoryLimit, balance};
+use everburn_train::{Parallelism, TrainError};
 
 use self::figures::Figures;
 use self::layers::SharedLayers;
@@ -21,7 +19,7 @@ use self::outlook::Outlook;
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::{devices, mesh, rank};
+use crate::{mesh, rank};
 
 /// The most samples that blocks are measured on: a sample's share hardly changes with more.
 const MOST_SAMPLES: usize = 8;
@@ -116,46 +114,17 @@ struct ModelInBlocks {
 impl ModelInBlocks {
     /// The model, whose layers `tensor` ranks share.
     fn of(config: &RunConfig, tensor: usize) -> Result<Self, CliError> {
-        let describe = Describe { tensor };
-        let model = registry::visit(&config.model, &config.model_options(), describe)?;
-        model.ok_or(CliError::NoModel)?
-    }
-}
-
-struct Describe {
-    tensor: usize,
-}
-
-impl Describe {
-    fn describe<M: TensorParallel>(&self, model: &M) -> Result<ModelInBlocks, CliError> {
-        let shards = match self.tensor {
+        let task = config.task()?;
+        let shards = match tensor {
             1 => Vec::new(),
-            ranks => planned_shards(model, &model.tensor_rules(), 0, ranks)
-                .map_err(|error| TrainError::Config(error.to_string()))?,
+            ranks => task.shards(ranks)?,
         };
-        let blocks = model.blocks();
-        let names = blocks.names().into_iter().map(ToString::to_string);
-        let parameters = parameter_paths(model).into_iter().map(|parameter| {
-            let users = blocks.users_of(&parameter.path);
-            (parameter, users)
-        });
-        Ok(ModelInBlocks {
-            names: names.collect(),
-            parameters: parameters.collect(),
+        let blocks = task.blocks()?;
+        Ok(Self {
+            names: blocks.names,
+            parameters: blocks.parameters,
             layers: SharedLayers::new(shards),
         })
-    }
-}
-
-impl ModelVisitor for Describe {
-    type Output = Result<ModelInBlocks, CliError>;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
-        self.describe(&init(&Device::flex()))
-    }
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        self.describe(&init(&Device::flex()))
     }
 }
 

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use everburn::collectives::group::{GroupOptions, ProcessGroup};
-use everburn::collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous, variable};
-use everburn::collectives::store::SharedStore;
-use everburn::collectives::watch::{Watch, WatchOptions};
-use everburn::train::RunDirectory;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous, variable};
+use everburn_collectives::store::SharedStore;
+use everburn_collectives::watch::{Watch, WatchOptions};
 use everburn_launch::{
     EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankEnvironment, RankEnvironmentError,
     ReportKind, StartedBy, variables,
 };
+use everburn_train::RunDirectory;
 
 use crate::arguments::{Command, RankFlags};
 use crate::config::RanksConfig;
@@ -22,6 +22,10 @@ use crate::recording;
 /// What a launcher has told this process, or `None` if a user started it. From then on the process
 /// ends with its launcher, if that is ours, and its panics are reported to it.
 pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironment>, CliError> {
+    // A tool is no rank, whoever has started it.
+    if matches!(command, Command::Tool(_)) {
+        return Ok(None);
+    }
     let found = if RankEnvironment::is_present() {
         Some(RankEnvironment::from_env()?)
     } else {

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use everburn::collectives::watch::{HangReport, Watch};
-use everburn::train::{ElasticGroup, RunDirectory, Signs};
+use everburn_collectives::watch::{HangReport, Watch};
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
 use everburn_record::{Environment, Event, EventKind};
 use everburn_report::{CompareCommand, ReportCommand};
+use everburn_train::{ElasticGroup, RunDirectory, Signs};
 
 use crate::config::RanksConfig;
 use crate::error::CliError;
@@ -32,7 +32,7 @@ pub(crate) fn write_environment(run: &RunDirectory) {
     let variables = variables.filter_map(|(name, value)| Some((text(name)?, text(value)?)));
     let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let mut environment = Environment::of_this_machine(command, variables);
-    let versions = everburn::train::Versions::default();
+    let versions = everburn_train::Versions::default();
     environment
         .versions
         .insert("Everburn".into(), versions.everburn);

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use everburn::schedules::{
+use everburn_record::table::aligned;
+use everburn_record::units::{percent, seconds};
+use everburn_schedules::{
     Costs, Schedule, ScheduleKind, Sends, SimulationError, StageCosts, Timeline, simulate,
     theoretical_idle,
 };
-use everburn_record::table::aligned;
-use everburn_record::units::{percent, seconds};
 
 use crate::error::CliError;
 

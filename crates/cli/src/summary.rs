@@ -1,8 +1,10 @@
 //! What a training says at its end.
 
-use everburn::prelude::*;
-use everburn::train::ShardingReport;
+use std::collections::BTreeMap;
+
+use crate::prelude::*;
 use everburn_record::units;
+use everburn_train::ShardingReport;
 
 /// Prints what came of a training.
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -12,20 +14,15 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if report.averaged {
         say!("tested: the averaged model, in ema.safetensors");
     }
-    if report.test_accuracy.is_none() {
+    if !report.finished {
         say!(
             "--resume goes on after epoch {}; later steps are in model.safetensors only",
             report.epochs
         );
     }
-    let result = match (report.test_accuracy, report.test_loss) {
-        (Some(accuracy), Some(loss)) => {
-            format!(
-                "test accuracy {}  loss {loss:.4}  ",
-                units::percent(accuracy, 2)
-            )
-        }
-        _ => String::new(),
+    let result = match report.test_loss {
+        Some(loss) => tested(report.test_accuracy, "", loss, &report.test_metrics) + "  ",
+        None => String::new(),
     };
     say!(
         "{result}{} on {}  {}  {}  {}  {:.0} samples/s  {:.1} s",
@@ -72,6 +69,22 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
     }
+}
+
+/// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. Behind the accuracy
+/// comes `of`.
+pub(crate) fn tested(
+    accuracy: Option<f64>,
+    of: &str,
+    loss: f64,
+    others: &BTreeMap<String, f64>,
+) -> String {
+    let accuracy = accuracy.map(|share| format!("accuracy {}{of}", units::percent(share, 2)));
+    let others = others.iter();
+    let others = others.map(|(name, mean)| format!("{name} {}", units::significant(*mean, 4)));
+    let loss = format!("loss {loss:.4}");
+    let parts: Vec<String> = accuracy.into_iter().chain([loss]).chain(others).collect();
+    format!("test {}", parts.join("  "))
 }
 
 /// What a rank has kept at most.

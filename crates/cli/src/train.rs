@@ -5,41 +5,35 @@ mod preparation;
 mod ranks;
 mod warm_up;
 
-use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use everburn::burn::module::Module;
-use everburn::burn::prelude::{Device, Tensor};
-use everburn::distributed::ConnectExchange;
-use everburn::prelude::*;
-use everburn::train::{
-    ActivationCheckpointing, Classification, KernelCache, LabeledBatch, NextToken, Objective,
-    Parallelism, Regroup, Samples, StopSignal, TextBatch, compute_on_this_thread, renderer,
-};
-use everburn_datasets::LoadedText;
+use crate::prelude::*;
+use crate::{devices, kernels};
+use burn::prelude::Device;
+use everburn_distributed::ConnectExchange;
 use everburn_launch::{RankEnvironment, StopRequest};
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, PixelRange, TextModel};
 use everburn_profile::Recorder;
+use everburn_train::{
+    AnyData, AnyModel, ConfiguredTask, KernelCache, LoadedData, Parallelism, Regroup, Samples,
+    StopSignal, compute_on_this_thread, renderer,
+};
 
 use self::joining::{Joined, join};
 use self::preparation::{check_resume, rank_arguments, resolve_data};
 pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
-use self::ranks::{TrainOnThreads, TrainOneRank};
+use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
 use crate::config::RunConfig;
-use crate::data::Loaded;
 use crate::error::{CliError, EXIT_INTERRUPTED};
 use crate::logging::LogOutput;
-use crate::model_parallel::TIMED_SAMPLES;
 use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
-    bottleneck, data, devices, elastic, gradient_exchange, kernels, launching, mesh,
-    model_parallel, monitor, over_ranks, plan, rank, recording, weights,
+    bottleneck, elastic, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
+    plan, rank, recording, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -66,11 +60,12 @@ pub(crate) fn run(
     model_parallel::check_model(&config)?;
     elastic::check_mesh(&config, mesh::check(&config)?.as_ref())?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
-    let loaded = data::load(&config)?;
-    say!("{}", loaded.description());
-    resolve_data(&mut config, &loaded);
-    let held_out = config.training.held_out_of(loaded.train_len());
-    let samples = loaded.train_len().saturating_sub(held_out);
+    let mut task = config.task()?;
+    let loaded = task.load()?;
+    say!("{}", loaded.description);
+    resolve_data(&mut config, &task, &loaded)?;
+    let held_out = config.training.held_out_of(loaded.train_len);
+    let samples = loaded.train_len.saturating_sub(held_out);
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
@@ -78,11 +73,11 @@ pub(crate) fn run(
         weights::check(&config)?; // the file is on machine 0
     }
     if arguments.input.warmup {
-        return warm_up::run(&config, &loaded, kernels);
+        return warm_up::run(&config, &task, &loaded, kernels);
     }
     let alone = config.world_size() == 1 && config.ranks.elastic.is_none();
     if alone || config.ranks.strategy == Strategy::DataParallel {
-        return train_here(&config, arguments, &loaded, log, kernels);
+        return train_here(&config, arguments, (&task, &loaded), log, kernels);
     }
     drop(loaded);
     let (run, _lock) = prepare_run_directory(&config, arguments)?;
@@ -99,7 +94,7 @@ pub(crate) fn run(
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;
     let records = arguments.ranks.node_rank.unwrap_or(0) == 0 && !elsewhere;
     let finished = code == ExitCode::SUCCESS && records;
-    if finished && run.read_report()?.test_accuracy.is_none() {
+    if finished && !run.read_report()?.finished {
         return Ok(EXIT_INTERRUPTED.into());
     }
     Ok(code)
@@ -109,7 +104,7 @@ pub(crate) fn run(
 fn train_here(
     config: &RunConfig,
     arguments: &TrainArguments,
-    loaded: &Loaded,
+    (task, loaded): (&ConfiguredTask, &LoadedData),
     log: &LogOutput,
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
@@ -125,7 +120,7 @@ fn train_here(
         recorder: recorder.clone(),
         parallelism: mesh::check(config)?,
         kernels,
-        ..RankJob::new(config, arguments, loaded, None)?
+        ..RankJob::new(config, arguments, task, loaded, None)?
     };
     if job.display == renderer::Display::Dashboard {
         let path = run.logs().join("rank-0.log");
@@ -136,18 +131,12 @@ fn train_here(
     let devices = (0..config.ranks.ranks)
         .map(|rank| devices::of_rank(&config.ranks.devices, rank))
         .collect::<Result<Vec<_>, _>>()?;
-    let threads = TrainOnThreads {
-        job: &job,
-        devices,
-        run: run.clone(),
-    };
-    let reports = registry::visit(&config.model, &config.model_options(), threads)?
-        .ok_or(CliError::NoModel)?;
+    let reports = train_on_threads(&job, &devices, &run);
     recording::conclude(&run, reports.as_ref().err());
     let reports = reports?;
     bottleneck::write(recorder.as_ref(), Some(&run), arguments)?;
     // Ranks that are threads have no launcher to tell of an interruption.
-    let interrupted = reports.iter().any(|report| report.test_accuracy.is_none());
+    let interrupted = reports.iter().any(|report| !report.finished);
     Ok(if interrupted {
         EXIT_INTERRUPTED.into()
     } else {
@@ -163,8 +152,9 @@ fn train_as_rank(
 ) -> Result<ExitCode, CliError> {
     rank::limit_threads(environment, &config.ranks)?;
     compute_on_this_thread(rayon::current_num_threads())?;
-    let loaded = data::load(&config)?;
-    resolve_data(&mut config, &loaded);
+    let mut task = config.task()?;
+    let loaded = task.load()?;
+    resolve_data(&mut config, &task, &loaded)?;
     let ours = environment.launcher_pid.is_some();
     if !ours {
         // Our launcher has checked before it started the ranks.
@@ -180,7 +170,7 @@ fn train_as_rank(
         (_, false) => (None, None),
         (Some(path), true) if ours => (Some(RunDirectory::open(path)?), None),
         (_, true) => {
-            say!("{}", loaded.description());
+            say!("{}", loaded.description);
             let (run, lock) = prepare_run_directory(&config, arguments)?;
             (Some(run), Some(lock))
         }
@@ -200,7 +190,7 @@ fn train_as_rank(
         recorder: recorder.clone(),
         parallelism: mesh::check(&config)?,
         kernels,
-        ..RankJob::new(&config, arguments, &loaded, Some(environment))?
+        ..RankJob::new(&config, arguments, &task, &loaded, Some(environment))?
     };
     let joined = join(&config, environment);
     let Joined {
@@ -225,18 +215,14 @@ fn train_as_rank(
         elastic.as_deref(),
     );
     let recorded = run.clone();
-    let rank = TrainOneRank {
-        trainer: Trainer {
-            exchange: exchange.map(|exchange| Arc::new(exchange) as Arc<dyn ConnectExchange>),
-            signs: recording::signs(watch.as_ref(), elastic.as_ref()),
-            regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
-            begun_before: environment.incarnation > 1,
-            ..job.trainer(group, device, run)
-        },
-        job: &job,
+    let trainer = Trainer {
+        exchange: exchange.map(|exchange| Arc::new(exchange) as Arc<dyn ConnectExchange>),
+        signs: recording::signs(watch.as_ref(), elastic.as_ref()),
+        regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
+        begun_before: environment.incarnation > 1,
+        ..job.trainer(group, device, run)
     };
-    let trained = registry::visit(&config.model, &config.model_options(), rank)?;
-    let trained = trained.ok_or(CliError::NoModel)?;
+    let trained = train_one_rank(&job, trainer);
     let trained = trained.map_err(|error| {
         rank::report_stall(error, watch.as_deref(), environment, recorded.as_ref())
     });
@@ -249,7 +235,7 @@ fn train_as_rank(
     }
     // It is the launcher's exit code that tells of an interruption, not the rank's.
     match trained {
-        Ok(report) if report.test_accuracy.is_none() => Ok(rank::stopped(environment)),
+        Ok(report) if !report.finished => Ok(rank::stopped(environment)),
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(CliError::Train(TrainError::JobFinished)) => Ok(rank::not_needed(environment)),
         Err(error) => Err(error),
@@ -259,7 +245,8 @@ fn train_as_rank(
 /// What every rank of this process does.
 struct RankJob<'a> {
     config: &'a RunConfig,
-    loaded: &'a Loaded,
+    task: &'a ConfiguredTask,
+    loaded: &'a LoadedData,
     resume: bool,
     display: renderer::Display,
     stop: StopSignal,
@@ -276,13 +263,15 @@ impl<'a> RankJob<'a> {
     fn new(
         config: &'a RunConfig,
         arguments: &TrainArguments,
-        loaded: &'a Loaded,
+        task: &'a ConfiguredTask,
+        loaded: &'a LoadedData,
         environment: Option<&RankEnvironment>,
     ) -> Result<Self, CliError> {
         let stop = StopRequest::listen(environment.is_some())
             .map_err(|error| CliError::usage(format!("signals cannot be listened for: {error}")))?;
         Ok(Self {
             config,
+            task,
             loaded,
             resume: arguments.resume,
             display: choose_display(arguments),
@@ -294,14 +283,17 @@ impl<'a> RankJob<'a> {
         })
     }
 
-    /// The model with the weights of `--init-from`, if there are any to begin with. Rank 0's are enough:
+    /// The model of the task with the weights of `--init-from`, if there are any to begin with. Rank 0's are enough:
     /// the others are given its parameters.
-    fn begun<M: Module>(&self, model: M, rank: usize) -> Result<M, TrainError> {
+    fn begun(&self, device: &Device, rank: usize) -> Result<AnyModel, CliError> {
+        let model = self.task.model(device)?;
         // Any rank of an elastic job may become the first before the first step.
         let elastic = self.config.ranks.elastic.is_some();
         let first = |rank: usize, path: &Path| rank == 0 || (elastic && path.exists());
         match &self.config.init_from {
-            Some(path) if first(rank, path) && !self.resume => weights::initialised(model, path),
+            Some(path) if first(rank, path) && !self.resume => {
+                Ok(weights::initialised(model, path)?)
+            }
             _ => Ok(model),
         }
     }
@@ -314,99 +306,49 @@ impl<'a> RankJob<'a> {
             display: self.display,
             stop: self.stop.clone(),
             model_name: self.config.model.clone(),
-            evaluation_batch: evaluation_batch(self.config),
-            class_names: self.loaded.class_names(),
+            evaluation_batch: self.task.evaluation_batch(),
+            class_names: self.loaded.class_names.clone(),
             kernels: self.kernels.clone(),
             recorder: self.recorder.clone(),
             ..Trainer::new(self.config.training.clone(), group)
         }
     }
 
-    fn fit_images<M: ImageModel>(
-        &self,
-        trainer: Trainer,
-        model: M,
-        pixels: PixelRange,
-    ) -> Result<TrainingReport, CliError> {
-        let data = self.loaded.images(pixels)?;
-        if self.config.training.input.on_device {
-            let data = trainer.on_device(data, self.free_memory(&trainer))?;
-            return self.fit_images_of(trainer, model, &data);
-        }
-        self.fit_images_of(trainer, model, &data)
-    }
-
-    fn fit_images_of<M: ImageModel, I: Send + Sync + Clone + 'static>(
-        &self,
-        trainer: Trainer,
-        model: M,
-        data: &TrainingData<I, LabeledBatch<4>>,
-    ) -> Result<TrainingReport, CliError> {
-        let images = |device: &Device| Tensor::zeros([TIMED_SAMPLES, 1, 28, 28], device);
-        if let Some(parallelism) = &self.parallelism {
-            return over_ranks::fit::<_, Classification<4>, _>(
-                trainer,
-                model,
-                data,
-                parallelism,
-                None,
-                || plan::automatic_stages(self.config),
-            );
-        }
-        let devices = self.model_devices.as_deref();
-        let model: Classifier<M, 4> =
-            model_parallel::supervised(model, devices, self.checkpointing(), images)?;
-        Ok(self.fit(&trainer, model, data, None)?)
-    }
-
-    fn fit_text<M: TextModel>(
-        &self,
-        trainer: Trainer,
-        model: M,
-        config: &GptConfig,
-    ) -> Result<TrainingReport, CliError> {
-        let (text, data) = self.loaded.text()?;
-        if self.config.training.input.on_device {
-            let data = trainer.on_device(data, self.free_memory(&trainer))?;
-            return self.fit_text_of(trainer, model, config, text, &data);
-        }
-        self.fit_text_of(trainer, model, config, text, &data)
-    }
-
-    fn fit_text_of<M: TextModel, I: Send + Sync + Clone + 'static>(
-        &self,
-        trainer: Trainer,
-        model: M,
-        config: &GptConfig,
-        text: &LoadedText,
-        data: &TrainingData<I, TextBatch>,
-    ) -> Result<TrainingReport, CliError> {
-        let texts = |device: &Device| Tensor::zeros([TIMED_SAMPLES, config.context], device);
-        let writer = Writer {
-            tokenizer: text.tokenizer.clone(),
-            context: config.context,
-            // A model over ranks is put together in the memory of the host.
-            device: match self.parallelism {
-                Some(_) => Device::flex(),
-                None => trainer.device.clone(),
-            },
+    fn fit_task(&self, trainer: Trainer, model: AnyModel) -> Result<TrainingReport, CliError> {
+        let data = match self.config.training.input.on_device {
+            true => self
+                .loaded
+                .on_device(&trainer, self.free_memory(&trainer))?,
+            false => self.loaded.for_training(),
         };
-        let every = self.config.text.sample_every;
-        let samples = writer.samples(every, self.config.training.seed)?;
-        if let Some(parallelism) = &self.parallelism {
-            return over_ranks::fit::<_, NextToken, _>(
+        // A model over ranks is put together in the memory of the host.
+        let device = match self.parallelism {
+            Some(_) => Device::flex(),
+            None => trainer.device.clone(),
+        };
+        let samples = Writer::of(self.task, device)?
+            .map(|writer| writer.samples(self.config.training.seed))
+            .transpose()?;
+        let checkpointing = self.config.training.activation_checkpointing;
+        match (&self.parallelism, &self.model_devices) {
+            (Some(parallelism), _) => over_ranks::fit(
                 trainer,
+                self.task,
                 model,
-                data,
+                &data,
                 parallelism,
-                Some(samples),
+                samples,
                 || plan::automatic_stages(self.config),
-            );
+            ),
+            (None, Some(devices)) => {
+                let model = model_parallel::place(self.task, model, devices, checkpointing)?;
+                Ok(self.fit(&trainer, model, &data, samples)?)
+            }
+            (None, None) => {
+                let model = self.task.checkpointed(model, checkpointing)?;
+                Ok(self.fit(&trainer, model, &data, samples)?)
+            }
         }
-        let devices = self.model_devices.as_deref();
-        let model: LanguageModel<M> =
-            model_parallel::supervised(model, devices, self.checkpointing(), texts)?;
-        Ok(self.fit(&trainer, model, data, Some(samples))?)
     }
 
     fn free_memory(&self, trainer: &Trainer) -> Option<u64> {
@@ -414,22 +356,13 @@ impl<'a> RankJob<'a> {
         devices::free_memory(&ranks.devices, trainer.group.local_rank(), ranks.ranks)
     }
 
-    fn checkpointing(&self) -> ActivationCheckpointing {
-        self.config.training.activation_checkpointing
-    }
-
-    fn fit<M, O, I>(
+    fn fit(
         &self,
         trainer: &Trainer,
-        model: Supervised<M, O>,
-        data: &TrainingData<I, (O::Input, O::Targets)>,
-        samples: Option<Samples<Supervised<M, O>>>,
-    ) -> Result<TrainingReport, TrainError>
-    where
-        M: Module + Display + Sync + 'static,
-        O: Objective,
-        I: Send + Sync + Clone + 'static,
-    {
+        model: AnyModel,
+        data: &AnyData,
+        samples: Option<Samples<AnyModel>>,
+    ) -> Result<TrainingReport, TrainError> {
         let (_model, report) = trainer.fit_and_sample(model, data, samples)?;
         let group = trainer.present_group();
         if group.rank() == 0 {
@@ -442,13 +375,6 @@ impl<'a> RankJob<'a> {
         }
         Ok(report)
     }
-}
-
-/// How many samples are read at once where no gradients are needed: as many as the trainer has it,
-/// but no more than 16,384 tokens, whose scores of all others would fill the memory.
-pub(crate) fn evaluation_batch(config: &RunConfig) -> usize {
-    let of_text = config.gpt.config(&config.model);
-    of_text.map_or(1_000, |gpt| (16_384 / gpt.context).clamp(1, 1_000))
 }
 
 /// Under a launcher a rank has a terminal only if it is to draw the dashboard on it.

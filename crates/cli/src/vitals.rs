@@ -1,9 +1,8 @@
 //! What a rank tells of its process and device while it goes on.
 
+use crate::devices::DeviceName;
 use everburn_nccl::GpuSensor;
 use everburn_record::{Vitals, proc};
-
-use crate::devices::DeviceName;
 
 /// Where a rank's vital signs come from.
 pub(crate) struct VitalSigns {

@@ -3,20 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::devices;
+use crate::prelude::*;
+use burn::module::Module;
 use clap::{Args, ValueEnum};
-use everburn::burn::module::Module;
-use everburn::burn::prelude::Device;
-use everburn::prelude::*;
-use everburn::train::{load_safetensors, load_state_dict, save_safetensors, save_state_dict};
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use everburn_train::{load_safetensors, load_state_dict, save_safetensors, save_state_dict};
 
 use crate::arguments::{DataFlags, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::eval::{Which, load_parameters};
 use crate::train::prepare_run_directory;
-use crate::{data, devices};
 
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,16 +87,15 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
         ));
     }
     let config = run.read_config::<RunConfig>()?;
-    let export = Export {
-        run: &run,
-        which: Which {
-            checkpoint: arguments.checkpoint.as_deref(),
-            ema: arguments.ema,
-        },
-        output: &output,
-        device: devices::of_rank(&["flex".to_string()], 0)?,
+    let which = Which {
+        checkpoint: arguments.checkpoint.as_deref(),
+        ema: arguments.ema,
     };
-    registry::visit(&config.model, &config.model_options(), export)?.ok_or(CliError::NoModel)??;
+    let device = devices::of_rank(&["flex".to_string()], 0)?;
+    let model = load_parameters(config.task()?.model(&device)?, &run, which)?;
+    // A run that was imported, or has not ended, has no report.
+    let batches = run.read_report().map_or(0, |report| report.steps);
+    save_state_dict(&model, batches as u64, &output)?;
     say!("{} of {} written", output.display(), config.model);
     Ok(ExitCode::SUCCESS)
 }
@@ -115,31 +111,36 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
         ..TrainArguments::default()
     };
     let mut config = RunConfig::resolve(&arguments, None)?;
-    if config.gpt.config(&config.model).is_some() {
+    let mut task = config.task()?;
+    if task.data_decide_model() {
         // A text decides how many tokens there are, and what they stand for.
-        data::pin_to(&mut config)?;
+        task.load()?;
+        config.sections = task.sections()?;
     }
     // Before there is a folder.
     check(&config)?;
     let (run, _lock) = prepare_run_directory(&config, &arguments)?;
-    visit(&config, Some(&run))?;
+    load_into(&config, Some(&run))?;
     say!("{} holds {} now", run.path().display(), config.model);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Checks that the weights of `--init-from`, if it is given, are the model's, before anything is started.
 pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
-    visit(config, None)
+    load_into(config, None)
 }
 
 /// Loads the weights of `--init-from`, and saves them in `run`.
-fn visit(config: &RunConfig, run: Option<&RunDirectory>) -> Result<(), CliError> {
+fn load_into(config: &RunConfig, run: Option<&RunDirectory>) -> Result<(), CliError> {
     let Some(path) = &config.init_from else {
         return Ok(());
     };
     let device = devices::of_rank(&["flex".to_string()], 0)?;
-    let import = Import { path, run, device };
-    registry::visit(&config.model, &config.model_options(), import)?.ok_or(CliError::NoModel)?
+    let model = initialised(config.task()?.model(&device)?, path)?;
+    if let Some(run) = run {
+        save_safetensors(&model, run)?;
+    }
+    Ok(())
 }
 
 /// The model with the weights of `path`: a state dict of PyTorch, or the folder of a run.
@@ -147,61 +148,5 @@ pub(crate) fn initialised<M: Module>(model: M, path: &Path) -> Result<M, TrainEr
     match path.is_dir() {
         true => load_safetensors(model, &RunDirectory::open(path)?),
         false => load_state_dict(model, path),
-    }
-}
-
-struct Export<'a> {
-    run: &'a RunDirectory,
-    which: Which<'a>,
-    output: &'a Path,
-    device: Device,
-}
-
-impl Export<'_> {
-    fn write<M: Module>(&self, model: M) -> Result<(), CliError> {
-        let model = load_parameters(model, self.run, self.which)?;
-        // A run that was imported, or has not ended, has no report.
-        let batches = self.run.read_report().map_or(0, |report| report.steps);
-        Ok(save_state_dict(&model, batches as u64, self.output)?)
-    }
-}
-
-impl ModelVisitor for Export<'_> {
-    type Output = Result<(), CliError>;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
-        self.write(init(&self.device))
-    }
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        self.write(init(&self.device))
-    }
-}
-
-struct Import<'a> {
-    path: &'a Path,
-    run: Option<&'a RunDirectory>,
-    device: Device,
-}
-
-impl Import<'_> {
-    fn load<M: Module>(&self, model: M) -> Result<(), CliError> {
-        let model = initialised(model, self.path)?;
-        if let Some(run) = self.run {
-            save_safetensors(&model, run)?;
-        }
-        Ok(())
-    }
-}
-
-impl ModelVisitor for Import<'_> {
-    type Output = Result<(), CliError>;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
-        self.load(init(&self.device))
-    }
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        self.load(init(&self.device))
     }
 }

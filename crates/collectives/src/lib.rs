@@ -11,6 +11,7 @@
 //! 6. [`transport::Transport`]: how frames get from rank to rank. They are the control plane: news
 //!    of failures, point-to-point messages, and the way to the lanes (shared memory or TCP) that
 //!    carry the data of collectives.
+//! 7. [`worker::Worker`]: a thread with a queue, for what runs beside the ranks' own work.
 //!
 //! ```
 //! use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
@@ -40,5 +41,6 @@ pub mod store;
 mod sync;
 pub mod transport;
 pub mod watch;
+pub mod worker;
 
 pub use printable::printable;

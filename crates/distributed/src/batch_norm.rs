@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
-use everburn_nn::{StatisticsGroup, SyncError};
+use everburn_collectives::group::ProcessGroup;
 
 use crate::error::DdpError;
+use crate::module_ranks::ModuleRanks;
 
-/// Lets every [`everburn_nn::SyncBatchNorm`] of `model` take its training statistics over the
+/// Lets every [`everburn_nn::BatchNorm`] of `model` take its training statistics over the
 /// samples of all ranks of `group`.
 ///
 /// All ranks call it, once, before training; before or after [`crate::Ddp::new`]. From then on a
@@ -28,12 +28,12 @@ use crate::error::DdpError;
 /// use burn::prelude::*;
 /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
 /// use everburn_distributed::synchronize_batch_norms;
-/// use everburn_nn::SyncBatchNormConfig;
+/// use everburn_nn::BatchNormConfig;
 ///
 /// let ranks = ProcessGroup::over_threads(2, GroupOptions::default()).into_iter().map(|group| {
 ///     std::thread::spawn(move || {
 ///         let device = Device::flex().autodiff();
-///         let model = SyncBatchNormConfig::new(1).with_momentum(1.0).init(&device);
+///         let model = BatchNormConfig::new(1).with_momentum(1.0).init(&device);
 ///         let model = synchronize_batch_norms(model, &group)?;
 ///         let mine = Tensor::<2>::from_floats([[group.rank() as f32 * 4.0]], &device);
 ///         let _output = model.forward(mine);
@@ -49,86 +49,9 @@ use crate::error::DdpError;
 /// [`DdpError::Module`] if the model has batch norms of Burn's own type, which cannot be
 /// synchronised; [`DdpError::Collective`] if the ranks cannot make a group for the statistics.
 pub fn synchronize_batch_norms<M: Module>(model: M, group: &ProcessGroup) -> Result<M, DdpError> {
-    let statistics = RankStatistics::new(group)?;
+    let statistics = ModuleRanks::new(group)?;
     Ok(everburn_nn::synchronize_batch_norms(
         model,
         Arc::new(statistics),
     )?)
-}
-
-/// The ranks of a process group, as modules see them: for [`synchronize_batch_norms`] and
-/// [`everburn_nn::all_reduce_sum`].
-///
-/// It has a sub-group of its own, so that what modules exchange within a step never mixes with
-/// gradients that are already under way.
-///
-/// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::RankStatistics;
-/// use everburn_nn::StatisticsGroup;
-///
-/// let ranks = RankStatistics::new(&ProcessGroup::alone(GroupOptions::default())).unwrap();
-/// let mut values = [1.0, 2.0];
-/// ranks.all_reduce_sum(&mut values).unwrap();
-/// assert_eq!((ranks.world_size(), values), (1, [1.0, 2.0]));
-/// ```
-#[derive(Debug)]
-pub struct RankStatistics {
-    own: ProcessGroup,
-    parent: ProcessGroup,
-}
-
-impl RankStatistics {
-    /// All ranks of `group`, which all call it.
-    ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the ranks cannot make a sub-group.
-    pub fn new(group: &ProcessGroup) -> Result<Self, DdpError> {
-        let all = (0..group.world_size()).collect::<Vec<_>>();
-        let own = group
-            .subgroup(&all)?
-            .expect("a group of all ranks has this one");
-        Ok(Self {
-            own,
-            parent: group.clone(),
-        })
-    }
-}
-
-impl StatisticsGroup for RankStatistics {
-    fn world_size(&self) -> usize {
-        self.own.world_size()
-    }
-
-    fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError> {
-        let Err(error) = self.own.all_reduce_in_place(values, ReduceOp::Sum) else {
-            return Ok(());
-        };
-        let reason = format!("in a module's forward or backward pass: {error}");
-        if is_known_to_the_parent(&error) {
-            tracing::debug!("{reason}");
-        } else {
-            // Who hears of it also learns whether a rank did not come in time.
-            self.parent.abort_because(&error, &reason);
-        }
-        Err(SyncError::Exchange { reason })
-    }
-
-    fn abort(&self, reason: &str) {
-        // The others may be waiting in either group; the parent's failure is its sub-groups' too.
-        self.parent.abort(reason);
-    }
-}
-
-/// Whether the parent group fails by itself, and knows the cause better: the loss of a rank, which
-/// every group notices, and what follows from an earlier failure, of which whoever saw it first has
-/// told the parent.
-pub(crate) fn is_known_to_the_parent(error: &CollectiveError) -> bool {
-    matches!(
-        error,
-        CollectiveError::PeerLost { .. }
-            | CollectiveError::Aborted { .. }
-            | CollectiveError::Poisoned { .. }
-            | CollectiveError::Destroyed { .. }
-    )
 }

@@ -79,6 +79,7 @@ mod gradient_tap;
 mod host;
 mod initial_state;
 mod loader;
+mod module_ranks;
 mod outer_loop;
 mod patience;
 mod placement;
@@ -93,7 +94,7 @@ mod synchronization;
 mod tensor_parallel;
 mod virtual_ranks;
 
-pub use batch_norm::{RankStatistics, synchronize_batch_norms};
+pub use batch_norm::synchronize_batch_norms;
 pub use bucket::{Bucket, BucketEntry, BucketLimits, BucketPlan};
 pub use buffers::Buffers;
 pub use communication_hook::{
@@ -113,6 +114,7 @@ pub use error::DdpError;
 pub use loader::{
     BatchNumber, DistributedLoader, EpochBatches, InputError, MicroBatch, Prefetch, ShareOfBatch,
 };
+pub use module_ranks::ModuleRanks;
 pub use outer_loop::{OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep};
 pub use placement::{check_placement, name_of};
 pub use probe::Probe;
@@ -121,5 +123,5 @@ pub use resident::{Resident, ResidentSet, Row, Rows};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
 pub use sharding::{CutPass, GradientSlices, HeldBytes, ParameterShards, ShardStage, Slices};
 pub use synchronization::{Communication, GradientNorm, SyncedGradients, Synchronization};
-pub use tensor_parallel::{RankTensors, tensor_parallel, verify_whole_parameters};
+pub use tensor_parallel::{tensor_parallel, verify_whole_parameters};
 pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};

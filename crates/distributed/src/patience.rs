@@ -1,19 +1,15 @@
 //! How long a thread of one's own is waited for that exchanges with other ranks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use everburn_collectives::group::ProcessGroup;
-
-use crate::reducer::message_of;
+use everburn_collectives::worker::Worker;
 
 /// How much longer than an operation of the group: its own error tells more.
 const LONGER: Duration = Duration::from_secs(5);
 
 /// How long a thread may take to end by itself, and again once its group was given up.
-const AT_THE_END: Duration = Duration::from_secs(5);
+pub(crate) const AT_THE_END: Duration = Duration::from_secs(5);
 
 /// How long a rank waits for its own thread, and who it is.
 #[derive(Debug, Clone, Copy)]
@@ -62,59 +58,12 @@ impl Patience {
     }
 }
 
-/// Calls `body` on a thread that exchanges over `group`. A panic gives the group up on all ranks, which would
-/// wait for this one, and comes back in words.
-pub(crate) fn caught<R>(group: &ProcessGroup, body: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
-        let message = format!("its thread panicked: {}", message_of(&*panic));
-        group.abort(format!("rank {}: {message}", group.rank()));
-        message
-    })
-}
-
-/// A thread whose end is waited for with a deadline.
-#[derive(Debug)]
-pub(crate) struct OwnThread {
-    thread: JoinHandle<()>,
-    /// Nothing is ever sent: it closes when the thread ends, by a panic too.
-    alive: Receiver<()>,
-}
-
-impl OwnThread {
-    /// Starts `body` on a thread with this name.
-    pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
-        let (sender, alive) = mpsc::channel::<()>();
-        let run = move || {
-            let _sender = sender;
-            body();
-        };
-        let thread = thread::Builder::new().name(name.to_string()).spawn(run)?;
-        Ok(Self { thread, alive })
-    }
-
-    /// Waits for its end, for `limit` at most; whether it has come. A thread that has not ended goes on by
-    /// itself.
-    pub(crate) fn join_within(self, limit: Duration) -> bool {
-        if !self.has_ended_within(limit) {
-            return false;
-        }
-        // A panic has been reported by the thread itself.
-        let _ = self.thread.join();
-        true
-    }
-
-    /// Waits for its end as its owner is dropped. Where it does not come soon, `group` is given up with
-    /// `reason`, which ends an exchange with other ranks; a thread that hangs in something else goes on by
-    /// itself.
-    pub(crate) fn end(self, group: &ProcessGroup, reason: &str) {
-        if !self.has_ended_within(AT_THE_END) {
-            group.abort(reason);
-        }
-        self.join_within(AT_THE_END);
-    }
-
-    fn has_ended_within(&self, limit: Duration) -> bool {
-        self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
+/// Ends `worker` as its owner is dropped. Where it does not end within `limit`, `group` is given up with `reason`,
+/// which ends an exchange with other ranks; a thread that hangs in something else goes on by itself.
+pub(crate) fn end<S>(worker: &mut Worker<S>, limit: Duration, group: &ProcessGroup, reason: &str) {
+    if !worker.end_within(limit) {
+        group.abort(reason);
+        worker.end_within(AT_THE_END);
     }
 }
 
@@ -122,34 +71,20 @@ impl OwnThread {
 mod tests {
     use super::*;
 
-    /// Longer than anything here takes.
-    const GENEROUS: Duration = Duration::from_secs(60);
-
     #[test]
-    fn a_panic_comes_back_in_words_and_gives_the_group_up() {
-        let group = ProcessGroup::over_threads(1, Default::default()).remove(0);
-        assert_eq!(caught(&group, || 7), Ok(7));
-        assert!(group.failure().is_none());
-        let told = caught::<()>(&group, || panic!("no such bucket")).unwrap_err();
-        assert_eq!(told, "its thread panicked: no such bucket");
-        let failure = group.failure().unwrap();
-        assert!(failure.reason.contains("rank 0: its thread panicked"));
-    }
-
-    #[test]
-    fn a_thread_that_does_not_end_is_left_to_itself() {
-        let (release, held) = mpsc::channel::<()>();
-        let stuck = OwnThread::start("stuck", move || {
-            // It is released by an end.
-            let _ = held.recv();
-        });
-        let stuck = stuck.unwrap();
-        assert!(!stuck.join_within(Duration::from_millis(1)));
-        drop(release);
-        let quick = OwnThread::start("quick", || ()).unwrap();
-        assert!(quick.join_within(GENEROUS));
-        let panics = OwnThread::start("panics", || panic!("as it was told to")).unwrap();
-        assert!(panics.join_within(GENEROUS));
+    fn a_thread_that_does_not_end_gives_its_group_up() {
+        let groups = ProcessGroup::over_threads(2, Default::default());
+        let mut worker = Worker::start("waits", groups[0].clone(), |_| ()).unwrap();
+        // The other rank never comes.
+        let ended = worker.ask(|group| group.barrier().wait());
+        end(
+            &mut worker,
+            Duration::from_millis(1),
+            &groups[0],
+            "it hangs",
+        );
+        assert!(groups[0].failure().unwrap().reason.contains("it hangs"));
+        assert!(ended.wait_within(Duration::from_secs(60)).unwrap().is_err());
     }
 
     #[test]

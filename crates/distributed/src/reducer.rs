@@ -1,19 +1,17 @@
 //! The threads that exchange gradients while the backward pass goes on.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::worker::{Worker, WorkerError};
 
 use crate::bucket::Bucket;
 use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
-use crate::patience::Patience;
+use crate::patience::{Patience, end};
 use crate::sharding::Held;
 use crate::sharding::cut::CutBucket;
 use crate::virtual_ranks::VirtualRanks;
@@ -106,11 +104,6 @@ pub(crate) struct Report {
     pub(crate) bytes: u64,
 }
 
-struct Assignment {
-    job: Job,
-    report_to: Sender<Report>,
-}
-
 /// Threads that work off jobs in the order in which they are submitted, each over a process group of
 /// its own. Buckets are dealt to them in turn, by their numbers: the same on all ranks.
 pub(crate) struct Reducer {
@@ -119,9 +112,9 @@ pub(crate) struct Reducer {
 
 /// A thread, seen from outside.
 struct Hand {
+    number: u32,
     group: ProcessGroup,
-    jobs: Mutex<Option<Sender<Assignment>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    worker: Worker<Exchange>,
 }
 
 impl std::fmt::Debug for Reducer {
@@ -140,30 +133,32 @@ impl Reducer {
         mut hook: Option<Box<dyn CommunicationHook>>,
     ) -> Result<Self, DdpError> {
         let hands = groups.into_iter().enumerate().map(|(number, group)| {
-            let (jobs, inbox) = mpsc::channel();
-            let worker = Worker {
-                number: number as u32,
+            let exchange = Exchange {
                 // The backward pass computes on the same cores.
                 group: group.in_background(),
                 hook: hook.take(),
                 share: 0.0,
             };
-            let thread = thread::Builder::new()
-                .name(format!("everburn-reducer-{number}"))
-                .spawn(move || worker.run(&inbox))
+            let giving_up = group.clone();
+            let panicked = move |message: &str| {
+                let rank = giving_up.rank();
+                giving_up.abort(format!(
+                    "the gradient reducer of rank {rank}: its thread panicked: {message}"
+                ));
+            };
+            let worker = Worker::start(format!("everburn-reducer-{number}"), exchange, panicked)
                 .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
             Ok(Hand {
+                number: number as u32,
                 group,
-                jobs: Mutex::new(Some(jobs)),
-                thread: Mutex::new(Some(thread)),
+                worker,
             })
         });
         let hands = hands.collect::<Result<_, DdpError>>()?;
         Ok(Self { hands })
     }
 
-    /// Queues a job; how many reports will come of it. If a thread is gone, the channel of reports
-    /// closes when the others are done, which its reader sees.
+    /// Queues a job; how many reports will come of it, also where its thread panics.
     pub(crate) fn submit(&self, job: Job, report_to: &Sender<Report>) -> usize {
         let hand = match &job {
             Job::Samples(samples, share) => {
@@ -190,9 +185,7 @@ impl Reducer {
                     self.abort("the gradient exchange came to no end");
                     DdpError::Reducer(patience.is_over("the next bucket of gradients"))
                 }
-                RecvTimeoutError::Disconnected => DdpError::Reducer(
-                    "it has ended, as it does after a panic; see the log".to_string(),
-                ),
+                RecvTimeoutError::Disconnected => DdpError::Reducer(WorkerError::Ended.to_string()),
             })
     }
 
@@ -206,29 +199,46 @@ impl Reducer {
 
 impl Hand {
     fn submit(&self, job: Job, report_to: &Sender<Report>) {
-        let report_to = report_to.clone();
-        if let Some(jobs) = lock(&self.jobs).as_ref() {
-            drop(jobs.send(Assignment { job, report_to }));
-        }
+        let (report_to, number) = (report_to.clone(), self.number);
+        let work = move |exchange: &mut Exchange| {
+            let began = Instant::now();
+            exchange.group.set_label(job.label());
+            let (outcome, bytes) = match exchange.work(job) {
+                Ok((outcome, bytes)) => (Ok(outcome), bytes),
+                Err(error) => (Err(error.into()), 0),
+            };
+            (outcome, began, began.elapsed(), bytes)
+        };
+        self.worker.submit(work, move |done| {
+            let (outcome, began, busy, bytes) = done.unwrap_or_else(|lost| {
+                let lost = DdpError::Reducer(lost.to_string());
+                (Err(lost), Instant::now(), Duration::ZERO, 0)
+            });
+            // The step may have been given up; the other ranks count on the exchange all the same.
+            drop(report_to.send(Report {
+                outcome,
+                worker: number,
+                began,
+                busy,
+                bytes,
+            }));
+        });
     }
 }
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        for hand in &self.hands {
-            drop(lock(&hand.jobs).take());
-        }
-        for hand in &self.hands {
-            if let Some(thread) = lock(&hand.thread).take() {
-                // A panic has been reported by the thread itself.
-                let _ = thread.join();
-            }
+        for hand in &mut self.hands {
+            // What is queued belongs to steps that other ranks count on.
+            let limit = Patience::with(&hand.group).duration();
+            let reason = "the thread that exchanges gradients does not end";
+            end(&mut hand.worker, limit, &hand.group, reason);
         }
     }
 }
 
-struct Worker {
-    number: u32,
+/// What a thread exchanges with.
+struct Exchange {
     group: ProcessGroup,
     /// `None` sends gradients as they are.
     hook: Option<Box<dyn CommunicationHook>>,
@@ -236,39 +246,7 @@ struct Worker {
     share: f64,
 }
 
-impl Worker {
-    fn run(mut self, inbox: &Receiver<Assignment>) {
-        while let Ok(Assignment { job, report_to }) = inbox.recv() {
-            let start = Instant::now();
-            self.group.set_label(job.label());
-            let done = catch_unwind(AssertUnwindSafe(|| self.work(job)));
-            let panicked = done.is_err();
-            let (outcome, bytes) = match done {
-                Ok(Ok((outcome, bytes))) => (Ok(outcome), bytes),
-                Ok(Err(error)) => (Err(error.into()), 0),
-                Err(panic) => {
-                    let message = format!("it panicked: {}", message_of(&*panic));
-                    let rank = self.group.rank();
-                    self.group
-                        .abort(format!("the gradient reducer of rank {rank}: {message}"));
-                    (Err(DdpError::Reducer(message)), 0)
-                }
-            };
-            let busy = start.elapsed();
-            // The step may have been given up; the other ranks count on the exchange all the same.
-            drop(report_to.send(Report {
-                outcome,
-                worker: self.number,
-                began: start,
-                busy,
-                bytes,
-            }));
-            if panicked {
-                return;
-            }
-        }
-    }
-
+impl Exchange {
     fn work(&mut self, job: Job) -> Result<(Outcome, u64), CollectiveError> {
         match job {
             Job::Samples(samples, share) => {
@@ -358,13 +336,6 @@ impl Worker {
         };
         Ok((outcome, bytes))
     }
-}
-
-/// What a panic said.
-pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("it did not say why")
 }
 
 /// A poisoned lock means that its owner panicked; what it guards here is written in one go.

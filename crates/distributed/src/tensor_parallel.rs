@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use burn::module::Module;
-use everburn_collectives::group::{ProcessGroup, ReduceOp};
-use everburn_nn::{SyncError, TensorGroup, TensorRule};
+use everburn_collectives::group::ProcessGroup;
+use everburn_nn::{TensorGroup, TensorRule};
 
-use crate::batch_norm::is_known_to_the_parent;
 use crate::error::DdpError;
+use crate::module_ranks::ModuleRanks;
 use crate::replicas;
 
 /// Cuts the [`everburn_nn::Linear`] layers of `model` over the ranks of `group`, as `rules` say:
 /// [`everburn_nn::tensor_parallel`] over a process group.
 ///
 /// All ranks of `group` call it, once, with equal whole models, before training. In a mesh `group` is
-/// the tensor dimension's sub-group, and [`RankTensors::within`] lets its failures end the whole job.
+/// the tensor dimension's sub-group, and [`ModuleRanks::within`] lets its failures end the whole job.
 ///
 /// The ranks of `group` see the same samples. [`crate::Ddp`] is for ranks that see others: those with
 /// the same place in their tensor groups, which hold the same parts.
@@ -69,7 +69,7 @@ pub fn tensor_parallel<M: Module>(
     rules: &[TensorRule],
     group: &ProcessGroup,
 ) -> Result<M, DdpError> {
-    let ranks: Arc<dyn TensorGroup> = Arc::new(RankTensors::new(group)?);
+    let ranks: Arc<dyn TensorGroup> = Arc::new(ModuleRanks::new(group)?);
     Ok(everburn_nn::tensor_parallel(model, rules, &ranks)?)
 }
 
@@ -86,83 +86,4 @@ pub fn verify_whole_parameters<M: Module>(model: &M, group: &ProcessGroup) -> Re
     let mut tensors = replicas::read(model)?;
     tensors.retain(|(description, _)| !cut.contains(description.path.as_str()));
     replicas::compare(&tensors, group)
-}
-
-/// The ranks of a process group, as layers that are cut over them see them.
-///
-/// It has a sub-group of its own, so that what layers exchange within a step never mixes with what
-/// the step exchanges beside them. Sums have the same bits on all ranks; with
-/// [`everburn_collectives::group::ReductionOrder::Rank`] the order is that of the ranks, whatever
-/// carries them.
-///
-/// ```
-/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::RankTensors;
-/// use everburn_nn::TensorGroup;
-///
-/// let ranks = RankTensors::new(&ProcessGroup::alone(GroupOptions::default())).unwrap();
-/// let mut values = [1.0, 2.0];
-/// ranks.all_reduce_sum_f32(&mut values).unwrap();
-/// assert_eq!((ranks.rank(), ranks.world_size(), values), (0, 1, [1.0, 2.0]));
-/// ```
-#[derive(Debug)]
-pub struct RankTensors {
-    own: ProcessGroup,
-    /// What fails when an exchange does.
-    whole: ProcessGroup,
-}
-
-impl RankTensors {
-    /// All ranks of `group`, which all call it. A failed exchange fails `group`.
-    ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the ranks cannot make a sub-group.
-    pub fn new(group: &ProcessGroup) -> Result<Self, DdpError> {
-        Self::within(group, group)
-    }
-
-    /// All ranks of `group`, which all call it. A failed exchange fails `whole`: the group of all ranks
-    /// of the job, of which `group` is a part.
-    ///
-    /// # Errors
-    /// [`DdpError::Collective`] if the ranks cannot make a sub-group.
-    pub fn within(group: &ProcessGroup, whole: &ProcessGroup) -> Result<Self, DdpError> {
-        let all = (0..group.world_size()).collect::<Vec<_>>();
-        let own = group
-            .subgroup(&all)?
-            .expect("a group of all ranks has this one");
-        Ok(Self {
-            own,
-            whole: whole.clone(),
-        })
-    }
-}
-
-impl TensorGroup for RankTensors {
-    fn world_size(&self) -> usize {
-        self.own.world_size()
-    }
-
-    fn rank(&self) -> usize {
-        self.own.rank()
-    }
-
-    fn all_reduce_sum_f32(&self, values: &mut [f32]) -> Result<(), SyncError> {
-        let Err(error) = self.own.all_reduce_in_place(values, ReduceOp::Sum) else {
-            return Ok(());
-        };
-        let reason = format!("in a sharded layer's forward or backward pass: {error}");
-        if is_known_to_the_parent(&error) {
-            tracing::debug!("{reason}");
-        } else {
-            // Who hears of it also learns whether a rank did not come in time.
-            self.whole.abort_because(&error, &reason);
-        }
-        Err(SyncError::Exchange { reason })
-    }
-
-    fn abort(&self, reason: &str) {
-        // The others may be waiting in either group; the whole one's failure is its sub-groups' too.
-        self.whole.abort(reason);
-    }
 }

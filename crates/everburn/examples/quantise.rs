@@ -120,10 +120,13 @@ fn measure(
     model: &Classifier<Mnist, 4>,
     data: &TrainingData<ImageItem, LabeledBatch<4>>,
 ) -> Result<Measured, Box<dyn Error>> {
-    let tally = trainer.evaluate(model, data)?;
+    let sums = trainer.evaluate(model, data)?;
     Ok(Measured {
         bytes: bytes_of(model),
-        accuracy: tally.ok_or("the evaluation was stopped")?.accuracy(),
+        accuracy: sums
+            .ok_or("the evaluation was stopped")?
+            .accuracy()
+            .ok_or("a classifier has an accuracy")?,
     })
 }
 

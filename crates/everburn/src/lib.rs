@@ -6,12 +6,15 @@
 //! |---|---|
 //! | [`collectives`] | stores, rendezvous, process groups: ranks exchange bytes |
 //! | [`distributed`] | DDP, samplers and loaders on Burn tensors |
-//! | [`nn`] | modules that compute over the samples of several ranks |
+//! | [`nn`] | `burn::nn` with faster layers on CPUs; modules that compute over several ranks |
+//! | [`tensor`] | `burn::tensor` with faster activations on CPUs |
 //! | [`pipeline`] | one model over several ranks, in stages |
 //! | [`schedules`] | what the ranks of a pipeline do, and how long it takes |
 //! | [`train`] | burn-train over ranks, checkpoints, run directories |
 //! | [`nccl`] | what GPUs there are, and groups of ranks on them |
 //! | [`launch`] | one process a rank, started, watched and ended together |
+//! | [`devices`] | devices by name: `flex`, `cuda:0` |
+//! | [`kernels`] | where the kernels of GPUs are kept |
 //!
 //! The [`prelude`] has what a training program needs. A rank may be a process or a thread; this
 //! one trains on two threads:
@@ -34,18 +37,24 @@
 //! # }
 //! ```
 
+pub mod tasks;
+
 pub use burn;
+pub use everburn_cli::{App, devices, kernels};
 pub use everburn_collectives as collectives;
 pub use everburn_distributed as distributed;
 pub use everburn_launch as launch;
 pub use everburn_nccl as nccl;
 pub use everburn_nn as nn;
+pub use everburn_nn::tensor;
 pub use everburn_pipeline as pipeline;
+pub use everburn_profile as profile;
 pub use everburn_schedules as schedules;
 pub use everburn_train as train;
 
 /// What a training program needs.
 pub mod prelude {
+    pub use everburn_cli::App;
     pub use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
     pub use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest};
     pub use everburn_collectives::store::Store;
@@ -53,8 +62,8 @@ pub mod prelude {
         Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
     };
     pub use everburn_train::{
-        Classifier, LanguageModel, RunDirectory, Supervised, TrainError, Trainer, TrainingConfig,
-        TrainingData, TrainingReport, data_parallel,
+        Classifier, LanguageModel, Loss, RunDirectory, Supervised, Task, TaskData, TaskError,
+        TrainError, Trainer, TrainingConfig, TrainingData, TrainingReport, data_parallel,
     };
 }
 

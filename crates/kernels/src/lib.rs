@@ -11,7 +11,7 @@
 //! - [`layer_norm`] and [`layer_norm_backward`].
 //! - [`matmul`] and [`matmul_each`], with the kernels of the `gemm` crate.
 //! - [`fn@dropout`], without a mask in memory.
-//! - [`rotary`] positions.
+//! - [`rope`]: rotary positions.
 //! - [`relu`] and [`gelu`], each with its `_backward`.
 //! - [`softmax`], [`causal_softmax`] and [`log_softmax`], each with its `_backward`.
 //! - [`cross_entropy`] and its gradient, [`cross_entropy_backward`].
@@ -39,7 +39,7 @@ mod parallel;
 mod pool;
 pub mod reference;
 mod relu;
-mod rotary;
+mod rope;
 #[cfg(test)]
 mod sample;
 mod scratch;
@@ -62,7 +62,7 @@ pub use pool::{
     adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward, max_pool2d, max_pool2d_backward,
 };
 pub use relu::{relu, relu_backward};
-pub use rotary::{RotaryShape, Turn, rotary};
+pub use rope::{RopeDirection, RopeShape, rope};
 pub use softmax::{
     causal_softmax, causal_softmax_backward, log_softmax, log_softmax_backward, softmax,
     softmax_backward,

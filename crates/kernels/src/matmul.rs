@@ -1,5 +1,7 @@
 //! Products of matrices, by the kernels of the `gemm` crate.
 
+#![expect(unsafe_code, reason = "gemm takes pointers and strides")]
+
 use crate::error::{KernelError, check_length, product};
 use crate::operations::add_operations;
 use crate::parallel::{each_piece, multiply_adds};

@@ -32,11 +32,16 @@
 //! can ever be there, the job ends as after a failure; when one rank has ended well, nobody is restarted, and the
 //! others have [`LaunchConfig::stop_patience`] to end well too.
 //!
+//! # Other children
+//! A program that runs others without making ranks of them (a benchmark, `doctor`, `soak`) has [`Children`], which
+//! end with it, and [`Team`]s of them.
+//!
 //! # What is deliberately absent
 //! Agreeing with the launchers of other machines, but by the store of an elastic job, and any knowledge of
 //! training.
 
 mod cause;
+mod children;
 mod config;
 mod environment;
 mod error;
@@ -54,6 +59,7 @@ mod stop;
 mod supervisor;
 mod terminal;
 
+pub use children::{ChildError, Children, EndedChild, Team, forget_ranks, last_lines};
 pub use config::{ElasticLaunch, LaunchConfig};
 pub use environment::{RankEnvironment, variables};
 pub use error::{LaunchError, RankEnvironmentError};
@@ -63,4 +69,5 @@ pub use failure::{RankReport, ReportKind, write_report};
 pub use launcher::{HostedStore, Launcher};
 pub use origin::{Origin, StartedBy};
 pub use outcome::{EndedRank, JobFailure, Outcome, Restart};
+pub use ranks::keep_freed_memory;
 pub use stop::StopRequest;

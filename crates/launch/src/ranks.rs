@@ -44,6 +44,12 @@ const ALLOCATOR: [(&str, &str); 2] = [
     ("MALLOC_MMAP_THRESHOLD_", "33554432"),
 ];
 
+/// Has the process of `command` keep what it frees for its next step, unless the user has said otherwise.
+pub fn keep_freed_memory(command: &mut Command) {
+    let unsaid = |(name, _): &(&str, &str)| var_os(name).is_none();
+    command.envs(ALLOCATOR.into_iter().filter(unsaid));
+}
+
 /// A rank's process, not yet reaped: its process id is its own until then.
 pub(crate) struct RunningRank {
     rank: usize,
@@ -126,6 +132,7 @@ impl RunningRank {
         let rank = config.global_rank(local_rank);
         let owns_terminal = job.dashboard && rank == 0;
         let mut command = Command::new(&config.program);
+        keep_freed_memory(&mut command);
         command
             .args(&config.args)
             .env(v::RANK, rank.to_string())
@@ -143,11 +150,6 @@ impl RunningRank {
                 std::path::absolute(config.finished_path(rank))?,
             )
             .env(v::THREADS, job.threads.to_string())
-            .envs(
-                ALLOCATOR
-                    .into_iter()
-                    .filter(|(name, _)| var_os(name).is_none()),
-            )
             .envs(incarnation.map(|number| (v::INCARNATION, number.to_string())))
             .envs(config.elastic.as_ref().map(|elastic| {
                 let bounds = format!("{}:{}", elastic.min, elastic.max);

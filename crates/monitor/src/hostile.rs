@@ -220,7 +220,8 @@ mod tests {
                 }}),
                 3 => serde_json::json!({"metric": {
                     "kind": "step", "step": n, "loss": x, "accuracy": x, "samples": n,
-                    "seconds": x, "learning_rate": x, "gradient_norm": x
+                    "seconds": x, "learning_rate": x, "gradient_norm": x,
+                    "metrics": {text: x, "none": null}
                 }}),
                 4 => serde_json::json!({"run": {
                     "name": text, "config": format!("model = {text:?}\n[ranks]\nranks = {n}")

@@ -192,7 +192,7 @@ impl RunState {
         {
             return;
         }
-        *newest = Some(line.clone());
+        *newest = Some(bounds::metrics(line));
         if let ("step", Some(loss)) = (line.kind.as_str(), line.loss) {
             self.losses.push((line.step, loss));
             if self.losses.len() > MOST_POINTS {
@@ -270,7 +270,11 @@ impl RunState {
     /// About how many bytes it holds.
     pub(crate) fn held(&self) -> usize {
         let texts = self.events.iter().map(|event| event.text.len());
+        let lines = [&self.step, &self.validation, &self.test];
+        let named = lines.into_iter().flatten().flat_map(|line| &line.metrics);
+        let names = named.map(|(name, _)| name.len() + size_of::<(String, f64)>());
         let texts = texts.sum::<usize>() + self.name.len() + self.model.len();
+        let texts = texts + names.sum::<usize>();
         let events = self.events.len() * size_of::<Event>();
         let losses = self.losses.len() * size_of::<(u64, f64)>();
         texts + events + losses + self.history.held() + self.ranks.held()
@@ -305,6 +309,15 @@ mod tests {
     fn what_is_kept_is_bounded_whatever_is_said() {
         let mut state = RunState::default();
         let long = "x".repeat(1 << 16);
+        let metrics = (0..1_000).map(|number| (format!("{number}{long}"), 1.0));
+        let line = MetricRecord {
+            kind: "step".into(),
+            metrics: metrics.collect(),
+            ..MetricRecord::default()
+        };
+        state.take(&Update::Metric(line), 0);
+        assert_eq!(state.step.as_ref().unwrap().metrics.len(), 32);
+        assert!(state.held() < 1 << 16, "{}", state.held());
         for step in 0..1_000_u64 {
             let rank = |number: u64| usize::try_from(number).unwrap();
             let numbers: Vec<usize> = (0..100).map(|n| rank((step * 100 + n) % 8192)).collect();

@@ -1,4 +1,4 @@
-//! Changing all [`SyncBatchNorm`](crate::SyncBatchNorm)s of a module at once.
+//! Changing all [`BatchNorm`](crate::BatchNorm)s of a module at once.
 //!
 //! A module tree can be walked by `Module::map` only, whose mappers see tensors and not the modules
 //! that hold them, and have no way to hand anything to a module. So what is to be changed lies in a
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper};
 
+use crate::batch_norm::Membership;
 use crate::group::{StatisticsGroup, SyncError};
-use crate::sync_batch_norm::Membership;
 
 thread_local! {
     static CONVERSION: RefCell<Option<Conversion>> = const { RefCell::new(None) };
@@ -29,11 +29,11 @@ struct Conversion {
     change: Change,
     /// How many layers have been attached, or found to be: the number of the next.
     layers: u32,
-    /// Whether a `SyncBatchNorm` is being walked through.
+    /// Whether a `BatchNorm` is being walked through.
     inside: bool,
 }
 
-/// Attaches `group` to every [`SyncBatchNorm`](crate::SyncBatchNorm) of `model`, at any depth, and
+/// Attaches `group` to every [`BatchNorm`](crate::BatchNorm) of `model`, at any depth, and
 /// numbers them in the order of the fields. A group of one changes nothing.
 ///
 /// All ranks must attach a group over the same ranks, before training. To synchronise a part of a
@@ -55,14 +55,14 @@ pub fn synchronize_batch_norms<M: Module>(
     }
 }
 
-/// Detaches every [`SyncBatchNorm`](crate::SyncBatchNorm) of `model` from its group: each rank's
+/// Detaches every [`BatchNorm`](crate::BatchNorm) of `model` from its group: each rank's
 /// statistics are its own again.
 ///
 /// ```
 /// use burn::prelude::*;
-/// use everburn_nn::{SyncBatchNormConfig, isolate_batch_norms};
+/// use everburn_nn::{BatchNormConfig, isolate_batch_norms};
 ///
-/// let norm = SyncBatchNormConfig::new(3).init(&Device::flex());
+/// let norm = BatchNormConfig::new(3).init(&Device::flex());
 /// assert_eq!(isolate_batch_norms(norm).world_size(), 1);
 /// ```
 #[must_use]
@@ -72,15 +72,15 @@ pub fn isolate_batch_norms<M: Module>(model: M) -> M {
 
 /// The model with which a rank that has no samples takes part in a step of the others.
 ///
-/// Its [`SyncBatchNorm`](crate::SyncBatchNorm)s make the same exchanges as the others', but count
+/// Its [`BatchNorm`](crate::BatchNorm)s make the same exchanges as the others', but count
 /// nothing: neither the input nor, on the way back, its gradients. Give it any input of the right
 /// shape, run forward and backward, and throw the gradients away:
 ///
 /// ```
 /// # use burn::prelude::*;
-/// # use everburn_nn::{SyncBatchNormConfig, without_samples};
+/// # use everburn_nn::{BatchNormConfig, without_samples};
 /// # let device = Device::flex().autodiff();
-/// # let model = SyncBatchNormConfig::new(3).init(&device);
+/// # let model = BatchNormConfig::new(3).init(&device);
 /// let stand_in = Tensor::<2>::zeros([1, 3], &device);
 /// let loss = without_samples(model.clone()).forward(stand_in).mean();
 /// drop(loss.backward());
@@ -102,9 +102,9 @@ pub fn without_samples<M: Module>(model: M) -> M {
 ///
 /// ```
 /// use burn::prelude::*;
-/// use everburn_nn::{SyncBatchNormConfig, spans_ranks};
+/// use everburn_nn::{BatchNormConfig, spans_ranks};
 ///
-/// assert!(!spans_ranks(&SyncBatchNormConfig::new(3).init(&Device::flex())));
+/// assert!(!spans_ranks(&BatchNormConfig::new(3).init(&Device::flex())));
 /// ```
 pub fn spans_ranks<M: Module>(model: &M) -> bool {
     convert(model.clone(), Change::Count).layers > 0
@@ -168,7 +168,7 @@ impl Conversion {
     }
 }
 
-/// Runs `map` on the module inside a `SyncBatchNorm`, which is no batch norm on its own.
+/// Runs `map` on the module inside a `BatchNorm`, which is no batch norm on its own.
 pub(crate) fn inside<R>(map: impl FnOnce() -> R) -> R {
     let mark = |inside| {
         CONVERSION.with_borrow_mut(|conversion| {

@@ -88,8 +88,8 @@ pub enum SyncError {
     },
     /// The model has batch norms of Burn's own type, which cannot be synchronised.
     #[error(
-        "`{path}` is a `burn::nn::BatchNorm`, which cannot be synchronised: make it an \
-         `everburn_nn::SyncBatchNorm` (same configuration, same records)"
+        "`{path}` is a `burn::nn::BatchNorm`, which cannot be synchronised: import it from `everburn::nn` in place of \
+         `burn::nn` (same configuration, same records)"
     )]
     PlainBatchNorm {
         /// The path of the first of them.

@@ -146,7 +146,8 @@ impl Linear {
     }
 }
 
-/// `input * weight + bias`, as [`Linear`] computes it: for weights that are not a layer's own, as
+/// `input * weight + bias`, as [`Linear`] computes it ([`burn::tensor::module::linear`] but for rounding, with the
+/// kernels of `everburn-kernels` on CPUs): for weights that are not a layer's own, as
 /// the head of a language model that is tied to its embedding.
 ///
 /// # Shapes
@@ -165,7 +166,7 @@ impl Linear {
 /// let device = Device::flex();
 /// let embedding = EmbeddingConfig::new(10, 4).init(&device);
 /// let hidden = Tensor::<2>::ones([3, 4], &device);
-/// let logits = everburn_nn::linear(hidden, embedding.weight.val().transpose(), None);
+/// let logits = everburn_nn::tensor::module::linear(hidden, embedding.weight.val().transpose(), None);
 /// assert_eq!(logits.dims(), [3, 10]);
 /// ```
 pub fn linear<const D: usize>(

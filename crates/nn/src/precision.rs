@@ -4,7 +4,7 @@
 //! thread. The rule is one for all of them (after Micikevicius et al. 2018, "Mixed Precision Training",
 //! section 3, and PyTorch's autocast):
 //!
-//! - What is a sum of products ([`Linear`](crate::Linear), [`Conv2d`](crate::Conv2d),
+//! - What is a sum of products ([`Linear`](crate::Linear), [`Conv2d`](crate::conv::Conv2d),
 //!   [`matmul`](crate::matmul) and the functions beside them) rounds its factors to the low type,
 //!   multiplies, and rounds the result; sums within are of `f32`, on CPUs and on GPUs.
 //! - **A layer hands back the type that it was given.** So a model whose activations are `f32` keeps them so,

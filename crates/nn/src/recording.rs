@@ -6,6 +6,11 @@
 //! addresses and numbers, not operations: a replay reads and writes the memory of the recording, whatever tensors
 //! have been given names since.
 
+#![expect(
+    unsafe_code,
+    reason = "a replay works on memory that the recording has named"
+)]
+
 use std::marker::PhantomData;
 
 use burn::backend::{Backend, Dispatch, DispatchGraph, ExecutionError};

@@ -11,9 +11,9 @@ use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
 
 use crate::all_reduce::unread;
+use crate::batch_norm::Membership;
 use crate::exchange::{Pass, sum_over_ranks};
 use crate::group::SyncError;
-use crate::sync_batch_norm::Membership;
 
 /// The largest square of the mean, in variances, for which the difference of sums is taken: it
 /// costs about this factor of the 2^-53 of `f64`, which leaves more digits than `f32` has.

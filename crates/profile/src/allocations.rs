@@ -2,6 +2,8 @@
 //!
 //! Off, it costs each allocation one relaxed load of a number that never changes, and a branch.
 
+#![expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

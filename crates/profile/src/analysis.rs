@@ -1,11 +1,14 @@
 //! Where the time of the recorded steps went.
 
+mod burn_layers;
 mod copies;
 mod device;
 mod layers;
+mod stacks;
 
 use serde::Serialize;
 
+pub use self::burn_layers::BurnLayer;
 pub use self::copies::HostCopy;
 pub use self::device::{DeviceProfile, KernelCost};
 pub use self::layers::Layer;
@@ -54,6 +57,8 @@ pub struct RankProfile {
     pub layers: Vec<Layer>,
     /// Copies between device and host within the passes, the longest first.
     pub copies: Vec<HostCopy>,
+    /// Layers of Burn's own on the CPU, of which `everburn::nn` has faster ones, the longest first.
+    pub burn_layers: Vec<BurnLayer>,
     /// How many passes forward and backward a step made.
     pub passes: f64,
     /// How many samples of the CPU did not fit.
@@ -184,6 +189,7 @@ impl RankProfile {
             peak_memory: peak_memory.filter(|bytes| *bytes > 0),
             layers: layers::sums(recording, &segments, steps),
             copies: copies::found(recording, &phases, &segments, steps),
+            burn_layers: burn_layers::found(recording, &phases, steps),
             passes,
             samples_dropped: recording.samples.dropped,
             device: {

@@ -8,6 +8,7 @@
 //! the layer that takes most of the time.
 
 mod below_peak;
+mod burn_layers;
 mod device_idle;
 mod order;
 mod rules;
@@ -30,6 +31,8 @@ pub enum FindingKind {
     SlowRank,
     /// A layer copies between device and host.
     HostCopy,
+    /// Layers of Burn's own compute on the CPU, where there are faster ones.
+    BurnLayers,
     /// The exchange of gradients takes longer than the backward pass can hide.
     Exchange,
     /// Others have the cores.
@@ -98,6 +101,7 @@ impl Analysis {
             rules::data,
             rules::slow_rank,
             rules::host_copy,
+            burn_layers::burn_layers,
             rules::exchange,
             rules::cores,
             rules::optimizer,

@@ -5,7 +5,8 @@
 //! `inferno` draws them too; its licence (CDDL) is not one of those that `deny.toml` allows.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+
+use everburn_record::svg::{Element, Font};
 
 use crate::analysis::windows_of;
 use crate::recording::Recording;
@@ -17,8 +18,8 @@ const ROW: f64 = 17.0;
 /// Boxes narrower than so many pixels are not drawn: nobody sees them.
 const NARROWEST: f64 = 0.3;
 
-/// How wide a letter is, in pixels.
-const LETTER: f64 = 7.0;
+/// The size of letters, in pixels.
+const LETTERS: f64 = 11.0;
 
 /// Room for the title.
 const TOP: f64 = 40.0;
@@ -108,25 +109,26 @@ pub fn flame_graph(stacks: &BTreeMap<String, u64>, title: &str) -> String {
             node.count += count;
         }
     }
-    let mut boxes = String::new();
+    let mut boxes = Vec::new();
     let mut depth = 0;
     draw(&root, 0.0, 0, &root, &mut boxes, &mut depth);
     let height = TOP + ROW * (depth + 1) as f64;
-    let title = escaped(title);
-    let all = root.count;
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"monospace\" font-size=\"11\">\n\
-         <style>g:hover rect{{stroke:#000}} text{{pointer-events:none}}</style>\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"8\" y=\"16\" font-size=\"14\">{title}: {all} samples</text>\n\
-         <text x=\"8\" y=\"32\" id=\"told\">Point at a box; click it to fill the width, and here to go back.</text>\n\
-         {boxes}<script><![CDATA[{SCRIPT}]]></script>\n</svg>\n"
-    )
+    let title = format!("{title}: {} samples", root.count);
+    let advice = "Point at a box; click it to fill the width, and here to go back.";
+    let mut svg = Element::file(WIDTH, height, Font::Monospace, LETTERS)
+        .line(Element::new("style").verbatim("g:hover rect{stroke:#000} text{pointer-events:none}"))
+        .line(Element::rect(0, 0, "100%", "100%").with("fill", "#fff"))
+        .line(Element::label(8, 16, &title).with("font-size", 14))
+        .line(Element::label(8, 32, advice).with("id", "told"));
+    for element in boxes {
+        svg.put_line(element);
+    }
+    svg.put_line(Element::new("script").verbatim(SCRIPT));
+    format!("{svg}\n")
 }
 
 /// Scales the boxes so that the clicked one fills the width.
-const SCRIPT: &str = "
+const SCRIPT: &str = "<![CDATA[
 const root=document.documentElement,boxes=[...root.querySelectorAll('g')],W=1200;
 const told=document.getElementById('told');
 function show(x,w){for(const g of boxes){const r=g.querySelector('rect'),t=g.querySelector('text');
@@ -136,9 +138,16 @@ if(t){t.setAttribute('x',a+3);const n=Math.floor((b-a-6)/7);t.textContent=n<3?''
 for(const g of boxes){g.addEventListener('click',()=>show(+g.dataset.x,+g.dataset.w));
 g.addEventListener('mousemove',()=>{told.textContent=g.querySelector('title').textContent;});}
 told.style.pointerEvents='auto';told.addEventListener('click',()=>show(0,W));
-";
+]]>";
 
-fn draw(node: &Node, x: f64, row: usize, root: &Node, boxes: &mut String, deepest: &mut usize) {
+fn draw(
+    node: &Node,
+    x: f64,
+    row: usize,
+    root: &Node,
+    boxes: &mut Vec<Element>,
+    deepest: &mut usize,
+) {
     let all = root.count.max(1) as f64;
     let mut left = x;
     for (name, child) in &node.children {
@@ -146,26 +155,31 @@ fn draw(node: &Node, x: f64, row: usize, root: &Node, boxes: &mut String, deepes
         if width >= NARROWEST {
             *deepest = (*deepest).max(row + 1);
             let y = TOP + ROW * row as f64;
-            let shown = escaped(name);
             let share = 100.0 * child.count as f64 / all;
-            let letters = ((width - 6.0) / LETTER).max(0.0) as usize;
-            let text: String = if letters < 3 {
-                String::new()
-            } else {
-                name.chars().take(letters).collect()
+            let title = format!("{name}: {} samples, {share:.1} %", child.count);
+            let letters = Font::Monospace.fitting(width - 6.0, LETTERS);
+            let text: String = match letters {
+                ..3 => String::new(),
+                _ => name.chars().take(letters).collect(),
             };
             let (red, green) = colour(name);
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                boxes,
-                "<g data-x=\"{left:.2}\" data-w=\"{width:.2}\" data-n=\"{shown}\"><title>{shown}: {} samples, {share:.1} %\
-                 </title><rect x=\"{left:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{:.1}\" rx=\"1\" \
-                 fill=\"rgb({red},{green},60)\"/><text x=\"{:.2}\" y=\"{:.1}\">{}</text></g>",
-                child.count,
-                ROW - 1.0,
-                left + 3.0,
-                y + 12.0,
-                escaped(&text)
+            let (left_edge, wide) = (format!("{left:.2}"), format!("{width:.2}"));
+            let rect = Element::rect(&left_edge, format_args!("{y:.1}"), &wide, ROW - 1.0)
+                .with("rx", 1)
+                .with("fill", format_args!("rgb({red},{green},60)"));
+            let (x, baseline) = (left + 3.0, y + 12.0);
+            boxes.push(
+                Element::new("g")
+                    .with("data-x", &left_edge)
+                    .with("data-w", &wide)
+                    .with("data-n", name)
+                    .child(Element::new("title").text(&title))
+                    .child(rect)
+                    .child(Element::label(
+                        format_args!("{x:.2}"),
+                        format_args!("{baseline:.1}"),
+                        &text,
+                    )),
             );
             draw(child, left, row + 1, root, boxes, deepest);
         }
@@ -180,21 +194,6 @@ fn colour(name: &str) -> (u8, u8) {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
     (205 + (hash % 50) as u8, 90 + (hash / 64 % 140) as u8)
-}
-
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            character if character.is_control() => escaped.push(' '),
-            character => escaped.push(character),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -29,7 +29,9 @@ mod summary;
 mod trace;
 
 pub use allocations::CountingAllocator;
-pub use analysis::{Analysis, DeviceProfile, HostCopy, KernelCost, Layer, PhaseCost, RankProfile};
+pub use analysis::{
+    Analysis, BurnLayer, DeviceProfile, HostCopy, KernelCost, Layer, PhaseCost, RankProfile,
+};
 pub use clock::{clock_offset, now};
 pub use error::ProfileError;
 pub use findings::{Finding, FindingKind};

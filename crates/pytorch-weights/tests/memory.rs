@@ -2,6 +2,8 @@
 //!
 //! All that is allocated in the process is counted, so one test runs at a time.
 
+#![expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Cursor;
 use std::sync::atomic::{AtomicUsize, Ordering};

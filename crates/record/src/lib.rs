@@ -6,6 +6,10 @@
 //! - [`proc`] reads what Linux tells of this machine and its processes.
 //! - [`units`] writes bytes, times, counts and shares as a person reads them.
 //! - [`table`] aligns columns of text.
+//! - [`invocation`] knows how the program was called, for messages that name a command.
+//! - [`Finding`] is a line of an examination.
+//! - [`svg`] draws: elements, axes with round numbers, legends.
+//! - [`statistics`] has medians, percentiles and means of few values.
 //! - [`plain`] makes text of others harmless to a terminal or a page, and hides secrets.
 //!
 //! Training writes some files of a run directory for its readers: [`RankLine`]s (`ranks.jsonl`), [`Event`]s
@@ -26,12 +30,17 @@ mod confusion;
 mod environment;
 mod event;
 pub mod file;
+mod finding;
+pub mod invocation;
 pub mod lines;
 mod live;
 mod metric_record;
+mod number;
 pub mod plain;
 pub mod proc;
 mod rank_line;
+pub mod statistics;
+pub mod svg;
 pub mod table;
 mod time;
 pub mod units;
@@ -39,7 +48,9 @@ pub mod units;
 pub use confusion::ConfusionMatrix;
 pub use environment::Environment;
 pub use event::{Event, EventKind};
+pub use finding::{Finding, Verdict};
 pub use live::{Live, LiveRank, Phase, Vitals};
 pub use metric_record::MetricRecord;
+pub use number::{number_or_nan, numbers_or_nan};
 pub use rank_line::{RankLine, RankStep};
 pub use time::{unix_time, unix_time_ms};

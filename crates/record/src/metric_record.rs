@@ -1,6 +1,10 @@
 //! `metrics.jsonl`: what was measured.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::number::numbers_or_nan;
 
 /// A line of `metrics.jsonl`, as far as it is understood: an older or newer version may have written it.
 ///
@@ -18,12 +22,19 @@ pub struct MetricRecord {
     pub epoch: u64,
     /// How many steps have been made over all epochs.
     pub step: u64,
-    /// The mean loss of a prediction, in nats; absent where it is no number.
+    /// The mean loss of a prediction; absent where it is no number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// The share of predictions that were correct.
+    /// The share of predictions that were correct, where the objective has such.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
+    /// The other metrics of the objective, by name; NaN where one is no number.
+    #[serde(
+        default,
+        deserialize_with = "numbers_or_nan",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub metrics: BTreeMap<String, f64>,
     /// How many samples this is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,

@@ -1,12 +1,11 @@
 //! Curves on two axes. The drawing is stretched to the width that there is, and its numbers stand beside it in the page:
 //! so they have one size on a phone and on a wide screen.
 
-mod axis;
 mod drawing;
 
-pub(crate) use axis::{Axis, Labels};
-pub(crate) use drawing::{Figures, html, plain_number};
+pub(crate) use drawing::{Figures, html, line_sample, plain_number};
 
+use everburn_record::svg::Labels;
 use everburn_record::{Event, units};
 
 use crate::decimation::Series;

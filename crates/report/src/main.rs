@@ -3,11 +3,12 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use everburn_record::invocation;
 use everburn_report::{CompareCommand, ReportCommand};
 
 #[derive(Parser)]
-#[command(bin_name = "cargo xtask", about = "What a run directory says", version)]
+#[command(about = "What a run directory says", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,7 +24,13 @@ enum Command {
 
 fn main() -> ExitCode {
     let mut output = std::io::stdout();
-    let done = match Cli::parse().command {
+    let mut parser = Cli::command().bin_name(invocation::name());
+    let matches = parser.get_matches_mut();
+    let parsed = Cli::from_arg_matches(&matches);
+    let done = match parsed
+        .unwrap_or_else(|error| error.format(&mut parser).exit())
+        .command
+    {
         Command::Report(command) => command.run(&mut output),
         Command::Compare(command) => command.run(&mut output),
     };

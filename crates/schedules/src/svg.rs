@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use everburn_record::units::{bytes, percent, seconds, seconds_beside};
+use everburn_record::svg::{Axis, Element, Font, Key, legend};
+use everburn_record::units::{bytes, percent, seconds};
 
 use crate::{Pass, Span, Timeline};
 
@@ -26,8 +27,8 @@ const BOX: f64 = 28.0;
 const MIN_WIDTH: f64 = 640.0;
 const MAX_WIDTH: f64 = 6000.0;
 
-/// What a character of a box's number takes, at its font size of 12, and what stays free around it.
-const CHARACTER: f64 = 7.0;
+/// The size of letters, and what stays free around a box's number.
+const LETTERS: f64 = 12.0;
 const MARGIN: f64 = 6.0;
 
 /// How many numbers the axis has, about.
@@ -58,24 +59,20 @@ impl Timeline {
     pub fn to_svg(&self) -> String {
         let ranks = self.schedule().ranks();
         let width = self.width();
+        let height = TOP + ROW * ranks as f64 + BOTTOM;
         let mut drawing = Drawing {
             timeline: self,
-            scale: if self.makespan() > 0.0 {
-                width / self.makespan()
-            } else {
-                0.0
-            },
-            text: String::new(),
+            axis: Axis::of_seconds(self.makespan(), TICKS.min(width / 80.0)),
+            width,
+            svg: Element::file(LEFT + width + RIGHT, height, Font::Sans, LETTERS),
         };
-        let height = TOP + ROW * ranks as f64 + BOTTOM;
         drawing.open(LEFT + width + RIGHT, height);
         drawing.legend();
-        drawing.axis(width);
+        drawing.axis();
         for rank in 0..ranks {
-            drawing.rank(rank, width);
+            drawing.rank(rank);
         }
-        drawing.line(format_args!("</svg>"));
-        drawing.text
+        format!("{}\n", drawing.svg)
     }
 
     /// So wide that the shortest box can show its number.
@@ -91,35 +88,38 @@ impl Timeline {
 
 struct Drawing<'a> {
     timeline: &'a Timeline,
-    /// Pixels a second.
-    scale: f64,
-    text: String,
+    axis: Axis,
+    /// The width of the boxes' area.
+    width: f64,
+    svg: Element,
 }
 
 impl Drawing<'_> {
-    fn line(&mut self, content: std::fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
-        let _ = self.text.write_fmt(content);
-        self.text.push('\n');
+    /// Where a time lies.
+    fn x(&self, seconds: f64) -> f64 {
+        LEFT + self.width * self.axis.place(seconds)
     }
 
     fn open(&mut self, width: f64, height: f64) {
         let headline = self.timeline.headline();
-        let description = self.description();
-        self.line(format_args!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="title description" font-family="Helvetica, Arial, sans-serif" font-size="12">"#
-        ));
-        self.line(format_args!(r#"<title id="title">{headline}</title>"#));
-        self.line(format_args!(
-            r#"<desc id="description">{description}</desc>"#
-        ));
-        self.line(format_args!("<style>{STYLE}</style>"));
-        self.line(format_args!(
-            r#"<rect class="page" width="{width}" height="{height}"/>"#
-        ));
-        self.line(format_args!(
-            r#"<text class="ink" x="16" y="28" font-size="16" font-weight="bold">{headline}</text>"#
-        ));
+        let svg = std::mem::replace(&mut self.svg, Element::new("svg"));
+        self.svg = svg
+            .with("role", "img")
+            .with("aria-labelledby", "title description")
+            .line(Element::new("title").with("id", "title").text(&headline))
+            .line(
+                Element::new("desc")
+                    .with("id", "description")
+                    .text(&self.description()),
+            )
+            .line(Element::new("style").verbatim(STYLE))
+            .line(Element::rect(0, 0, width, height).with("class", "page"))
+            .line(
+                Element::label(16, 28, &headline)
+                    .with("class", "ink")
+                    .with("font-size", 16)
+                    .with("font-weight", "bold"),
+            );
     }
 
     fn description(&self) -> String {
@@ -137,68 +137,61 @@ impl Drawing<'_> {
     }
 
     fn legend(&mut self) {
-        let passes = self.timeline.passes();
-        let entries: Vec<(String, String)> = passes
-            .into_iter()
-            .map(|pass| (colour(pass, 0), pass.to_string()))
-            .collect();
-        let mut x = 16.0;
-        let y = 46.0;
-        let mut entry = |drawing: &mut Self, look: &str, name: &str| {
-            drawing.line(format_args!(
-                r#"<rect {look} x="{x}" y="{y}" width="16" height="12" rx="2"/><text class="faint" x="{}" y="{}">{name}</text>"#,
-                x + 22.0,
-                y + 10.0
-            ));
-            x += 22.0 + name.len() as f64 * 6.5 + 18.0;
+        let passes = self.timeline.passes().into_iter().map(|pass| Key {
+            attribute: "fill",
+            look: colour(pass, 0),
+            name: pass.to_string(),
+        });
+        let idle = Key {
+            attribute: "class",
+            look: "idle".to_owned(),
+            name: "idle".to_owned(),
         };
-        for (colour, name) in entries {
-            entry(self, &format!(r#"fill="{colour}""#), &name);
+        let (keys, end) = legend(passes.chain([idle]), 16.0, 46.0, "faint");
+        for key in keys {
+            self.svg.put_line(key);
         }
-        entry(self, r#"class="idle""#, "idle");
         let numbers = if self.timeline.schedule().chunks() > 1 {
             "number: micro-batch; letter and shade: chunk"
         } else {
             "number: micro-batch"
         };
-        self.line(format_args!(
-            r#"<text class="faint" x="{x}" y="{}">{numbers}</text>"#,
-            y + 10.0
-        ));
+        self.svg
+            .put_line(Element::label(end, 56, numbers).with("class", "faint"));
     }
 
-    fn axis(&mut self, width: f64) {
-        let makespan = self.timeline.makespan();
+    fn axis(&mut self) {
         let (top, bottom) = (
             TOP - 6.0,
             TOP + ROW * self.timeline.schedule().ranks() as f64,
         );
-        let step = tick_step(makespan, TICKS.min(width / 80.0));
-        let ticks = if step > 0.0 {
-            (makespan / step + 1e-9).floor() as usize
-        } else {
-            0
-        };
-        for tick in 0..=ticks {
-            let seconds = tick as f64 * step;
-            let x = round(LEFT + seconds * self.scale);
-            let label = seconds_beside(seconds, makespan);
-            self.line(format_args!(
-                r#"<line class="rule" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}"/><text class="faint" x="{x}" y="{}" text-anchor="middle">{label}</text>"#,
-                bottom + 18.0
-            ));
+        for (value, label) in &self.axis.ticks {
+            let x = round(self.x(*value));
+            let rule = Element::new("line")
+                .with("class", "rule")
+                .with("x1", x)
+                .with("x2", x)
+                .with("y1", top)
+                .with("y2", bottom);
+            let label = Element::label(x, bottom + 18.0, label)
+                .with("class", "faint")
+                .with("text-anchor", "middle");
+            self.svg.put(rule);
+            self.svg.put_line(label);
         }
     }
 
-    fn rank(&mut self, rank: usize, width: f64) {
+    fn rank(&mut self, rank: usize) {
         let timeline = self.timeline;
         let y = TOP + ROW * rank as f64;
         let baseline = y + BOX / 2.0 + 4.0;
-        self.line(format_args!(
-            r#"<text class="ink" x="16" y="{baseline}">rank {rank}</text><rect class="idle" x="{LEFT}" y="{y}" width="{width}" height="{BOX}" rx="2"/>"#
-        ));
+        let name = Element::label(16, baseline, &format!("rank {rank}"));
+        self.svg.put(name.with("class", "ink"));
+        let idle = Element::rect(LEFT, y, self.width, BOX);
+        self.svg.put_line(idle.with("class", "idle").with("rx", 2));
         for span in timeline.spans(rank) {
-            self.span(span, y);
+            let span = self.span(span, y);
+            self.svg.put_line(span);
         }
         let idle = percent(timeline.idle_share_of(rank), 1);
         let mut figures = format!("idle {idle}, {} live", timeline.peak_live(rank));
@@ -206,35 +199,36 @@ impl Drawing<'_> {
             let kept = bytes(timeline.peak_activation_bytes(rank));
             let _ = write!(figures, ", {kept}");
         }
-        self.line(format_args!(
-            r#"<text class="faint" x="{}" y="{baseline}">{figures}</text>"#,
-            LEFT + width + 10.0
-        ));
+        let figures = Element::label(LEFT + self.width + 10.0, baseline, &figures);
+        self.svg.put_line(figures.with("class", "faint"));
     }
 
-    fn span(&mut self, span: &Span, y: f64) {
-        let x = round(LEFT + span.start * self.scale);
+    fn span(&self, span: &Span, y: f64) -> Element {
+        let x = round(self.x(span.start));
         // A gap of half a pixel on the right keeps neighbours apart.
-        let width = round((span.seconds() * self.scale - 0.5).max(0.0));
+        let width = round((self.x(span.end) - self.x(span.start) - 0.5).max(0.0));
         let chunk = span.action.stage() / self.timeline.schedule().ranks();
-        let fill = colour(span.action.pass(), chunk);
         let (action, start, end) = (span.action, seconds(span.start), seconds(span.end));
+        let title = format!("{action}, {start} to {end}");
+        let mut drawn = Element::new("g")
+            .child(Element::new("title").text(&title))
+            .child(
+                Element::rect(x, y, width, BOX)
+                    .with("fill", colour(span.action.pass(), chunk))
+                    .with("rx", 2),
+            );
         let label = self.timeline.label(span);
-        let number = if number_width(&label) <= width + 1.0 {
+        if number_width(&label) <= width + 1.0 {
             let (middle, baseline) = (round(x + width / 2.0), y + BOX / 2.0 + 4.0);
-            format!(r#"<text class="number" x="{middle}" y="{baseline}">{label}</text>"#)
-        } else {
-            String::new()
-        };
-        self.line(format_args!(
-            r#"<g><title>{action}, {start} to {end}</title><rect fill="{fill}" x="{x}" y="{y}" width="{width}" height="{BOX}" rx="2"/>{number}</g>"#
-        ));
+            drawn.put(Element::label(middle, baseline, &label).with("class", "number"));
+        }
+        drawn
     }
 }
 
 /// What a number needs in its box, in pixels.
 fn number_width(label: &str) -> f64 {
-    label.len() as f64 * CHARACTER + MARGIN
+    Font::Sans.width(label, LETTERS) + MARGIN
 }
 
 /// Colours that also those tell apart who see few (Okabe and Ito, "Color universal design", 2008),
@@ -256,19 +250,6 @@ fn colour(pass: Pass, chunk: usize) -> String {
     )
 }
 
-/// The distance of the axis' numbers: 1, 2 or 5 times a power of ten, about `ticks` of them.
-fn tick_step(length: f64, ticks: f64) -> f64 {
-    if length <= 0.0 {
-        return 0.0;
-    }
-    let least = length / ticks;
-    let power = 10_f64.powf(least.log10().floor());
-    let factor = [1.0, 2.0, 5.0]
-        .into_iter()
-        .find(|factor| factor * power >= least);
-    factor.unwrap_or(10.0) * power
-}
-
 /// Two digits behind the point are enough for pixels.
 fn round(pixels: f64) -> f64 {
     (pixels * 100.0).round() / 100.0
@@ -277,14 +258,6 @@ fn round(pixels: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_axis_has_round_numbers() {
-        assert_eq!(tick_step(33.0, 10.0), 5.0);
-        assert_eq!(tick_step(57.0, 10.0), 10.0);
-        assert!((tick_step(0.0123, 10.0) - 0.002).abs() < 1e-12);
-        assert_eq!(tick_step(0.0, 10.0), 0.0);
-    }
 
     #[test]
     fn chunks_differ_in_shade_and_never_turn_white() {

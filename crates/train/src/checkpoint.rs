@@ -24,13 +24,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::best_by::BestBy;
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
 use crate::loss_scaling::LossScaling;
+use crate::metric_sums::MetricSums;
 use crate::optimizer_config::OptimizerKind;
 use crate::report::BestEpoch;
 use crate::schedule::{Schedule, ScheduleNumbers};
-use crate::tally::Tally;
 
 pub use folder::CheckpointFolder;
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
@@ -62,12 +63,15 @@ pub struct Progress {
     /// The best epoch so far.
     #[serde(with = "exact::best")]
     pub best: Option<BestEpoch>,
+    /// By which metric it is the best.
+    #[serde(default, skip_serializing_if = "BestBy::is_loss")]
+    pub best_by: BestBy,
     /// How many global batches of the next epoch had been learnt from.
     #[serde(default)]
     pub batches: usize,
     /// What those had shown.
-    #[serde(default, with = "exact::tally")]
-    pub so_far: Tally,
+    #[serde(default, with = "exact::sums")]
+    pub so_far: MetricSums,
     /// What losses were multiplied by, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<LossScaling>,
@@ -149,6 +153,7 @@ impl Progress {
             schedule: config.schedule,
             schedule_numbers: config.schedule_numbers,
             total_steps: config.total_steps(samples_per_epoch),
+            best_by: config.best_by.clone(),
             ..Self::default()
         }
     }

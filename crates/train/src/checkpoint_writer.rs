@@ -1,20 +1,23 @@
 //! Writes checkpoints while the training goes on.
 
 use std::path::Path;
-use std::thread::{self, JoinHandle};
 use std::time::Instant;
+
+use everburn_collectives::worker::{Answer, Worker, WorkerError};
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
 use crate::checkpoint_failure::OnCheckpointFailure;
 use crate::error::TrainError;
 
-/// A thread at a time that reads a checkpoint's tensors from their devices and writes them to a folder. The
+/// A thread that reads a checkpoint's tensors from their devices and writes them to a folder. The
 /// training waits only for an earlier checkpoint that is still on its way.
 #[derive(Debug)]
 pub(crate) struct CheckpointWriter {
     folder: CheckpointFolder,
     on_failure: OnCheckpointFailure,
-    writing: Option<JoinHandle<Result<(), TrainError>>>,
+    /// There is none before the first checkpoint, and after a panic.
+    worker: Option<Worker<CheckpointFolder>>,
+    writing: Option<Answer<Result<(), TrainError>>>,
 }
 
 impl CheckpointWriter {
@@ -22,6 +25,7 @@ impl CheckpointWriter {
         Self {
             folder,
             on_failure,
+            worker: None,
             writing: None,
         }
     }
@@ -37,22 +41,26 @@ impl CheckpointWriter {
         written: impl FnOnce(&Path) + Send + 'static,
     ) -> Result<(), TrainError> {
         self.finish()?;
-        let folder = self.folder.clone();
-        let thread = thread::Builder::new()
-            .name("everburn-checkpoint".to_string())
-            .spawn(move || {
-                let start = Instant::now();
-                let checkpoint = checkpoint()?;
-                let read = start.elapsed();
-                let path = folder.save(&checkpoint)?;
-                let took = start.elapsed() - read;
-                tracing::debug!("{}: read in {read:?}, written in {took:?}", path.display());
-                written(&path);
-                Ok(())
-            });
-        let thread =
-            thread.map_err(|e| TrainError::Config(format!("no thread to write with: {e}")))?;
-        self.writing = Some(thread);
+        let write = move |folder: &mut CheckpointFolder| {
+            let start = Instant::now();
+            let checkpoint = checkpoint()?;
+            let read = start.elapsed();
+            let path = folder.save(&checkpoint)?;
+            let took = start.elapsed() - read;
+            tracing::debug!("{}: read in {read:?}, written in {took:?}", path.display());
+            written(&path);
+            Ok(())
+        };
+        let worker = match &mut self.worker {
+            Some(worker) => worker,
+            none => {
+                let started = Worker::start("everburn-checkpoint", self.folder.clone(), |_| ());
+                none.insert(started.map_err(|error| {
+                    TrainError::Config(format!("no thread to write with: {error}"))
+                })?)
+            }
+        };
+        self.writing = Some(worker.ask(write));
         Ok(())
     }
 
@@ -61,9 +69,13 @@ impl CheckpointWriter {
     /// # Errors
     /// That of the checkpoint, by the policy.
     pub(crate) fn check(&mut self) -> Result<(), TrainError> {
-        match &self.writing {
-            Some(thread) if thread.is_finished() => self.finish(),
-            _ => Ok(()),
+        match self.writing.take().map(Answer::poll) {
+            None => Ok(()),
+            Some(Ok(written)) => self.decide(written),
+            Some(Err(writing)) => {
+                self.writing = Some(writing);
+                Ok(())
+            }
         }
     }
 
@@ -72,13 +84,24 @@ impl CheckpointWriter {
     /// # Errors
     /// That of the last checkpoint, by the policy.
     pub(crate) fn finish(&mut self) -> Result<(), TrainError> {
-        let written = match self.writing.take().map(JoinHandle::join) {
+        match self.writing.take() {
             None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(TrainError::Config(
-                "the thread that writes checkpoints panicked; see the log".to_string(),
-            )),
-        };
+            // A disk takes as long as it takes.
+            Some(writing) => self.decide(writing.wait()),
+        }
+    }
+
+    fn decide(
+        &mut self,
+        written: Result<Result<(), TrainError>, WorkerError>,
+    ) -> Result<(), TrainError> {
+        let written = written.unwrap_or_else(|lost| {
+            // The next checkpoint has a thread of its own.
+            self.worker = None;
+            Err(TrainError::Config(format!(
+                "no checkpoint is written: {lost}"
+            )))
+        });
         self.on_failure.decide(written)
     }
 }
@@ -89,5 +112,29 @@ impl Drop for CheckpointWriter {
         if let Err(error) = self.finish() {
             tracing::error!("{error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_in_its_own_words_and_the_next_checkpoint_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = CheckpointFolder::new(folder.path(), 1);
+        let mut writer = CheckpointWriter::new(folder.clone(), OnCheckpointFailure::Stop);
+        writer.write(|| panic!("no such device"), |_| ()).unwrap();
+        let error = writer.finish().unwrap_err().to_string();
+        assert!(error.contains("panicked: no such device"), "{error}");
+        let empty = || {
+            Ok(Checkpoint {
+                progress: Default::default(),
+                files: Default::default(),
+            })
+        };
+        writer.write(empty, |_| ()).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(folder.places().unwrap().len(), 1);
     }
 }

@@ -8,6 +8,7 @@ use everburn_distributed::{DdpConfig, OuterConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::best_by::BestBy;
 use crate::chaos::Chaos;
 use crate::checkpoint_every::CheckpointEvery;
 use crate::checkpoint_failure::OnCheckpointFailure;
@@ -26,7 +27,7 @@ use crate::sync_interval::SyncInterval;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStopping {
-    /// Stop after this many epochs without a lower validation loss.
+    /// Stop after this many epochs without a better one, by [`TrainingConfig::best_by`].
     pub patience: usize,
 }
 
@@ -112,6 +113,9 @@ pub struct TrainingConfig {
     /// When to stop early; never if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
+    /// By which metric of the validation the best epoch is chosen, whose checkpoint is kept.
+    #[serde(skip_serializing_if = "is_default")]
+    pub best_by: BestBy,
     /// The optimizer.
     pub optimizer: OptimizerConfig,
     /// The optimizer's state is in the host's memory, where its slice is updated.
@@ -154,6 +158,7 @@ impl Default for TrainingConfig {
             outer_patience: None,
             ema: None,
             early_stopping: None,
+            best_by: BestBy::default(),
             optimizer: OptimizerConfig::default(),
             offload_optimizer: false,
             ddp: DdpConfig::default(),
@@ -235,6 +240,11 @@ impl TrainingConfig {
                         .to_string(),
                 );
             }
+        }
+        if !self.best_by.is_loss() && self.validation_samples == Some(0) {
+            return refuse(
+                "--best-by looks at the validation: give --validation-samples".to_string(),
+            );
         }
         self.optimizer.init()?;
         self.validate_sync()?;

@@ -98,6 +98,43 @@ pub enum TrainError {
         /// What the other rank has.
         theirs: String,
     },
+    /// Some ranks report a metric that others do not.
+    #[error(
+        "{} the metric `{metric}`, {} not: each rank reports the same metrics in each step, where there is nothing \
+         to measure with a weight of 0",
+        several(.with, "reports", "report"), several(.without, "does", "do")
+    )]
+    DifferentMetrics {
+        /// The metric's name.
+        metric: String,
+        /// Which ranks report it.
+        with: Vec<usize>,
+        /// Which do not.
+        without: Vec<usize>,
+    },
+    /// This rank reports other metrics than in its first step.
+    #[error(
+        "the metric `{metric}` {}: report the same metrics in each step, where there is nothing to measure with a \
+         weight of 0",
+        change(*.is_new)
+    )]
+    MetricsChanged {
+        /// The metric's name.
+        metric: String,
+        /// It was not there at first.
+        is_new: bool,
+    },
+    /// The best epoch is to be chosen by a metric that nobody reports.
+    #[error(
+        "--best-by names the metric `{metric}`, which the validation does not report; it reports: {}",
+        .there.join(", ")
+    )]
+    UnknownMetric {
+        /// The metric that was asked for.
+        metric: String,
+        /// Those that there are.
+        there: Vec<String>,
+    },
     /// A rank that is a thread panicked.
     #[error("a training thread panicked: {0}")]
     Panicked(String),
@@ -161,6 +198,9 @@ impl TrainError {
             | Self::LossNotFinite { .. }
             | Self::LossScaleTooLow { .. }
             | Self::DifferentRuns { .. }
+            | Self::DifferentMetrics { .. }
+            | Self::MetricsChanged { .. }
+            | Self::UnknownMetric { .. }
             | Self::Ddp(DdpError::Diverged { .. } | DdpError::DifferentModels { .. }) => true,
             _ => self.collective().is_some_and(|error| {
                 matches!(error.root_cause(), CollectiveError::Mismatch { .. })
@@ -222,5 +262,21 @@ impl TrainError {
             path: path.into(),
             reason: format!("{error}{hint}"),
         }
+    }
+}
+
+/// `rank 1 does`, `ranks 0, 2 do`
+fn several(ranks: &[usize], one: &str, many: &str) -> String {
+    let numbers = ranks.iter().map(usize::to_string).collect::<Vec<_>>();
+    match ranks.len() {
+        1 => format!("rank {} {one}", numbers.concat()),
+        _ => format!("ranks {} {many}", numbers.join(", ")),
+    }
+}
+
+fn change(is_new: bool) -> &'static str {
+    match is_new {
+        true => "was not among those that were reported first",
+        false => "is not reported any more",
     }
 }

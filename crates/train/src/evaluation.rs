@@ -4,35 +4,34 @@ use std::cell::RefCell;
 
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::DistributedLoader;
 
+use crate::erased::{AnyBatch, AnyLoader, AnyModel};
 use crate::error::TrainError;
+use crate::metric_layout::MetricAgreement;
+use crate::metric_sums::MetricSums;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::predictions::Counts;
-use crate::tally::{Report, Tally};
+use crate::step_exchange::{OwnReply, Votes};
+use crate::step_report::Report;
 use crate::virtual_sums::VirtualSums;
 
 /// This rank's sums over a batch; its classes are counted where that is wanted.
-pub(crate) fn infer<M, B>(
-    model: &M,
-    over: Option<&dyn ModelOverRanks<M, B>>,
-    batch: B,
+pub(crate) fn infer(
+    model: &AnyModel,
+    over: Option<&dyn ModelOverRanks<AnyModel, AnyBatch>>,
+    batch: AnyBatch,
     counts: Option<&RefCell<Counts>>,
-) -> Result<Tally, TrainError>
-where
-    M: InferenceStep<Input = B>,
-    M::Output: Report,
-{
+) -> Result<MetricSums, TrainError> {
     match over {
         Some(over) => match over.infer(model, batch)? {
             Some(report) => sums(&report, counts),
-            None => Ok(Tally::default()),
+            None => Ok(MetricSums::default()),
         },
         None => sums(&InferenceStep::step(model, batch), counts),
     }
 }
 
-fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<Tally, TrainError> {
+fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<MetricSums, TrainError> {
     let failed = |error: burn::tensor::TensorReadError| TrainError::Device(error.to_string());
     if let Some(counts) = counts
         && let Some(predictions) = report.predictions().map_err(failed)?
@@ -46,38 +45,50 @@ fn sums(report: &impl Report, counts: Option<&RefCell<Counts>>) -> Result<Tally,
 /// wanted to stop first. `each` is told the sums of each global batch, on every rank the same.
 ///
 /// The order of the batches is that of epoch 0; a loader for evaluation does not shuffle.
-pub(crate) fn evaluate<I: 'static, B: Send + 'static>(
-    infer: impl Fn(B) -> Result<Tally, TrainError>,
-    loader: &DistributedLoader<I, B>,
+pub(crate) fn evaluate(
+    infer: impl Fn(AnyBatch) -> Result<MetricSums, TrainError>,
+    loader: &AnyLoader,
     group: &ProcessGroup,
     stop_wanted: impl Fn() -> bool,
-    mut each: impl FnMut(Tally) -> Result<(), TrainError>,
-) -> Result<Option<Tally>, TrainError> {
-    let mut total = Tally::default();
+    mut each: impl FnMut(&MetricSums) -> Result<(), TrainError>,
+) -> Result<Option<MetricSums>, TrainError> {
+    let (mut total, mut agreement) = (MetricSums::default(), MetricAgreement::default());
     for share in loader.epoch(0) {
         let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
         let (batch, stop) = match loader.sampler().virtual_ranks() {
             None => {
-                let mut local = Tally::default();
+                let mut local = MetricSums::default();
                 for part in share.micro_batches {
                     local += infer(part.batch)?;
                 }
-                local.all_reduce(stop_wanted(), group).wait()?
+                let layout = agreement.layout([&local], group)?;
+                let own = OwnReply {
+                    sums: &local,
+                    votes: Votes {
+                        stop: stop_wanted(),
+                        ..Votes::default()
+                    },
+                    memory: None,
+                    past: None,
+                };
+                let reply = own.tell(layout, group).wait()?;
+                (reply.sums, reply.votes.stop)
             }
             Some(ranks) => {
                 let mut sums = VirtualSums::new(ranks, 0);
                 for part in share.micro_batches {
                     sums.set(part.index, infer(part.batch)?, std::iter::empty());
                 }
-                let (batch, _, stop) = sums.tell(stop_wanted(), group).wait()?;
+                let layout = agreement.layout(sums.found(), group)?;
+                let (batch, _, stop) = sums.tell(stop_wanted(), layout, group).wait()?;
                 (batch, stop)
             }
         };
         if stop {
             return Ok(None);
         }
-        total += batch;
-        each(batch)?;
+        total += &batch;
+        each(&batch)?;
     }
     let expected = loader.sampler().samples_per_epoch() as u64;
     if total.samples != expected {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`Supervised`] | a Burn module, its forward function and an [`Objective`], as burn-train wants it |
 //! | [`Classifier`], [`LanguageModel`] | the two objectives that there are |
+//! | [`Loss`], [`MetricSums`] | what is measured: the loss, and any metrics by name |
 //! | [`TrainingConfig`] | how to train, as written to `config.toml` |
 //! | [`InputConfig`], [`ReadMetrics`] | how samples come to the device, and losses from there |
 //! | [`ActivationCheckpointing`], [`PeakMemory`] | less memory for more time, and how much memory |
@@ -23,6 +24,7 @@
 
 mod activation_checkpointing;
 mod agreement;
+mod best_by;
 mod chaos;
 pub mod checkpoint;
 mod checkpoint_every;
@@ -35,6 +37,7 @@ mod data_parallel;
 mod divergence;
 mod elastic_group;
 mod ema;
+mod erased;
 mod error;
 mod evaluation;
 mod finite;
@@ -46,8 +49,12 @@ mod loss_scaling;
 mod memory;
 mod mesh;
 mod mesh_parallel;
+mod metric_layout;
+mod metric_line;
+mod metric_sums;
 mod metrics;
 mod model_over_ranks;
+mod named_sum;
 mod objective;
 mod optimizer_config;
 mod optimizer_states;
@@ -69,11 +76,13 @@ mod seeds;
 mod snapshot;
 mod state_dict;
 mod state_hashes;
+mod step_exchange;
+mod step_report;
 mod stop;
 mod strategy;
 mod supervised;
 mod sync_interval;
-mod tally;
+mod task;
 mod tensor_board;
 mod tensor_file;
 mod trainer;
@@ -82,6 +91,7 @@ mod virtual_sums;
 mod weights;
 
 pub use activation_checkpointing::{ActivationCheckpointing, InvalidActivationCheckpointing};
+pub use best_by::{BestBy, Direction, InvalidBestBy};
 pub use burn_train::Interrupter;
 pub use chaos::{Chaos, Fault, InvalidChaos};
 pub use checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
@@ -92,6 +102,7 @@ pub use data_parallel::data_parallel;
 pub use divergence::OnDivergence;
 pub use elastic_group::ElasticGroup;
 pub use ema::EmaConfig;
+pub use erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use error::TrainError;
 pub use generation::Generation;
 pub use input::InputConfig;
@@ -103,8 +114,11 @@ pub use loss_scaling::{
 pub use memory::PeakMemory;
 pub use mesh::{Axis, Coordinates, InvalidMesh, Mesh};
 pub use mesh_parallel::{MeshParallel, MeshParallelConfig};
+pub use metric_line::{MetricKind, MetricLine, MetricsFile};
+pub use metric_sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use metrics::RankMetric;
 pub use model_over_ranks::ModelOverRanks;
+pub use named_sum::{Amount, NamedSum};
 pub use objective::{Classification, Loss, NextToken, Objective};
 pub use optimizer_config::{OptimizerConfig, OptimizerKind};
 pub use parallel_config::{InvalidStages, ParallelConfig, ParallelError, Parallelism, Stages};
@@ -114,17 +128,19 @@ pub use rank_times::{ForwardPass, PassTimes};
 pub use read_metrics::ReadMetrics;
 pub use regroup::Regroup;
 pub use report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
-pub use run_directory::{
-    MetricKind, MetricLine, MetricsFile, RunDirectory, RunLock, configuration_fault,
-};
+pub use run_directory::{RunDirectory, RunLock, configuration_fault};
 pub use samples::Samples;
 pub use schedule::{Schedule, ScheduleNumbers};
 pub use state_dict::{StateDictFile, load_state_dict, save_state_dict};
 pub use state_hashes::StateHashes;
+pub use step_report::{Report, StepCost, StepReport};
 pub use stop::StopSignal;
 pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
 pub use sync_interval::{InvalidSyncInterval, SyncInterval};
-pub use tally::{Report, StepCost, StepReport, Tally};
+pub use task::{
+    AnyTask, BlockRunner, BlocksOf, ConfiguredTask, DrawnBlocks, Language, LoadedData, MeshModel,
+    ModelBlocks, OnDevice, Task, TaskData, TaskError, block_loss,
+};
 pub use trainer::{Trainer, TrainingData, WarmUp};
 pub use training_state::{with_averaged_parameters, with_parameters};
 pub use weights::{load_averaged, load_safetensors, save_safetensors};

@@ -11,7 +11,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    Ddp, DdpError, RankTensors, ShareOfBatch, SyncedGradients, verify_whole_parameters,
+    Ddp, DdpError, ModuleRanks, ShareOfBatch, SyncedGradients, verify_whole_parameters,
 };
 use everburn_nn::{
     Activation, InBlocks, TensorGroup, TensorRule, forget_shards, planned_shards, tensor_parallel,
@@ -26,12 +26,13 @@ use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::agreement::Agreement;
 use crate::error::TrainError;
 use crate::mesh::{Axis, Coordinates, Mesh};
+use crate::metric_sums::MetricSums;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::objective::Objective;
 use crate::optimizer_states;
 use crate::rank_times::PassTimes;
+use crate::step_report::StepReport;
 use crate::supervised::Supervised;
-use crate::tally::{StepReport, Tally};
 
 /// How a model is laid over the ranks of a mesh.
 ///
@@ -276,7 +277,7 @@ where
         if self.mesh.tensor == 1 {
             return Ok(model);
         }
-        let ranks = RankTensors::within(&self.groups.tensor, &self.groups.job)?;
+        let ranks = ModuleRanks::within(&self.groups.tensor, &self.groups.job)?;
         let ranks: Arc<dyn TensorGroup> = Arc::new(ranks);
         let cut = tensor_parallel(model, &self.tensor_rules, &ranks);
         Ok(cut.map_err(DdpError::from)?)
@@ -299,7 +300,7 @@ where
         model: &Supervised<M, O>,
         share: ShareOfBatch<(O::Input, O::Targets)>,
         ddp: &Ddp,
-    ) -> Result<(SyncedGradients, Tally, PassTimes), TrainError> {
+    ) -> Result<(SyncedGradients, MetricSums, PassTimes), TrainError> {
         let step = ddp.begin(share.samples)?;
         let samples = share.micro_batches.iter().map(|part| part.samples);
         let mut pass = TrainingPass::<M, O> {
@@ -309,7 +310,7 @@ where
             samples: samples.collect(),
             inputs: Vec::new(),
             targets: Vec::new(),
-            tally: Ok(Tally::default()),
+            sums: Ok(MetricSums::default()),
         };
         for part in share.micro_batches {
             let (input, targets) = part.batch;
@@ -328,8 +329,8 @@ where
                 .map(|spans| pass_times(&spans))
                 .map_err(TrainError::from);
         }
-        let passed = result.and_then(|times| Ok((times, pass.tally?)));
-        let (times, tally) = match passed {
+        let passed = result.and_then(|times| Ok((times, pass.sums?)));
+        let (times, sums) = match passed {
             Ok(passed) => passed,
             Err(error) => {
                 step.give_up(&error.to_string());
@@ -342,7 +343,7 @@ where
             let (gradients, norm) = self.shared.clip(model, synced.gradients, max)?;
             (synced.gradients, synced.norm) = (gradients, Some(norm.into()));
         }
-        Ok((synced, self.counted_once(tally), times))
+        Ok((synced, self.counted_once(sums), times))
     }
 
     fn infer(
@@ -416,10 +417,10 @@ where
 
 impl<M, O> MeshParallel<M, O> {
     /// What all ranks of a tensor group have computed alike counts on one.
-    fn counted_once(&self, tally: Tally) -> Tally {
+    fn counted_once(&self, sums: MetricSums) -> MetricSums {
         match self.groups.job.rank() % self.mesh.tensor {
-            0 => tally,
-            _ => Tally::default(),
+            0 => sums,
+            _ => MetricSums::default(),
         }
     }
 }

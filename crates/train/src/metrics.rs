@@ -1,6 +1,6 @@
 //! burn-train metrics over the samples of all ranks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::TensorReadError;
 use burn_train::metric::state::{FormatOptions, NumericMetricState};
@@ -10,22 +10,41 @@ use burn_train::metric::{
 };
 use everburn_record::units;
 
-use crate::tally::{StepCost, StepReport};
+use crate::metric_sums::ACCURACY;
+use crate::step_report::{StepCost, StepReport};
 
 const MIB: f64 = (1 << 20) as f64;
 
 /// Which number of a [`StepReport`] a [`RankMetric`] shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Quantity {
     Loss,
-    Accuracy,
+    /// A metric that the objective reports, by this name.
+    Named(String),
     SamplesPerSecond,
     Waiting,
     ExposedCommunication,
     PeakMemory,
 }
 
-/// A number of the [`StepReport`], averaged over an epoch and weighted by predictions.
+/// The newest report that burn-train's metrics were given, for those that cannot be registered before the training:
+/// nobody knows their names before an objective reports them.
+#[derive(Clone, Default)]
+pub(crate) struct NewestReport(Arc<Mutex<Option<StepReport>>>);
+
+impl NewestReport {
+    /// Takes it away.
+    pub(crate) fn take(&self) -> Option<StepReport> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<StepReport>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A number of the [`StepReport`], averaged over an epoch and weighted by predictions; a metric of the objective by its
+/// own weight, in whole numbers.
 ///
 /// ```
 /// use everburn_train::RankMetric;
@@ -38,6 +57,8 @@ pub struct RankMetric {
     quantity: Quantity,
     name: MetricName,
     state: NumericMetricState,
+    /// Is given each report.
+    newest: Option<NewestReport>,
 }
 
 impl RankMetric {
@@ -46,6 +67,15 @@ impl RankMetric {
             quantity,
             name: Arc::new(name.to_string()),
             state: NumericMetricState::default(),
+            newest: None,
+        }
+    }
+
+    /// The same, which hands each report on.
+    pub(crate) fn telling(self, newest: &NewestReport) -> Self {
+        Self {
+            newest: Some(newest.clone()),
+            ..self
         }
     }
 
@@ -56,7 +86,20 @@ impl RankMetric {
 
     /// The share of predictions that were correct, in per cent.
     pub fn accuracy() -> Self {
-        Self::new(Quantity::Accuracy, "Accuracy")
+        Self::named(ACCURACY)
+    }
+
+    /// A metric that the objective reports ([`Loss::with_metric`](crate::Loss::with_metric)).
+    pub fn named(name: &str) -> Self {
+        let shown = match name {
+            ACCURACY => "Accuracy",
+            name => name,
+        };
+        Self::new(Quantity::Named(name.to_string()), shown)
+    }
+
+    fn is_accuracy(&self) -> bool {
+        matches!(&self.quantity, Quantity::Named(name) if name == ACCURACY)
     }
 
     /// How many samples all ranks together train on in a second.
@@ -81,8 +124,8 @@ impl RankMetric {
 
     fn unit(&self) -> Option<&'static str> {
         match self.quantity {
-            Quantity::Loss | Quantity::SamplesPerSecond => None,
-            Quantity::Accuracy => Some("%"),
+            Quantity::Named(_) if self.is_accuracy() => Some("%"),
+            Quantity::Loss | Quantity::Named(_) | Quantity::SamplesPerSecond => None,
             Quantity::Waiting | Quantity::ExposedCommunication => Some("ms"),
             Quantity::PeakMemory => Some("MiB"),
         }
@@ -101,9 +144,11 @@ impl RankMetric {
 
     fn shown(&self, value: f64) -> String {
         match self.quantity {
-            Quantity::Loss if value.abs() < 1e-3 => units::significant(value, 3),
-            Quantity::Loss => format!("{value:.4}"),
-            Quantity::Accuracy => format!("{value:.2} %"),
+            Quantity::Named(_) if self.is_accuracy() => format!("{value:.2} %"),
+            Quantity::Loss | Quantity::Named(_) if value.abs() < 1e-3 => {
+                units::significant(value, 3)
+            }
+            Quantity::Loss | Quantity::Named(_) => format!("{value:.4}"),
             Quantity::SamplesPerSecond => units::rate(value),
             Quantity::Waiting | Quantity::ExposedCommunication => units::seconds(value / 1e3),
             Quantity::PeakMemory if value.is_nan() => "unknown".to_owned(),
@@ -122,10 +167,7 @@ impl Metric for RankMetric {
     fn attributes(&self) -> MetricAttributes {
         NumericAttributes {
             unit: self.unit().map(str::to_string),
-            higher_is_better: matches!(
-                self.quantity,
-                Quantity::Accuracy | Quantity::SamplesPerSecond
-            ),
+            higher_is_better: self.is_accuracy() || self.quantity == Quantity::SamplesPerSecond,
         }
         .into()
     }
@@ -135,7 +177,7 @@ impl Metric for RankMetric {
         report: &StepReport,
         _metadata: &MetricMetadata,
     ) -> Result<SerializedEntry, TensorReadError> {
-        let tally = report.tally()?;
+        let sums = report.sums()?;
         let cost = match report {
             StepReport::OfAllRanks { cost, .. } => *cost,
             StepReport::Local { .. } => StepCost {
@@ -143,17 +185,31 @@ impl Metric for RankMetric {
                 ..StepCost::default()
             },
         };
-        let value = match self.quantity {
-            Quantity::Loss => tally.mean_loss(),
-            Quantity::Accuracy => 100.0 * tally.accuracy(),
-            Quantity::SamplesPerSecond => tally.samples as f64 / cost.seconds,
+        if let Some(newest) = &self.newest {
+            *newest.lock() = Some(report.clone());
+        }
+        let mut weight = sums.predictions as usize;
+        let value = match &self.quantity {
+            Quantity::Loss => sums.mean_loss(),
+            Quantity::Named(name) => {
+                let sum = sums.metrics.get(&**name).copied().unwrap_or_default();
+                weight = match sum.weight > 0.0 {
+                    true => sum.weight.round().max(1.0) as usize,
+                    false => 0,
+                };
+                match self.is_accuracy() {
+                    true => 100.0 * sum.mean(),
+                    false => sum.mean(),
+                }
+            }
+            Quantity::SamplesPerSecond => sums.samples as f64 / cost.seconds,
             Quantity::Waiting => 1e3 * cost.waited,
             Quantity::ExposedCommunication => 1e3 * cost.exposed,
             Quantity::PeakMemory => cost
                 .peak_memory
                 .map_or(f64::NAN, |bytes| bytes as f64 / MIB),
         };
-        self.state.update(value, tally.predictions as usize);
+        self.state.update(value, weight);
         let entry = self.state.compute_update(self.format());
         Ok(self.in_words(entry))
     }

@@ -6,9 +6,10 @@ use everburn_nn::ComputeType;
 
 use crate::config::TrainingConfig;
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::rank_times::PassTimes;
+use crate::step_report::StepReport;
 use crate::sync_interval::SyncInterval;
-use crate::tally::{StepReport, Tally};
 
 /// How the ranks of a job hold one model, or several replicas of it, each over several ranks; what
 /// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks) trains with. See
@@ -50,7 +51,7 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
         model: &M,
         share: ShareOfBatch<B>,
         ddp: &Ddp,
-    ) -> Result<(SyncedGradients, Tally, PassTimes), TrainError>;
+    ) -> Result<(SyncedGradients, MetricSums, PassTimes), TrainError>;
 
     /// Runs a batch forward: the report of its samples, on one rank of each replica.
     ///

@@ -1,12 +1,15 @@
 //! What a model's output is measured by.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 
 use burn::prelude::*;
 use burn::tensor::Int;
 
+use crate::metric_sums::ACCURACY;
+use crate::named_sum::{Amount, NamedSum};
 use crate::predictions::Classes;
-use crate::tally::StepReport;
+use crate::step_report::StepReport;
 
 /// What is trained for: how far a model's output is from what it should be.
 ///
@@ -41,28 +44,89 @@ pub trait Objective: Debug + Clone + Send + Sync + 'static {
 }
 
 /// How far a batch of outputs is from what it should be.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_train::Loss;
+///
+/// let device = Device::flex();
+/// let off = Tensor::<1>::from_floats([0.5, -1.5], &device);
+/// let squared = off.clone().powi_scalar(2).mean();
+/// let loss = Loss::new(squared, 2).with_metric("mae", off.abs().sum(), 2);
+/// let sums = loss.report().sums().unwrap();
+/// assert_eq!((sums.mean_loss(), sums.mean("mae")), (1.25, Some(1.0)));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Loss {
-    /// The mean loss of a prediction in nats, shape `[1]`: what gradients are taken of.
+    /// The mean loss of a prediction, shape `[1]`: what gradients are taken of. Of a cross entropy, in nats.
     pub mean: Tensor<1>,
-    /// How many predictions were correct, shape `[1]`.
-    pub correct: Tensor<1, Int>,
-    /// How many predictions there were.
+    /// How many predictions there were; by these the mean is weighted over micro-batches, ranks and steps.
     pub predictions: usize,
     /// How many samples there were; by these the ranks' gradients are weighted.
     pub samples: usize,
+    /// What else is measured, the same metrics in each batch and on each rank.
+    pub metrics: Vec<NamedSum>,
     /// Which class each sample is of, and which it was taken for, where there are classes.
     pub classes: Option<Classes>,
 }
 
 impl Loss {
+    /// The mean loss of so many samples, each a prediction.
+    ///
+    /// # Shapes
+    /// - mean: `[1]`
+    pub fn new(mean: Tensor<1>, samples: usize) -> Self {
+        Self {
+            mean,
+            predictions: samples,
+            samples,
+            metrics: Vec::new(),
+            classes: None,
+        }
+    }
+
+    /// The same, of so many predictions: more than samples, where each has several, as texts have tokens.
+    #[must_use]
+    pub fn with_predictions(self, predictions: usize) -> Self {
+        Self {
+            predictions,
+            ..self
+        }
+    }
+
+    /// The same, with a metric that is recorded, shown and can be chosen by (`--best-by`): `sum` divided by
+    /// `weight`, both over all samples of all ranks. Where there is nothing to measure in a batch, both are zero.
+    ///
+    /// # Panics
+    /// Panics if `name` is none for a metric: see [`NamedSum::new`].
+    #[must_use]
+    pub fn with_metric(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        sum: impl Into<Amount>,
+        weight: impl Into<Amount>,
+    ) -> Self {
+        self.metrics.push(NamedSum::new(name, sum, weight));
+        self
+    }
+
+    /// The same, with the share of its predictions that were correct as metric [`ACCURACY`].
+    ///
+    /// # Shapes
+    /// - correct: `[1]`
+    #[must_use]
+    pub fn with_accuracy(self, correct: Tensor<1, Int>) -> Self {
+        let predictions = self.predictions;
+        self.with_metric(ACCURACY, correct, predictions)
+    }
+
     /// The numbers alone, without the graph behind them.
     pub fn report(&self) -> StepReport {
         StepReport::Local {
             loss: self.mean.clone().detach(),
-            correct: self.correct.clone(),
             predictions: self.predictions,
             samples: self.samples,
+            metrics: self.metrics.clone(),
             forward: None,
             classes: self.classes.clone(),
         }
@@ -83,7 +147,7 @@ impl Loss {
 /// let logits = Tensor::<2>::from_floats([[0.0, 9.0], [0.0, 9.0]], &device);
 /// let classes = Tensor::<1, Int>::from_ints([1, 0], &device);
 /// let loss = Classification::<4>::loss(logits, classes);
-/// assert_eq!(loss.correct.into_scalar::<i64>(), 1);
+/// assert_eq!(loss.report().sums().unwrap().correct(), Some(1));
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Classification<const D: usize>;
@@ -121,7 +185,8 @@ impl<const D: usize> Objective for Classification<D> {
 /// let device = Device::flex();
 /// let logits = Tensor::<3>::from_floats([[[0.0, 9.0], [0.0, 9.0]]], &device);
 /// let next = Tensor::<2, Int>::from_ints([[1, 0]], &device);
-/// assert_eq!(NextToken::loss(logits, next).correct.into_scalar::<i64>(), 1);
+/// let sums = NextToken::loss(logits, next).report().sums().unwrap();
+/// assert_eq!(sums.correct(), Some(1));
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct NextToken;
@@ -148,12 +213,7 @@ fn cross_entropy(
     let targets = targets.to_device(&logits.device());
     let mean = everburn_nn::cross_entropy(logits.clone(), targets.clone());
     let predicted = logits.detach().argmax(1).squeeze_dim::<1>(1);
-    let loss = Loss {
-        mean,
-        correct: predicted.clone().equal(targets).int().sum(),
-        predictions,
-        samples,
-        classes: None,
-    };
-    (loss, predicted)
+    let correct = predicted.clone().equal(targets).int().sum();
+    let loss = Loss::new(mean, samples).with_predictions(predictions);
+    (loss.with_accuracy(correct), predicted)
 }

@@ -6,9 +6,10 @@ use everburn_record::ConfusionMatrix;
 
 use crate::error::TrainError;
 use crate::loss_scaling::LossScaling;
+use crate::metric_sums::MetricSums;
 use crate::rank_times::PastStep;
 use crate::report::{BestEpoch, OuterReport, ShardingReport};
-use crate::tally::{StepCost, Tally};
+use crate::step_report::StepCost;
 
 /// Where a loop has come to.
 #[derive(Debug, Clone, Default)]
@@ -18,7 +19,7 @@ pub(crate) struct LoopOutcome {
     /// Global batches of the next epoch that have been learnt from.
     pub(crate) batches: usize,
     /// What those have shown.
-    pub(crate) so_far: Tally,
+    pub(crate) so_far: MetricSums,
     /// Whether those are all of the epoch, once its last step is made; `None` while there are more, and
     /// after the epoch's end.
     pub(crate) trained: Option<bool>,
@@ -30,7 +31,7 @@ pub(crate) struct LoopOutcome {
     pub(crate) loss_scaling: Option<LossScaling>,
     pub(crate) stopped: Option<String>,
     /// What the test found, where it belongs to the loop, and how long it took, in seconds.
-    pub(crate) test: Option<(Tally, f64)>,
+    pub(crate) test: Option<(MetricSums, f64)>,
     /// Of a training whose ranks take steps by themselves.
     pub(crate) outer: Option<OuterReport>,
     /// Of a training whose ranks keep parts of its state.

@@ -6,6 +6,7 @@ use burn::prelude::*;
 use burn::tensor::Int;
 use everburn_distributed::{DdpError, name_of};
 
+use crate::erased::AnyBatch;
 use crate::supervised::{LabeledBatch, TextBatch};
 
 /// Checks that a batch is on this rank's device, as far as its type is known: images or rows with classes,
@@ -14,8 +15,8 @@ use crate::supervised::{LabeledBatch, TextBatch};
 ///
 /// # Errors
 /// [`DdpError::Elsewhere`] naming where it is.
-pub(crate) fn check_batch<B: 'static>(batch: &B, device: &Device) -> Result<(), DdpError> {
-    for (what, found) in devices_of(batch).into_iter().flatten() {
+pub(crate) fn check_batch(batch: &AnyBatch, device: &Device) -> Result<(), DdpError> {
+    for (what, found) in devices_of(batch.inner()).into_iter().flatten() {
         if found != *device {
             return Err(DdpError::Elsewhere {
                 what: format!("a batch's {what}"),
@@ -56,8 +57,8 @@ mod tests {
         );
         let [(_, inputs), (_, classes)] = devices_of(&images).unwrap();
         assert_eq!([&inputs, &classes], [&device, &device]);
-        check_batch(&images, &device.clone().autodiff()).unwrap();
+        check_batch(&AnyBatch::new(images), &device.clone().autodiff()).unwrap();
         assert_eq!(devices_of(&"something else"), None);
-        check_batch(&"something else", &device).unwrap();
+        check_batch(&AnyBatch::new("something else"), &device).unwrap();
     }
 }

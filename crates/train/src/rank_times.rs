@@ -1,9 +1,9 @@
 //! Where a step's time goes on each rank, and how rank 0 comes to know of all.
 //!
 //! A rank knows what a step has cost it when the step is over, and then nothing is exchanged any more. So
-//! the numbers of a step travel with the tally of the next one, each in a place of its own of the same
+//! the numbers of a step travel with the sums of the next one, each in a place of its own of the same
 //! all-reduce: no message more, `8 W` numbers of 8 bytes longer with `W` ranks. Above 64 ranks they come
-//! with every second step, above 128 with every third and so on, so that a tally stays about as short as
+//! with every second step, above 128 with every third and so on, so that a sums stays about as short as
 //! with 64. All ranks reckon from the number of the step when that is.
 
 use everburn_record::RankStep;
@@ -78,7 +78,7 @@ pub(crate) struct PastStep {
     pub(crate) times: RankStep,
 }
 
-/// Whether the tally of `step` brings what the step before it was for each of `ranks`.
+/// Whether the sums of `step` brings what the step before it was for each of `ranks`.
 pub(crate) fn come_with(step: usize, ranks: usize) -> bool {
     ranks > 0 && step.is_multiple_of(ranks.div_ceil(EACH_STEP))
 }

@@ -1,7 +1,12 @@
 //! `report.json`: what came out of a run.
 
+use std::collections::BTreeMap;
+
 use everburn_distributed::{HeldBytes, ShardStage};
-use serde::{Deserialize, Serialize};
+use everburn_record::numbers_or_nan;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::best_by::BestBy;
 
 /// The versions with which a run was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +34,7 @@ impl Default for Versions {
 /// assert_eq!(serde_json::from_str::<everburn_train::TrainingReport>(&text).unwrap(), report);
 /// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct TrainingReport {
     /// The model's name.
     pub model: String,
@@ -37,17 +43,28 @@ pub struct TrainingReport {
     /// Where that data set came from and why it was taken.
     pub dataset_origin: String,
     /// The share of correct predictions on the test samples: of classes, or of next tokens. Absent if
-    /// the run was stopped.
+    /// the run was stopped, or its objective has no such share.
     pub test_accuracy: Option<f64>,
-    /// The mean loss of a prediction on the test samples, in nats; absent if the run was stopped.
+    /// The mean loss of a prediction on the test samples: of a cross entropy, in nats. Absent if the run was stopped.
     pub test_loss: Option<f64>,
+    /// The other metrics of the objective on the test samples, by name; NaN, in the file `null`, where one is no
+    /// number.
+    #[serde(
+        default,
+        deserialize_with = "numbers_or_nan",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub test_metrics: BTreeMap<String, f64>,
     /// How many test samples there were, over all ranks.
     pub test_samples: u64,
     /// How many predictions were made on them: as many for images, one for each token of a text.
     #[serde(default)]
     pub test_predictions: u64,
-    /// The lowest validation loss of an epoch, and which epoch it was.
+    /// The best epoch by the validation.
     pub best_epoch: Option<BestEpoch>,
+    /// By which metric it is the best; absent where that is the loss.
+    #[serde(default, skip_serializing_if = "BestBy::is_loss")]
+    pub best_by: BestBy,
     /// Training samples of all ranks divided by the seconds spent on training steps.
     pub samples_per_second: f64,
     /// How many ranks there were.
@@ -89,12 +106,31 @@ pub struct TrainingReport {
     /// How many steps were skipped because gradients were too large for `f16`; absent in other precisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
+    /// Whether the run came to its end, its test included: also where it stopped early because it learnt nothing more,
+    /// and not where a user stopped it. Reports of before this was recorded have it if they have a test accuracy.
+    #[serde(default)]
+    pub finished: bool,
     /// Why the run ended before its last epoch, if it did.
     pub stopped: Option<String>,
     /// The epoch after which the run was resumed, if it was.
     pub resumed_after_epoch: Option<usize>,
     /// The versions with which the run was made.
     pub versions: Versions,
+}
+
+impl Serialize for TrainingReport {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for TrainingReport {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut report = Self::deserialize(deserializer)?;
+        // An older version has recorded nothing else: what was tested had come to its end.
+        report.finished |= report.test_accuracy.is_some();
+        Ok(report)
+    }
 }
 
 /// What ranks exchanged that took steps by themselves, and became equal in outer steps.
@@ -170,11 +206,44 @@ impl ShardingReport {
     }
 }
 
-/// The epoch with the lowest validation loss so far.
+/// The best epoch so far, by the validation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BestEpoch {
     /// The epoch, counted from 1.
     pub epoch: usize,
-    /// Its mean validation loss, in nats.
+    /// Its mean validation loss: of a cross entropy, in nats.
     pub validation_loss: f64,
+    /// The metric by which it is the best, where that is another than the loss ([`BestBy`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_of_before_ends_were_recorded_has_ended_if_it_was_tested() {
+        let mut report = TrainingReport {
+            test_accuracy: Some(0.5),
+            finished: true,
+            ..TrainingReport::default()
+        };
+        let old = |report: &TrainingReport| {
+            let text = serde_json::to_string(report).unwrap();
+            let (begin, end) = text.split_once(r#""finished":"#).unwrap();
+            let (_, end) = end.split_once(',').unwrap();
+            serde_json::from_str::<TrainingReport>(&format!("{begin}{end}")).unwrap()
+        };
+        assert_eq!(old(&report), report);
+        (report.test_accuracy, report.finished) = (None, false);
+        assert!(!old(&report).finished);
+        // And one of an objective without classes says so itself.
+        report.finished = true;
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(
+            serde_json::from_str::<TrainingReport>(&text).unwrap(),
+            report
+        );
+    }
 }

@@ -46,6 +46,21 @@ impl<M> Samples<M> {
         self.every.is_some_and(|every| step.is_multiple_of(every))
     }
 
+    /// The same of a model that `view` finds in another.
+    pub(crate) fn of<N: 'static>(
+        self,
+        view: impl Fn(&N) -> &M + Send + Sync + 'static,
+    ) -> Samples<N>
+    where
+        M: 'static,
+    {
+        let Self { every, draw } = self;
+        Samples {
+            every,
+            draw: Arc::new(move |model, step| draw(view(model), step)),
+        }
+    }
+
     pub(crate) fn draw(&self, model: &M, step: usize) -> Result<Option<String>, TrainError> {
         (self.draw)(model, step)
     }

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use burn::module::Module;
 use burn::tensor::Bytes;
 use burn_pack::Reader;
+use data_encoding::HEXLOWER;
 use everburn_distributed::Fingerprint;
 use everburn_record::file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::run_directory::write_file;
-use crate::tally::Tally;
 
 /// How much of a hash is written: 64 bits tell runs apart that differ by accident.
 const BYTES: usize = 8;
@@ -61,7 +62,7 @@ impl StateHashes {
     /// The state of `model` and of its optimizer, whose record is `optimizer`.
     pub(crate) fn of<M: Module>(
         step: usize,
-        tally: &Tally,
+        sums: &MetricSums,
         model: &M,
         optimizer: Vec<u8>,
     ) -> Result<Self, TrainError> {
@@ -74,7 +75,7 @@ impl StateHashes {
         let tensors = tensors.map(|tensor| (tensor.path.clone(), hex(&tensor.hash)));
         Ok(Self {
             step,
-            loss: format!("{:016x}", tally.mean_loss().to_bits()),
+            loss: format!("{:016x}", sums.mean_loss().to_bits()),
             tensors: tensors.chain(states).collect(),
         })
     }
@@ -111,8 +112,7 @@ fn of_optimizer(
 }
 
 fn hex(hash: &[u8]) -> String {
-    let bytes = hash.iter().take(BYTES);
-    bytes.map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&hash[..BYTES])
 }
 
 /// `hashes.jsonl`, open at its end.

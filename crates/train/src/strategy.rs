@@ -1,6 +1,5 @@
 //! The training loop of one rank, as a burn-train strategy.
 
-mod account;
 mod averaged;
 mod checkpoints;
 mod elastic;
@@ -11,6 +10,7 @@ mod guard;
 mod half_precision;
 mod profiling;
 mod records;
+mod round_stats;
 mod rounds;
 mod sharded;
 mod unread;
@@ -24,13 +24,12 @@ use std::time::Instant;
 use burn::data::dataloader::Progress as ItemProgress;
 use burn::prelude::*;
 use burn_train::{
-    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel,
-    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
-    TrainingComponents, ValidLoader,
+    EventProcessorTraining, Interrupter, Learner, LearnerEvent, SupervisedLearningStrategy,
+    SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents, ValidLoader,
 };
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{
-    Buffers, ConnectExchange, Ddp, DistributedLoader, ParameterShards, synchronize_batch_norms,
+    Buffers, ConnectExchange, Ddp, ParameterShards, synchronize_batch_norms,
 };
 use everburn_profile::Recorder;
 
@@ -40,32 +39,35 @@ use crate::agreement::Agreement;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::config::TrainingConfig;
+use crate::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::error::TrainError;
 use crate::live_file::{LiveSlot, Signs};
 use crate::loss_scaling::LossScaling;
-use crate::model_over_ranks::ModelOverRanks;
+use crate::metric_layout::MetricAgreement;
+use crate::metric_line::MetricsFile;
+use crate::metric_sums::MetricSums;
 use crate::outcome::LoopOutcome;
 use crate::rank_times::PastStep;
 use crate::record_files::RankLines;
 use crate::regroup::Regroup;
 use crate::renderer::Display;
-use crate::run_directory::{MetricsFile, RunDirectory};
+use crate::run_directory::RunDirectory;
 use crate::samples::Samples;
 use crate::seeds::mix;
 use crate::state_hashes::HashesFile;
+use crate::step_report::StepReport;
 use crate::stop::StopSignal;
-use crate::tally::{Report, Tally};
 use crate::tensor_board::TensorBoard;
 use crate::training_state::{self, TrainingState};
 
 /// What a rank's loop needs besides the model.
-pub(crate) struct RankSetup<M, I, B> {
+pub(crate) struct RankSetup {
     pub(crate) config: TrainingConfig,
     pub(crate) model_name: String,
     pub(crate) group: ProcessGroup,
     pub(crate) device: Device,
-    pub(crate) train: DistributedLoader<I, B>,
-    pub(crate) validation: Option<DistributedLoader<I, B>>,
+    pub(crate) train: AnyLoader,
+    pub(crate) validation: Option<AnyLoader>,
     pub(crate) state: TrainingState,
     pub(crate) resume: Option<Checkpoint>,
     /// Where rank 0 records; ranks that may become rank 0 have it too.
@@ -91,7 +93,7 @@ pub(crate) struct RankSetup<M, I, B> {
     /// This process took the place of one that was lost.
     pub(crate) begun_before: bool,
     /// The test at the end, where it belongs to what a lost rank must not spoil.
-    pub(crate) test: Option<DistributedLoader<I, B>>,
+    pub(crate) test: Option<AnyLoader>,
     /// The names of the classes, where there are any.
     pub(crate) class_names: Vec<String>,
     /// What rank 0 shows of the run while it goes on.
@@ -99,25 +101,25 @@ pub(crate) struct RankSetup<M, I, B> {
     /// The ranks' signs of life.
     pub(crate) signs: Option<Signs>,
     pub(crate) stop: StopSignal,
-    pub(crate) samples: Option<Samples<M>>,
+    pub(crate) samples: Option<Samples<AnyModel>>,
     pub(crate) display: Display,
     /// Is told what the training thread does.
     pub(crate) recorder: Option<Recorder>,
     /// Where several ranks hold one model together.
-    pub(crate) over: Option<Arc<dyn ModelOverRanks<M, B>>>,
+    pub(crate) over: Option<AnyModelOverRanks>,
 }
 
 /// burn-train's strategy for a rank of a process group.
 ///
 /// burn-train's `Learner` does not give its optimizer away again, and a checkpoint needs it; so the
 /// loop owns optimizer and scheduler, and takes only the model from the learner.
-pub(crate) struct RankStrategy<M, I, B> {
-    setup: Mutex<Option<RankSetup<M, I, B>>>,
+pub(crate) struct RankStrategy {
+    setup: Mutex<Option<RankSetup>>,
     outcome: Arc<Mutex<LoopOutcome>>,
 }
 
-impl<M, I, B> RankStrategy<M, I, B> {
-    pub(crate) fn new(setup: RankSetup<M, I, B>) -> (Self, Arc<Mutex<LoopOutcome>>) {
+impl RankStrategy {
+    pub(crate) fn new(setup: RankSetup) -> (Self, Arc<Mutex<LoopOutcome>>) {
         let outcome = Arc::new(Mutex::new(LoopOutcome::default()));
         let strategy = Self {
             setup: Mutex::new(Some(setup)),
@@ -127,22 +129,15 @@ impl<M, I, B> RankStrategy<M, I, B> {
     }
 }
 
-impl<M, I, B> SupervisedLearningStrategy<M> for RankStrategy<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
     fn fit(
         &self,
-        components: TrainingComponents<M>,
-        learner: Learner<M>,
-        _train: TrainLoader<M>,
-        _validation: ValidLoader<M>,
+        components: TrainingComponents<AnyModel>,
+        learner: Learner<AnyModel>,
+        _train: TrainLoader<AnyModel>,
+        _validation: ValidLoader<AnyModel>,
         _starting_epoch: usize,
-    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+    ) -> (AnyModel, SupervisedTrainingEventProcessor<AnyModel>) {
         let setup = lock(&self.setup).take().expect("a strategy is used once");
         let scales = setup.config.precision.scales_losses();
         let outcome = LoopOutcome {
@@ -169,6 +164,7 @@ where
             reads_late: false,
             shards: None,
             low_before: everburn_nn::low_products(),
+            metrics: MetricAgreement::default(),
         };
         let model = learner.model();
         let compute = rank_loop.setup.config.precision.compute_type();
@@ -193,13 +189,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-struct RankLoop<M: LearnerModel, I, B> {
-    setup: RankSetup<M, I, B>,
+struct RankLoop {
+    setup: RankSetup,
     interrupter: Interrupter,
-    events: SupervisedTrainingEventProcessor<M>,
+    events: SupervisedTrainingEventProcessor<AnyModel>,
     outcome: LoopOutcome,
     /// The model after the newest finished step, where ranks may be lost or were given another's state.
-    kept: Option<(M, Buffers)>,
+    kept: Option<(AnyModel, Buffers)>,
     /// Whether this rank has been in a group before.
     entered: bool,
     /// The step of the checkpoint that the run was resumed from.
@@ -228,18 +224,13 @@ struct RankLoop<M: LearnerModel, I, B> {
     shards: Option<ParameterShards>,
     /// How many products this thread had computed in half precision before.
     low_before: u64,
+    /// Which metrics the ranks of the group tell each other of.
+    metrics: MetricAgreement,
 }
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Trains, and goes on with those that are left where ranks may be lost.
-    fn run(&mut self, model: M) -> Result<M, TrainError> {
+    fn run(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
         let mut model = model;
         loop {
             self.keep(&model)?;
@@ -262,7 +253,9 @@ where
         }
     }
 
-    fn run_in_group(&mut self, model: M) -> Result<M, TrainError> {
+    fn run_in_group(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
+        // The ranks of another group have yet to agree on theirs.
+        self.metrics = MetricAgreement::default();
         let mut model = model.fork(&self.setup.device);
         if let Some(checkpoint) = self.setup.resume.take() {
             model = self.restore(model, &checkpoint)?;
@@ -340,16 +333,27 @@ where
     }
 
     /// Takes over the state of a checkpoint.
-    fn restore(&mut self, model: M, checkpoint: &Checkpoint) -> Result<M, TrainError> {
+    fn restore(
+        &mut self,
+        model: AnyModel,
+        checkpoint: &Checkpoint,
+    ) -> Result<AnyModel, TrainError> {
         let progress = &checkpoint.progress;
         let fits = self.progress().fits(progress);
         fits.map_err(|reason| training_state::refuse(progress, &reason))?;
         let model = self.setup.state.restore(model, checkpoint)?;
         self.outcome.epoch = progress.epoch;
         self.outcome.step = progress.step;
-        self.outcome.best = progress.best;
+        let by = &self.setup.config.best_by;
+        self.outcome.best = progress.best.filter(|_| progress.best_by == *by);
+        if progress.best.is_some() && self.outcome.best.is_none() {
+            let before = &progress.best_by;
+            tracing::warn!(
+                "the best epoch was chosen by `{before}`: by `{by}`, the next epoch is the first"
+            );
+        }
         self.outcome.batches = progress.batches;
-        self.outcome.so_far = progress.so_far;
+        self.outcome.so_far = progress.so_far.clone();
         // A run that goes on in another precision begins with it.
         if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
             *own = before;
@@ -358,7 +362,7 @@ where
         Ok(model)
     }
 
-    fn train_epochs(&mut self, mut model: M, ddp: &Ddp) -> Result<M, TrainError> {
+    fn train_epochs(&mut self, mut model: AnyModel, ddp: &Ddp) -> Result<AnyModel, TrainError> {
         let first = self.outcome.epoch + 1;
         for epoch in first..=self.setup.config.epochs {
             // Nothing is left to do where a run that had come to its end is resumed.
@@ -391,7 +395,7 @@ where
             if self.setup.config.compare_every > 0 {
                 model = self.compare(model, ddp, None)?;
             }
-            let validation_loss = self.validate(&model, epoch)?;
+            let validated = self.validate(&model, epoch)?;
             self.show_sample(&model)?;
             ddp.verify_replicas(&model)?;
             if let Some(over) = &self.setup.over {
@@ -401,9 +405,9 @@ where
             self.outcome.trained = None;
             if finished {
                 self.outcome.epoch = epoch;
-                (self.outcome.batches, self.outcome.so_far) = (0, Tally::default());
+                (self.outcome.batches, self.outcome.so_far) = (0, MetricSums::default());
             }
-            self.finish_epoch(&model, epoch, validation_loss)?;
+            self.finish_epoch(&model, epoch, validated.as_ref())?;
             if !finished || self.outcome.stopped.is_some() {
                 break;
             }
@@ -412,7 +416,7 @@ where
     }
 
     /// Where ranks may be lost, `model` is what the training goes on with if one is.
-    fn keep(&mut self, model: &M) -> Result<(), TrainError> {
+    fn keep(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         if self.setup.regroup.is_none() {
             return Ok(());
         }
@@ -449,10 +453,7 @@ where
         self.setup.stop.is_set() || self.interrupter.should_stop()
     }
 
-    fn event_train(
-        &mut self,
-        event: LearnerEvent<<M as TrainStep>::Output>,
-    ) -> Result<(), TrainError> {
+    fn event_train(&mut self, event: LearnerEvent<StepReport>) -> Result<(), TrainError> {
         if !self.shows() {
             return Ok(());
         }
@@ -460,10 +461,7 @@ where
         result.map_err(|error| TrainError::BurnTrain(error.to_string()))
     }
 
-    fn event_valid(
-        &mut self,
-        event: LearnerEvent<<M as InferenceStep>::Output>,
-    ) -> Result<(), TrainError> {
+    fn event_valid(&mut self, event: LearnerEvent<StepReport>) -> Result<(), TrainError> {
         if !self.shows() {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use crate::activation_checkpointing::ActivationCheckpointing;
 use crate::loss_scaling::scaled_loss;
 use crate::objective::{Classification, Loss, NextToken, Objective};
 use crate::rank_times::ForwardPass;
-use crate::tally::StepReport;
+use crate::step_report::StepReport;
 
 /// A batch of inputs `[B, ...]` and of class indices `[B]`.
 pub type LabeledBatch<const D: usize> = (Tensor<D>, Tensor<1, Int>);
@@ -36,7 +36,7 @@ pub type TextBatch = (Tensor<2, Int>, Tensor<2, Int>);
 /// let classifier = Classifier::new(model, Linear::forward::<2>);
 /// let batch = (Tensor::ones([2, 4], &device), Tensor::from_data([0, 2], &device));
 /// let output = classifier.step(batch);
-/// assert_eq!(output.item.tally().unwrap().samples, 2);
+/// assert_eq!(output.item.sums().unwrap().samples, 2);
 /// assert_eq!(output.grads.len(), 2);
 /// ```
 pub type Classifier<M, const D: usize> = Supervised<M, Classification<D>>;
@@ -55,8 +55,8 @@ pub type Classifier<M, const D: usize> = Supervised<M, Classification<D>>;
 /// let model = LanguageModel::new(model, |model: &Embedding, tokens| model.forward(tokens));
 /// let tokens = Tensor::<2, Int>::from_ints([[0, 1, 2, 3], [3, 4, 5, 6]], &device);
 /// let batch = (tokens.clone().slice([0..2, 0..3]), tokens.slice([0..2, 1..4]));
-/// let tally = model.step(batch).item.tally().unwrap();
-/// assert_eq!((tally.samples, tally.predictions), (2, 6));
+/// let sums = model.step(batch).item.sums().unwrap();
+/// assert_eq!((sums.samples, sums.predictions), (2, 6));
 /// ```
 pub type LanguageModel<M> = Supervised<M, NextToken>;
 
@@ -163,6 +163,11 @@ impl<M, O: Objective> Supervised<M, O> {
     /// The module itself.
     pub fn model(&self) -> &M {
         &self.model
+    }
+
+    /// The module alone.
+    pub fn into_model(self) -> M {
+        self.model
     }
 
     /// What the module yields for `inputs`.

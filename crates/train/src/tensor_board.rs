@@ -1,8 +1,12 @@
 //! The metrics as TensorBoard shows them.
 
+use std::borrow::Cow;
+
 use everburn_tensorboard::EventFile;
 
-use crate::run_directory::{MetricKind, MetricLine, RunDirectory};
+use crate::metric_line::{MetricKind, MetricLine};
+use crate::metric_sums::{ACCURACY, LOSS};
+use crate::run_directory::RunDirectory;
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -35,7 +39,10 @@ impl TensorBoard {
         let Some(events) = &mut self.events else {
             return;
         };
-        let written = events.scalars(line.step as u64, now(), &scalars(line));
+        let scalars = scalars(line);
+        let scalars = scalars.iter().map(|(tag, number)| (&**tag, *number));
+        let scalars: Vec<(&str, f64)> = scalars.collect();
+        let written = events.scalars(line.step as u64, now(), &scalars);
         if let Err(error) = written {
             let path = events.path().display();
             tracing::warn!("{path} is not written from now on: {error}");
@@ -49,30 +56,37 @@ fn now() -> f64 {
     everburn_record::unix_time().as_secs_f64()
 }
 
-fn scalars(line: &MetricLine) -> Vec<(&'static str, f64)> {
-    let [loss, accuracy] = match line.kind {
-        MetricKind::Step => ["loss/step", "accuracy/step"],
-        MetricKind::Train => ["loss/train", "accuracy/train"],
-        MetricKind::Validation => ["loss/validation", "accuracy/validation"],
-        MetricKind::Test => ["loss/test", "accuracy/test"],
+fn scalars(line: &MetricLine) -> Vec<(Cow<'static, str>, f64)> {
+    let kind = match line.kind {
+        MetricKind::Step => "step",
+        MetricKind::Train => "train",
+        MetricKind::Validation => "validation",
+        MetricKind::Test => "test",
     };
-    let mut scalars = vec![(loss, line.loss), (accuracy, line.accuracy)];
+    let measured = std::iter::once((LOSS, line.loss))
+        .chain(line.accuracy.map(|accuracy| (ACCURACY, accuracy)))
+        .chain(line.metrics.iter().map(|(name, mean)| (&**name, *mean)));
+    let mut scalars: Vec<_> = measured
+        .map(|(name, mean)| (Cow::Owned(format!("{name}/{kind}")), mean))
+        .collect();
     if line.kind == MetricKind::Step {
         let cost = &line.cost;
-        scalars.extend([
-            (
-                "speed/samples_per_second",
-                line.samples as f64 / cost.seconds,
-            ),
-            ("speed/seconds_per_step", cost.seconds),
-            ("speed/waited", cost.waited),
-            ("speed/exposed_communication", cost.exposed),
-        ]);
+        let rate = line.samples as f64 / cost.seconds;
         let memory = cost.peak_memory.map(|bytes| bytes as f64 / MIB);
-        scalars.extend(memory.map(|mebibytes| ("memory/peak_mib", mebibytes)));
-        scalars.extend(line.learning_rate.map(|rate| ("learning_rate", rate)));
-        scalars.extend(line.gradient_norm.map(|norm| ("gradient_norm", norm)));
-        scalars.extend(line.loss_scale.map(|scale| ("loss_scale", scale)));
+        let costs = [
+            ("speed/samples_per_second", Some(rate)),
+            ("speed/seconds_per_step", Some(cost.seconds)),
+            ("speed/waited", Some(cost.waited)),
+            ("speed/exposed_communication", Some(cost.exposed)),
+            ("memory/peak_mib", memory),
+            ("learning_rate", line.learning_rate),
+            ("gradient_norm", line.gradient_norm),
+            ("loss_scale", line.loss_scale),
+        ];
+        let there = costs
+            .into_iter()
+            .filter_map(|(tag, number)| Some((tag.into(), number?)));
+        scalars.extend(there);
     }
     scalars
 }
@@ -80,26 +94,34 @@ fn scalars(line: &MetricLine) -> Vec<(&'static str, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Tally;
+    use crate::metric_sums::MetricSums;
 
     #[test]
     fn each_kind_of_line_has_curves_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDirectory::create(folder.path().join("a")).unwrap();
         let mut tensor_board = TensorBoard::open(&run, 0).unwrap();
-        let tally = Tally {
+        let sums = MetricSums {
             loss_sum: 1.0,
-            correct: 1,
             predictions: 2,
             samples: 2,
+            ..MetricSums::default()
         };
+        let sums = sums
+            .with_metric(ACCURACY, 1.0, 2.0)
+            .with_metric("mae", 3.0, 2.0);
         for kind in [MetricKind::Step, MetricKind::Validation] {
-            tensor_board.write(&MetricLine::new(kind, 1, 10, &tally));
+            tensor_board.write(&MetricLine::new(kind, 1, 10, &sums));
         }
         let path = tensor_board.events.unwrap().path().to_path_buf();
         assert!(path.starts_with(run.path().join("tensorboard")));
         let bytes = std::fs::read(path).unwrap();
-        for tag in ["loss/step", "accuracy/validation", "speed/waited"] {
+        for tag in [
+            "loss/step",
+            "accuracy/validation",
+            "mae/step",
+            "speed/waited",
+        ] {
             let there = bytes.windows(tag.len()).any(|part| part == tag.as_bytes());
             assert!(there, "{tag}");
         }

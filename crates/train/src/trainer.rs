@@ -14,11 +14,8 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 use burn::prelude::*;
 use burn_train::logger::InMemoryMetricLogger;
-use burn_train::metric::{Adaptor, LearningRateMetric};
-use burn_train::{
-    InferenceStep, Interrupter, Learner, LearnerModel, SupervisedTraining, TrainStep,
-    TrainingStrategy,
-};
+use burn_train::metric::LearningRateMetric;
+use burn_train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{ConnectExchange, name_of};
 use everburn_profile::Recorder;
@@ -26,20 +23,23 @@ use everburn_record::Phase;
 
 pub use self::warm_up::WarmUp;
 use crate::config::TrainingConfig;
+use crate::erased::{
+    AnyData, AnyModel, AnyModelOverRanks, Trainable, erase_data, erase_over_ranks, erase_samples,
+};
 use crate::error::TrainError;
 use crate::kernels::KernelCache;
 use crate::live_file::{LiveSlot, Signs};
 use crate::memory::PeakMemory;
-use crate::metrics::RankMetric;
+use crate::metric_sums::MetricSums;
+use crate::metrics::{NewestReport, RankMetric};
 use crate::model_over_ranks::ModelOverRanks;
 use crate::regroup::Regroup;
-use crate::renderer::Display;
+use crate::renderer::{Display, NamedMetrics};
 use crate::report::{TrainingReport, Versions};
 use crate::run_directory::{RunDirectory, write_file};
 use crate::samples::Samples;
 use crate::stop::StopSignal;
 use crate::strategy::{RankSetup, RankStrategy};
-use crate::tally::StepReport;
 use crate::training_state::TrainingState;
 use crate::weights::save_safetensors;
 
@@ -61,6 +61,19 @@ pub struct TrainingData<I, B> {
     pub fingerprint: String,
     /// Where the data came from, for the report.
     pub origin: String,
+}
+
+impl<I, B> Clone for TrainingData<I, B> {
+    fn clone(&self) -> Self {
+        Self {
+            train: Arc::clone(&self.train),
+            test: Arc::clone(&self.test),
+            batcher: Arc::clone(&self.batcher),
+            name: self.name.clone(),
+            fingerprint: self.fingerprint.clone(),
+            origin: self.origin.clone(),
+        }
+    }
 }
 
 /// Trains a model on the ranks of a process group: every rank makes the same call.
@@ -156,20 +169,14 @@ impl Trainer {
     /// # Errors
     /// [`TrainError`] on every rank when anything fails on any of them: the first to fail says
     /// what, the others that it did.
-    pub fn fit<M, I, B>(
+    pub fn fit<M, I>(
         &self,
         model: M,
-        data: &TrainingData<I, B>,
+        data: &TrainingData<I, M::Batch>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>
-            + Send
-            + Sync,
-        StepReport: Adaptor<StepReport>,
+        M: Trainable,
         I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
     {
         self.fit_and_sample(model, data, None)
     }
@@ -178,23 +185,19 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`fit`](Self::fit); also what drawing a sample fails with.
-    pub fn fit_and_sample<M, I, B>(
+    pub fn fit_and_sample<M, I>(
         &self,
         model: M,
-        data: &TrainingData<I, B>,
+        data: &TrainingData<I, M::Batch>,
         samples: Option<Samples<M>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>
-            + Send
-            + Sync,
-        StepReport: Adaptor<StepReport>,
+        M: Trainable,
         I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
     {
-        self.fit_over(model, data, samples, None)
+        let (model, samples) = (AnyModel::new(model), samples.map(erase_samples));
+        let (model, report) = self.train(model, &erase_data(data), samples, None)?;
+        Ok((model.open(), report))
     }
 
     /// As [`fit_and_sample`](Self::fit_and_sample), with a model that several ranks hold together. Rank 0
@@ -202,65 +205,44 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`fit`](Self::fit).
-    pub fn fit_over_ranks<M, I, B>(
+    pub fn fit_over_ranks<M, I>(
         &self,
         model: M,
-        data: &TrainingData<I, B>,
+        data: &TrainingData<I, M::Batch>,
         samples: Option<Samples<M>>,
-        over: &Arc<dyn ModelOverRanks<M, B>>,
+        over: &Arc<dyn ModelOverRanks<M, M::Batch>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>
-            + Send
-            + Sync,
-        StepReport: Adaptor<StepReport>,
+        M: Trainable,
         I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
     {
-        self.fit_over(model, data, samples, Some(over))
+        let (model, samples) = (AnyModel::new(model), samples.map(erase_samples));
+        let over = erase_over_ranks(Arc::clone(over));
+        let (model, report) = self.train(model, &erase_data(data), samples, Some(&over))?;
+        Ok((model.open(), report))
     }
 
-    fn fit_over<M, I, B>(
+    fn train(
         &self,
-        model: M,
-        data: &TrainingData<I, B>,
-        samples: Option<Samples<M>>,
-        over: Option<&Arc<dyn ModelOverRanks<M, B>>>,
-    ) -> Result<(M, TrainingReport), TrainError>
-    where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>
-            + Send
-            + Sync,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
-        let result = self.fit_inner(model, data, samples, over);
+        model: AnyModel,
+        data: &AnyData,
+        samples: Option<Samples<AnyModel>>,
+        over: Option<&AnyModelOverRanks>,
+    ) -> Result<(AnyModel, TrainingReport), TrainError> {
+        let result = self.train_to_the_end(model, data, samples, over);
         if let Err(error) = &result {
             error.abort(&self.present_group());
         }
         result
     }
 
-    fn fit_inner<M, I, B>(
+    fn train_to_the_end(
         &self,
-        model: M,
-        data: &TrainingData<I, B>,
-        samples: Option<Samples<M>>,
-        over: Option<&Arc<dyn ModelOverRanks<M, B>>>,
-    ) -> Result<(M, TrainingReport), TrainError>
-    where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>
-            + Send
-            + Sync,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+        model: AnyModel,
+        data: &AnyData,
+        samples: Option<Samples<AnyModel>>,
+        over: Option<&AnyModelOverRanks>,
+    ) -> Result<(AnyModel, TrainingReport), TrainError> {
         let start = Instant::now();
         let readers = over.map_or(&self.group, |over| over.replicas());
         let micro_batches = over.map(|over| over.micro_batches());
@@ -348,25 +330,30 @@ impl Trainer {
         };
         let (strategy, outcome) = RankStrategy::new(setup);
         let interrupter = Interrupter::new();
+        let renderer = self.display().renderer(&interrupter, self.run.as_ref());
+        let newest = NewestReport::default();
         let folder = self
             .run
             .as_ref()
             .map_or(std::path::Path::new("."), RunDirectory::path);
         let validation_loader = validation.unwrap_or_else(|| train.clone());
-        let training =
-            SupervisedTraining::<M>::new(folder, Arc::new(train), Arc::new(validation_loader))
-                .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
-                .with_interrupter(interrupter.clone())
-                .with_metric_logger(InMemoryMetricLogger::new())
-                .with_application_logger(None)
-                .renderer(self.display().renderer(&interrupter, self.run.as_ref()))
-                .num_epochs(self.config.epochs)
-                .label(&format!("{} on {}", self.model_name, data.name))
-                .metrics((RankMetric::loss(), RankMetric::accuracy()))
-                .metric_train_numeric(RankMetric::samples_per_second())
-                .metric_train_numeric(RankMetric::waiting())
-                .metric_train_numeric(RankMetric::exposed_communication())
-                .metric_train_numeric(LearningRateMetric::new());
+        let training = SupervisedTraining::<AnyModel>::new(
+            folder,
+            Arc::new(train),
+            Arc::new(validation_loader),
+        )
+        .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
+        .with_interrupter(interrupter.clone())
+        .with_metric_logger(InMemoryMetricLogger::new())
+        .with_application_logger(None)
+        .renderer(Box::new(NamedMetrics::on(renderer, &newest)))
+        .num_epochs(self.config.epochs)
+        .label(&format!("{} on {}", self.model_name, data.name))
+        .metrics((RankMetric::loss().telling(&newest),))
+        .metric_train_numeric(RankMetric::samples_per_second())
+        .metric_train_numeric(RankMetric::waiting())
+        .metric_train_numeric(RankMetric::exposed_communication())
+        .metric_train_numeric(LearningRateMetric::new());
         let training = match PeakMemory::of(&self.device).bytes() {
             Some(_) => training.metric_train_numeric(RankMetric::peak_memory()),
             None => training,
@@ -398,37 +385,40 @@ impl Trainer {
         let test_start = Instant::now();
         let (test, confusion) = match self.regroup {
             _ if interrupted => (None, None),
-            Some(_) => (outcome.test, outcome.confusion.clone()),
+            Some(_) => (outcome.test.clone(), outcome.confusion.clone()),
             None => {
                 live.enter(Phase::Testing);
                 let measured = self.measured(&model, &outcome)?;
                 match self.test(&measured, data, over.map(|over| &**over))? {
                     None => (None, None),
-                    Some((tally, confusion)) => {
-                        (Some((tally, test_start.elapsed().as_secs_f64())), confusion)
+                    Some((sums, confusion)) => {
+                        (Some((sums, test_start.elapsed().as_secs_f64())), confusion)
                     }
                 }
             }
         };
-        if let Some((tally, seconds)) = &test {
-            self.record_test(tally, *seconds, confusion, &outcome)?;
+        if let Some((sums, seconds)) = &test {
+            self.record_test(sums, *seconds, confusion, &outcome)?;
         }
-        let test = test.map(|(tally, _)| tally);
+        let test = test.map(|(sums, _)| sums);
         let model = match over {
             Some(over) => over.gather(model)?,
             None => model,
         };
         let stopped_in_test =
             (!interrupted && test.is_none()).then(|| "by the user in the test".into());
+        let tested = test.clone().unwrap_or_default();
         let report = TrainingReport {
             model: self.model_name.clone(),
             dataset: data.name.clone(),
             dataset_origin: data.origin.clone(),
-            test_accuracy: test.map(|tally| tally.accuracy()),
-            test_loss: test.map(|tally| tally.mean_loss()),
-            test_samples: test.map_or(0, |tally| tally.samples),
-            test_predictions: test.map_or(0, |tally| tally.predictions),
+            test_accuracy: tested.accuracy(),
+            test_loss: test.as_ref().map(MetricSums::mean_loss),
+            test_metrics: tested.other_means(),
+            test_samples: tested.samples,
+            test_predictions: tested.predictions,
             best_epoch: outcome.best,
+            best_by: self.config.best_by.clone(),
             samples_per_second: outcome.samples as f64
                 / outcome.cost.seconds.max(f64::MIN_POSITIVE),
             world_size: self.present_group().world_size(),
@@ -446,6 +436,7 @@ impl Trainer {
             skipped_steps: outcome.loss_scaling.map(|scaling| scaling.skipped_steps),
             averaged: test.is_some() && self.config.ema.is_some_and(|ema| ema.validate),
             peak_memory: outcome.cost.peak_memory,
+            finished: !interrupted && stopped_in_test.is_none(),
             stopped: outcome.stopped.or(stopped_in_test),
             resumed_after_epoch,
             versions: Versions::default(),

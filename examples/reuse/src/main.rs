@@ -33,10 +33,7 @@ fn train_on_threads(ranks: usize, samples: usize) -> Result<TrainingReport, Box<
     let model = MlpConfig::new().init(&devices[0]);
     let mut reports = data_parallel(&devices, GroupOptions::default(), |group, device| {
         let model = Classifier::new(model.clone().fork(&device), Mlp::forward);
-        let trainer = Trainer {
-            device,
-            ..Trainer::new(config.clone(), group)
-        };
+        let trainer = Trainer { device, ..Trainer::new(config.clone(), group) };
         let (_trained, report) = trainer.fit(model, &data)?;
         Ok(report)
     })?;

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-use everburn_nn::{Dropout, causal_softmax, matmul, rotary};
+use everburn_nn::{Dropout, causal_softmax, matmul, rope};
 
 use super::layer::Linear;
 
@@ -81,6 +81,6 @@ impl Rotation {
     /// # Shapes
     /// - x, output: `[B, heads, T, width of a head]`
     fn turn(&self, x: Tensor<4>) -> Tensor<4> {
-        rotary(x, self.cos.clone(), self.sin.clone())
+        rope(x, self.cos.clone(), self.sin.clone())
     }
 }

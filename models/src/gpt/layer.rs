@@ -2,7 +2,8 @@
 
 use burn::module::Module;
 use burn::prelude::*;
-use everburn_nn::{Dropout, LayerNorm, gelu};
+use everburn_nn::tensor::activation::gelu;
+use everburn_nn::{Dropout, LayerNorm};
 pub(super) use everburn_nn::{Linear, LinearConfig};
 
 use super::attention::Attention;

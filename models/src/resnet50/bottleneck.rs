@@ -1,9 +1,10 @@
 //! The block that ResNet-50 is made of.
 
 use burn::module::Module;
-use burn::nn::{Initializer, PaddingConfig2d};
 use burn::prelude::*;
-use everburn_nn::{Conv2d, Conv2dConfig, SyncBatchNorm, SyncBatchNormConfig, relu};
+use everburn_nn::conv::{Conv2d, Conv2dConfig};
+use everburn_nn::tensor::activation::relu;
+use everburn_nn::{BatchNorm, BatchNormConfig, Initializer, PaddingConfig2d};
 
 /// How many times as many channels a bottleneck yields as its 3 x 3 convolution has.
 pub const EXPANSION: usize = 4;
@@ -44,12 +45,12 @@ pub struct BottleneckConfig {
 #[derive(Module, Debug)]
 pub struct Bottleneck {
     conv1: Conv2d,
-    bn1: SyncBatchNorm,
+    bn1: BatchNorm,
     conv2: Conv2d,
-    bn2: SyncBatchNorm,
+    bn2: BatchNorm,
     conv3: Conv2d,
-    bn3: SyncBatchNorm,
-    downsample: Option<(Conv2d, SyncBatchNorm)>,
+    bn3: BatchNorm,
+    downsample: Option<(Conv2d, BatchNorm)>,
 }
 
 impl BottleneckConfig {
@@ -113,6 +114,6 @@ pub(crate) fn convolution(channels: [usize; 2], kernel: usize, stride: usize) ->
         })
 }
 
-pub(crate) fn batch_norm(features: usize, device: &Device) -> SyncBatchNorm {
-    SyncBatchNormConfig::new(features).init(device)
+pub(crate) fn batch_norm(features: usize, device: &Device) -> BatchNorm {
+    BatchNormConfig::new(features).init(device)
 }

@@ -1,8 +1,9 @@
 //! How images come into a ResNet.
 
-use burn::nn::PaddingConfig2d;
 use burn::prelude::*;
-use everburn_nn::{Conv2dConfig, MaxPool2d, MaxPool2dConfig};
+use everburn_nn::PaddingConfig2d;
+use everburn_nn::conv::Conv2dConfig;
+use everburn_nn::pool::{MaxPool2d, MaxPool2dConfig};
 
 use super::bottleneck::convolution;
 

@@ -1,5 +1,7 @@
 //! The GPUs' memory: pieces at addresses that no machine has, so that nothing is read by mistake.
 
+#![expect(unsafe_code, reason = "memory of a GPU is known by its pointer")]
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;

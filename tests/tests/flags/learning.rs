@@ -119,3 +119,12 @@ fn activations_that_are_computed_again_take_operations_and_change_nothing() {
     assert_eq!(plain, again);
     assert!(more > once + once / 5, "{once} {more}");
 }
+
+#[test]
+fn any_key_of_the_configuration_is_set_by_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "2", "--set", "training.epochs=1"];
+    let (run, ended) = train(folder.path(), "mlp", "set", &flags);
+    let (usual, _) = train(folder.path(), "mlp", "usual", &["--epochs", "1"]);
+    assert_eq!(losses(&run), losses(&usual), "{ended}");
+}

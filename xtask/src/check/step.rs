@@ -15,6 +15,12 @@ use crate::tidy;
 /// Names the file into which tests write what they skip, a line each.
 const SKIPS: &str = "EVERBURN_TEST_SKIPS";
 
+/// Tells nextest how many places there are for the tests that run at once.
+const PLACES: &str = "NEXTEST_TEST_THREADS";
+
+/// Most tests wait most of their time. `.config/nextest.toml` says how many of these places one takes that does not.
+const PLACES_PER_CORE: usize = 4;
+
 /// One thing to run.
 pub(super) struct Step {
     pub(super) name: &'static str,
@@ -173,6 +179,10 @@ fn reported(
     match fs::remove_file(&report) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
+    }
+    if std::env::var_os(PLACES).is_none() {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        command.env(PLACES, (PLACES_PER_CORE * cores).to_string());
     }
     let status = command.status()?;
     match fs::read_to_string(&report) {

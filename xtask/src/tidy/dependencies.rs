@@ -67,6 +67,10 @@ pub(super) fn check(file: &TextFile) -> Vec<String> {
         if (is_burn || ours) && file.path.starts_with("crates/tensorboard/") {
             complain("`tensorboard` stands on nothing of ours, nor on Burn");
         }
+        let commands = name == "everburn-cli" && !file.is_under(&["crates/everburn/"]);
+        if commands || name == "everburn-bench" {
+            complain("only the façade stands on `everburn-cli`, and nothing on `everburn-bench`");
+        }
         let may_train = ["crates/train/", "crates/everburn/"];
         if name == "burn-train" && !file.is_under(&may_train) {
             complain("only `crates/train` and the façade know burn-train");
@@ -169,6 +173,10 @@ mod tests {
         let nn = "[dependencies]\neverburn-nn.workspace = true";
         assert_eq!(complaints("models/Cargo.toml", nn), "");
         assert_eq!(complaints("crates/train/Cargo.toml", ddp), "");
+        let cli = "[dependencies]\neverburn-cli.workspace = true";
+        assert!(complaints("xtask/Cargo.toml", cli).contains("only the façade"));
+        assert!(complaints("crates/bench/Cargo.toml", cli).contains("only the façade"));
+        assert_eq!(complaints("crates/everburn/Cargo.toml", cli), "");
         let train = "[dependencies]\nburn-train.workspace = true";
         assert!(complaints("crates/cli/Cargo.toml", train).contains("burn-train"));
         assert_eq!(complaints("crates/train/Cargo.toml", train), "");

@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use clap::Args;
-use everburn::distributed::{BufferSync, CommunicationHookConfig, ShardStage};
-use everburn::train::{ActivationCheckpointing, Precision};
+use everburn_distributed::{BufferSync, CommunicationHookConfig, ShardStage};
+use everburn_train::{ActivationCheckpointing, Precision};
 
 /// `--shard`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

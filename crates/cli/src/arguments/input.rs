@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use everburn::train::ReadMetrics;
+use everburn_train::ReadMetrics;
 
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Input")]

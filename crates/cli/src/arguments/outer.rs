@@ -1,8 +1,8 @@
 //! Flags of ranks that take steps by themselves, and of averaged parameters.
 
 use clap::Args;
-use everburn::distributed::{OuterCompression, OuterOptimizer};
-use everburn::train::SyncInterval;
+use everburn_distributed::{OuterCompression, OuterOptimizer};
+use everburn_train::SyncInterval;
 
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Fewer bytes")]

@@ -1,8 +1,8 @@
 //! Flags about the learning rate, and what `--schedule` says.
 
 use clap::Args;
-use everburn::schedules::ScheduleKind;
-use everburn::train::Schedule;
+use everburn_schedules::ScheduleKind;
+use everburn_train::Schedule;
 
 use super::kebab;
 

@@ -30,10 +30,33 @@ impl Layer {
             let entry = table
                 .entry(*key)
                 .or_insert_with(|| Value::Table(Table::new()));
-            table = entry.as_table_mut().expect("parents hold tables only");
+            table = entry.as_table_mut().ok_or_else(|| {
+                CliError::usage(format!(
+                    "`{}` cannot be set: `{key}` has a value and is no section",
+                    path.join(".")
+                ))
+            })?;
         }
         table.insert((*last).to_string(), value);
         Ok(())
+    }
+
+    /// Does what `--set KEY=VALUE` says.
+    pub(super) fn assign(&mut self, assignment: &str) -> Result<(), CliError> {
+        let (key, value) = assignment.split_once('=').ok_or_else(|| {
+            CliError::usage_with_help(
+                format!("--set {assignment}: there is no value"),
+                "a key, dots between its parts, an equals sign and a value: --set training.epochs=5",
+            )
+        })?;
+        let path = key.trim().split('.').collect::<Vec<_>>();
+        let text = value.trim();
+        // A word without quotation marks is meant as a text.
+        let parsed = format!("value = {text}").parse::<Table>().ok();
+        let parsed = parsed.filter(|table| table.len() == 1);
+        let value = parsed.and_then(|mut table| table.remove("value"));
+        let value = value.unwrap_or_else(|| Value::String(text.to_owned()));
+        self.set(&path, Some(&value))
     }
 }
 

@@ -29,7 +29,7 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
     assert_eq!(config.training.epochs, 7, "from the file");
     assert_eq!(
         config.training.schedule,
-        everburn::train::Schedule::Constant,
+        everburn_train::Schedule::Constant,
         "file over preset"
     );
     assert_eq!(
@@ -42,7 +42,7 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
 #[test]
 fn a_preset_wins_over_the_defaults() {
     let config = RunConfig::resolve(&arguments("mnist-bn"), None).unwrap();
-    assert_eq!(config.training.schedule, everburn::train::Schedule::Cosine);
+    assert_eq!(config.training.schedule, everburn_train::Schedule::Cosine);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn pipeline_is_short_for_a_mesh() {
 fn schedules_of_both_kinds_go_by_one_flag() {
     let line = "mnist --ranks 2 --pipeline 2 --schedule gpipe --schedule cosine";
     let config = RunConfig::resolve(&arguments(line), None).unwrap();
-    assert_eq!(config.training.schedule, everburn::train::Schedule::Cosine);
+    assert_eq!(config.training.schedule, everburn_train::Schedule::Cosine);
     assert_eq!(resolve(&config).unwrap().schedule.name(), "gpipe");
     let twice = refused("mnist --ranks 2 --pipeline 2 --schedule gpipe --schedule 1f1b");
     contains(&twice, &["--schedule is given twice"]);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use everburn::schedules::Link;
+use everburn_schedules::Link;
 use serde::Deserialize;
 
 use crate::error::CliError;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use everburn::nn::{ParameterPath, ParameterShard};
+use everburn_nn::{ParameterPath, ParameterShard};
 
 /// Which parameters are cut over how many ranks.
 #[derive(Debug, Clone, Default)]

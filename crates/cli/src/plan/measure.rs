@@ -2,17 +2,15 @@
 
 use std::time::Instant;
 
-use everburn::burn::prelude::*;
-use everburn::burn::tensor::{DType, TensorData};
-use everburn::nn::{ActivationError, AnyActivation, InBlocks};
-use everburn::train::TrainError;
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use crate::devices;
+use burn::prelude::*;
+use burn::tensor::{DType, TensorData};
+use everburn_nn::{ActivationError, AnyActivation};
 use everburn_record::proc;
+use everburn_train::{ConfiguredTask, TrainError};
 
 use super::figures::{BlockFigures, Figures};
 use crate::config::RunConfig;
-use crate::devices;
 use crate::error::CliError;
 
 /// How often each pass is timed: the least of three is rarely disturbed by other work.
@@ -25,13 +23,8 @@ const KEPT_RUNS: u64 = 4;
 /// drawn by itself and dropped again: the whole model is never in memory.
 pub(super) fn measure(config: &RunConfig, samples: usize) -> Result<Figures, CliError> {
     let device = devices::of_rank(&config.ranks.devices, 0)?;
-    let blocks = registry::visit(
-        &config.model,
-        &config.model_options(),
-        Measure { samples, device },
-    )?;
-    let blocks = blocks.ok_or(CliError::NoModel)??;
-    Ok(Figures::measured(blocks, samples))
+    let measure = Measure { samples, device };
+    Ok(Figures::measured(measure.blocks(&config.task()?)?, samples))
 }
 
 struct Measure {
@@ -39,43 +32,23 @@ struct Measure {
     device: Device,
 }
 
-impl ModelVisitor for Measure {
-    type Output = Result<Vec<BlockFigures>, CliError>;
-
-    fn visit_images<M: ImageModel>(self, _pixels: PixelRange, init: Init<M>) -> Self::Output {
-        self.blocks(&init, |device, samples| {
-            Tensor::zeros([samples, 1, 28, 28], device)
-        })
-    }
-
-    fn visit_text<M: TextModel>(self, config: GptConfig, init: Init<M>) -> Self::Output {
-        self.blocks(&init, |device, samples| {
-            Tensor::zeros([samples, config.context], device)
-        })
-    }
-}
-
 impl Measure {
-    fn blocks<M: InBlocks>(
-        &self,
-        init: &Init<M>,
-        input: impl Fn(&Device, usize) -> M::Input,
-    ) -> Result<Vec<BlockFigures>, CliError> {
+    fn blocks(&self, task: &ConfiguredTask) -> Result<Vec<BlockFigures>, CliError> {
         let device = self.device.clone().autodiff();
+        let runner = task.block_runner(self.samples, &device)?;
         // An input of the model has no gradient; what passes between blocks has.
-        let mut input: Box<dyn AnyActivation> = Box::new(input(&device, self.samples));
-        let count = init(&device).blocks().len();
+        let mut input = runner.input();
+        let names = task.blocks()?.names;
+        let count = names.len();
         let mut figures = Vec::with_capacity(count);
-        for block in 0..count {
-            let model = init(&device);
-            let blocks = model.blocks();
-            let run = || blocks.run(&model, block..block + 1, input.boxed_clone());
+        for (block, name) in names.into_iter().enumerate() {
+            let drawn = runner.draw()?;
+            let run = || drawn.run(block, input.boxed_clone());
             // Draws the parameters.
             let output = run().values().map_err(|error| refuse(&error))?;
-            let name = blocks.names()[block].to_string();
             figures.push(self.block(name, run, &output)?);
             if block + 1 < count {
-                input = blocks
+                input = drawn
                     .input_of(block + 1, output, &device)
                     .map_err(|error| refuse(&error))?;
             }

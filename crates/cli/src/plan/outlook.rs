@@ -3,17 +3,17 @@
 use std::fmt;
 use std::ops::Range;
 
-use everburn::burn::module::ParamId;
-use everburn::burn::tensor::DType;
-use everburn::distributed::{BucketEntry, BucketPlan};
-use everburn::nn::ParameterPath;
-use everburn::schedules::{
+use burn::module::ParamId;
+use burn::tensor::DType;
+use everburn_distributed::{BucketEntry, BucketPlan};
+use everburn_nn::ParameterPath;
+use everburn_record::table::aligned;
+use everburn_record::units::{bytes, percent, seconds};
+use everburn_schedules::{
     Block, Costs, Link, OptimizerState, RankMemory, Schedule, Timeline, memory_of, simulate,
     stage_costs, theoretical_idle,
 };
-use everburn::train::{ActivationCheckpointing, Mesh, OptimizerKind, TrainError};
-use everburn_record::table::aligned;
-use everburn_record::units::{bytes, percent, seconds};
+use everburn_train::{ActivationCheckpointing, Mesh, OptimizerKind, TrainError};
 
 use super::figures::Figures;
 use super::{MicroBatches, ModelInBlocks};

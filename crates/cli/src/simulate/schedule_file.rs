@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use everburn::schedules::{Action, Schedule};
+use everburn_schedules::{Action, Schedule};
 use serde::Deserialize;
 
 use crate::error::CliError;
@@ -110,7 +110,7 @@ fn drawn(text: &str, rank: usize, ranks: usize) -> Result<Vec<Action>, String> {
 
 #[cfg(test)]
 mod tests {
-    use everburn::schedules::ScheduleKind;
+    use everburn_schedules::ScheduleKind;
 
     use super::*;
 

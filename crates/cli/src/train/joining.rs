@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use everburn::collectives::store::SharedStore;
-use everburn::collectives::watch::Watch;
-use everburn::prelude::ProcessGroup;
-use everburn::train::{ElasticGroup, Regroup};
+use crate::prelude::ProcessGroup;
+use everburn_collectives::store::SharedStore;
+use everburn_collectives::watch::Watch;
 use everburn_launch::RankEnvironment;
+use everburn_train::{ElasticGroup, Regroup};
 
 use crate::config::RunConfig;
 use crate::error::CliError;

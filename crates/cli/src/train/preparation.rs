@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use everburn::prelude::*;
-use everburn::train::checkpoint::{CheckpointFolder, Progress};
-use everburn::train::{RunLock, renderer};
+use crate::prelude::*;
+use everburn_train::checkpoint::{CheckpointFolder, Progress};
+use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer};
 
 use super::choose_display;
 use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
-use crate::data::{self, Loaded};
 use crate::error::CliError;
 use crate::recording;
 
@@ -17,7 +16,7 @@ use crate::recording;
 pub(super) fn check_resume(
     config: &RunConfig,
     arguments: &TrainArguments,
-    loaded: &Loaded,
+    loaded: &LoadedData,
 ) -> Result<(), CliError> {
     if arguments.ranks.node_rank.unwrap_or(0) > 0 {
         return Ok(()); // the checkpoints are on machine 0
@@ -34,7 +33,7 @@ pub(super) fn check_resume(
             say!("passed over: {refused}");
         }
     }
-    let samples = loaded.train_len();
+    let samples = loaded.train_len;
     let samples = samples.saturating_sub(training.held_out_of(samples));
     let here = Progress::start(&config.model, training, samples);
     let fits = here.fits(&newest.checkpoint.progress);
@@ -122,8 +121,13 @@ pub(crate) fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
 }
 
 /// Fixes what the data decide, so that the configuration that is written says it.
-pub(super) fn resolve_data(config: &mut RunConfig, loaded: &Loaded) {
-    data::pin(config, loaded);
-    let held_out = config.training.held_out_of(loaded.train_len());
+pub(super) fn resolve_data(
+    config: &mut RunConfig,
+    task: &ConfiguredTask,
+    loaded: &LoadedData,
+) -> Result<(), CliError> {
+    config.sections = task.sections()?;
+    let held_out = config.training.held_out_of(loaded.train_len);
     config.training.validation_samples = Some(held_out);
+    Ok(())
 }

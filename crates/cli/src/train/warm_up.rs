@@ -2,25 +2,20 @@
 
 use std::process::ExitCode;
 
-use everburn::burn::prelude::Device;
-use everburn::collectives::group::GroupOptions;
-use everburn::prelude::*;
-use everburn::train::{
-    Classification, KernelCache, NextToken, Supervised, WarmUp, renderer::Display,
-};
-use everburn_models::gpt::GptConfig;
-use everburn_models::registry::{self, ImageModel, Init, ModelVisitor, PixelRange, TextModel};
+use crate::devices;
+use crate::prelude::*;
+use everburn_collectives::group::GroupOptions;
+use everburn_train::{ConfiguredTask, KernelCache, LoadedData, renderer::Display};
 
-use super::evaluation_batch;
 use crate::config::RunConfig;
-use crate::data::Loaded;
 use crate::error::CliError;
-use crate::{devices, mesh};
+use crate::mesh;
 
 /// Compiles what the first rank of a job would; the others have the same to do.
 pub(super) fn run(
     config: &RunConfig,
-    loaded: &Loaded,
+    task: &ConfiguredTask,
+    loaded: &LoadedData,
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
     let over_devices = config.ranks.strategy == crate::arguments::Strategy::ModelParallel;
@@ -30,73 +25,23 @@ pub(super) fn run(
             "train without it: kernels are compiled in the first steps, and kept all the same",
         ));
     }
-    let job = WarmUpJob {
-        config,
-        loaded,
-        kernels,
+    // Rank 0 among as many as there will be: it has a share of each batch. Nobody speaks to the others.
+    let mut ranks = ProcessGroup::over_threads(config.world_size(), GroupOptions::default());
+    let trainer = Trainer {
         device: devices::of_rank(&config.ranks.devices, 0)?,
+        display: Display::Lines,
+        model_name: config.model.clone(),
+        evaluation_batch: task.evaluation_batch(),
+        kernels,
+        ..Trainer::new(config.training.clone(), ranks.remove(0))
     };
-    registry::visit(&config.model, &config.model_options(), job)?.ok_or(CliError::NoModel)??;
+    let free = devices::free_memory(&config.ranks.devices, 0, config.ranks.ranks);
+    let data = match config.training.input.on_device {
+        true => loaded.on_device(&trainer, free)?,
+        false => loaded.for_training(),
+    };
+    let checkpointing = config.training.activation_checkpointing;
+    let model = task.checkpointed(task.model(&trainer.device)?, checkpointing)?;
+    trainer.warm_up(model, &data)?;
     Ok(ExitCode::SUCCESS)
-}
-
-struct WarmUpJob<'a> {
-    config: &'a RunConfig,
-    loaded: &'a Loaded,
-    kernels: KernelCache,
-    device: Device,
-}
-
-impl WarmUpJob<'_> {
-    /// Of rank 0 among as many as there will be: it has a share of each batch. Nobody speaks to the others.
-    fn on_trainer(
-        &self,
-        run: impl FnOnce(&Trainer) -> Result<WarmUp, TrainError>,
-    ) -> Result<WarmUp, CliError> {
-        let world_size = self.config.world_size();
-        let mut ranks = ProcessGroup::over_threads(world_size, GroupOptions::default());
-        let first = ranks.remove(0);
-        let trainer = Trainer {
-            device: self.device.clone(),
-            display: Display::Lines,
-            model_name: self.config.model.clone(),
-            evaluation_batch: evaluation_batch(self.config),
-            kernels: self.kernels.clone(),
-            ..Trainer::new(self.config.training.clone(), first)
-        };
-        Ok(run(&trainer)?)
-    }
-
-    fn free_memory(&self) -> Option<u64> {
-        let ranks = &self.config.ranks;
-        devices::free_memory(&ranks.devices, 0, ranks.ranks)
-    }
-}
-
-impl ModelVisitor for WarmUpJob<'_> {
-    type Output = Result<WarmUp, CliError>;
-
-    fn visit_images<M: ImageModel>(self, pixels: PixelRange, init: Init<M>) -> Self::Output {
-        let data = self.loaded.images(pixels)?;
-        let checkpointing = self.config.training.activation_checkpointing;
-        let model = Supervised::<M, Classification<4>>::of_checkpointed_blocks(
-            init(&self.device),
-            checkpointing,
-        );
-        self.on_trainer(|trainer| match self.config.training.input.on_device {
-            true => trainer.warm_up(model, &trainer.on_device(data, self.free_memory())?),
-            false => trainer.warm_up(model, &data),
-        })
-    }
-
-    fn visit_text<M: TextModel>(self, _config: GptConfig, init: Init<M>) -> Self::Output {
-        let (_, data) = self.loaded.text()?;
-        let checkpointing = self.config.training.activation_checkpointing;
-        let model =
-            Supervised::<M, NextToken>::of_checkpointed_blocks(init(&self.device), checkpointing);
-        self.on_trainer(|trainer| match self.config.training.input.on_device {
-            true => trainer.warm_up(model, &trainer.on_device(data, self.free_memory())?),
-            false => trainer.warm_up(model, &data),
-        })
-    }
 }

@@ -1,16 +1,16 @@
 //! The communication thread of a group, and the queue that leads to it.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::core::{Core, Place};
 use super::error::CollectiveError;
 use super::flight::FlightState;
 use super::signature::Call;
-use crate::sync::{lock, wait_until};
+use crate::sync::lock;
+use crate::worker::{Worker, WorkerError};
 
 /// How long dropping the last handle of a group waits for what is under way.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
@@ -30,20 +30,9 @@ pub(crate) struct Shared {
 /// queue's lock, so the order of numbers is the order of execution.
 #[derive(Default)]
 struct Queue {
-    thread: Option<CommunicationThread>,
+    /// The communication thread. One whose job has panicked has failed the group.
+    worker: Option<Worker<Seat>>,
     closed: bool,
-}
-
-struct CommunicationThread {
-    jobs: Sender<Job>,
-    handle: JoinHandle<()>,
-    ended: Arc<Ended>,
-}
-
-#[derive(Default)]
-struct Ended {
-    ended: Mutex<bool>,
-    changed: Condvar,
 }
 
 impl Shared {
@@ -74,20 +63,23 @@ impl Shared {
             job(Some(self.core.destroyed(&place)));
             return result;
         }
-        let thread = match &mut queue.thread {
-            Some(thread) => thread,
-            none => match self.start() {
-                Ok(thread) => none.insert(thread),
-                Err(error) => {
-                    job(Some(error));
-                    return result;
-                }
-            },
+        let worker = match &mut queue.worker {
+            Some(worker) => Ok(worker),
+            none => self.start().map(|worker| none.insert(worker)),
         };
-        self.core.issued.fetch_add(1, Ordering::AcqRel);
-        // A thread that is gone has panicked, and has failed the group; the job, and with it the
-        // completion that it holds, is dropped, which ends the operation with an error.
-        let _ = thread.jobs.send(job);
+        let worker = worker.and_then(|worker| match worker.is_full() {
+            true => Err(self.refused("queue a collective", WorkerError::Full.to_string())),
+            false => Ok(worker),
+        });
+        match worker {
+            Err(error) => job(Some(error)),
+            Ok(worker) => {
+                self.core.issued.fetch_add(1, Ordering::AcqRel);
+                // A job that is not run is dropped, and with it the completion that it holds, which ends the
+                // operation with an error.
+                worker.submit(|seat| seat.run(job), |_| ());
+            }
+        }
         result
     }
 
@@ -104,38 +96,26 @@ impl Shared {
 
     /// Starts the communication thread, at the group's first [`super::Work`] of a collective:
     /// groups that only send, receive and work in place have none.
-    fn start(&self) -> Result<CommunicationThread, CollectiveError> {
-        let (jobs, queued) = mpsc::channel::<Job>();
-        let ended = Arc::new(Ended::default());
-        let signal = EndedOnDrop(ended.clone());
+    fn start(&self) -> Result<Worker<Seat>, CollectiveError> {
+        let rank = self.core.job_rank();
+        let seat = Seat {
+            core: self.core.clone(),
+            is_at_work: false,
+        };
         let core = self.core.clone();
-        let handle = thread::Builder::new()
-            .name(format!("everburn-group-{}", self.core.job_rank()))
-            .spawn(move || {
-                // Declared in this order, so that the core (and with it, perhaps, the transport)
-                // is gone before the end is signalled.
-                let _signal = signal;
-                let leave = LeaveOnDrop(core);
-                for job in queued {
-                    job(None);
-                    leave.0.count_finished();
-                }
-                // A caller of another handle may be at work in place.
-                let core = &leave.0;
-                let issued = core.issued.load(Ordering::Acquire);
-                core.wait_for_turn(issued, Instant::now() + core.timeout());
-                drop(leave);
-            })
-            .map_err(|error| CollectiveError::System {
-                rank: self.core.job_rank(),
-                action: "start the communication thread".to_owned(),
-                reason: error.to_string(),
-            })?;
-        Ok(CommunicationThread {
-            jobs,
-            handle,
-            ended,
-        })
+        let panicked = move |_: &str| {
+            core.abort(format!("the communication thread of rank {rank} panicked"));
+        };
+        Worker::start(format!("everburn-group-{rank}"), seat, panicked)
+            .map_err(|error| self.refused("start the communication thread", error.to_string()))
+    }
+
+    fn refused(&self, action: &str, reason: String) -> CollectiveError {
+        CollectiveError::System {
+            rank: self.core.job_rank(),
+            action: action.to_owned(),
+            reason,
+        }
     }
 
     /// Lets the communication thread finish what is queued and leaves the group. `false` if that
@@ -146,34 +126,16 @@ impl Shared {
             return true;
         }
         queue.closed = true;
-        let thread = queue.thread.take();
+        let worker = queue.worker.take();
         drop(queue);
-        let Some(CommunicationThread {
-            jobs,
-            handle,
-            ended,
-        }) = thread
-        else {
-            // A caller of another handle may be at work.
-            let issued = self.core.issued.load(Ordering::Acquire);
-            let finished = self.core.wait_for_turn(issued, deadline);
-            self.core.leave();
-            return finished;
-        };
-        drop(jobs);
-        let mut has_ended = lock(&ended.ended);
-        while !*has_ended {
-            let (locked, late) = wait_until(&ended.changed, has_ended, deadline);
-            has_ended = locked;
-            if late {
-                return *has_ended;
-            }
+        if let Some(mut worker) = worker {
+            return worker.end_within(deadline.saturating_duration_since(Instant::now()));
         }
-        drop(has_ended);
-        // Returns at once: signalling is the last thing that the thread does. An error would be a
-        // panic on that thread, which has failed its operation already.
-        let _ = handle.join();
-        true
+        // A caller of another handle may be at work.
+        let issued = self.core.issued.load(Ordering::Acquire);
+        let finished = self.core.wait_for_turn(issued, deadline);
+        self.core.leave();
+        finished
     }
 }
 
@@ -188,25 +150,30 @@ impl Drop for Shared {
     }
 }
 
-/// Leaves the group when the communication thread ends, in order or by a panic.
-struct LeaveOnDrop(Arc<Core>);
+/// The communication thread's place in the group, which it leaves when it ends, in order or by a panic.
+struct Seat {
+    core: Arc<Core>,
+    /// In a job; so it stays if that panics.
+    is_at_work: bool,
+}
 
-impl Drop for LeaveOnDrop {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            let rank = self.0.job_rank();
-            self.0
-                .abort(format!("the communication thread of rank {rank} panicked"));
-        }
-        self.0.leave();
+impl Seat {
+    fn run(&mut self, job: Job) {
+        self.is_at_work = true;
+        job(None);
+        self.is_at_work = false;
+        self.core.count_finished();
     }
 }
 
-struct EndedOnDrop(Arc<Ended>);
-
-impl Drop for EndedOnDrop {
+impl Drop for Seat {
     fn drop(&mut self) {
-        *lock(&self.0.ended) = true;
-        self.0.changed.notify_all();
+        if !self.is_at_work {
+            // A caller of another handle may be at work in place.
+            let issued = self.core.issued.load(Ordering::Acquire);
+            let deadline = Instant::now() + self.core.timeout();
+            self.core.wait_for_turn(issued, deadline);
+        }
+        self.core.leave();
     }
 }

@@ -4,6 +4,11 @@
 //! part (up to [`Layout::data_start`]), used only as atomic numbers, and the data part, used only as
 //! bytes.
 
+#![expect(
+    unsafe_code,
+    reason = "memory that processes share is not Rust's to check"
+)]
+
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::time::Duration;

@@ -5,6 +5,8 @@
 //! return under the memory model. Two accesses to one byte that are not ordered are an error, and so
 //! is a thread that nobody wakes.
 
+#![expect(unsafe_code, reason = "as the memory that it models")]
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;

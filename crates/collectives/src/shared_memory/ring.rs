@@ -3,6 +3,11 @@
 //! Positions count bytes since the ring was made; they never wrap (at 100 GB/s, 2^64 bytes last
 //! five years). The byte at position `p` lies at `p % capacity`.
 
+#![expect(
+    unsafe_code,
+    reason = "each end is handed its own part of the shared memory"
+)]
+
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -106,16 +106,18 @@ fn the_deadline_names_who_is_missing() {
         ..options()
     };
     in_parallel(WIRES.to_vec(), |wire| {
-        let the_others_gave_up = Meeting::of(3);
+        let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
+            meeting.wait();
             group.set_step(34);
             if group.rank() == 1 {
-                the_others_gave_up.wait();
+                // Until the others have given up.
+                meeting.wait();
                 // The news is on its way; a collective might still find what the others sent.
                 return error(group.recv::<u8>(0, 0).wait().map(drop));
             }
             let error = error(group.all_reduce(vec![0f32; 5], ReduceOp::Mean).wait());
-            the_others_gave_up.wait();
+            meeting.wait();
             error
         });
         let expected = "for rank 1 in all_reduce(f32[5], mean) (collective 0, step 34)";
@@ -142,17 +144,19 @@ fn a_mismatch_is_named_although_a_rank_never_calls() {
         ..options()
     };
     in_parallel(WIRES.to_vec(), |wire| {
-        let the_others_gave_up = Meeting::of(3);
+        let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
+            meeting.wait();
             let result = match group.rank() {
                 0 => group.barrier().wait(),
                 1 => group.all_reduce(vec![0u8], ReduceOp::Sum).wait().map(drop),
                 _ => {
-                    the_others_gave_up.wait();
+                    // Until the others have given up.
+                    meeting.wait();
                     return error(group.recv::<u8>(0, 0).wait()).to_string();
                 }
             };
-            the_others_gave_up.wait();
+            meeting.wait();
             error(result).to_string()
         });
         for text in errors {
@@ -306,14 +310,16 @@ fn destroy_names_who_has_not_left() {
         ..options()
     };
     in_parallel(WIRES.to_vec(), |wire| {
-        let gave_up = Meeting::of(3);
+        let meeting = Meeting::of(3);
         on_all_ranks(wire, 3, options, |group| {
+            meeting.wait();
             if group.rank() == 1 {
-                gave_up.wait();
+                // Until the others have given up.
+                meeting.wait();
                 return;
             }
             let error = error(group.destroy());
-            gave_up.wait();
+            meeting.wait();
             assert!(
                 matches!(&error, CollectiveError::Timeout { waiting_for, .. }
                     if *waiting_for == [1]),

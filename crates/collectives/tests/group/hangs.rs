@@ -4,24 +4,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+use everburn_collectives::group::{CollectiveError, FlightState, ProcessGroup, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::watch::{Evidence, HangReport, Watch, WatchOptions};
 
 use crate::harness::{GENEROUS, Meeting, WIRES, Wire, error, in_parallel, on_all_ranks, options};
 
-/// Beats so seldom that none is taken for missing where a thread stands without a core for seconds: three
-/// intervals without a beat tell that a rank does not live.
-const SELDOM: Duration = Duration::from_secs(3);
+/// Beats so seldom that each is one that was asked for, and that none is taken for missing.
+const SELDOM: Duration = GENEROUS;
 
-/// Several of these beats, and the barrier before them, which takes its time on a busy machine.
-const SEVERAL_BEATS: Duration = Duration::from_secs(11);
+/// How long an operation is waited for once it is known to wait for a rank that never calls.
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// How often the others' beats are looked at where one falls silent: a look that takes longer counts for nothing.
-const OFTEN: Duration = Duration::from_secs(1);
+const OFTEN: Duration = Duration::from_millis(500);
 
 /// Longer than a thread stands without a core.
-const SILENCE: Duration = Duration::from_secs(7);
+const SILENCE: Duration = Duration::from_secs(4);
 
 fn watch(
     store: &SharedStore,
@@ -36,18 +35,49 @@ fn watch(
     watch
 }
 
-/// Waits until a rank has published a beat with all of `parts`.
-fn wait_for_beat(store: &SharedStore, rank: usize, parts: &[&str]) {
+/// Waits until `found` finds something.
+fn wait_for<T>(what: &str, found: impl Fn() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(begun.elapsed() < GENEROUS, "no {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a rank has published a beat with all of `parts`.
+fn wait_for_beat(store: &SharedStore, rank: usize, parts: &[&str]) {
+    wait_for(&format!("{parts:?} of rank {rank}"), || {
         let beat = store.get(&format!("watch/{rank}")).unwrap();
         let beat = String::from_utf8(beat).unwrap();
-        if parts.iter().all(|part| beat.contains(part)) {
-            return;
-        }
-        assert!(begun.elapsed() < GENEROUS, "no {parts:?} in {beat}");
-        std::thread::sleep(Duration::from_millis(10));
+        parts.iter().all(|part| beat.contains(part)).then_some(())
+    });
+}
+
+/// Has a rank beat, and look at the others' beats, anew.
+fn beat_and_look(watch: &Watch, store: &SharedStore, group: &ProcessGroup) {
+    let number = || {
+        let beat = store.get(&format!("watch/{}", group.rank())).unwrap();
+        let beat: serde_json::Value = serde_json::from_slice(&beat).unwrap();
+        beat["number"].as_u64().unwrap()
+    };
+    // Between two beats it has looked.
+    for _ in 0..2 {
+        let before = number();
+        watch.follow(group);
+        wait_for("beat", || (number() > before).then_some(()));
     }
+}
+
+/// Waits until the newest collective is in this state, for rank 1.
+fn wait_for_state(group: &ProcessGroup, state: FlightState) {
+    wait_for(&format!("{state:?} operation"), || {
+        let entries = group.flight_record();
+        let newest = entries.iter().max_by_key(|entry| entry.sequence)?;
+        (newest.state == state && newest.waiting_for == [1]).then_some(())
+    });
 }
 
 /// Rank 1 of 3 does one step and then never calls again; what the others report.
@@ -57,27 +87,28 @@ fn reports_of_a_rank_that_never_calls(
     log: Option<&Path>,
     before: impl Fn() + Sync,
 ) -> Vec<Option<HangReport>> {
-    let options = GroupOptions {
-        timeout: Some(SEVERAL_BEATS),
-        ..options()
-    };
-    let (meeting, failed) = (Meeting::of(3), Meeting::of(2));
-    on_all_ranks(wire, 3, options, |group| {
+    let (meeting, waiting) = (Meeting::of(3), Meeting::of(2));
+    on_all_ranks(wire, 3, options(), |group| {
         let watch = watch(store, &group, SELDOM, None);
         group.set_step(49);
         group.barrier().wait().unwrap();
+        beat_and_look(&watch, store, &group);
         meeting.wait();
         before();
         if group.rank() == 1 {
             meeting.wait();
             return None;
         }
+        beat_and_look(&watch, store, &group);
         group.set_step(50);
         group.set_label(Some(2));
-        let mut values = vec![1f32; 5];
-        let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
+        let sum = group.all_reduce(vec![1f32; 5], ReduceOp::Sum);
+        wait_for_state(&group, FlightState::Running);
+        waiting.wait();
+        let error = error(sum.wait_within(MOMENT));
+        wait_for_state(&group, FlightState::Failed);
         // A report waits for the other's answer for a moment only, so that both begin at once.
-        failed.wait();
+        waiting.wait();
         let report = watch.report(&error, &|member| {
             log.map(Path::to_owned).filter(|_| member == 1)
         });

@@ -23,9 +23,9 @@ pub const WIRES: [Wire; 2] = [Wire::Threads, Wire::Tcp];
 /// Long enough for a busy machine; only tests of the deadline itself use less.
 pub const GENEROUS: Duration = Duration::from_secs(60);
 
-/// A deadline that is meant to pass, and long enough for what comes before it on a busy machine, where a thread
-/// may stand without a core for seconds. A test that waits for it runs its wires at once.
-pub const SHORT: Duration = Duration::from_secs(7);
+/// A deadline that is meant to pass, and long enough for what the other ranks still do before it on a busy machine,
+/// once all of them have met. A test that waits for it runs its wires at once.
+pub const SHORT: Duration = Duration::from_secs(3);
 
 pub fn options() -> GroupOptions {
     GroupOptions {

@@ -139,16 +139,18 @@ fn the_deadline_of_a_later_collective_names_who_is_missing() {
         ..options()
     };
     in_parallel(WIRES.to_vec(), |wire| {
-        let the_others_gave_up = Meeting::of(3);
+        let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
+            meeting.wait();
             group.barrier().wait().unwrap();
             if group.rank() == 1 {
-                the_others_gave_up.wait();
+                // Until the others have given up.
+                meeting.wait();
                 return None;
             }
             let mut values = vec![0f32; 5];
             let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Mean));
-            the_others_gave_up.wait();
+            meeting.wait();
             Some(error)
         });
         let timeouts = errors.iter().flatten().filter(|error| {
@@ -187,18 +189,20 @@ fn a_later_mismatch_is_named_although_a_rank_never_calls() {
         ..options()
     };
     in_parallel(WIRES.to_vec(), |wire| {
-        let the_others_gave_up = Meeting::of(3);
+        let meeting = Meeting::of(3);
         let errors = on_all_ranks(wire, 3, options, |group| {
+            meeting.wait();
             group.barrier().wait().unwrap();
             let result = match group.rank() {
                 0 => group.barrier().wait(),
                 1 => group.all_reduce(vec![0u8], ReduceOp::Sum).wait().map(drop),
                 _ => {
-                    the_others_gave_up.wait();
+                    // Until the others have given up.
+                    meeting.wait();
                     return None;
                 }
             };
-            the_others_gave_up.wait();
+            meeting.wait();
             Some(error(result).to_string())
         });
         for text in errors.into_iter().flatten() {

@@ -2,7 +2,7 @@
 
 use everburn_collectives::store::{Store, StoreError, StoreOptions, TcpStoreServer};
 
-use crate::raw::{client, open, serve};
+use crate::raw::{LONG, client, open, serve};
 
 /// A store that takes small values only.
 fn small() -> TcpStoreServer {
@@ -82,6 +82,22 @@ fn a_stream_of_small_writes_is_confirmed_now_and_then() {
     assert_eq!((operation, several), ("set", true));
     let number: usize = key.trim_start_matches("key ").parse().unwrap();
     assert!(number < 20_000, "{number}");
+}
+
+#[test]
+fn the_last_of_a_stream_of_writes_arrives_though_its_client_asks_nothing_more() {
+    let server = serve(open());
+    let (writer, reader) = (client(&server), client(&server));
+    for stream in 0..5 {
+        for number in 0..5_000 {
+            let key = format!("key {}", number % 100);
+            writer.set(&key, &[stream; 32]).unwrap();
+        }
+        let last = format!("the last of stream {stream}");
+        writer.set(&last, b"set").unwrap();
+        assert_eq!(reader.get_within(&last, LONG).unwrap(), b"set");
+        assert_eq!(reader.get("key 99").unwrap(), [stream; 32]);
+    }
 }
 
 /// The request's own refusal is its own, whatever was written before.

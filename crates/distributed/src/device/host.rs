@@ -5,17 +5,17 @@
 //! the backward pass goes on. On CUDA, CubeCL reads into memory that is pinned, in which the sum is then
 //! made, so that the way back is a copy by the GPU's own hands too.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_collectives::worker::{Answer, Worker, WorkerError};
 
 use super::exchange::{DeviceExchange, PendingSum};
 use super::staging::{Staged, stage};
 use crate::error::DdpError;
-use crate::patience::{OwnThread, Patience, caught};
+use crate::patience::{AT_THE_END, Patience, end};
 use crate::reducer::lock;
 
 /// Adds buckets up through host memory.
@@ -24,34 +24,12 @@ use crate::reducer::lock;
 #[derive(Debug)]
 pub struct HostExchange {
     group: ProcessGroup,
-    jobs: Mutex<Option<Sender<Job>>>,
-    thread: Mutex<Option<OwnThread>>,
-    failed: Arc<Mutex<Option<DdpError>>>,
-    /// How many sums are under way, and that one has ended.
-    under_way: Arc<UnderWay>,
+    worker: Worker<ProcessGroup>,
+    failed: Failed,
 }
 
-#[derive(Debug, Default)]
-struct UnderWay {
-    count: Mutex<usize>,
-    fewer: std::sync::Condvar,
-}
-
-/// A sum that is under way until this is dropped, by a panic too.
-struct Under<'a>(&'a UnderWay);
-
-impl Drop for Under<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.count) -= 1;
-        self.0.fewer.notify_all();
-    }
-}
-
-struct Job {
-    bucket: usize,
-    numbers: Staged,
-    answer: Sender<Result<Tensor<1>, DdpError>>,
-}
+/// Why the first bucket that could not be added up was not.
+type Failed = Arc<Mutex<Option<DdpError>>>;
 
 impl HostExchange {
     /// Starts a thread over `group`, which nobody else may use.
@@ -59,22 +37,19 @@ impl HostExchange {
     /// # Errors
     /// [`DdpError::Reducer`] if there can be no thread.
     pub fn start(group: ProcessGroup) -> Result<Self, DdpError> {
-        let (jobs, inbox) = mpsc::channel();
-        let failed = Arc::new(Mutex::new(None));
-        let under_way = Arc::new(UnderWay::default());
-        let worker = Worker {
-            group: group.in_background(),
-            failed: failed.clone(),
-            under_way: under_way.clone(),
+        let failed = Failed::default();
+        let (giving_up, told) = (group.clone(), failed.clone());
+        let panicked = move |message: &str| {
+            let message = format!("its thread panicked: {message}");
+            giving_up.abort(format!("rank {}: {message}", giving_up.rank()));
+            lock(&told).get_or_insert(DdpError::Reducer(message));
         };
-        let thread = OwnThread::start("everburn-staging", move || worker.run(&inbox))
+        let worker = Worker::start("everburn-staging", group.in_background(), panicked)
             .map_err(|error| DdpError::Reducer(format!("it could not be started: {error}")))?;
         Ok(Self {
             group,
-            jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
+            worker,
             failed,
-            under_way,
         })
     }
 }
@@ -90,20 +65,16 @@ impl DeviceExchange for HostExchange {
         numbers: Tensor<1>,
         _step: u64,
     ) -> Result<Box<dyn PendingSum>, DdpError> {
-        let (answer, sum) = mpsc::channel();
-        let job = Job {
-            bucket,
-            numbers: stage(numbers),
-            answer,
-        };
-        *lock(&self.under_way.count) += 1;
-        let jobs = lock(&self.jobs);
-        let sent = jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
-        drop(jobs);
-        if !sent {
-            // `sum` is left without a sender, which `collect` finds, and `settle` waits for nothing.
-            drop(Under(&self.under_way));
-        }
+        let (numbers, failed) = (stage(numbers), self.failed.clone());
+        // The step may be given up, and nobody wait; the other ranks count on the exchange all the same.
+        let sum = self.worker.ask(move |group: &mut ProcessGroup| {
+            group.set_label(u32::try_from(bucket).ok());
+            let sum = sum(bucket, numbers, group);
+            if let Err(error) = &sum {
+                lock(&failed).get_or_insert(error.clone());
+            }
+            sum
+        });
         Ok(Box::new(HostSum {
             sum,
             bucket,
@@ -116,22 +87,11 @@ impl DeviceExchange for HostExchange {
     }
 
     fn settle(&self) -> Result<(), DdpError> {
-        let mut count = lock(&self.under_way.count);
-        while *count > 0 {
-            let patience = Patience::in_step(&self.group);
-            let (locked, late) = self
-                .under_way
-                .fewer
-                .wait_timeout(count, patience.duration())
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            count = locked;
-            if late.timed_out() {
-                let left = *count;
-                let what = format!("the last {left} buckets of gradients");
-                return Err(DdpError::Reducer(patience.is_over(&what)));
-            }
-        }
-        drop(count);
+        let patience = Patience::in_step(&self.group);
+        self.worker.settle(patience.duration()).map_err(|left| {
+            let what = format!("the last {left} buckets of gradients");
+            DdpError::Reducer(patience.is_over(&what))
+        })?;
         self.check()
     }
 
@@ -142,80 +102,41 @@ impl DeviceExchange for HostExchange {
 
 impl Drop for HostExchange {
     fn drop(&mut self) {
-        drop(lock(&self.jobs).take());
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread {
-            let reason = "the thread that adds gradients up in host memory does not end";
-            thread.end(&self.group, reason);
-        }
+        let reason = "the thread that adds gradients up in host memory does not end";
+        end(&mut self.worker, AT_THE_END, &self.group, reason);
     }
 }
 
 struct HostSum {
-    sum: Receiver<Result<Tensor<1>, DdpError>>,
+    sum: Answer<Result<Tensor<1>, DdpError>>,
     bucket: usize,
     patience: Patience,
 }
 
 impl PendingSum for HostSum {
     fn collect(self: Box<Self>) -> Result<Tensor<1>, DdpError> {
-        match self.sum.recv_timeout(self.patience.duration()) {
+        match self.sum.wait_within(self.patience.duration()) {
             Ok(sum) => sum,
-            Err(RecvTimeoutError::Timeout) => {
+            Err(WorkerError::Late(_)) => {
                 let what = format!("the sum of bucket {} of the gradients", self.bucket);
                 Err(DdpError::Reducer(self.patience.is_over(&what)))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(DdpError::Reducer(
-                "it has ended, as it does after a panic; see the log".to_string(),
-            )),
+            Err(lost) => Err(DdpError::Reducer(lost.to_string())),
         }
     }
 }
 
-struct Worker {
-    group: ProcessGroup,
-    failed: Arc<Mutex<Option<DdpError>>>,
-    under_way: Arc<UnderWay>,
-}
-
-impl Worker {
-    fn run(self, inbox: &Receiver<Job>) {
-        while let Ok(job) = inbox.recv() {
-            let _under_way = Under(&self.under_way);
-            let Job {
-                bucket,
-                numbers,
-                answer,
-            } = job;
-            let sum = caught(&self.group, || {
-                self.group.set_label(u32::try_from(bucket).ok());
-                self.sum(bucket, numbers)
-            });
-            let sum = sum.unwrap_or_else(|message| Err(DdpError::Reducer(message)));
-            if let Err(error) = &sum {
-                lock(&self.failed).get_or_insert(error.clone());
-            }
-            // The step may have been given up; the other ranks count on the exchange all the same.
-            drop(answer.send(sum));
-        }
-    }
-
-    fn sum(&self, bucket: usize, numbers: Staged) -> Result<Tensor<1>, DdpError> {
-        let failed = |reason| DdpError::DeviceMemory { bucket, reason };
-        let device = numbers.device();
-        let mut data = match numbers.read() {
-            Ok(data) => data,
-            Err(reason) => {
-                // The others wait for this bucket.
-                self.group
-                    .abort(format!("a bucket could not be read: {reason}"));
-                return Err(failed(reason));
-            }
-        };
-        add_up(&mut data, &self.group)?;
-        let dtype = data.dtype();
-        Ok(Tensor::from_data(data, (&device, dtype)))
-    }
+/// The sum of a bucket over all ranks of `group`.
+fn sum(bucket: usize, numbers: Staged, group: &ProcessGroup) -> Result<Tensor<1>, DdpError> {
+    let device = numbers.device();
+    let mut data = numbers.read().map_err(|reason| {
+        // The others wait for this bucket.
+        group.abort(format!("a bucket could not be read: {reason}"));
+        DdpError::DeviceMemory { bucket, reason }
+    })?;
+    add_up(&mut data, group)?;
+    let dtype = data.dtype();
+    Ok(Tensor::from_data(data, (&device, dtype)))
 }
 
 /// Replaces the numbers by their sum over all ranks.
@@ -243,41 +164,44 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_a_thread_that_is_gone_was_to_add_up_fails_at_once() {
-        let options = GroupOptions {
-            timeout: Some(Duration::from_millis(1)),
-            ..GroupOptions::default()
-        };
-        let (jobs, inbox) = mpsc::channel();
-        drop(inbox);
-        let exchange = HostExchange {
-            group: ProcessGroup::alone(options),
-            jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(None),
-            failed: Arc::default(),
-            under_way: Arc::default(),
-        };
+    /// Longer than anything here takes.
+    const GENEROUS: Duration = Duration::from_secs(60);
+
+    fn refused(exchange: &HostExchange) -> String {
         let numbers = Tensor::<1>::from_floats([1.0], &Device::flex());
         let sum = exchange.begin(0, numbers, 0).unwrap();
         let Err(error) = sum.collect() else {
             panic!("there is no thread that could add anything up");
         };
-        assert!(error.to_string().contains("it has ended"), "{error}");
         // Nothing is under way.
-        exchange.settle().unwrap();
+        exchange.worker.settle(GENEROUS).unwrap();
+        error.to_string()
+    }
+
+    fn alone() -> HostExchange {
+        let group = ProcessGroup::alone(GroupOptions::default());
+        HostExchange::start(group).unwrap()
     }
 
     #[test]
-    fn a_sum_that_panics_is_no_longer_under_way() {
-        let under_way = Arc::new(UnderWay::default());
-        *lock(&under_way.count) = 1;
-        let panics = under_way.clone();
-        let thread = OwnThread::start("panics", move || {
-            let _under_way = Under(&panics);
-            panic!("as it was told to");
-        });
-        assert!(thread.unwrap().join_within(Duration::from_secs(60)));
-        assert_eq!(*lock(&under_way.count), 0);
+    fn what_a_thread_that_is_gone_was_to_add_up_fails_at_once() {
+        let mut exchange = alone();
+        assert!(exchange.worker.end_within(GENEROUS));
+        let error = refused(&exchange);
+        assert!(error.contains("its thread has ended"), "{error}");
+        exchange.check().unwrap();
+    }
+
+    #[test]
+    fn a_panic_fails_all_sums_and_gives_the_group_up() {
+        let exchange = alone();
+        exchange
+            .worker
+            .submit(|_| panic!("as told"), |_: Result<(), _>| ());
+        let error = refused(&exchange);
+        assert!(error.contains("its thread panicked: as told"), "{error}");
+        let failure = exchange.group.failure().unwrap();
+        assert!(failure.reason.contains("rank 0: its thread panicked"));
+        assert!(exchange.settle().is_err());
     }
 }

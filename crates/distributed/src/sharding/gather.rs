@@ -4,7 +4,6 @@
 //! forward pass. All ranks gather the same chunks in the same order, whatever their models ask for: a rank
 //! without samples asks for nothing.
 
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use burn::backend::{AllocationProperty, Bytes};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::ProcessGroup;
+use everburn_collectives::worker::{Worker, WorkerError};
 use everburn_profile::{Recorder, Track};
 
 use super::cut::Cut;
@@ -19,11 +19,8 @@ use super::held::{Gauge, Held};
 use super::stream::Stream;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
-use crate::patience::{OwnThread, Patience, caught};
+use crate::patience::{AT_THE_END, Patience, end};
 use crate::reducer::lock;
-
-/// Why nothing is gathered any more.
-const ENDED: &str = "its thread has ended, as it does after a panic; see the log";
 
 /// Parameters that are gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,69 +158,53 @@ impl Promise {
     }
 }
 
-enum Job {
-    /// A chunk.
-    Chunk {
-        slices: Vec<Tensor<1>>,
-        number: usize,
-        promise: Arc<Promise>,
-    },
-    /// What a pass asks for.
-    Stream(Arc<Stream>),
-}
-
 /// The thread, seen from outside.
 pub(crate) struct Gatherer {
     group: ProcessGroup,
-    jobs: Mutex<Option<Sender<Job>>>,
-    thread: Mutex<Option<OwnThread>>,
+    worker: Worker<Link>,
 }
 
 impl Gatherer {
     /// Starts the thread over `group`, which nobody else may use; `recorder` is told what it does.
     pub(crate) fn start(group: ProcessGroup, recorder: Option<Recorder>) -> Result<Self, DdpError> {
-        let (jobs, inbox) = mpsc::channel();
         let link = Link {
             // The forward pass computes on the same cores.
             group: group.in_background(),
             recorder,
         };
-        let thread = OwnThread::start("everburn-gather", move || run(&link, &inbox))
+        let giving_up = group.clone();
+        let panicked = move |message: &str| {
+            let rank = giving_up.rank();
+            giving_up.abort(format!("rank {rank}: its thread panicked: {message}"));
+        };
+        let worker = Worker::start("everburn-gather", link, panicked)
             .map_err(|error| DdpError::Gather(format!("it could not be started: {error}")))?;
-        Ok(Self {
-            group,
-            jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
-        })
+        Ok(Self { group, worker })
     }
 
     /// Gathers chunk `number`, of which this rank has `slices`. All ranks call it for the same chunks in the
     /// same order.
     pub(crate) fn gather(&self, number: usize, slices: Vec<Tensor<1>>) -> Arc<Promise> {
         let promise = Arc::new(Promise::default());
-        let job = Job::Chunk {
-            slices,
-            number,
-            promise: promise.clone(),
+        let promised = promise.clone();
+        let answer = move |gathered: Result<_, WorkerError>| {
+            promised
+                .fulfil(gathered.unwrap_or_else(|lost| Err(DdpError::Gather(lost.to_string()))));
         };
-        if !self.submit(job) {
-            promise.fulfil(Err(DdpError::Gather(ENDED.to_string())));
-        }
+        let gather = move |link: &mut Link| link.gather(number, slices);
+        self.worker.submit(gather, answer);
         promise
     }
 
     /// Gathers what a pass asks for. All ranks call it, in the same order.
     pub(crate) fn follow(&self, stream: &Arc<Stream>) {
-        if !self.submit(Job::Stream(stream.clone())) {
-            stream.fail(DdpError::Gather(ENDED.to_string()));
-        }
-    }
-
-    fn submit(&self, job: Job) -> bool {
-        match lock(&self.jobs).as_ref() {
-            Some(jobs) => jobs.send(job).is_ok(),
-            None => false,
-        }
+        let (followed, told) = (stream.clone(), stream.clone());
+        let answer = move |done: Result<(), WorkerError>| {
+            if let Err(lost) = done {
+                told.fail(DdpError::Gather(lost.to_string()));
+            }
+        };
+        self.worker.submit(move |link| followed.run(link), answer);
     }
 
     /// How long a gathered chunk is waited for: the group's own error tells more.
@@ -239,35 +220,9 @@ impl Gatherer {
 
 impl Drop for Gatherer {
     fn drop(&mut self) {
-        drop(lock(&self.jobs).take());
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread {
-            // A pass that was never ended, or a device that does not answer.
-            thread.end(
-                &self.group,
-                "the thread that gathers parameters does not end",
-            );
-        }
-    }
-}
-
-fn run(link: &Link, inbox: &Receiver<Job>) {
-    while let Ok(job) = inbox.recv() {
-        let (slices, number, promise) = match job {
-            Job::Stream(stream) => {
-                if let Err(message) = caught(&link.group, || stream.run(link)) {
-                    stream.fail(DdpError::Gather(message));
-                }
-                continue;
-            }
-            Job::Chunk {
-                slices,
-                number,
-                promise,
-            } => (slices, number, promise),
-        };
-        let gathered = caught(&link.group, || link.gather(number, slices));
-        promise.fulfil(gathered.unwrap_or_else(|message| Err(DdpError::Gather(message))));
+        // A pass that was never ended, or a device that does not answer.
+        let reason = "the thread that gathers parameters does not end";
+        end(&mut self.worker, AT_THE_END, &self.group, reason);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::nn::{self as burns, Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::prelude::*;
 use burn::tensor::TensorData;
@@ -14,7 +14,7 @@ use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_collectives::watch::{Watch, WatchOptions};
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of, synchronize_batch_norms};
-use everburn_nn::{SyncBatchNorm, SyncBatchNormConfig};
+use everburn_nn::{BatchNorm, BatchNormConfig};
 
 use crate::parameters::{numbers, parameters};
 use crate::ranks::{on_ranks, separate, threads};
@@ -22,17 +22,17 @@ use crate::ranks::{on_ranks, separate, threads};
 #[derive(Module, Debug)]
 struct Net {
     conv: Conv2d,
-    norm1: SyncBatchNorm,
+    norm1: BatchNorm,
     conv2: Conv2d,
-    norm2: SyncBatchNorm,
+    norm2: BatchNorm,
     side: Linear,
-    norm3: SyncBatchNorm,
+    norm3: BatchNorm,
     head: Linear,
 }
 
 impl Net {
     fn new(device: &Device) -> Self {
-        let norm = |channels| SyncBatchNormConfig::new(channels).init(device);
+        let norm = |channels| BatchNormConfig::new(channels).init(device);
         let conv = |channels| {
             Conv2dConfig::new(channels, [3, 3])
                 .with_bias(false)
@@ -185,7 +185,7 @@ fn a_rank_that_dies_within_the_model_is_named_by_the_step() {
 fn a_rank_that_skips_the_model_is_named_by_the_step() {
     let options = GroupOptions {
         // Of what comes before on a busy machine, too.
-        timeout: Some(Duration::from_secs(10)),
+        timeout: Some(Duration::from_secs(5)),
         ..GroupOptions::default()
     };
     let groups = ProcessGroup::over_threads(2, options);
@@ -222,7 +222,7 @@ fn a_rank_that_skips_the_model_is_named_by_the_step() {
 fn layers_in_another_order_end_the_step_on_all_ranks() {
     let errors = on_ranks(2, |group| {
         let device = Device::flex().autodiff();
-        let norm = || SyncBatchNormConfig::new(2).init(&device);
+        let norm = || BatchNormConfig::new(2).init(&device);
         let norms = synchronize_batch_norms(vec![norm(), norm()], &group).unwrap();
         let _output = norms[group.rank()].forward(Tensor::<2>::ones([3, 2], &device));
         group.barrier().wait().unwrap_err().to_string()
@@ -238,10 +238,11 @@ fn layers_in_another_order_end_the_step_on_all_ranks() {
 #[test]
 fn a_model_with_burns_own_norms_is_refused_by_all_ranks() {
     on_ranks(2, |group| {
-        let model: Vec<BatchNorm> = vec![BatchNormConfig::new(2).init(&Device::flex())];
+        let model: Vec<burns::BatchNorm> =
+            vec![burns::BatchNormConfig::new(2).init(&Device::flex())];
         let error = synchronize_batch_norms(model, &group).unwrap_err();
         assert!(
-            error.to_string().contains("everburn_nn::SyncBatchNorm"),
+            error.to_string().contains("import it from `everburn::nn`"),
             "{error}"
         );
         // The group is as good as before.
@@ -254,7 +255,7 @@ fn a_model_trains_on_after_its_statistics_have_been_synchronised() {
     // The model outlives the group: detached, it trains alone.
     let means = on_ranks(2, |group| {
         let device = Device::flex().autodiff();
-        let norm = SyncBatchNormConfig::new(1).with_momentum(1.0).init(&device);
+        let norm = BatchNormConfig::new(1).with_momentum(1.0).init(&device);
         let norm = synchronize_batch_norms(norm, &group).unwrap();
         let input = Tensor::<2>::full([1, 1], group.rank() as f32 * 2.0, &device);
         let _output = norm.forward(input.clone());

@@ -5,7 +5,8 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig};
 use burn::prelude::*;
 use burn::tensor::module::embedding;
 use everburn_distributed::{Ddp, DdpConfig, SyncedGradients, Synchronization};
-use everburn_nn::{Linear, LinearConfig, deferral, linear};
+use everburn_nn::tensor::module::linear;
+use everburn_nn::{Linear, LinearConfig, deferral};
 
 use crate::parameters::{gradients, numbers, parameters};
 use crate::ranks::on_ranks;

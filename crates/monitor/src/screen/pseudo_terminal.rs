@@ -1,5 +1,10 @@
 //! A pseudo terminal, pty(7): what a dashboard takes for its keyboard.
 
+#![expect(
+    unsafe_code,
+    reason = "rustix has pseudo terminals behind a feature that would build Burn anew"
+)]
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};

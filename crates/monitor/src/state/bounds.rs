@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use everburn_record::{Live, LiveRank, RankLine};
+use everburn_record::{Live, LiveRank, MetricRecord, RankLine};
 
 /// Ranks with this number or a larger one are left out.
 pub(super) const MOST_RANKS: usize = 4096;
@@ -20,6 +20,19 @@ pub(super) fn cut(text: &str) -> String {
         kept.push('…');
     }
     kept
+}
+
+/// How many metrics of an objective are kept.
+const MOST_METRICS: usize = 32;
+
+/// A line, with the first of its metrics, whose names are no longer than a line.
+pub(super) fn metrics(line: &MetricRecord) -> MetricRecord {
+    let first = line.metrics.iter().take(MOST_METRICS);
+    MetricRecord {
+        kind: cut(&line.kind),
+        metrics: first.map(|(name, mean)| (cut(name), *mean)).collect(),
+        ..line.clone()
+    }
 }
 
 /// The ranks of a list that are kept, each once; and whether that is all of them.

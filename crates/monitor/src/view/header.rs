@@ -1,6 +1,6 @@
 //! What run it is, how far it has come, what it learns, and when it will be over.
 
-use everburn_record::{Phase, units};
+use everburn_record::{MetricRecord, Phase, units};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -89,31 +89,44 @@ fn draw_progress(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut
 }
 
 fn numbers_of(state: &RunState, ranks: &[RankState]) -> Line<'static> {
-    let mut parts: Vec<(&str, String)> = Vec::new();
+    let mut parts: Vec<(String, String)> = Vec::new();
+    let mut add = |name: &str, value: Option<String>| {
+        parts.extend(value.map(|value| (name.to_owned(), value)));
+    };
     let percent = |share: f64| units::percent(share, 1);
+    let others = |line: &MetricRecord| -> Vec<(String, Option<String>)> {
+        let others = line.metrics.iter().filter(|(_, mean)| mean.is_finite());
+        others
+            .map(|(name, mean)| (plain(name), Some(units::significant(*mean, 4))))
+            .collect()
+    };
     if let Some(line) = &state.step {
-        parts.extend(line.loss.map(|loss| ("loss", number(loss, 4))));
-        parts.extend(line.accuracy.map(|share| ("accuracy", percent(share))));
+        add("loss", line.loss.map(|loss| number(loss, 4)));
+        add("accuracy", line.accuracy.map(percent));
+        for (name, mean) in others(line) {
+            add(&name, mean);
+        }
     }
     if let Some(line) = &state.validation {
-        parts.extend(line.loss.map(|loss| ("validation", number(loss, 4))));
+        add("validation", line.loss.map(|loss| number(loss, 4)));
     }
     if let Some(line) = &state.test {
-        parts.extend(line.accuracy.map(|share| ("test", percent(share))));
+        let loss = line.loss.map(|loss| number(loss, 4));
+        add("test", line.accuracy.map(percent).or(loss));
+        for (name, mean) in others(line) {
+            add(&format!("test {name}"), mean);
+        }
     }
     if let Some(line) = &state.step {
         let speed = line.samples_per_second();
-        parts.extend(speed.map(|speed| ("samples/s", units::rate(speed))));
+        add("samples/s", speed.map(units::rate));
     }
     let longest = ranks.iter().filter_map(|rank| Some(rank.times?.seconds));
     let longest = longest.reduce(f64::max);
-    parts.extend(longest.map(|seconds| ("step", units::seconds(seconds))));
+    add("step", longest.map(units::seconds));
     if let Some(line) = &state.step {
-        parts.extend(
-            line.learning_rate
-                .map(|rate| ("rate", format!("{rate:.2e}"))),
-        );
-        parts.extend(line.gradient_norm.map(|norm| ("norm", number(norm, 3))));
+        add("rate", line.learning_rate.map(|rate| format!("{rate:.2e}")));
+        add("norm", line.gradient_norm.map(|norm| number(norm, 3)));
     }
     let dim = Style::new().fg(Color::DarkGray);
     let spans = parts.into_iter().flat_map(|(name, value)| {

@@ -1,5 +1,7 @@
 //! Memory that others have made on a GPU.
 
+#![expect(unsafe_code, reason = "memory of a GPU is known by its pointer")]
+
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;

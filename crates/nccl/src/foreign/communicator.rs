@@ -1,5 +1,7 @@
 //! NCCL's calls on communicators, as nccl.h 2.18 and later has them.
 
+#![expect(unsafe_code, reason = "NCCL is a library of C")]
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::size_of;
 use std::ptr;

@@ -4,6 +4,8 @@
 //! CubeCL (and everything else that uses cudart) works in the primary context, so streams and events
 //! of this module and theirs can wait for each other.
 
+#![expect(unsafe_code, reason = "the GPU's driver is a library of C")]
+
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr;

@@ -1,5 +1,7 @@
 //! The driver's library: which GPUs there are.
 
+#![expect(unsafe_code, reason = "the GPU's driver is a library of C")]
+
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::path::PathBuf;
 use std::ptr;

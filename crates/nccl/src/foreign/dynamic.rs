@@ -1,5 +1,7 @@
 //! Libraries that are opened at run time, and tables of their functions.
 
+#![expect(unsafe_code, reason = "libraries are opened at run time")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

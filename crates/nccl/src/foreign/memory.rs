@@ -1,5 +1,7 @@
 //! Memory of a GPU for those who have no tensors: tests and measurements.
 
+#![expect(unsafe_code, reason = "memory of a GPU is known by its pointer")]
+
 use std::fmt;
 use std::sync::Arc;
 

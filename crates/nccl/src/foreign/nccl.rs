@@ -1,5 +1,7 @@
 //! NCCL, found at run time.
 
+#![expect(unsafe_code, reason = "NCCL is a library of C")]
+
 use std::ffi::c_int;
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! NVML: what the driver's library does not tell without a context on the GPU.
 
+#![expect(unsafe_code, reason = "NVML is a library of C")]
+
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::ptr;

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use everburn_collectives::printable;
 use everburn_collectives::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -128,7 +129,7 @@ impl Core {
             true => match self.incompatible(&ranks) {
                 Some(reason) => (Verdict::Refused(reason), None),
                 None => match self.api.unique_id() {
-                    Ok(id) => (Verdict::Connect(hexadecimal(id.bytes())), None),
+                    Ok(id) => (Verdict::Connect(HEXLOWER.encode(id.bytes())), None),
                     Err(status) => {
                         let error = self.init_failed(place, status);
                         (Verdict::Refused(error.to_string()), Some(error))
@@ -298,20 +299,9 @@ fn here(rank: usize) -> String {
     format!("here/{rank}")
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn bytes_of(digits: &str) -> Option<UniqueId> {
-    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if digits.len() != 2 * UniqueId::BYTES || !plain {
-        return None;
-    }
-    let mut bytes = [0; UniqueId::BYTES];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(UniqueId::new(bytes))
+    let bytes = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok()?;
+    bytes.try_into().ok().map(UniqueId::new)
 }
 
 #[cfg(test)]
@@ -323,7 +313,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_id_is_read_back(bytes in prop::collection::vec(any::<u8>(), UniqueId::BYTES)) {
-            prop_assert_eq!(bytes_of(&hexadecimal(&bytes)).unwrap().bytes().to_vec(), bytes);
+            prop_assert_eq!(bytes_of(&HEXLOWER.encode(&bytes)).unwrap().bytes().to_vec(), bytes);
         }
 
         #[test]

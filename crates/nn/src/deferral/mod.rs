@@ -60,7 +60,7 @@ thread_local! {
     static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
 }
 
-/// Runs `forward`, whose [`Linear`](crate::Linear) layers and [`linear`](crate::linear) functions put
+/// Runs `forward`, whose [`Linear`](crate::Linear) layers and [`linear`](crate::tensor::module::linear) functions put
 /// off the gradients of their weights.
 ///
 /// The values are those of an ordinary forward pass, to the bit. Without autodiff, and for weights
@@ -87,7 +87,8 @@ pub fn record<R>(forward: impl FnOnce() -> R) -> (R, Deferred) {
 /// use burn::nn::EmbeddingConfig;
 /// use burn::prelude::*;
 /// use burn::tensor::module::embedding;
-/// use everburn_nn::{deferral, linear};
+/// use everburn_nn::deferral;
+/// use everburn_nn::tensor::module::linear;
 ///
 /// let device = Device::flex().autodiff();
 /// let tied = EmbeddingConfig::new(5, 3).init(&device);

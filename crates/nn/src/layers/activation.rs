@@ -1,7 +1,10 @@
 //! Activations.
 
 use burn::backend::Dispatch;
+use burn::module::Module;
+use burn::nn::activation as burns;
 use burn::prelude::*;
+use burn::tensor::activation::gelu_approximate;
 use burn::tensor::assert_shape;
 
 use super::operations::LayerOps;
@@ -14,10 +17,10 @@ use super::operations::LayerOps;
 /// use burn::prelude::*;
 ///
 /// let input = Tensor::<1>::from_floats([1.0, -2.0], &Device::flex());
-/// assert_eq!(everburn_nn::relu(input).to_data(), TensorData::from([1.0_f32, 0.0]));
+/// assert_eq!(everburn_nn::tensor::activation::relu(input).to_data(), TensorData::from([1.0_f32, 0.0]));
 /// ```
 pub fn relu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as LayerOps>::rectify(input.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as LayerOps>::relu(input.into_dispatch()))
 }
 
 /// The Gaussian error linear unit: [`burn::tensor::activation::gelu`] but for rounding, with the
@@ -27,10 +30,92 @@ pub fn relu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
 /// use burn::prelude::*;
 ///
 /// let input = Tensor::<1>::from_floats([0.0, 100.0], &Device::flex());
-/// assert_eq!(everburn_nn::gelu(input).to_data(), TensorData::from([0.0_f32, 100.0]));
+/// assert_eq!(everburn_nn::tensor::activation::gelu(input).to_data(), TensorData::from([0.0_f32, 100.0]));
 /// ```
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as LayerOps>::gaussian_unit(input.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as LayerOps>::gelu(input.into_dispatch()))
+}
+
+/// Burn's [`burn::nn::Relu`], with the kernels of `everburn-kernels` on CPUs: see
+/// [`relu`](crate::tensor::activation::relu).
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::Relu;
+///
+/// let input = Tensor::<1>::from_floats([1.0, -2.0], &Device::flex());
+/// assert_eq!(Relu::new().forward(input).to_data(), TensorData::from([1.0_f32, 0.0]));
+/// ```
+#[derive(Module, Debug, Default)]
+pub struct Relu;
+
+impl Relu {
+    /// Creates the module.
+    pub fn new() -> Self {
+        Self
+    }
+
+    /// Zeros in the place of negative numbers.
+    ///
+    /// # Shapes
+    /// - input, output: any
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        relu(input)
+    }
+}
+
+impl From<Relu> for burns::Activation {
+    fn from(_: Relu) -> Self {
+        Self::Relu(burns::Relu::new())
+    }
+}
+
+/// Burn's [`burn::nn::Gelu`], with the kernels of `everburn-kernels` on CPUs: see
+/// [`gelu`](crate::tensor::activation::gelu). The approximation is Burn's.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::Gelu;
+///
+/// let input = Tensor::<1>::from_floats([0.0, 100.0], &Device::flex());
+/// assert_eq!(Gelu::new().forward(input).to_data(), TensorData::from([0.0_f32, 100.0]));
+/// ```
+#[derive(Module, Debug, Default)]
+pub struct Gelu {
+    /// Whether the approximation by the hyperbolic tangent is computed.
+    pub approximate: bool,
+}
+
+impl Gelu {
+    /// Creates the module; it computes the exact function.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates the module; it computes the approximation by the hyperbolic tangent.
+    pub fn new_approximate() -> Self {
+        Self { approximate: true }
+    }
+
+    /// The Gaussian error linear unit of each value.
+    ///
+    /// # Shapes
+    /// - input, output: any
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        match self.approximate {
+            true => gelu_approximate(input),
+            false => gelu(input),
+        }
+    }
+}
+
+impl From<Gelu> for burns::Activation {
+    fn from(gelu: Gelu) -> Self {
+        Self::Gelu(match gelu.approximate {
+            true => burns::Gelu::new_approximate(),
+            false => burns::Gelu::new(),
+        })
+    }
 }
 
 /// How much each token looks at itself and at those before it: the softmax of `scale * scores` over
@@ -54,10 +139,10 @@ pub fn causal_softmax(scores: Tensor<4>, scale: f64) -> Tensor<4> {
     let [_, _, length, _] = scores.dims();
     assert_shape!(scores, [_, _, length, length]);
     let scores = scores.into_dispatch();
-    Tensor::from_dispatch(<Dispatch as LayerOps>::look_back(scores, scale))
+    Tensor::from_dispatch(<Dispatch as LayerOps>::causal_softmax(scores, scale))
 }
 
-/// Vectors turned by their positions: each pair of numbers, one of the first half of a vector and one of
+/// Rotary position embedding (RoPE): vectors rotated by their positions: each pair of numbers, one of the first half of a vector and one of
 /// the second, by an angle (Su et al. 2021, section 3.4.2). No gradient flows to the angles.
 ///
 /// # Shapes
@@ -73,16 +158,16 @@ pub fn causal_softmax(scores: Tensor<4>, scale: f64) -> Tensor<4> {
 /// let device = Device::flex();
 /// let vectors = Tensor::<4>::from_floats([[[[3.0, 4.0]]]], &device);
 /// let [cosines, sines] = [0.0, 1.0].map(|x| Tensor::<4>::full([1, 1, 1, 1], x, &device));
-/// let turned = everburn_nn::rotary(vectors, cosines, sines).to_data();
-/// assert_eq!(turned, TensorData::from([[[[-4.0_f32, 3.0]]]]));
+/// let rotated = everburn_nn::rope(vectors, cosines, sines).to_data();
+/// assert_eq!(rotated, TensorData::from([[[[-4.0_f32, 3.0]]]]));
 /// ```
-pub fn rotary(vectors: Tensor<4>, cosines: Tensor<4>, sines: Tensor<4>) -> Tensor<4> {
+pub fn rope(vectors: Tensor<4>, cosines: Tensor<4>, sines: Tensor<4>) -> Tensor<4> {
     let [_, _, tokens, width] = vectors.dims();
     let half = width / 2;
     assert!(width == 2 * half, "{width} numbers are no pairs");
     assert_shape!(cosines, [1, 1, tokens, half]);
     assert_shape!(sines, [1, 1, tokens, half]);
-    Tensor::from_dispatch(<Dispatch as LayerOps>::turn(
+    Tensor::from_dispatch(<Dispatch as LayerOps>::rope(
         vectors.into_dispatch(),
         cosines.into_dispatch(),
         sines.into_dispatch(),

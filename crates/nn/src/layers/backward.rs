@@ -87,9 +87,9 @@ impl<B: LayerOps> Backward<B, 3> for Convolution {
 }
 
 #[derive(Debug)]
-pub(super) struct Maximum;
+pub(super) struct MaxPool;
 
-impl<B: LayerOps> Backward<B, 1> for Maximum {
+impl<B: LayerOps> Backward<B, 1> for MaxPool {
     type State = (NodeId, IntTensor<B>, Window);
 
     fn backward(
@@ -101,7 +101,7 @@ impl<B: LayerOps> Backward<B, 1> for Maximum {
         let (input, indices, window) = ops.state;
         let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::pool_by_maximum_gradient(input, indices, gradient, window)
+            B::max_pool_gradient(input, indices, gradient, window)
         });
     }
 }
@@ -127,9 +127,9 @@ impl<B: LayerOps> Backward<B, 1> for CrossEntropy {
 }
 
 #[derive(Debug)]
-pub(super) struct Mean;
+pub(super) struct AvgPool;
 
-impl<B: LayerOps> Backward<B, 1> for Mean {
+impl<B: LayerOps> Backward<B, 1> for AvgPool {
     type State = (NodeId, Window, bool);
 
     fn backward(
@@ -141,21 +141,21 @@ impl<B: LayerOps> Backward<B, 1> for Mean {
         let (input, window, padded) = ops.state;
         let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::pool_by_mean_gradient(input, gradient, window, padded)
+            B::avg_pool_gradient(input, gradient, window, padded)
         });
     }
 }
 
 #[derive(Debug)]
-pub(super) struct EvenMeans;
+pub(super) struct AdaptiveAvgPool;
 
-impl<B: LayerOps> Backward<B, 1> for EvenMeans {
+impl<B: LayerOps> Backward<B, 1> for AdaptiveAvgPool {
     type State = NodeId;
 
     fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::pool_to_gradient(input, gradient)
+            B::adaptive_avg_pool2d_gradient(input, gradient)
         });
     }
 }
@@ -218,84 +218,84 @@ impl<B: LayerOps> Backward<B, 3> for Product {
 }
 
 #[derive(Debug)]
-pub(super) struct Rectification;
+pub(super) struct Relu;
 
-impl<B: LayerOps> Backward<B, 1> for Rectification {
+impl<B: LayerOps> Backward<B, 1> for Relu {
     /// The output.
     type State = FloatTensor<B>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let output = ops.state;
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::rectify_gradient(output, gradient)
+            B::relu_gradient(output, gradient)
         });
     }
 }
 
 #[derive(Debug)]
-pub(super) struct GaussianUnit;
+pub(super) struct Gelu;
 
-impl<B: LayerOps> Backward<B, 1> for GaussianUnit {
+impl<B: LayerOps> Backward<B, 1> for Gelu {
     type State = NodeId;
 
     fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::gaussian_unit_gradient(input, gradient)
+            B::gelu_gradient(input, gradient)
         });
     }
 }
 
 #[derive(Debug)]
-pub(super) struct LookBack;
+pub(super) struct CausalSoftmax;
 
-impl<B: LayerOps> Backward<B, 1> for LookBack {
+impl<B: LayerOps> Backward<B, 1> for CausalSoftmax {
     /// The output and the scale.
     type State = (FloatTensor<B>, f64);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let (shares, scale) = ops.state;
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::look_back_gradient(shares, gradient, scale)
+            B::causal_softmax_gradient(shares, gradient, scale)
         });
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Turned;
+pub(super) struct Rope;
 
-impl<B: LayerOps> Backward<B, 1> for Turned {
+impl<B: LayerOps> Backward<B, 1> for Rope {
     /// Cosines and sines.
     type State = [FloatTensor<B>; 2];
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let [cosines, sines] = ops.state;
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::turn(gradient, cosines, sines, true)
+            B::rope(gradient, cosines, sines, true)
         });
     }
 }
 
 #[derive(Debug)]
-pub(super) struct DroppedOut;
+pub(super) struct Dropout;
 
-impl<B: LayerOps> Backward<B, 1> for DroppedOut {
+impl<B: LayerOps> Backward<B, 1> for Dropout {
     type State = (FloatTensor<B>, f64);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let (factors, probability) = ops.state;
         unary::<B, _>(ops.parents, ops.node, grads, |gradient| {
-            B::drop_out_gradient(gradient, factors, probability)
+            B::dropout_gradient(gradient, factors, probability)
         });
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Normalization;
+pub(super) struct BatchNorm;
 
 /// What the backward pass of a batch norm needs of the forward pass.
 #[derive(Debug, Clone)]
-pub(super) struct Normalized<B: Backend> {
+pub(super) struct BatchNormState<B: Backend> {
     pub(super) input: NodeId,
     pub(super) gamma: NodeId,
     pub(super) mean: FloatTensor<B>,
@@ -303,17 +303,17 @@ pub(super) struct Normalized<B: Backend> {
     pub(super) epsilon: f64,
 }
 
-impl<B: LayerOps> Backward<B, 3> for Normalization {
-    type State = Normalized<B>;
+impl<B: LayerOps> Backward<B, 3> for BatchNorm {
+    type State = BatchNormState<B>;
 
     fn backward(
         self,
-        ops: Ops<Normalized<B>, 3>,
+        ops: Ops<BatchNormState<B>, 3>,
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
         let gradient = grads.consume::<B>(&ops.node);
-        let Normalized {
+        let BatchNormState {
             input,
             gamma,
             mean,
@@ -323,7 +323,7 @@ impl<B: LayerOps> Backward<B, 3> for Normalization {
         let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
         let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(gamma);
         let (of_input, of_gamma, of_beta) =
-            B::normalize_gradients(input, gamma, mean, variance, epsilon, gradient);
+            B::batch_norm_gradients(input, gamma, mean, variance, epsilon, gradient);
         for (node, gradient) in ops.parents.into_iter().zip([of_input, of_gamma, of_beta]) {
             if let Some(node) = node {
                 grads.register::<B>(node.id, gradient);
@@ -333,9 +333,9 @@ impl<B: LayerOps> Backward<B, 3> for Normalization {
 }
 
 #[derive(Debug)]
-pub(super) struct RowNormalization;
+pub(super) struct LayerNorm;
 
-impl<B: LayerOps> Backward<B, 3> for RowNormalization {
+impl<B: LayerOps> Backward<B, 3> for LayerNorm {
     /// Input and gamma; the means and inverse deviations of the rows.
     type State = ([NodeId; 2], [FloatTensor<B>; 2]);
 
@@ -350,7 +350,7 @@ impl<B: LayerOps> Backward<B, 3> for RowNormalization {
         let [input, gamma] =
             nodes.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
         let (of_input, of_gamma, of_beta) =
-            B::normalize_rows_gradients(input, gamma, mean, inverse, gradient);
+            B::layer_norm_gradients(input, gamma, mean, inverse, gradient);
         for (node, gradient) in ops.parents.into_iter().zip([of_input, of_gamma, of_beta]) {
             if let Some(node) = node {
                 grads.register::<B>(node.id, gradient);

@@ -67,7 +67,7 @@ impl Conv2dConfig {
 ///
 /// ```
 /// use burn::prelude::*;
-/// use everburn_nn::{Conv2d, Conv2dConfig};
+/// use everburn_nn::conv::{Conv2d, Conv2dConfig};
 ///
 /// let device = Device::flex();
 /// let conv = Conv2dConfig::new([3, 8], [5, 5]).init(&device);
@@ -102,7 +102,8 @@ impl Conv2d {
     }
 }
 
-/// Convolves `input` with `weight`, as [`Conv2d`] does.
+/// Convolves `input` with `weight`, as [`Conv2d`] does: [`burn::tensor::module::conv2d`] but for rounding, with the
+/// kernels of `everburn-kernels` on CPUs.
 ///
 /// # Shapes
 /// - input: `[B, C_in, H_in, W_in]`
@@ -120,15 +121,16 @@ impl Conv2d {
 /// let device = Device::flex();
 /// let [input, weight] = [[1, 2, 5, 5], [3, 2, 3, 3]].map(|dims| Tensor::<4>::ones(dims, &device));
 /// let options = ConvOptions::new([2, 2], [0, 0], [1, 1], 1);
-/// let output = everburn_nn::conv2d(input, weight, None, options);
+/// let output = everburn_nn::tensor::module::conv2d(input, weight, None, options);
 /// assert_eq!(output.dims(), [1, 3, 2, 2]);
 /// ```
 pub fn conv2d(
     input: Tensor<4>,
     weight: Tensor<4>,
     bias: Option<Tensor<1>>,
-    options: ConvOptions<2>,
+    options: impl Into<ConvOptions<2>>,
 ) -> Tensor<4> {
+    let options = options.into();
     let [features, in_group, _, _] = weight.dims();
     let channels = in_group * options.groups;
     assert_shape!(input, [_, channels, _, _]);

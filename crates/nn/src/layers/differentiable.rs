@@ -7,10 +7,10 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::ops::ConvOptions;
 
 use super::backward::{
-    Convolution, Convolved, CrossEntropy, DroppedOut, EvenMeans, GaussianUnit, LookBack, Maximum,
-    Mean, Normalization, Normalized, Product, Rectification, RowNormalization, Turned,
+    AdaptiveAvgPool, AvgPool, BatchNorm, BatchNormState, CausalSoftmax, Convolution, Convolved,
+    CrossEntropy, Dropout, Gelu, LayerNorm, MaxPool, Product, Relu, Rope,
 };
-use super::operations::{LayerOps, turned};
+use super::operations::{LayerOps, rotated};
 use super::window::Window;
 
 // Compute-bound, as Burn's own: they must not run again when activations are computed anew.
@@ -68,45 +68,47 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         }
     }
 
-    fn pool_by_maximum(input: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(Maximum, [input.node()]);
+    fn max_pool(input: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(MaxPool, [input.node()]);
         match prepared.compute_bound().stateful() {
             OpsKind::Tracked(mut operation) => {
                 let saved = operation.checkpoint(&input);
-                let (output, indices) =
-                    B::pool_by_maximum_with_indices(input.into_primitive(), window);
+                let (output, indices) = B::max_pool_with_indices(input.into_primitive(), window);
                 operation.finish((saved, indices, window), output)
             }
             OpsKind::UnTracked(operation) => {
-                operation.finish(B::pool_by_maximum(input.into_primitive(), window))
+                operation.finish(B::max_pool(input.into_primitive(), window))
             }
         }
     }
 
-    fn pool_by_mean(input: FloatTensor<Self>, window: Window, padded: bool) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(Mean, [input.node()]);
+    fn avg_pool(input: FloatTensor<Self>, window: Window, padded: bool) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(AvgPool, [input.node()]);
         match prepared.compute_bound().stateful() {
             OpsKind::Tracked(mut operation) => {
                 let saved = (operation.checkpoint(&input), window, padded);
-                let output = B::pool_by_mean(input.into_primitive(), window, padded);
+                let output = B::avg_pool(input.into_primitive(), window, padded);
                 operation.finish(saved, output)
             }
             OpsKind::UnTracked(operation) => {
-                operation.finish(B::pool_by_mean(input.into_primitive(), window, padded))
+                operation.finish(B::avg_pool(input.into_primitive(), window, padded))
             }
         }
     }
 
-    fn pool_to(input: FloatTensor<Self>, output: [usize; 2]) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(EvenMeans, [input.node()]);
+    fn adaptive_avg_pool2d(input: FloatTensor<Self>, output: [usize; 2]) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(AdaptiveAvgPool, [input.node()]);
         match prepared.compute_bound().stateful() {
             OpsKind::Tracked(mut operation) => {
                 let saved = operation.checkpoint(&input);
-                operation.finish(saved, B::pool_to(input.into_primitive(), output))
+                operation.finish(
+                    saved,
+                    <B as LayerOps>::adaptive_avg_pool2d(input.into_primitive(), output),
+                )
             }
-            OpsKind::UnTracked(operation) => {
-                operation.finish(B::pool_to(input.into_primitive(), output))
-            }
+            OpsKind::UnTracked(operation) => operation.finish(
+                <B as LayerOps>::adaptive_avg_pool2d(input.into_primitive(), output),
+            ),
         }
     }
 
@@ -163,40 +165,40 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         }
     }
 
-    fn rectify(input: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn relu(input: FloatTensor<Self>) -> FloatTensor<Self> {
         let (input, node) = input.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(Rectification, [node]);
-        let output = B::rectify(input);
+        let prepared = Backward::<B, 1>::prepare::<C>(Relu, [node]);
+        let output = <B as LayerOps>::relu(input);
         match prepared.compute_bound().stateful() {
             OpsKind::Tracked(operation) => operation.finish(output.clone(), output),
             OpsKind::UnTracked(operation) => operation.finish(output),
         }
     }
 
-    fn gaussian_unit(input: FloatTensor<Self>) -> FloatTensor<Self> {
-        let prepared = Backward::<B, 1>::prepare::<C>(GaussianUnit, [input.node()]);
+    fn gelu(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        let prepared = Backward::<B, 1>::prepare::<C>(Gelu, [input.node()]);
         match prepared.compute_bound().stateful() {
             OpsKind::Tracked(mut operation) => {
                 let saved = operation.checkpoint(&input);
-                operation.finish(saved, B::gaussian_unit(input.into_primitive()))
+                operation.finish(saved, <B as LayerOps>::gelu(input.into_primitive()))
             }
             OpsKind::UnTracked(operation) => {
-                operation.finish(B::gaussian_unit(input.into_primitive()))
+                operation.finish(<B as LayerOps>::gelu(input.into_primitive()))
             }
         }
     }
 
-    fn look_back(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+    fn causal_softmax(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
         let (scores, node) = scores.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(LookBack, [node]);
-        let shares = B::look_back(scores, scale);
+        let prepared = Backward::<B, 1>::prepare::<C>(CausalSoftmax, [node]);
+        let shares = B::causal_softmax(scores, scale);
         match prepared.compute_bound().stateful() {
             OpsKind::Tracked(operation) => operation.finish((shares.clone(), scale), shares),
             OpsKind::UnTracked(operation) => operation.finish(shares),
         }
     }
 
-    fn turn(
+    fn rope(
         input: FloatTensor<Self>,
         cosines: FloatTensor<Self>,
         sines: FloatTensor<Self>,
@@ -204,26 +206,26 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
     ) -> FloatTensor<Self> {
         if back {
             // Not asked for: the backward pass is below autodiff.
-            return turned::<Self>(&input, &cosines, sines, back);
+            return rotated::<Self>(&input, &cosines, sines, back);
         }
         let (input, node) = input.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(Turned, [node]);
+        let prepared = Backward::<B, 1>::prepare::<C>(Rope, [node]);
         let angles = [cosines.into_primitive(), sines.into_primitive()];
         let [cosines, sines] = angles.clone();
-        let output = B::turn(input, cosines, sines, false);
+        let output = B::rope(input, cosines, sines, false);
         match prepared.compute_bound().stateful() {
             OpsKind::Tracked(operation) => operation.finish(angles, output),
             OpsKind::UnTracked(operation) => operation.finish(output),
         }
     }
 
-    fn drop_out(
+    fn dropout(
         input: FloatTensor<Self>,
         probability: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let (input, node) = input.into_parts();
-        let prepared = Backward::<B, 1>::prepare::<C>(DroppedOut, [node]);
-        let (output, factors) = B::drop_out(input, probability);
+        let prepared = Backward::<B, 1>::prepare::<C>(Dropout, [node]);
+        let (output, factors) = B::dropout(input, probability);
         let of_user = FloatTensor::<Self>::new(factors.clone());
         let output = match prepared.compute_bound().stateful() {
             OpsKind::Tracked(operation) => operation.finish((factors, probability), output),
@@ -232,17 +234,17 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         (output, of_user)
     }
 
-    fn normalize_rows(
+    fn layer_norm(
         input: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         beta: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let parents = [input.node(), gamma.node(), beta.node()];
-        let prepared = Backward::<B, 3>::prepare::<C>(RowNormalization, parents);
+        let prepared = Backward::<B, 3>::prepare::<C>(LayerNorm, parents);
         let normalize = |input: FloatTensor<Self>, gamma: FloatTensor<Self>| {
             let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
-            B::normalize_rows(input, gamma, beta.into_primitive(), epsilon)
+            <B as LayerOps>::layer_norm(input, gamma, beta.into_primitive(), epsilon)
         };
         let (output, mean, inverse) = match prepared.compute_bound().stateful() {
             OpsKind::Tracked(mut operation) => {
@@ -260,22 +262,23 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
         (output, mean, inverse)
     }
 
-    fn normalize(
+    fn batch_norm_train(
         input: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         beta: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let parents = [input.node(), gamma.node(), beta.node()];
-        let prepared = Backward::<B, 3>::prepare::<C>(Normalization, parents);
+        let prepared = Backward::<B, 3>::prepare::<C>(BatchNorm, parents);
         let beta = beta.into_primitive();
         let (output, mean, variance) = match prepared.compute_bound().stateful() {
             OpsKind::Tracked(mut operation) => {
                 let [of_input, of_gamma] =
                     [&input, &gamma].map(|tensor| operation.checkpoint(tensor));
                 let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
-                let (output, mean, variance) = B::normalize(input, gamma, beta, epsilon);
-                let saved = Normalized {
+                let (output, mean, variance) =
+                    <B as LayerOps>::batch_norm_train(input, gamma, beta, epsilon);
+                let saved = BatchNormState {
                     input: of_input,
                     gamma: of_gamma,
                     mean: mean.clone(),
@@ -286,7 +289,8 @@ impl<B: LayerOps, C: CheckpointStrategy> LayerOps for Autodiff<B, C> {
             }
             OpsKind::UnTracked(operation) => {
                 let (input, gamma) = (input.into_primitive(), gamma.into_primitive());
-                let (output, mean, variance) = B::normalize(input, gamma, beta, epsilon);
+                let (output, mean, variance) =
+                    <B as LayerOps>::batch_norm_train(input, gamma, beta, epsilon);
                 (operation.finish(output), mean, variance)
             }
         };

@@ -57,7 +57,7 @@ impl Dropout {
             return input;
         }
         let input = input.into_dispatch();
-        let (output, _) = <Dispatch as LayerOps>::drop_out(input, dropout.prob);
+        let (output, _) = <Dispatch as LayerOps>::dropout(input, dropout.prob);
         Tensor::from_dispatch(output)
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn in_f32<B: Backend, const N: usize>(
 macro_rules! through_f32 {
     ($operation:ident($($tensor:ident),+ $(; $($rest:expr),+)?)) => {
         if let Some((low, [$($tensor),+])) = $crate::layers::half::raised::<Self, _>([$(&$tensor),+]) {
-            return Self::float_cast(Self::$operation($($tensor),+ $(, $($rest),+)?), low);
+            return Self::float_cast(<Self as $crate::layers::operations::LayerOps>::$operation($($tensor),+ $(, $($rest),+)?), low);
         }
     };
 }

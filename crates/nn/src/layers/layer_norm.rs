@@ -110,7 +110,7 @@ impl LayerNorm {
         };
         let shape = input.dims();
         let rows = shape[..D - 1].iter().product::<usize>();
-        let (output, _, _) = <Dispatch as LayerOps>::normalize_rows(
+        let (output, _, _) = <Dispatch as LayerOps>::layer_norm(
             input.reshape([rows, d_model]).into_dispatch(),
             gamma.into_dispatch(),
             beta.into_dispatch(),

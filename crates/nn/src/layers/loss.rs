@@ -1,9 +1,12 @@
 //! Losses.
 
 use burn::backend::Dispatch;
+use burn::config::Config;
+use burn::nn::loss as burns;
 use burn::prelude::*;
-use burn::tensor::{FloatDType, assert_shape};
+use burn::tensor::{DType, FloatDType, assert_shape};
 
+use super::drop_in::drop_in;
 use super::operations::LayerOps;
 use crate::precision::is_half;
 
@@ -39,4 +42,82 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let (loss, _) =
         <Dispatch as LayerOps>::cross_entropy(logits.into_dispatch(), targets.into_dispatch());
     Tensor::from_dispatch(loss)
+}
+
+/// Configuration of [`CrossEntropyLoss`]: the same as [`burn::nn::loss::CrossEntropyLossConfig`].
+#[derive(Config, Debug)]
+pub struct CrossEntropyLossConfig {
+    /// Targets that do not count.
+    pub pad_tokens: Option<Vec<usize>>,
+    /// How much each class counts; all are positive.
+    pub weights: Option<Vec<f32>>,
+    /// The share of a target that is spread over all classes, in `0..=1`.
+    pub smoothing: Option<f32>,
+    /// Whether logits come in; else probabilities.
+    #[config(default = true)]
+    pub logits: bool,
+}
+
+impl CrossEntropyLossConfig {
+    /// Initialises the loss on `device`.
+    ///
+    /// # Panics
+    /// Panics if the smoothing is not in `0..=1`, or a weight is not positive.
+    pub fn init(&self, device: &Device) -> CrossEntropyLoss {
+        burns::CrossEntropyLossConfig::new()
+            .with_pad_tokens(self.pad_tokens.clone())
+            .with_weights(self.weights.clone())
+            .with_smoothing(self.smoothing)
+            .with_logits(self.logits)
+            .init(device)
+            .into()
+    }
+}
+
+/// Burn's [`burn::nn::loss::CrossEntropyLoss`], with the kernels of `everburn-kernels` on CPUs where logits of `f32`
+/// come in and neither padding, weights nor smoothing are asked for; else it *is* Burn's.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::loss::CrossEntropyLossConfig;
+///
+/// let device = Device::flex();
+/// let loss = CrossEntropyLossConfig::new().init(&device);
+/// let targets = Tensor::<1, Int>::from_ints([1, 0], &device);
+/// let loss = loss.forward(Tensor::zeros([2, 4], &device), targets).into_scalar::<f32>();
+/// assert!((loss - 4.0_f32.ln()).abs() < 1e-6);
+/// ```
+#[derive(Debug, Clone)]
+pub struct CrossEntropyLoss {
+    loss: burns::CrossEntropyLoss,
+}
+
+drop_in!(CrossEntropyLoss, loss: burns::CrossEntropyLoss);
+
+impl CrossEntropyLoss {
+    /// The loss of logits, in which targets of `pad_index` do not count.
+    pub fn new(pad_index: Option<usize>, device: &Device) -> Self {
+        burns::CrossEntropyLoss::new(pad_index, device).into()
+    }
+
+    /// The mean over all rows of how unlikely the target is.
+    ///
+    /// # Shapes
+    /// - logits: `[rows, classes]`
+    /// - targets: `[rows]`, counted from 0
+    /// - output: `[1]`; not-a-number of no rows
+    ///
+    /// # Panics
+    /// Panics if there are not as many targets as rows, or one is no class.
+    pub fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+        let Self { loss } = self;
+        let is_plain = loss.pad_tokens.is_none()
+            && loss.weights.is_none()
+            && loss.smoothing.is_none()
+            && loss.logits;
+        match is_plain && logits.dtype() == DType::F32 {
+            true => cross_entropy(logits, targets),
+            false => loss.forward(logits, targets),
+        }
+    }
 }

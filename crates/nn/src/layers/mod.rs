@@ -13,6 +13,7 @@ mod half;
 mod layer_norm;
 mod loss;
 mod norm;
+mod normalization;
 #[cfg(feature = "flex")]
 mod on_flex;
 mod operations;
@@ -22,12 +23,13 @@ mod product;
 mod rows;
 mod window;
 
-pub use activation::{causal_softmax, gelu, relu, rotary};
+pub use activation::{Gelu, Relu, causal_softmax, gelu, relu, rope};
 pub use conv2d::{Conv2d, Conv2dConfig, conv2d};
 pub use dropout::{Dropout, DropoutConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
-pub use loss::cross_entropy;
-pub(crate) use norm::{normalize, normalize_by};
+pub use loss::{CrossEntropyLoss, CrossEntropyLossConfig, cross_entropy};
+pub(crate) use norm::{batch_norm, batch_norm_train};
+pub use normalization::{Normalization, NormalizationConfig};
 pub(crate) use operations::LayerOps;
 pub use pool::{
     AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, AvgPool2d, AvgPool2dConfig, MaxPool2d,

@@ -19,18 +19,17 @@ use everburn_kernels::{
 };
 
 use self::classes::{cross_entropy, cross_entropy_gradient};
-use self::images::{
-    convolution, convolve, divisor, pool_by_maximum, pool_by_maximum_gradient, pooled, pooling,
-};
+use self::images::{convolution, convolve, divisor, max_pool, max_pool_gradient, pooled, pooling};
 use self::norms::{
-    normalize, normalize_by, normalize_gradients, normalize_rows, normalize_rows_gradients,
+    batch_norm, batch_norm_gradients, batch_norm_train, layer_norm, layer_norm_gradients,
 };
-use self::products::{multiply, turn};
+use self::products::{multiply, rope};
 use self::tensors::{Tensor, attempt, contiguous, float, values};
 use super::buffers::take;
 use super::half::{raised, through_f32};
 use super::operations::{
-    LayerOps, class_loss, class_loss_gradient, factors, looked_back, looked_back_gradient, turned,
+    LayerOps, class_loss, class_loss_gradient, factors, masked_softmax, masked_softmax_gradient,
+    rotated,
 };
 use super::window::Window;
 use super::{counted, rows};
@@ -125,34 +124,34 @@ impl LayerOps for Flex {
         fast().unwrap_or_else(|| Self::conv2d_bias_backward(input, bias, gradient))
     }
 
-    fn pool_by_maximum(input: Tensor, window: Window) -> Tensor {
-        Self::pool_by_maximum_with_indices(input, window).0
+    fn max_pool(input: Tensor, window: Window) -> Tensor {
+        Self::max_pool_with_indices(input, window).0
     }
 
-    fn pool_by_maximum_with_indices(input: Tensor, window: Window) -> (Tensor, IntTensor<Self>) {
+    fn max_pool_with_indices(input: Tensor, window: Window) -> (Tensor, IntTensor<Self>) {
         if let Some((low, [input])) = raised::<Self, 1>([&input]) {
-            let (output, indices) = Self::pool_by_maximum_with_indices(input, window);
+            let (output, indices) = Self::max_pool_with_indices(input, window);
             return (Self::float_cast(output, low), indices);
         }
-        pool_by_maximum(&input, window).unwrap_or_else(|| window.maximum::<Self>(input))
+        max_pool(&input, window).unwrap_or_else(|| window.maximum::<Self>(input))
     }
 
-    fn pool_by_maximum_gradient(
+    fn max_pool_gradient(
         input: Tensor,
         indices: IntTensor<Self>,
         gradient: Tensor,
         window: Window,
     ) -> Tensor {
         if let Some((low, [input, gradient])) = raised::<Self, 2>([&input, &gradient]) {
-            let gradient = Self::pool_by_maximum_gradient(input, indices, gradient, window);
+            let gradient = Self::max_pool_gradient(input, indices, gradient, window);
             return Self::float_cast(gradient, low);
         }
-        pool_by_maximum_gradient(&input, &indices, &gradient, window)
+        max_pool_gradient(&input, &indices, &gradient, window)
             .unwrap_or_else(|| window.maximum_gradient::<Self>(input, indices, gradient))
     }
 
-    fn pool_by_mean(input: Tensor, window: Window, padded: bool) -> Tensor {
-        through_f32!(pool_by_mean(input; window, padded));
+    fn avg_pool(input: Tensor, window: Window, padded: bool) -> Tensor {
+        through_f32!(avg_pool(input; window, padded));
         let fast = || {
             let [input] = contiguous([&input])?;
             let shape = pooling(&input.shape(), window);
@@ -165,13 +164,8 @@ impl LayerOps for Flex {
         fast().unwrap_or_else(|| window.mean::<Self>(input, padded))
     }
 
-    fn pool_by_mean_gradient(
-        input: Tensor,
-        gradient: Tensor,
-        window: Window,
-        padded: bool,
-    ) -> Tensor {
-        through_f32!(pool_by_mean_gradient(input, gradient; window, padded));
+    fn avg_pool_gradient(input: Tensor, gradient: Tensor, window: Window, padded: bool) -> Tensor {
+        through_f32!(avg_pool_gradient(input, gradient; window, padded));
         let fast = || {
             let [gradient] = contiguous([&gradient])?;
             let shape = pooling(&input.shape(), window);
@@ -185,8 +179,8 @@ impl LayerOps for Flex {
         fast().unwrap_or_else(|| window.mean_gradient::<Self>(input, gradient, padded))
     }
 
-    fn pool_to(input: Tensor, output: [usize; 2]) -> Tensor {
-        through_f32!(pool_to(input; output));
+    fn adaptive_avg_pool2d(input: Tensor, output: [usize; 2]) -> Tensor {
+        through_f32!(adaptive_avg_pool2d(input; output));
         let fast = || {
             let [input] = contiguous([&input])?;
             let [batch, channels, rows, columns] = input.shape().dims();
@@ -202,11 +196,11 @@ impl LayerOps for Flex {
                 Ok(float(means, dims, &input))
             })
         };
-        fast().unwrap_or_else(|| Self::adaptive_avg_pool2d(input, output))
+        fast().unwrap_or_else(|| <Self as ModuleOps<Self>>::adaptive_avg_pool2d(input, output))
     }
 
-    fn pool_to_gradient(input: Tensor, gradient: Tensor) -> Tensor {
-        through_f32!(pool_to_gradient(input, gradient));
+    fn adaptive_avg_pool2d_gradient(input: Tensor, gradient: Tensor) -> Tensor {
+        through_f32!(adaptive_avg_pool2d_gradient(input, gradient));
         let fast = || {
             let [gradient] = contiguous([&gradient])?;
             let [batch, channels, rows, columns] = input.shape().dims();
@@ -222,7 +216,9 @@ impl LayerOps for Flex {
                 Ok(float(input_grad, input.shape(), &input))
             })
         };
-        fast().unwrap_or_else(|| Self::adaptive_avg_pool2d_backward(input, gradient))
+        fast().unwrap_or_else(|| {
+            <Self as ModuleOps<Self>>::adaptive_avg_pool2d_backward(input, gradient)
+        })
     }
 
     fn multiply(left: Tensor, right: Tensor) -> Tensor {
@@ -239,8 +235,8 @@ impl LayerOps for Flex {
         })
     }
 
-    fn rectify(input: Tensor) -> Tensor {
-        through_f32!(rectify(input));
+    fn relu(input: Tensor) -> Tensor {
+        through_f32!(relu(input));
         let fast = || {
             let [input] = contiguous([&input])?;
             attempt(|| {
@@ -249,11 +245,11 @@ impl LayerOps for Flex {
                 Ok(float(output, input.shape(), &input))
             })
         };
-        fast().unwrap_or_else(|| Self::relu(input))
+        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::relu(input))
     }
 
-    fn rectify_gradient(output: Tensor, gradient: Tensor) -> Tensor {
-        through_f32!(rectify_gradient(output, gradient));
+    fn relu_gradient(output: Tensor, gradient: Tensor) -> Tensor {
+        through_f32!(relu_gradient(output, gradient));
         let fast = || {
             let [output, gradient] = contiguous([&output, &gradient])?;
             attempt(|| {
@@ -262,11 +258,11 @@ impl LayerOps for Flex {
                 Ok(float(input_grad, output.shape(), &output))
             })
         };
-        fast().unwrap_or_else(|| Self::relu_backward(output, gradient))
+        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::relu_backward(output, gradient))
     }
 
-    fn gaussian_unit(input: Tensor) -> Tensor {
-        through_f32!(gaussian_unit(input));
+    fn gelu(input: Tensor) -> Tensor {
+        through_f32!(gelu(input));
         let fast = || {
             let [input] = contiguous([&input])?;
             attempt(|| {
@@ -275,11 +271,11 @@ impl LayerOps for Flex {
                 Ok(float(output, input.shape(), &input))
             })
         };
-        fast().unwrap_or_else(|| Self::gelu(input))
+        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::gelu(input))
     }
 
-    fn gaussian_unit_gradient(input: Tensor, gradient: Tensor) -> Tensor {
-        through_f32!(gaussian_unit_gradient(input, gradient));
+    fn gelu_gradient(input: Tensor, gradient: Tensor) -> Tensor {
+        through_f32!(gelu_gradient(input, gradient));
         let fast = || {
             let [input, gradient] = contiguous([&input, &gradient])?;
             attempt(|| {
@@ -288,11 +284,11 @@ impl LayerOps for Flex {
                 Ok(float(input_grad, input.shape(), &input))
             })
         };
-        fast().unwrap_or_else(|| Self::gelu_backward(input, gradient))
+        fast().unwrap_or_else(|| <Self as ActivationOps<Self>>::gelu_backward(input, gradient))
     }
 
-    fn look_back(scores: Tensor, scale: f64) -> Tensor {
-        through_f32!(look_back(scores; scale));
+    fn causal_softmax(scores: Tensor, scale: f64) -> Tensor {
+        through_f32!(causal_softmax(scores; scale));
         let fast = || {
             let [scores] = contiguous([&scores])?;
             let [batch, heads, length, _] = scores.shape().dims();
@@ -303,11 +299,11 @@ impl LayerOps for Flex {
                 Ok(float(shares, scores.shape(), &scores))
             })
         };
-        fast().unwrap_or_else(|| looked_back::<Self>(scores, scale))
+        fast().unwrap_or_else(|| masked_softmax::<Self>(scores, scale))
     }
 
-    fn look_back_gradient(shares: Tensor, gradient: Tensor, scale: f64) -> Tensor {
-        through_f32!(look_back_gradient(shares, gradient; scale));
+    fn causal_softmax_gradient(shares: Tensor, gradient: Tensor, scale: f64) -> Tensor {
+        through_f32!(causal_softmax_gradient(shares, gradient; scale));
         let fast = || {
             let [shares, gradient] = contiguous([&shares, &gradient])?;
             let [batch, heads, length, _] = shares.shape().dims();
@@ -320,7 +316,7 @@ impl LayerOps for Flex {
                 Ok(float(scores_grad, shares.shape(), &shares))
             })
         };
-        fast().unwrap_or_else(|| looked_back_gradient::<Self>(shares, gradient, scale))
+        fast().unwrap_or_else(|| masked_softmax_gradient::<Self>(shares, gradient, scale))
     }
 
     fn cross_entropy(logits: Tensor, targets: IntTensor<Self>) -> (Tensor, Tensor) {
@@ -337,15 +333,15 @@ impl LayerOps for Flex {
             .unwrap_or_else(|| class_loss_gradient::<Self>(saved, targets, gradient))
     }
 
-    fn turn(input: Tensor, cosines: Tensor, sines: Tensor, back: bool) -> Tensor {
-        through_f32!(turn(input, cosines, sines; back));
-        turn(&input, [&cosines, &sines], back)
-            .unwrap_or_else(|| turned::<Self>(&input, &cosines, sines, back))
+    fn rope(input: Tensor, cosines: Tensor, sines: Tensor, back: bool) -> Tensor {
+        through_f32!(rope(input, cosines, sines; back));
+        rope(&input, [&cosines, &sines], back)
+            .unwrap_or_else(|| rotated::<Self>(&input, &cosines, sines, back))
     }
 
-    fn drop_out(input: Tensor, probability: f64) -> (Tensor, Tensor) {
+    fn dropout(input: Tensor, probability: f64) -> (Tensor, Tensor) {
         if let Some((low, [input])) = raised::<Self, 1>([&input]) {
-            let (output, seed) = Self::drop_out(input, probability);
+            let (output, seed) = Self::dropout(input, probability);
             return (Self::float_cast(output, low), seed);
         }
         let fast = || {
@@ -363,10 +359,10 @@ impl LayerOps for Flex {
         })
     }
 
-    fn drop_out_gradient(gradient: Tensor, factors: Tensor, probability: f64) -> Tensor {
+    fn dropout_gradient(gradient: Tensor, factors: Tensor, probability: f64) -> Tensor {
         // The seed, or the factors, are f32.
         if let Some((low, [gradient])) = raised::<Self, 1>([&gradient]) {
-            let gradient = Self::drop_out_gradient(gradient, factors, probability);
+            let gradient = Self::dropout_gradient(gradient, factors, probability);
             return Self::float_cast(gradient, low);
         }
         let fast = || {
@@ -383,28 +379,28 @@ impl LayerOps for Flex {
         fast().unwrap_or_else(|| Self::float_mul(gradient, factors))
     }
 
-    fn normalize_rows(
+    fn layer_norm(
         input: Tensor,
         gamma: Tensor,
         beta: Tensor,
         epsilon: f64,
     ) -> (Tensor, Tensor, Tensor) {
-        normalize_rows(&input, &gamma, &beta, epsilon)
+        layer_norm(&input, &gamma, &beta, epsilon)
             .unwrap_or_else(|| rows::normalized::<Self>(input, gamma, beta, epsilon))
     }
 
-    fn normalize_rows_gradients(
+    fn layer_norm_gradients(
         input: Tensor,
         gamma: Tensor,
         mean: Tensor,
         inverse: Tensor,
         gradient: Tensor,
     ) -> (Tensor, Tensor, Tensor) {
-        normalize_rows_gradients([&input, &gamma, &mean, &inverse, &gradient])
+        layer_norm_gradients([&input, &gamma, &mean, &inverse, &gradient])
             .unwrap_or_else(|| rows::gradients::<Self>(input, &gamma, mean, inverse, gradient))
     }
 
-    fn normalize_by(
+    fn batch_norm(
         input: Tensor,
         gamma: Tensor,
         beta: Tensor,
@@ -412,24 +408,26 @@ impl LayerOps for Flex {
         variance: Tensor,
         epsilon: f64,
     ) -> Tensor {
-        let fast = || normalize_by([&input, &gamma, &beta], [&mean, &variance], epsilon);
-        fast().unwrap_or_else(|| Self::batch_norm(input, gamma, beta, mean, variance, epsilon))
+        let fast = || batch_norm([&input, &gamma, &beta], [&mean, &variance], epsilon);
+        fast().unwrap_or_else(|| {
+            <Self as ModuleOps<Self>>::batch_norm(input, gamma, beta, mean, variance, epsilon)
+        })
     }
 
-    fn normalize(
+    fn batch_norm_train(
         input: Tensor,
         gamma: Tensor,
         beta: Tensor,
         epsilon: f64,
     ) -> (Tensor, Tensor, Tensor) {
-        let fast = || normalize(&input, &gamma, &beta, epsilon);
+        let fast = || batch_norm_train(&input, &gamma, &beta, epsilon);
         fast().unwrap_or_else(|| {
-            let result = Self::batch_norm_train(input, gamma, beta, epsilon);
+            let result = <Self as ModuleOps<Self>>::batch_norm_train(input, gamma, beta, epsilon);
             (result.output, result.mean, result.variance)
         })
     }
 
-    fn normalize_gradients(
+    fn batch_norm_gradients(
         input: Tensor,
         gamma: Tensor,
         mean: Tensor,
@@ -438,10 +436,11 @@ impl LayerOps for Flex {
         gradient: Tensor,
     ) -> (Tensor, Tensor, Tensor) {
         let all = [&input, &gamma, &mean, &variance, &gradient];
-        let fast = || normalize_gradients(all, epsilon);
+        let fast = || batch_norm_gradients(all, epsilon);
         fast().unwrap_or_else(|| {
-            let result =
-                Self::batch_norm_train_backward(input, gamma, mean, variance, epsilon, gradient);
+            let result = <Self as ModuleOps<Self>>::batch_norm_train_backward(
+                input, gamma, mean, variance, epsilon, gradient,
+            );
             (result.x_grad, result.gamma_grad, result.beta_grad)
         })
     }

@@ -1,5 +1,6 @@
 //! The layers' operations and their gradients, as operations of Burn's backends.
 
+use burn::backend::ops::{ActivationOps, ModuleOps};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn::tensor::ops::ConvOptions;
@@ -66,20 +67,20 @@ pub(crate) trait LayerOps: Backend {
     }
 
     /// The largest value of each window.
-    fn pool_by_maximum(input: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+    fn max_pool(input: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
         window.maximum_alone::<Self>(input)
     }
 
     /// The largest value of each window, and where in its plane it lies.
-    fn pool_by_maximum_with_indices(
+    fn max_pool_with_indices(
         input: FloatTensor<Self>,
         window: Window,
     ) -> (FloatTensor<Self>, IntTensor<Self>) {
         window.maximum::<Self>(input)
     }
 
-    /// The gradient of [`LayerOps::pool_by_maximum`].
-    fn pool_by_maximum_gradient(
+    /// The gradient of [`LayerOps::max_pool`].
+    fn max_pool_gradient(
         input: FloatTensor<Self>,
         indices: IntTensor<Self>,
         gradient: FloatTensor<Self>,
@@ -89,12 +90,12 @@ pub(crate) trait LayerOps: Backend {
     }
 
     /// The mean of each window; of its taps in the padding too, if `padded`.
-    fn pool_by_mean(input: FloatTensor<Self>, window: Window, padded: bool) -> FloatTensor<Self> {
+    fn avg_pool(input: FloatTensor<Self>, window: Window, padded: bool) -> FloatTensor<Self> {
         window.mean::<Self>(input, padded)
     }
 
-    /// The gradient of [`LayerOps::pool_by_mean`].
-    fn pool_by_mean_gradient(
+    /// The gradient of [`LayerOps::avg_pool`].
+    fn avg_pool_gradient(
         input: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
         window: Window,
@@ -104,16 +105,16 @@ pub(crate) trait LayerOps: Backend {
     }
 
     /// The means of `output` windows that share a plane evenly.
-    fn pool_to(input: FloatTensor<Self>, output: [usize; 2]) -> FloatTensor<Self> {
-        Self::adaptive_avg_pool2d(input, output)
+    fn adaptive_avg_pool2d(input: FloatTensor<Self>, output: [usize; 2]) -> FloatTensor<Self> {
+        <Self as ModuleOps<Self>>::adaptive_avg_pool2d(input, output)
     }
 
-    /// The gradient of [`LayerOps::pool_to`].
-    fn pool_to_gradient(
+    /// The gradient of [`LayerOps::adaptive_avg_pool2d`].
+    fn adaptive_avg_pool2d_gradient(
         input: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        Self::adaptive_avg_pool2d_backward(input, gradient)
+        <Self as ModuleOps<Self>>::adaptive_avg_pool2d_backward(input, gradient)
     }
 
     /// The product of two matrices, or of each pair in `[B, heads, rows, columns]`.
@@ -133,46 +134,42 @@ pub(crate) trait LayerOps: Backend {
     }
 
     /// Zeros in the place of negative numbers.
-    fn rectify(input: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::relu(input)
+    fn relu(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ActivationOps<Self>>::relu(input)
     }
 
-    /// The gradient of [`LayerOps::rectify`], from its output.
-    fn rectify_gradient(
-        output: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        Self::relu_backward(output, gradient)
+    /// The gradient of [`LayerOps::relu`], from its output.
+    fn relu_gradient(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ActivationOps<Self>>::relu_backward(output, gradient)
     }
 
     /// The Gaussian error linear unit, the exact one.
-    fn gaussian_unit(input: FloatTensor<Self>) -> FloatTensor<Self> {
-        in_f32::<Self, 1>([input], |[input]| Self::gelu(input))
+    fn gelu(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        in_f32::<Self, 1>([input], |[input]| {
+            <Self as ActivationOps<Self>>::gelu(input)
+        })
     }
 
-    /// The gradient of [`LayerOps::gaussian_unit`].
-    fn gaussian_unit_gradient(
-        input: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    /// The gradient of [`LayerOps::gelu`].
+    fn gelu_gradient(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         in_f32::<Self, 2>([input, gradient], |[input, gradient]| {
-            Self::gelu_backward(input, gradient)
+            <Self as ActivationOps<Self>>::gelu_backward(input, gradient)
         })
     }
 
     /// The softmax of `scale * scores`, `[B, heads, T, T]`, of which row `r` has the columns `0..=r`.
-    fn look_back(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
-        in_f32::<Self, 1>([scores], |[scores]| looked_back::<Self>(scores, scale))
+    fn causal_softmax(scores: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+        in_f32::<Self, 1>([scores], |[scores]| masked_softmax::<Self>(scores, scale))
     }
 
-    /// The gradient of [`LayerOps::look_back`], from its output.
-    fn look_back_gradient(
+    /// The gradient of [`LayerOps::causal_softmax`], from its output.
+    fn causal_softmax_gradient(
         shares: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
         scale: f64,
     ) -> FloatTensor<Self> {
         in_f32::<Self, 2>([shares, gradient], |[shares, gradient]| {
-            looked_back_gradient::<Self>(shares, gradient, scale)
+            masked_softmax_gradient::<Self>(shares, gradient, scale)
         })
     }
 
@@ -197,20 +194,20 @@ pub(crate) trait LayerOps: Backend {
     }
 
     /// Pairs of numbers turned by angles, whose cosines and sines are `[1, 1, T, half]`, or `back`.
-    fn turn(
+    fn rope(
         input: FloatTensor<Self>,
         cosines: FloatTensor<Self>,
         sines: FloatTensor<Self>,
         back: bool,
     ) -> FloatTensor<Self> {
         in_f32::<Self, 3>([input, cosines, sines], |[input, cosines, sines]| {
-            turned::<Self>(&input, &cosines, sines, back)
+            rotated::<Self>(&input, &cosines, sines, back)
         })
     }
 
     /// Zeros in the place of a share of all values, and the others multiplied so that the mean stays;
     /// then what tells the backward pass which: factors, or less that stands for them.
-    fn drop_out(
+    fn dropout(
         input: FloatTensor<Self>,
         probability: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
@@ -218,8 +215,8 @@ pub(crate) trait LayerOps: Backend {
         (Self::float_mul(input, factors.clone()), factors)
     }
 
-    /// The gradient of [`LayerOps::drop_out`].
-    fn drop_out_gradient(
+    /// The gradient of [`LayerOps::dropout`].
+    fn dropout_gradient(
         gradient: FloatTensor<Self>,
         factors: FloatTensor<Self>,
         probability: f64,
@@ -230,7 +227,7 @@ pub(crate) trait LayerOps: Backend {
 
     /// Normalises each row of `[rows, columns]`; then the means and the inverse deviations of the rows,
     /// through which no gradient flows.
-    fn normalize_rows(
+    fn layer_norm(
         input: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         beta: FloatTensor<Self>,
@@ -239,8 +236,8 @@ pub(crate) trait LayerOps: Backend {
         rows::normalized::<Self>(input, gamma, beta, epsilon)
     }
 
-    /// The gradients of [`LayerOps::normalize_rows`] with respect to input, gamma and beta.
-    fn normalize_rows_gradients(
+    /// The gradients of [`LayerOps::layer_norm`] with respect to input, gamma and beta.
+    fn layer_norm_gradients(
         input: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         mean: FloatTensor<Self>,
@@ -251,7 +248,7 @@ pub(crate) trait LayerOps: Backend {
     }
 
     /// Batch norm by given statistics, `[C]`. It has no backward pass of its own.
-    fn normalize_by(
+    fn batch_norm(
         input: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         beta: FloatTensor<Self>,
@@ -259,23 +256,23 @@ pub(crate) trait LayerOps: Backend {
         variance: FloatTensor<Self>,
         epsilon: f64,
     ) -> FloatTensor<Self> {
-        Self::batch_norm(input, gamma, beta, mean, variance, epsilon)
+        <Self as ModuleOps<Self>>::batch_norm(input, gamma, beta, mean, variance, epsilon)
     }
 
     /// Batch norm by the statistics of the batch, `[B, C, ...]`; then its mean and its biased
     /// variance, `[C]`, through which no gradient flows.
-    fn normalize(
+    fn batch_norm_train(
         input: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         beta: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let result = Self::batch_norm_train(input, gamma, beta, epsilon);
+        let result = <Self as ModuleOps<Self>>::batch_norm_train(input, gamma, beta, epsilon);
         (result.output, result.mean, result.variance)
     }
 
-    /// The gradients of [`LayerOps::normalize`] with respect to input, gamma and beta.
-    fn normalize_gradients(
+    /// The gradients of [`LayerOps::batch_norm_train`] with respect to input, gamma and beta.
+    fn batch_norm_gradients(
         input: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         mean: FloatTensor<Self>,
@@ -283,19 +280,20 @@ pub(crate) trait LayerOps: Backend {
         epsilon: f64,
         gradient: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let result =
-            Self::batch_norm_train_backward(input, gamma, mean, variance, epsilon, gradient);
+        let result = <Self as ModuleOps<Self>>::batch_norm_train_backward(
+            input, gamma, mean, variance, epsilon, gradient,
+        );
         (result.x_grad, result.gamma_grad, result.beta_grad)
     }
 }
 
-pub(super) fn looked_back<B: Backend>(scores: FloatTensor<B>, scale: f64) -> FloatTensor<B> {
+pub(super) fn masked_softmax<B: Backend>(scores: FloatTensor<B>, scale: f64) -> FloatTensor<B> {
     let later = later_tokens::<B>(&scores);
     let scores = B::float_mul_scalar(scores, Scalar::Float(scale));
     B::softmax(B::float_add(scores, later), 3)
 }
 
-pub(super) fn looked_back_gradient<B: Backend>(
+pub(super) fn masked_softmax_gradient<B: Backend>(
     shares: FloatTensor<B>,
     gradient: FloatTensor<B>,
     scale: f64,
@@ -333,7 +331,7 @@ pub(super) fn class_loss_gradient<B: Backend>(
     B::float_mul(distances, B::float_reshape(share, Shape::new([1, 1])))
 }
 
-pub(super) fn turned<B: Backend>(
+pub(super) fn rotated<B: Backend>(
     input: &FloatTensor<B>,
     cosines: &FloatTensor<B>,
     sines: FloatTensor<B>,

@@ -48,7 +48,7 @@ impl MaxPool2dConfig {
 ///
 /// ```
 /// use burn::prelude::*;
-/// use everburn_nn::MaxPool2dConfig;
+/// use everburn_nn::pool::MaxPool2dConfig;
 ///
 /// let pool = MaxPool2dConfig::new([2, 2]).init();
 /// let device = Device::flex();
@@ -84,7 +84,7 @@ impl MaxPool2d {
             ceil: pool.ceil_mode,
         };
         let input = input.into_dispatch();
-        Tensor::from_dispatch(<Dispatch as LayerOps>::pool_by_maximum(input, window))
+        Tensor::from_dispatch(<Dispatch as LayerOps>::max_pool(input, window))
     }
 }
 
@@ -124,7 +124,7 @@ impl AvgPool2dConfig {
 ///
 /// ```
 /// use burn::prelude::*;
-/// use everburn_nn::AvgPool2dConfig;
+/// use everburn_nn::pool::AvgPool2dConfig;
 ///
 /// let pool = AvgPool2dConfig::new([3, 3]).with_strides([2, 2]).init();
 /// let device = Device::flex();
@@ -159,7 +159,7 @@ impl AvgPool2d {
             dilation: [1, 1],
             ceil: pool.ceil_mode,
         };
-        Tensor::from_dispatch(<Dispatch as LayerOps>::pool_by_mean(
+        Tensor::from_dispatch(<Dispatch as LayerOps>::avg_pool(
             input.into_dispatch(),
             window,
             pool.count_include_pad,
@@ -188,7 +188,7 @@ impl AdaptiveAvgPool2dConfig {
 ///
 /// ```
 /// use burn::prelude::*;
-/// use everburn_nn::AdaptiveAvgPool2dConfig;
+/// use everburn_nn::pool::AdaptiveAvgPool2dConfig;
 ///
 /// let pool = AdaptiveAvgPool2dConfig::new([1, 1]).init();
 /// let device = Device::flex();
@@ -208,7 +208,7 @@ impl AdaptiveAvgPool2d {
     /// - input: `[B, C, H_in, W_in]`
     /// - output: `[B, C, H_out, W_out]`
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        Tensor::from_dispatch(<Dispatch as LayerOps>::pool_to(
+        Tensor::from_dispatch(<Dispatch as LayerOps>::adaptive_avg_pool2d(
             input.into_dispatch(),
             self.pool.output_size,
         ))

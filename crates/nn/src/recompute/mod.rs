@@ -45,7 +45,7 @@ pub use value::SegmentValue;
 ///
 /// The segment sees the parameters that it uses through the module that it is given. It may be any code,
 /// other checkpointed segments included, that does the same when it runs again. Dropout draws the same
-/// numbers again ([`Randomness`]); [`SyncBatchNorm`](crate::SyncBatchNorm) updates its running statistics
+/// numbers again ([`Randomness`]); [`BatchNorm`](crate::BatchNorm) updates its running statistics
 /// once (Burn's own batch norm does it twice, as PyTorch's does in a checkpoint). What the segment exchanges
 /// with other ranks it exchanges again, in the backward pass.
 ///

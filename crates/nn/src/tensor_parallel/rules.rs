@@ -113,8 +113,10 @@ impl TensorRule {
 /// }
 /// ```
 pub trait TensorParallel: InBlocks {
-    /// How its layers are cut; see [`crate::tensor_parallel`].
-    fn tensor_rules(&self) -> Vec<TensorRule>;
+    /// How its layers are cut; see [`crate::tensor_parallel`]. By default nothing is.
+    fn tensor_rules(&self) -> Vec<TensorRule> {
+        Vec::new()
+    }
 }
 
 /// Why a model could not be cut over ranks.

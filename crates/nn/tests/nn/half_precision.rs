@@ -4,10 +4,12 @@
 use burn::nn;
 use burn::prelude::*;
 use burn::tensor::{DType, Distribution, FloatDType};
+use everburn_nn::conv::Conv2dConfig;
+use everburn_nn::pool::{AvgPool2dConfig, MaxPool2dConfig};
+use everburn_nn::tensor::activation::{gelu, relu};
 use everburn_nn::{
-    AvgPool2dConfig, ComputeType, Conv2dConfig, DropoutConfig, LayerNormConfig, Linear,
-    LinearConfig, MaxPool2dConfig, SyncBatchNormConfig, causal_softmax, checkpoint, compute_in,
-    cross_entropy, gelu, low_products, lowered, matmul, relu, rotary,
+    BatchNormConfig, ComputeType, DropoutConfig, LayerNormConfig, Linear, LinearConfig,
+    causal_softmax, checkpoint, compute_in, cross_entropy, low_products, lowered, matmul, rope,
 };
 
 const LOW: [(ComputeType, FloatDType); 2] = [
@@ -37,7 +39,7 @@ fn products_are_those_of_rounded_factors_rounded_once() {
     for (compute, low) in LOW {
         let weight = rounded(linear.weight.val(), low);
         let bias = linear.bias.as_ref().map(|bias| rounded(bias.val(), low));
-        let exact = everburn_nn::linear(rounded(rows.clone(), low), weight, bias);
+        let exact = everburn_nn::tensor::module::linear(rounded(rows.clone(), low), weight, bias);
         let expected = rounded(exact, low).into_data();
         let (given, both_low) = compute_in(compute, || {
             let given = linear.forward(rows.clone());
@@ -69,7 +71,7 @@ fn outside_of_a_scope_nothing_is_rounded_and_nothing_is_counted() {
 fn every_layer_hands_back_the_type_that_it_was_given() {
     let device = Device::flex().autodiff();
     let conv = Conv2dConfig::new([3, 4], [3, 3]).init(&device);
-    let norm = SyncBatchNormConfig::new(4).init(&device);
+    let norm = BatchNormConfig::new(4).init(&device);
     let max = MaxPool2dConfig::new([2, 2]).init();
     let mean = AvgPool2dConfig::new([2, 2]).init();
     let dropout = DropoutConfig::new(0.5).init();
@@ -92,7 +94,7 @@ fn every_layer_hands_back_the_type_that_it_was_given() {
                 assert_eq!(mean.forward(x.clone()).dtype(), expected, "mean pooling");
                 let x = rows.forward(x);
                 assert_eq!(x.dtype(), expected, "layer norm");
-                let x = rotary(x, angles.clone(), angles.clone());
+                let x = rope(x, angles.clone(), angles.clone());
                 assert_eq!(x.dtype(), expected, "rotary positions");
                 let shares = causal_softmax(matmul(x.clone(), x.swap_dims(2, 3)), 0.5);
                 assert_eq!(shares.dtype(), expected, "attention");

@@ -4,6 +4,7 @@ mod alone;
 mod half_precision;
 mod layers;
 mod linear;
+mod mirror;
 mod numbers;
 mod operations;
 mod placement;

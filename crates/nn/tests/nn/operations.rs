@@ -2,7 +2,8 @@
 
 use burn::prelude::*;
 use burn::tensor::{Distribution, FloatDType};
-use everburn_nn::{Conv2dConfig, LinearConfig, count_operations, matmul, operations_counted};
+use everburn_nn::conv::Conv2dConfig;
+use everburn_nn::{LinearConfig, count_operations, matmul, operations_counted};
 
 use crate::alone::alone;
 

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::layers::Segment;
+use super::stacks::{self, last_word};
 use crate::recording::{PhaseSpan, Recording};
 
 /// A copy that a layer makes.
@@ -41,7 +42,7 @@ const COPIES: [&str; 8] = [
 /// kernels.
 const NEEDED: [&str; 6] = [
     "everburn_distributed::",
-    "everburn_train::tally",
+    "everburn_train::step_report",
     "everburn_train::strategy::unread",
     "everburn_kernels::",
     "everburn_nn::layers",
@@ -61,36 +62,14 @@ pub(crate) fn found(
     segments: &[Segment<'_>],
     steps: f64,
 ) -> Vec<HostCopy> {
-    let samples = &recording.samples;
-    let thread = recording.facts.training_thread;
-    let passes: Vec<&PhaseSpan> = phases.iter().filter(|span| span.phase.is_pass()).collect();
-    let in_pass = |at: u64| {
-        let next = passes.partition_point(|span| span.end <= at);
-        passes.get(next).is_some_and(|span| span.begin <= at)
-    };
-    let own = samples
-        .samples
-        .iter()
-        .filter(|sample| sample.thread == thread);
-    // Where it is asked as time passes, what is asked as it computes comes on top.
-    let on_the_clock = own.clone().any(|sample| sample.on_the_clock);
-    let own = own.filter(|sample| sample.on_the_clock == on_the_clock && in_pass(sample.at));
+    let period = recording.samples.period;
     let mut counts: BTreeMap<(String, String, String), u64> = BTreeMap::new();
-    for sample in own {
-        let Some(stack) = samples.stacks.get(sample.stack as usize) else {
-            continue;
-        };
-        let names = stack
-            .iter()
-            .filter_map(|number| samples.functions.get(*number as usize));
-        let names: Vec<&str> = names.map(String::as_str).collect();
+    for (at, names) in stacks::in_passes(recording, phases) {
         let Some((by, caller)) = copy_in(&names) else {
             continue;
         };
-        let next = segments.partition_point(|segment| segment.end <= sample.at);
-        let segment = segments
-            .get(next)
-            .filter(|segment| segment.begin <= sample.at);
+        let next = segments.partition_point(|segment| segment.end <= at);
+        let segment = segments.get(next).filter(|segment| segment.begin <= at);
         let layer = segment.map_or("", |segment| segment.module);
         let key = (layer.to_owned(), by.to_owned(), readable(caller));
         *counts.entry(key).or_default() += 1;
@@ -99,7 +78,7 @@ pub(crate) fn found(
         layer,
         by,
         caller,
-        seconds: (count * samples.period) as f64 / 1e9 / steps,
+        seconds: (count * period) as f64 / 1e9 / steps,
     };
     let mut copies: Vec<HostCopy> = counts.into_iter().map(copy).collect();
     copies.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
@@ -125,38 +104,6 @@ fn copy_in<'a>(outermost_first: &[&'a str]) -> Option<(&'a str, &'a str)> {
 fn is_copy(name: &str) -> bool {
     let is_burns = name.trim_start_matches('<').starts_with("burn_");
     is_burns && COPIES.contains(&last_word(name))
-}
-
-/// `into_data` of `<burn_tensor::Tensor<2>>::into_data::<f32>::{closure#0}`.
-fn last_word(name: &str) -> &str {
-    let mut name = name;
-    while let Some((rest, end)) = name.rsplit_once("::")
-        && end.starts_with('{')
-    {
-        name = rest;
-    }
-    let name = without_arguments(name);
-    name.rsplit_once("::").map_or(name, |(_, word)| word)
-}
-
-/// `a::f` of `a::f::<b::g::<c>>`.
-fn without_arguments(name: &str) -> &str {
-    if !name.ends_with('>') {
-        return name;
-    }
-    let mut depth = 0_i32;
-    for (at, letter) in name.char_indices().rev() {
-        depth += match letter {
-            // Not that of `->`.
-            '>' if !name[..at].ends_with('-') => 1,
-            '<' => -1,
-            _ => 0,
-        };
-        if depth == 0 && letter == '<' {
-            return name[..at].trim_end_matches("::");
-        }
-    }
-    name
 }
 
 /// `a::B::f` of `<a::B>::f`, as one writes it.
@@ -201,17 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn names_with_type_arguments_are_read() {
-        for name in [
-            "<burn_tensor::Tensor<2usize, K>>::into_data::<f32>",
-            "<burn_tensor::Tensor<2usize>>::into_data::{closure#0}",
-            "burn_tensor::into_data::<fn(a::B) -> core::Vec<c>>::{closure#0}::{closure#1}",
-            "<burn_flex::FlexTensor>::into_data",
-        ] {
-            assert_eq!(last_word(name), "into_data", "{name}");
-        }
+    fn callers_are_named_as_one_writes_them() {
         assert_eq!(readable("<model::Net>::forward"), "model::Net::forward");
         assert_eq!(readable("<a::B as c::D>::f"), "<a::B as c::D>::f");
-        assert_eq!(last_word("main"), "main");
     }
 }

@@ -1,5 +1,6 @@
 //! The rules by which findings are made.
 
+use everburn_record::statistics::median;
 use everburn_record::units;
 
 use super::{Finding, FindingKind};
@@ -76,11 +77,6 @@ fn work(rank: &RankProfile) -> f64 {
     rank.own_seconds() - rank.phase(Phase::Data).seconds
 }
 
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len().checked_sub(1)? / 2).copied()
-}
-
 /// One rank does the same as the others, and takes longer.
 pub(super) fn slow_rank(analysis: &Analysis) -> Option<Finding> {
     let (slow, seconds) = largest(analysis, work)?;
@@ -90,13 +86,17 @@ pub(super) fn slow_rank(analysis: &Analysis) -> Option<Finding> {
             .iter()
             .filter(|rank| rank.facts.rank != slow.facts.rank)
     };
-    let usual = median(others().map(work).collect())?;
+    let usual = median(&others().map(work).collect::<Vec<_>>())?;
     if seconds < SLOW * usual {
         return None;
     }
     let rank = slow.facts.rank;
     let more = |phase: Phase| {
-        let usual = median(others().map(|rank| rank.phase(phase).seconds).collect());
+        let usual = median(
+            &others()
+                .map(|rank| rank.phase(phase).seconds)
+                .collect::<Vec<_>>(),
+        );
         slow.phase(phase).seconds - usual.unwrap_or(0.0)
     };
     let own = Phase::ALL
@@ -232,7 +232,7 @@ pub(super) fn is_slow_for_want_of_cores(analysis: &Analysis, finding: &Finding) 
         return false;
     };
     let more = |number: fn(&RankProfile) -> f64| {
-        let usual = median(others.iter().map(|rank| number(rank)).collect());
+        let usual = median(&others.iter().map(|rank| number(rank)).collect::<Vec<_>>());
         number(slow) - usual.unwrap_or(0.0)
     };
     more(kept_from_work) >= 0.5 * more(work)

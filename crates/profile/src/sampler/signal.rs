@@ -9,6 +9,11 @@
 //! function's table by `_dl_find_object`, without a lock since glibc 2.35; it is run once before the first signal, so
 //! that nothing is linked or loaded in the handler.
 
+#![expect(
+    unsafe_code,
+    reason = "timers and handlers of signals are those of libc"
+)]
+
 use std::mem;
 use std::ptr;
 use std::sync::OnceLock;

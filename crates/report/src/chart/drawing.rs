@@ -1,9 +1,10 @@
 //! A chart as a figure of a page.
 
+use everburn_record::svg::{Axis, Element, Labels};
 use everburn_record::units;
 use serde::Serialize;
 
-use super::{Axis, Chart, Curve, Style};
+use super::{Chart, Curve, Mark, Style};
 use crate::page::markup::{Html, text};
 
 /// The units of a drawing, which is stretched to the room that there is.
@@ -99,7 +100,7 @@ fn figures(chart: &Chart) -> Figures {
     Figures {
         unit: chart.unit.clone(),
         x: match chart.x_labels {
-            super::Labels::Durations => "time",
+            Labels::Durations => "time",
             _ => "step",
         },
         lines: chart.curves.iter().map(line).collect(),
@@ -133,22 +134,41 @@ fn legend(chart: &Chart, html: &mut Html) {
             true => format!("{},{index}", index - 1),
             false => index.to_string(),
         };
-        let sample = match curve.style {
-            Style::Dotted => r#"<path d="M1 5H25"/><path class="dots" d="M13 5h0"/>"#,
-            _ => r#"<path d="M1 5H25"/>"#,
-        };
+        let mut sample = line_sample(&class(curve));
+        if curve.style == Style::Dotted {
+            sample.put(path_of("dots", "M13 5h0"));
+        }
         html.put(format_args!(
-            r#"<span class="key" data-lines="{lines}"><svg class="{}" width="26" height="10" aria-hidden="true">{sample}</svg>{}</span>"#,
-            class(curve),
+            r#"<span class="key" data-lines="{lines}">{sample}{}</span>"#,
             text(&curve.name)
         ));
     }
     if !chart.marks.is_empty() {
-        html.put(format_args!(
-            r#"<span class="key"><svg class="marks" width="10" height="12" aria-hidden="true"><path d="M5 0V12"/></svg>events</span>"#
-        ));
+        let sample = sample("marks", 10, 12).child(path("M5 0V12"));
+        html.put(format_args!(r#"<span class="key">{sample}events</span>"#));
     }
     html.put(format_args!("</div>"));
+}
+
+/// The look of a line that a legend names.
+pub(crate) fn line_sample(class: &str) -> Element {
+    sample(class, 26, 10).child(path("M1 5H25"))
+}
+
+fn sample(class: &str, width: u32, height: u32) -> Element {
+    Element::new("svg")
+        .with("class", class)
+        .with("width", width)
+        .with("height", height)
+        .with("aria-hidden", true)
+}
+
+fn path(course: &str) -> Element {
+    Element::new("path").with("d", course)
+}
+
+fn path_of(class: &str, course: &str) -> Element {
+    Element::new("path").with("class", class).with("d", course)
 }
 
 fn class(curve: &Curve) -> String {
@@ -187,8 +207,10 @@ fn frame(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
         y.low,
         y.high
     ));
-    svg(chart, x, y, html);
-    html.put(format_args!(r#"</div><div class="x" aria-hidden="true">"#));
+    html.put(format_args!(
+        r#"{}</div><div class="x" aria-hidden="true">"#,
+        svg(chart, x, y)
+    ));
     for (value, label) in &x.ticks {
         let place = 100.0 * x.place(*value);
         // What stands at an end is not to reach beyond it.
@@ -230,28 +252,19 @@ fn description(chart: &Chart) -> String {
 }
 
 /// The drawing itself.
-pub(super) fn svg(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
-    html.put(format_args!(
-        r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">"#
-    ));
-    let rules = y
-        .ticks
-        .iter()
-        .map(|(value, _)| format!("M0 {}h{WIDTH}", upright(y, *value)));
-    html.put(format_args!(
-        r#"<path class="rule" d="{}"/>"#,
-        rules.collect::<String>()
-    ));
+fn svg(chart: &Chart, x: &Axis, y: &Axis) -> Element {
+    let mut svg = Element::new("svg")
+        .with("viewBox", format_args!("0 0 {WIDTH} {HEIGHT}"))
+        .with("preserveAspectRatio", "none")
+        .with("aria-hidden", true);
+    let rules = y.ticks.iter();
+    let rules = rules.map(|(value, _)| format!("M0 {}h{WIDTH}", upright(y, *value)));
+    svg.put(path_of("rule", &rules.collect::<String>()));
     if !chart.marks.is_empty() {
-        let inside = chart
-            .marks
-            .iter()
-            .filter(|mark| (x.low..=x.high).contains(&mark.x));
+        let is_inside = |mark: &&Mark| (x.low..=x.high).contains(&mark.x);
+        let inside = chart.marks.iter().filter(is_inside);
         let marks = inside.map(|mark| format!("M{} 0v{HEIGHT}", across(x, mark.x)));
-        html.put(format_args!(
-            r#"<path class="marks" d="{}"/>"#,
-            marks.collect::<String>()
-        ));
+        svg.put(path_of("marks", &marks.collect::<String>()));
     }
     for (index, curve) in chart.curves.iter().enumerate() {
         let places: Vec<_> = curve
@@ -259,12 +272,11 @@ pub(super) fn svg(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
             .iter()
             .map(|point| (across(x, point.0), upright(y, point.1)))
             .collect();
-        html.put(format_args!(
-            r#"<g class="{}" data-line="{index}">"#,
-            class(curve)
-        ));
+        let mut line = Element::new("g")
+            .with("class", class(curve))
+            .with("data-line", index);
         if places.len() > 1 {
-            let path = places
+            let course = places
                 .iter()
                 .enumerate()
                 .map(|(number, (x, y))| match number {
@@ -272,19 +284,16 @@ pub(super) fn svg(chart: &Chart, x: &Axis, y: &Axis, html: &mut Html) {
                     1 => format!("L{x} {y}"),
                     _ => format!(" {x} {y}"),
                 });
-            html.put(format_args!(r#"<path d="{}"/>"#, path.collect::<String>()));
+            line.put(path(&course.collect::<String>()));
         }
         if places.len() == 1 || curve.style == Style::Dotted {
             // A line without length and with round ends: it stays round when the drawing is stretched.
             let dots = places.iter().map(|(x, y)| format!("M{x} {y}h0"));
-            html.put(format_args!(
-                r#"<path class="dots" d="{}"/>"#,
-                dots.collect::<String>()
-            ));
+            line.put(path_of("dots", &dots.collect::<String>()));
         }
-        html.put(format_args!("</g>"));
+        svg.put(line);
     }
-    html.put(format_args!("</svg>"));
+    svg
 }
 
 fn across(axis: &Axis, value: f64) -> String {

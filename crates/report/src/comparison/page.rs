@@ -1,5 +1,7 @@
 //! A comparison as a page: the table, and the curves of all runs laid over each other.
 
+use std::collections::BTreeSet;
+
 use everburn_record::plain;
 
 use super::Comparison;
@@ -36,7 +38,8 @@ impl Comparison {
         for (index, name) in self.names.iter().enumerate() {
             let colour = index % crate::chart::COLOURS;
             html.put(format_args!(
-                "<th scope=\"col\"><svg class=\"c{colour}\" width=\"26\" height=\"10\" aria-hidden=\"true\"><path d=\"M1 5H25\"/></svg> {}</th>",
+                "<th scope=\"col\">{} {}</th>",
+                crate::chart::line_sample(&format!("c{colour}")),
                 text(name)
             ));
         }
@@ -112,6 +115,7 @@ impl Comparison {
                 chart.add(&if few { line.dotted() } else { line }, detail);
             }
         }
+        let named = self.named(detail);
         let mut by_time = Chart::new(
             "loss-by-time",
             "Training loss over time",
@@ -129,11 +133,42 @@ impl Comparison {
             return None;
         }
         section.html.put(format_args!("<div class=\"charts\">\n"));
-        for chart in charts.iter().chain([&by_time]) {
+        for chart in charts.iter().chain([&by_time]).chain(&named) {
             data.chart(chart, &mut section.html);
         }
         section.html.put(format_args!("</div>\n"));
         Some(section)
+    }
+
+    /// The objectives' other metrics, in training and validation.
+    fn named(&self, detail: Detail) -> Vec<Chart> {
+        let names = self.runs.iter().flat_map(|run| run.metrics.named.keys());
+        let names: BTreeSet<&String> = names.collect();
+        let mut charts = Vec::new();
+        for (number, name) in names.into_iter().enumerate() {
+            let (id, title) = (
+                format!("training-metric-{number}"),
+                format!("Training {name}"),
+            );
+            let mut training = Chart::new(&id, &title, "mean");
+            let (id, title) = (
+                format!("validation-metric-{number}"),
+                format!("Validation {name}"),
+            );
+            let mut validation = Chart::new(&id, &title, "mean");
+            for (index, run) in self.runs.iter().enumerate() {
+                let Some(curve) = run.metrics.named.get(name) else {
+                    continue;
+                };
+                let series = first_of(&curve.step, &curve.epoch);
+                let line = Line::new(&self.names[index], series, index);
+                training.add(&line.noisy(), detail);
+                let line = Line::new(&self.names[index], &curve.validation, index);
+                validation.add(&line.dotted(), detail);
+            }
+            charts.extend([training, validation]);
+        }
+        charts
     }
 
     /// What could not be read of each run.

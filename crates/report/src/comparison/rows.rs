@@ -1,5 +1,7 @@
 //! What is compared.
 
+use std::collections::BTreeSet;
+
 use everburn_record::{EventKind, plain, units};
 
 use super::Comparison;
@@ -157,6 +159,19 @@ impl Comparison {
 
     fn results(&self) -> Vec<Row> {
         use Amount::{Count, Loss, Share};
+        let tested = self.runs.iter().filter_map(|run| run.results.as_ref());
+        let names: BTreeSet<String> = tested
+            .flat_map(Results::named)
+            .map(|named| named.0)
+            .collect();
+        let of = |run: &Run, wanted: &str| {
+            let mut named = run.results.as_ref()?.named();
+            Some(named.find(|(name, _)| name == wanted)?.1)
+        };
+        let named = names.iter().map(|name| {
+            let row = format!("test {name}");
+            self.numbers(&row, Loss, |run| of(run, name))
+        });
         let rows = [
             self.numbers("test accuracy", Share, |run| {
                 run.results.as_ref()?.test_accuracy
@@ -179,7 +194,7 @@ impl Comparison {
                 Some(loss.epoch.last().or(loss.step.last())?.y)
             }),
         ];
-        rows.into_iter().flatten().collect()
+        rows.into_iter().chain(named).flatten().collect()
     }
 
     fn costs(&self) -> Vec<Row> {

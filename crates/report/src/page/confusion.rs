@@ -1,5 +1,6 @@
 //! Which classes were taken for which.
 
+use everburn_record::svg::Element;
 use everburn_record::{ConfusionMatrix, plain, units};
 
 use super::Section;
@@ -118,10 +119,17 @@ fn numbered(matrix: &ConfusionMatrix, html: &mut Html) {
 fn drawn(matrix: &ConfusionMatrix, html: &mut Html) {
     let classes = matrix.classes.len();
     html.put(format_args!(
-        "<figure><figcaption>rows: true class; columns: predicted class</figcaption>\
-         <svg class=\"confusion\" viewBox=\"0 0 {classes} {classes}\" shape-rendering=\"crispEdges\" role=\"img\" \
-         aria-label=\"confusion matrix of {classes} classes\">"
+        "<figure><figcaption>rows: true class; columns: predicted class</figcaption>"
     ));
+    let mut svg = Element::new("svg")
+        .with("class", "confusion")
+        .with("viewBox", format_args!("0 0 {classes} {classes}"))
+        .with("shape-rendering", "crispEdges")
+        .with("role", "img")
+        .with(
+            "aria-label",
+            format_args!("confusion matrix of {classes} classes"),
+        );
     let mut paths = std::collections::BTreeMap::<String, String>::new();
     for actual in 0..classes {
         for predicted in 0..classes {
@@ -132,9 +140,9 @@ fn drawn(matrix: &ConfusionMatrix, html: &mut Html) {
         }
     }
     for (class, path) in paths {
-        html.put(format_args!("<path class=\"{class}\" d=\"{path}\"/>"));
+        svg.put(Element::new("path").with("class", class).with("d", path));
     }
-    html.put(format_args!("</svg></figure>"));
+    html.put(format_args!("{svg}</figure>"));
 }
 
 fn mistakes(matrix: &ConfusionMatrix, html: &mut Html) {

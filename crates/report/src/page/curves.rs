@@ -22,7 +22,7 @@ fn bends(run: &Run) -> impl Iterator<Item = &Event> {
         .filter(move |event| bends.contains(&event.kind))
 }
 
-/// Loss, accuracy, learning rate and gradients.
+/// Loss, accuracy and other metrics, learning rate and gradients.
 pub(super) fn learning(run: &Run, detail: Detail, data: &mut Data) -> Option<Section> {
     let mut section = Section::new("learning", "Learning");
     let metrics = &run.metrics;
@@ -34,6 +34,11 @@ pub(super) fn learning(run: &Run, detail: Detail, data: &mut Data) -> Option<Sec
     let mut accuracy = Chart::new("accuracy", "Accuracy", "% of predictions");
     add(&mut accuracy, &metrics.accuracy, 100.0, detail);
     charts.push(accuracy);
+    for (number, (name, curve)) in metrics.named.iter().enumerate() {
+        let mut named = Chart::new(&format!("metric-{number}"), name, "mean");
+        add(&mut named, curve, 1.0, detail);
+        charts.push(named);
+    }
     let series = &metrics.learning_rate;
     let mut rate = Chart::new("learning-rate", "Learning rate", "per step").with_zero();
     rate.add(&Line::new("learning rate", series, 2), detail);

@@ -1,10 +1,11 @@
 //! A table of times as a map: rows are ranks, columns are pieces of the run, colours are times.
 
+use everburn_record::svg::{Axis, Element, Labels};
 use everburn_record::units;
 use serde::Serialize;
 
 use super::markup::{Html, text};
-use crate::chart::{Axis, Labels, plain_number};
+use crate::chart::plain_number;
 use crate::run::Grid;
 
 /// Shades of viridis (van der Walt and Smith 2015), which also those tell apart who see few colours; they are in the style.
@@ -97,10 +98,12 @@ fn figures(grid: &Grid) -> Figures {
 /// A path for each shade: a cell is a square of 1, stretched to the room that there is.
 fn svg(grid: &Grid, scale: &Scale, html: &mut Html) {
     let columns = grid.values.first().map_or(0, Vec::len).max(1);
-    html.put(format_args!(
-        r#"<svg viewBox="0 0 {columns} {}" preserveAspectRatio="none" shape-rendering="crispEdges" aria-hidden="true">"#,
-        grid.rows.len().max(1)
-    ));
+    let rows = grid.rows.len().max(1);
+    let mut svg = Element::new("svg")
+        .with("viewBox", format_args!("0 0 {columns} {rows}"))
+        .with("preserveAspectRatio", "none")
+        .with("shape-rendering", "crispEdges")
+        .with("aria-hidden", true);
     let mut paths = vec![String::new(); SHADES];
     for (y, row) in grid.values.iter().enumerate() {
         let mut x = 0;
@@ -121,9 +124,10 @@ fn svg(grid: &Grid, scale: &Scale, html: &mut Html) {
         .enumerate()
         .filter(|(_, path)| !path.is_empty())
     {
-        html.put(format_args!(r#"<path class="h{shade}" d="{path}"/>"#));
+        let class = format_args!("h{shade}");
+        svg.put(Element::new("path").with("class", class).with("d", path));
     }
-    html.put(format_args!("</svg>"));
+    html.put(format_args!("{svg}"));
 }
 
 /// Which times the shades stand for.

@@ -1,9 +1,9 @@
 //! Which ranks took part when, and what befell them: a lane a rank.
 
+use everburn_record::svg::{Axis, Labels};
 use everburn_record::{Event, EventKind, plain, units};
 
 use super::markup::{Html, text};
-use crate::chart::{Axis, Labels};
 use crate::run::{Events, Run};
 
 /// How many lanes are drawn.

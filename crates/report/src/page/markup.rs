@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use everburn_record::plain;
+/// Text from outside, as it is to be shown.
+pub(crate) use everburn_record::svg::escaped as text;
 
 /// A page or a part of one, as it grows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,32 +25,6 @@ impl Html {
     }
 }
 
-/// Text that may be anything, for an element or an attribute in double quotes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Text<'a>(&'a str);
-
-/// `text` as it is to be shown.
-pub(crate) fn text(text: &str) -> Text<'_> {
-    Text(text)
-}
-
-impl fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                unruly if plain::is_unruly(unruly) => f.write_char('\u{fffd}')?,
-                plain => f.write_char(plain)?,
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Values as JSON that can stand in an element `script`, which ends at the first `</script` whatever is around it.
 pub(crate) fn json(value: &impl serde::Serialize) -> String {
     // Strings and numbers always have a form in JSON; what is no number becomes null.
@@ -62,15 +37,6 @@ pub(crate) fn json(value: &impl serde::Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_stays_text() {
-        let escaped = text("<b a='1' c=\"2\">&\u{202e}\u{1b}é</b>").to_string();
-        assert_eq!(
-            escaped,
-            "&lt;b a=&#39;1&#39; c=&quot;2&quot;&gt;&amp;\u{fffd}\u{fffd}é&lt;/b&gt;"
-        );
-    }
 
     #[test]
     fn json_does_not_end_its_element() {

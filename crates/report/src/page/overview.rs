@@ -59,7 +59,7 @@ pub(super) fn section(run: &Run) -> Option<Section> {
 
 /// A figure of the run.
 struct Tile {
-    label: &'static str,
+    label: String,
     value: String,
     detail: String,
 }
@@ -68,7 +68,7 @@ impl Tile {
     fn draw(&self, html: &mut Html) {
         html.put(format_args!(
             "<div class=\"tile\"><span>{}</span><strong>{}</strong><small>{}</small></div>",
-            text(self.label),
+            text(&self.label),
             text(&self.value),
             text(&self.detail)
         ));
@@ -79,10 +79,10 @@ fn tiles(run: &Run) -> Vec<Tile> {
     let results = run.results.clone().unwrap_or_default();
     let metrics = &run.metrics;
     let mut tiles = Vec::new();
-    let mut add = |label, value: Option<String>, detail: String| {
+    let mut add = |label: &str, value: Option<String>, detail: String| {
         if let Some(value) = value {
             tiles.push(Tile {
-                label,
+                label: label.to_owned(),
                 value,
                 detail,
             });
@@ -107,23 +107,20 @@ fn tiles(run: &Run) -> Vec<Tile> {
         results.test_loss.map(number),
         "nats a prediction".to_owned(),
     );
-    let best = results
-        .best_epoch
-        .map(|best| (best.validation_loss, format!("epoch {}", best.epoch)));
-    let lowest = metrics
-        .loss
-        .validation
-        .lowest()
-        .map(|low| (low.y, format!("step {}", units::count(low.x))));
-    let best = best.or(lowest);
-    let detail = best
-        .as_ref()
-        .map_or(String::new(), |(_, detail)| detail.clone());
-    add(
-        "best validation loss",
-        best.map(|(loss, _)| number(loss)),
-        detail,
-    );
+    for (name, mean) in results.named() {
+        add(&format!("test {name}"), Some(number(mean)), samples.clone());
+    }
+    let lowest = metrics.loss.validation.lowest();
+    match (results.best(), lowest) {
+        (Some((name, value, epoch)), _) => {
+            add(&name, Some(number(value)), format!("epoch {epoch}"));
+        }
+        (None, Some(low)) => {
+            let step = format!("step {}", units::count(low.x));
+            add("best validation loss", Some(number(low.y)), step);
+        }
+        (None, None) => {}
+    }
     if results.test_loss.is_none() {
         let last = metrics.loss.step.last().or(metrics.loss.epoch.last());
         add(

@@ -143,6 +143,11 @@ fn epochs(run: &Run, html: &mut Html) {
 
 fn results(run: &Run, html: &mut Html) {
     let Some(results) = &run.results else { return };
+    let best = results.best();
+    let named = results.named();
+    let named: Vec<_> = named
+        .map(|(name, mean)| (format!("test {name}"), mean))
+        .collect();
     let mut rows: Vec<(&str, String)> = Vec::new();
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
     let count = |value: Option<u64>| value.map(units::count);
@@ -157,18 +162,14 @@ fn results(run: &Run, html: &mut Html) {
         "test loss",
         results.test_loss.map(|loss| units::significant(loss, 6)),
     );
+    for (name, mean) in &named {
+        add(name, Some(units::significant(*mean, 6)));
+    }
     add("test samples", count(results.test_samples));
-    let best = results.best_epoch;
-    add(
-        "best validation loss",
-        best.map(|best| {
-            format!(
-                "{} (epoch {})",
-                units::significant(best.validation_loss, 6),
-                best.epoch
-            )
-        }),
-    );
+    if let Some((name, value, epoch)) = &best {
+        let value = units::significant(*value, 6);
+        add(name, Some(format!("{value} (epoch {epoch})")));
+    }
     add("epochs", count(results.epochs));
     add("steps", count(results.steps));
     add(

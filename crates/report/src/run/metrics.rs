@@ -1,10 +1,10 @@
 //! `metrics.jsonl`, read line by line.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
 use everburn_record::lines::{self, Line};
-use everburn_record::{MetricRecord, file};
+use everburn_record::{MetricRecord, file, plain};
 
 use super::Note;
 use crate::decimation::Series;
@@ -14,6 +14,10 @@ const BUCKETS: usize = 512;
 
 /// A line has some 400 bytes.
 const LONGEST_LINE: usize = 1 << 16;
+
+/// How many metrics of an objective are kept, and how much of their names.
+const MOST_NAMED: usize = 32;
+const LONGEST_NAME: usize = 64;
 
 /// How many of the last epochs stand in a table.
 const MOST_EPOCHS: usize = 50;
@@ -37,6 +41,11 @@ impl Curve {
             epoch: series(),
             validation: series(),
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        let all = [&self.step, &self.epoch, &self.validation];
+        all.iter().all(|series| series.count() == 0)
     }
 }
 
@@ -68,6 +77,8 @@ pub struct Metrics {
     pub loss: Curve,
     /// The share of predictions that were correct.
     pub accuracy: Curve,
+    /// The other metrics of the objective, by name.
+    pub named: BTreeMap<String, Curve>,
     /// The loss over milliseconds since 1970, where lines have a time.
     pub loss_by_time: Curve,
     /// The learning rate.
@@ -108,6 +119,7 @@ impl Metrics {
         Self {
             loss: Curve::new(),
             accuracy: Curve::new(),
+            named: BTreeMap::new(),
             loss_by_time: Curve::new(),
             learning_rate: series(),
             gradient_norm: series(),
@@ -202,7 +214,17 @@ impl Metrics {
             series.push(at, value.unwrap_or(f64::NAN));
         };
         series(&mut self.loss, line.loss, line.step);
-        series(&mut self.accuracy, line.accuracy, line.step);
+        // What an objective never reports has no line.
+        if line.accuracy.is_some() || !self.accuracy.is_empty() {
+            series(&mut self.accuracy, line.accuracy, line.step);
+        }
+        for (name, mean) in &line.metrics {
+            let name = plain::line(name, LONGEST_NAME);
+            if self.named.contains_key(&name) || self.named.len() < MOST_NAMED {
+                let curve = self.named.entry(name).or_insert_with(Curve::new);
+                series(curve, Some(*mean), line.step);
+            }
+        }
         if let Some(time) = line.unix_time_ms {
             series(&mut self.loss_by_time, line.loss, time);
         }

@@ -1,5 +1,8 @@
 //! `report.json`: what came out of a run.
 
+use std::collections::BTreeMap;
+
+use everburn_record::{numbers_or_nan, plain};
 use serde::Deserialize;
 
 /// What `report.json` says, as far as it is there: an older or newer version may have written it.
@@ -23,10 +26,15 @@ pub struct Results {
     pub test_accuracy: Option<f64>,
     /// The mean loss of a prediction on them, in nats.
     pub test_loss: Option<f64>,
+    /// The other metrics of the objective on them, by name.
+    #[serde(deserialize_with = "numbers_or_nan")]
+    pub test_metrics: BTreeMap<String, f64>,
     /// How many test samples there were.
     pub test_samples: Option<u64>,
-    /// The lowest validation loss.
+    /// The best epoch by the validation.
     pub best_epoch: Option<BestEpoch>,
+    /// By which metric it is the best, as `--best-by` has it; absent where that is the loss.
+    pub best_by: Option<String>,
     /// Samples of all ranks in a second of training.
     pub samples_per_second: Option<f64>,
     /// How many ranks there were at the end.
@@ -60,13 +68,16 @@ pub struct Results {
     pub versions: Option<Versions>,
 }
 
-/// The epoch with the lowest validation loss.
+/// The best epoch by the validation.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct BestEpoch {
     /// The epoch, from 1.
     pub epoch: u64,
     /// Its mean validation loss, in nats.
     pub validation_loss: f64,
+    /// The metric by which it is the best, where that is another.
+    #[serde(default)]
+    pub value: Option<f64>,
 }
 
 /// What ranks have kept of a training's state, whose parts lie on several.
@@ -113,7 +124,34 @@ pub struct Versions {
     pub burn: Option<String>,
 }
 
+/// How many metrics of an objective are shown, and how much of their names.
+const MOST_NAMED: usize = 32;
+const LONGEST_NAME: usize = 64;
+
 impl Results {
+    /// What else was measured on the test samples: names for people, and numbers.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (String, f64)> {
+        let named = self.test_metrics.iter().take(MOST_NAMED);
+        let finite = named.filter(|(_, mean)| mean.is_finite());
+        finite.map(|(name, mean)| (plain::line(name, LONGEST_NAME), *mean))
+    }
+
+    /// What the best epoch is the best of, and that: the validation loss, unless `--best-by` named another metric.
+    pub(crate) fn best(&self) -> Option<(String, f64, u64)> {
+        let best = self.best_epoch?;
+        Some(match (&self.best_by, best.value) {
+            (Some(by), Some(value)) => {
+                let metric = by.split_once(':').map_or(&**by, |(_, metric)| metric);
+                let metric = plain::line(metric, LONGEST_NAME);
+                (format!("best validation {metric}"), value, best.epoch)
+            }
+            _ => {
+                let name = "best validation loss".to_owned();
+                (name, best.validation_loss, best.epoch)
+            }
+        })
+    }
+
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         super::json(text)
     }

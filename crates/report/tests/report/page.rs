@@ -222,3 +222,30 @@ fn a_page_of_almost_nothing_is_a_page() {
     let one = metrics(1);
     sound(&Sample::empty().with("metrics.jsonl", one).read().to_html());
 }
+
+#[test]
+fn each_metric_of_the_objective_has_a_curve_and_a_result() {
+    let lines = (1..=8_u64).map(|step| {
+        let kind = if step % 4 == 0 { "validation" } else { "step" };
+        format!(
+            r#"{{"kind":"{kind}","epoch":1,"step":{step},"loss":0.5,"metrics":{{"iou":null,"mae <b>":{}}},"samples":8}}"#,
+            0.25 * step as f64
+        )
+    });
+    let report = r#"{"test_loss":0.5,"test_metrics":{"iou":null,"mae <b>":0.125},"best_by":"max:mae <b>",
+        "best_epoch":{"epoch":2,"validation_loss":0.5,"value":2.0}}"#;
+    let run = Sample::whole()
+        .with("metrics.jsonl", lines.collect::<Vec<_>>().join("\n"))
+        .with("report.json", report)
+        .read();
+    let html = run.to_html();
+    let data = sound(&html);
+    // What is no number has no curve, and what is never reported neither.
+    assert_eq!(data["charts"]["metric-1"]["lines"][0]["y"][5], 1.75);
+    assert!(data["charts"]["metric-0"].is_null() && data["charts"]["accuracy"].is_null());
+    assert!(
+        html.contains("test mae &lt;b&gt;") && !html.contains("test iou"),
+        "{html}"
+    );
+    assert!(html.contains("best validation mae &lt;b&gt;") && !html.contains("test accuracy"));
+}

@@ -12,6 +12,7 @@ fn checkpoint(epoch: usize, best: usize) -> Checkpoint {
             best: Some(BestEpoch {
                 epoch: best,
                 validation_loss: 0.5,
+                value: None,
             }),
             ..Progress::default()
         },
@@ -201,6 +202,7 @@ fn numbers_of_the_progress_keep_their_bits() {
         checkpoint.progress.best = Some(BestEpoch {
             epoch: 1,
             validation_loss: number,
+            value: None,
         });
         let text = serde_json::to_string(&checkpoint.progress).unwrap();
         let read = serde_json::from_str::<Progress>(&text).unwrap();
@@ -211,6 +213,36 @@ fn numbers_of_the_progress_keep_their_bits() {
         checkpoints.load(1).unwrap().progress,
         checkpoint(1, 1).progress
     );
+}
+
+#[test]
+fn sums_of_an_epoch_that_goes_on_are_read_as_they_were_written() {
+    let written = |so_far: &MetricSums| {
+        let progress = Progress {
+            so_far: so_far.clone(),
+            ..Progress::default()
+        };
+        let value = serde_json::to_value(&progress).unwrap();
+        let read: Progress = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(read, progress, "{value}");
+        value["so_far"].clone()
+    };
+    // As before there were metrics by name.
+    let nothing = MetricSums::default();
+    assert_eq!(written(&nothing)["correct"], 0);
+    let sums = MetricSums {
+        loss_sum: 0.1,
+        predictions: 3,
+        samples: 3,
+        ..nothing
+    };
+    let classes = written(&sums.clone().with_metric("accuracy", 2.0, 3.0));
+    assert_eq!(classes["correct"], 2);
+    assert!(classes["metrics"].is_null(), "{classes}");
+    let others = sums.with_metric("mae", 0.1 + 0.2, 3.0);
+    let others = written(&others.with_metric("accuracy", 2.5, 4.0));
+    assert!(others["correct"].is_null(), "{others}");
+    assert_eq!(others["metrics"]["accuracy"]["weight"]["value"], 4.0);
 }
 
 #[test]

@@ -8,9 +8,10 @@ use everburn_pipeline::PipelinePass;
 use everburn_schedules::{Action, Span};
 
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::objective::Objective;
 use crate::rank_times::PassTimes;
-use crate::tally::{Report, Tally};
+use crate::step_report::Report;
 
 /// What happens in a step outside of the stages.
 pub(super) struct TrainingPass<'a, M, O: Objective> {
@@ -22,7 +23,7 @@ pub(super) struct TrainingPass<'a, M, O: Objective> {
     pub(super) samples: Vec<usize>,
     pub(super) inputs: Vec<Option<O::Input>>,
     pub(super) targets: Vec<Option<O::Targets>>,
-    pub(super) tally: Result<Tally, TrainError>,
+    pub(super) sums: Result<MetricSums, TrainError>,
 }
 
 impl<M, O> PipelinePass<M> for TrainingPass<'_, M, O>
@@ -50,9 +51,9 @@ where
         let loss = O::loss(output_of::<O>(output), targets);
         let report = loss.report().local();
         let report = report.map_err(|error| TrainError::Device(error.to_string()));
-        match (&mut self.tally, report) {
-            (Ok(tally), Ok(part)) => *tally += part,
-            (tally @ Ok(_), Err(error)) => *tally = Err(error),
+        match (&mut self.sums, report) {
+            (Ok(sums), Ok(part)) => *sums += part,
+            (sums @ Ok(_), Err(error)) => *sums = Err(error),
             (Err(_), _) => {}
         }
         loss.mean

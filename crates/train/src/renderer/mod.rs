@@ -2,11 +2,13 @@
 
 mod dashboard;
 mod lines;
+mod named_metrics;
 mod replay;
 mod silent;
 
 pub use dashboard::Dashboard;
 pub use lines::Lines;
+pub(crate) use named_metrics::NamedMetrics;
 pub use replay::Replay;
 pub use silent::Silent;
 

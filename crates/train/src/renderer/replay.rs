@@ -5,10 +5,12 @@ use burn_train::metric::{
 };
 use burn_train::renderer::{MetricState, MetricsRenderer};
 use everburn_monitor::Update;
-use everburn_record::MetricRecord;
+use everburn_record::{MetricRecord, plain};
 
-use crate::metrics::RankMetric;
-use crate::tally::{StepCost, StepReport, Tally};
+use crate::metric_sums::{ACCURACY, MetricSums};
+use crate::metrics::{NewestReport, RankMetric};
+use crate::renderer::NamedMetrics;
+use crate::step_report::{StepCost, StepReport};
 
 /// Feeds a renderer with the lines of a run's `metrics.jsonl`, through the metrics of the training itself: what it shows
 /// is what the training's own dashboard shows, of the steps that were logged.
@@ -37,7 +39,11 @@ pub struct Replay {
 }
 
 /// How many of the metrics, the first, a validation has too: it makes no steps with other ranks that could be told of.
-const OF_VALIDATION: usize = 2;
+const OF_VALIDATION: usize = 1;
+
+/// How many metrics of an objective are shown, and how much of their names, whatever a file says.
+const MOST_METRICS: usize = 32;
+const LONGEST_NAME: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Split {
@@ -49,9 +55,9 @@ enum Split {
 impl Replay {
     /// Feeds `renderer`.
     pub fn on(renderer: Box<dyn MetricsRenderer>) -> Self {
+        let newest = NewestReport::default();
         let metrics = [
-            RankMetric::loss(),
-            RankMetric::accuracy(),
+            RankMetric::loss().telling(&newest),
             RankMetric::samples_per_second(),
             RankMetric::waiting(),
             RankMetric::exposed_communication(),
@@ -59,7 +65,7 @@ impl Replay {
         ];
         let named = metrics.map(|metric| (MetricId::new(metric.name()), metric));
         Self {
-            renderer,
+            renderer: Box::new(NamedMetrics::on(renderer, &newest)),
             metrics: named.to_vec(),
             epochs: 0,
             steps_an_epoch: 0,
@@ -178,13 +184,19 @@ impl Replay {
 fn report_of(line: &MetricRecord) -> StepReport {
     let samples = line.samples.unwrap_or(0);
     let predictions = line.predictions.unwrap_or(0).max(samples).max(1);
-    let accuracy = line.accuracy.unwrap_or(0.0);
-    let tally = Tally {
-        loss_sum: line.loss.unwrap_or(f64::NAN) * predictions as f64,
-        correct: (accuracy * predictions as f64).round() as u64,
+    let weight = predictions as f64;
+    let mut sums = MetricSums {
+        loss_sum: line.loss.unwrap_or(f64::NAN) * weight,
         predictions,
         samples,
+        ..MetricSums::default()
     };
+    let accuracy = line.accuracy.map(|accuracy| (ACCURACY, accuracy));
+    let others = line.metrics.iter().map(|(name, mean)| (&**name, *mean));
+    for (name, mean) in accuracy.into_iter().chain(others.take(MOST_METRICS)) {
+        let name = plain::line(name, LONGEST_NAME);
+        sums = sums.with_metric(name, mean * weight, weight);
+    }
     let cost = StepCost {
         seconds: line.seconds.unwrap_or(0.0),
         waited: line.waited.unwrap_or(0.0),
@@ -193,7 +205,7 @@ fn report_of(line: &MetricRecord) -> StepReport {
         gradient_bytes: line.gradient_bytes.unwrap_or(0),
         peak_memory: line.peak_memory,
     };
-    StepReport::OfAllRanks { tally, cost }
+    StepReport::OfAllRanks { sums, cost }
 }
 
 #[cfg(test)]
@@ -227,6 +239,7 @@ mod tests {
             step,
             loss: Some(loss),
             accuracy: Some(0.5),
+            metrics: [("mae".to_string(), loss / 2.0)].into(),
             samples: Some(64),
             predictions: Some(64),
             seconds: Some(0.5),
@@ -259,10 +272,22 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         for (line, parts) in lines.iter().zip([
-            ["epoch 1/2  train  20/20", "loss 3.0000"],
-            ["epoch 1/2  valid  20/20", "loss 1.5000"],
-            ["epoch 2/2  train  10/20", "loss 1.0000"],
-            ["epoch 2/2  valid  20/20", "loss 0.5000"],
+            [
+                "epoch 1/2  train  20/20",
+                "loss 3.0000  accuracy 50.00 %  mae 1.5000  ",
+            ],
+            [
+                "epoch 1/2  valid  20/20",
+                "loss 1.5000  accuracy 50.00 %  mae 0.7500",
+            ],
+            [
+                "epoch 2/2  train  10/20",
+                "loss 1.0000  accuracy 50.00 %  mae 0.5000  ",
+            ],
+            [
+                "epoch 2/2  valid  20/20",
+                "loss 0.5000  accuracy 50.00 %  mae 0.2500",
+            ],
         ]) {
             assert!(parts.iter().all(|part| line.contains(part)), "{text}");
             // What is of steps with other ranks is not told of a validation.

@@ -1,26 +1,18 @@
 //! What a training keeps besides the model: an outer loop, a moving average.
 
+use burn::module::Module;
 use std::sync::Arc;
-
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 
 use super::RankLoop;
 use crate::divergence::OnDivergence;
 use crate::ema::Keepers;
+use crate::erased::AnyModel;
 use crate::error::TrainError;
-use crate::tally::Report;
 use crate::weights::to_safetensors;
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Makes what needs the ranks of the present group, all of which have `model` now.
-    pub(super) fn meet(&mut self, model: &M) -> Result<(), TrainError> {
+    pub(super) fn meet(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let progress = self.progress();
         let setup = &mut self.setup;
         let config = &setup.config;
@@ -37,7 +29,7 @@ where
 
     /// The model that is validated and tested: without gradients, and averaged where that is asked for. All
     /// ranks call it.
-    pub(super) fn measured(&self, model: &M) -> Result<M, TrainError> {
+    pub(super) fn measured(&self, model: &AnyModel) -> Result<AnyModel, TrainError> {
         match &self.setup.state.ema {
             Some(ema) if self.validates_averaged() => ema.everywhere(model, &self.setup.group),
             _ => Ok(model.valid()),
@@ -51,7 +43,7 @@ where
 
     /// Hands out the averaged model at the end of a training: to rank 0, which writes it, and to all where
     /// it is what is tested. All ranks call it.
-    pub(super) fn leave_averaged(&mut self, model: &M) -> Result<(), TrainError> {
+    pub(super) fn leave_averaged(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let Some(ema) = &self.setup.state.ema else {
             return Ok(());
         };
@@ -68,7 +60,7 @@ where
 
     /// Makes the same on all ranks, before a checkpoint, what each has made of its optimizer in steps by
     /// itself: the mean. What their differences have lost, rank 0 then owes. All ranks call it.
-    pub(super) fn make_states_equal(&mut self, model: &M) -> Result<(), TrainError> {
+    pub(super) fn make_states_equal(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let state = &mut self.setup.state;
         let Some(outer) = &mut state.outer else {
             return Ok(());

@@ -4,24 +4,16 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Instant;
 
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::Ddp;
 use everburn_record::{Event, EventKind, Phase};
 
 use super::RankLoop;
 use crate::checkpoint::{CheckpointFolder, Progress};
+use crate::erased::AnyModel;
 use crate::error::TrainError;
 use crate::finite::require_finite;
-use crate::tally::Report;
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Whether a checkpoint is due within an epoch, after one of the steps `steps`.
     pub(super) fn saves_after(&self, mut steps: RangeInclusive<usize>) -> bool {
         let every = self.setup.config.checkpoint_every;
@@ -42,10 +34,10 @@ where
     /// made equal for it.
     pub(super) fn save_within_epoch(
         &mut self,
-        model: M,
+        model: AnyModel,
         ddp: &Ddp,
         epoch: usize,
-    ) -> Result<M, TrainError> {
+    ) -> Result<AnyModel, TrainError> {
         let model = ddp.synchronize_buffers(self.open(model)?)?;
         ddp.settle()?;
         require_finite(&model, epoch, self.outcome.step)?;
@@ -55,7 +47,7 @@ where
     }
 
     /// Rank 0 writes; where several ranks hold the model, all of them bring their part.
-    pub(super) fn save_checkpoint(&mut self, model: &M) -> Result<(), TrainError> {
+    pub(super) fn save_checkpoint(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let start = Instant::now();
         if self.setup.regroup.is_some() {
             self.recent.due = Some(self.progress().place());
@@ -110,7 +102,7 @@ where
 
     /// Where the newest checkpoint that was due is not there, because rank 0 was lost while it wrote it,
     /// its successor writes one of what the ranks know now.
-    pub(super) fn make_up_for_checkpoint(&mut self, model: &M) -> Result<(), TrainError> {
+    pub(super) fn make_up_for_checkpoint(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let setup = &self.setup;
         let (Some(due), Some(run)) = (self.recent.due, &setup.run) else {
             return Ok(());
@@ -145,7 +137,7 @@ where
             step: self.outcome.step,
             best: self.outcome.best,
             batches: self.outcome.batches,
-            so_far: self.outcome.so_far,
+            so_far: self.outcome.so_far.clone(),
             loss_scaling: self.outcome.loss_scaling,
             ..Progress::start(&setup.model_name, &setup.config, samples)
         }

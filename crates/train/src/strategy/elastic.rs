@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::find_divergence;
 use everburn_record::{Event, EventKind, Phase};
 use serde::{Deserialize, Serialize};
@@ -10,10 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::RankLoop;
 use super::records::Recent;
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
+use crate::erased::AnyModel;
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::regroup::Regroup;
 use crate::report::{BestEpoch, OuterReport};
-use crate::tally::{Report, StepCost, Tally};
+use crate::step_report::StepCost;
 use crate::training_state::{agree_on_newest, share};
 
 /// How often in a row ranks may meet in vain.
@@ -56,19 +57,12 @@ struct Standing {
     stopped: Option<String>,
     samples: u64,
     cost: StepCost,
-    test: Option<(Tally, f64)>,
+    test: Option<(MetricSums, f64)>,
     outer: Option<OuterReport>,
     recent: Recent,
 }
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Whether rank 0 knows of somebody who wants to take part.
     pub(super) fn somebody_waits(&self) -> bool {
         let regroup = self.setup.regroup.as_ref();
@@ -80,7 +74,7 @@ where
     pub(super) fn regroup(
         &mut self,
         regroup: &dyn Regroup,
-        model: &M,
+        model: &AnyModel,
         error: &TrainError,
     ) -> Result<(), TrainError> {
         // Those who have not noticed yet shall come, too.
@@ -157,7 +151,7 @@ where
 
     /// Comes to terms with the other ranks of a new group: all go on from the state of the one that has come
     /// furthest, or from the newest checkpoint where none remembers anything.
-    pub(super) fn enter(&mut self, mut model: M) -> Result<M, TrainError> {
+    pub(super) fn enter(&mut self, mut model: AnyModel) -> Result<AnyModel, TrainError> {
         let group = self.setup.group.clone();
         self.setup.agreement.clone().check(&group)?;
         let own = Position {
@@ -190,7 +184,7 @@ where
     }
 
     /// Nobody remembers anything: the run begins, or has lost all its ranks at once.
-    fn resume_together(&mut self, model: M) -> Result<M, TrainError> {
+    fn resume_together(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
         let setup = &self.setup;
         let run = setup.run.as_ref().filter(|_| self.is_first());
         let keep = setup.config.keep_checkpoints;
@@ -220,10 +214,10 @@ where
     /// All are given the state of rank `source`; those who have it already keep their own.
     pub(super) fn share_from(
         &mut self,
-        model: M,
+        model: AnyModel,
         source: usize,
         has_it: bool,
-    ) -> Result<M, TrainError> {
+    ) -> Result<AnyModel, TrainError> {
         let group = self.setup.group.clone();
         let found = match group.rank() == source {
             true => {
@@ -239,7 +233,7 @@ where
             stopped: self.outcome.stopped.clone(),
             samples: self.outcome.samples,
             cost: self.outcome.cost,
-            test: self.outcome.test,
+            test: self.outcome.test.clone(),
             outer: self.outcome.outer,
             recent: self.recent.clone(),
         };
@@ -266,7 +260,7 @@ where
 
     /// The last thing that a rank does whose group is not to be had any more: a checkpoint, unless there is
     /// one that has come as far. Returns where it is.
-    fn write_down(&self, model: &M) -> String {
+    fn write_down(&self, model: &AnyModel) -> String {
         let Some(run) = &self.setup.run else {
             return "this rank has no run directory to leave a checkpoint in".to_string();
         };

@@ -2,38 +2,34 @@
 
 use std::time::{Duration, Instant};
 
-use burn_train::{InferenceStep, LearnerEvent, LearnerModel, TrainStep, TrainingItem};
+use burn_train::{LearnerEvent, TrainingItem};
 use everburn_distributed::Ddp;
 use everburn_profile::Phase as Doing;
 use everburn_record::{Phase, RankStep};
 
-use super::unread::{Found, KnownStep, OwnStep, Spans, Telling, Unread};
+use super::unread::{KnownStep, LocalOutput, OwnStep, SentOutput, Spans, Unread};
 use super::{RankLoop, items};
 use crate::checkpoint_every::Clock;
+use crate::erased::AnyModel;
 use crate::error::TrainError;
 use crate::finite::require_finite_loss;
 use crate::memory::PeakMemory;
+use crate::metric_line::{MetricKind, MetricLine};
+use crate::metric_sums::MetricSums;
 use crate::outcome::stopped_by_user;
 use crate::placement::check_batch;
 use crate::rank_times::{PastStep, come_with};
-use crate::run_directory::{MetricKind, MetricLine};
-use crate::tally::{Report, StepCost, Tally, Verdict, Votes};
+use crate::step_exchange::{OwnReply, Verdict, Votes};
+use crate::step_report::{Report, StepCost};
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Trains on every global batch of an epoch; also tells whether the epoch was read to its end.
     pub(super) fn train_epoch(
         &mut self,
-        mut model: M,
+        mut model: AnyModel,
         ddp: &Ddp,
         epoch: usize,
-    ) -> Result<(M, bool), TrainError> {
+    ) -> Result<(AnyModel, bool), TrainError> {
         let total_items = self.setup.train.sampler().samples_per_epoch();
         self.event_train(LearnerEvent::StartSplit {
             epoch_number: epoch,
@@ -88,24 +84,31 @@ where
                     let sums;
                     (synced, sums, passes, model) =
                         self.step_of_virtual_ranks(model, share, ddp, ranks, number)?;
-                    found = Found::Sums(sums);
+                    found = LocalOutput::Sums(sums);
                 }
             }
             let skipped = self.unscale(&model, &mut synced, scaled, own_samples)?;
             self.profile(Doing::Other);
             let (mut waited, mut own_peak) = (Duration::ZERO, None);
             let told = match found {
-                Found::Unread(outputs) => Telling::Unread(outputs),
-                Found::Sums(local) => {
+                LocalOutput::Unread(outputs) => SentOutput::Unread(outputs),
+                LocalOutput::Sums(local) => {
+                    let group = &self.setup.group;
+                    let layout = self.metrics.layout([&local], group)?;
                     let votes = self.votes(&clock);
                     own_peak = peak_of(&memory);
                     if let (Some(recorder), Some(peak)) = (&self.setup.recorder, own_peak) {
                         recorder.peak_memory(peak);
                     }
-                    let group = &self.setup.group;
                     let past = self.past.filter(|past| past.step + 1 == number);
                     let past = come_with(number, group.world_size()).then_some(past);
-                    let pending = local.all_reduce_with(votes, own_peak, past, group);
+                    let own = OwnReply {
+                        sums: &local,
+                        votes,
+                        memory: own_peak,
+                        past,
+                    };
+                    let pending = own.tell(layout, group);
                     let mut verdict = Verdict::Pending(pending);
                     if self.setup.regroup.is_some() {
                         // What cannot fail any more may be done to the state that the survivors of a
@@ -116,7 +119,7 @@ where
                         waited = waiting.elapsed();
                         self.kept = None;
                     }
-                    Telling::Verdict(verdict)
+                    SentOutput::Verdict(verdict)
                 }
             };
             self.profile(Doing::Optimizer);
@@ -152,7 +155,7 @@ where
                 ..RankStep::default()
             };
             let (known, votes) = match told {
-                Telling::Verdict(verdict) => {
+                SentOutput::Verdict(verdict) => {
                     let waiting = Instant::now();
                     let told = verdict.wait()?;
                     waited += waiting.elapsed();
@@ -172,10 +175,10 @@ where
                         step: number,
                         times,
                     });
-                    let tally = told.tally;
-                    (vec![KnownStep { step, tally, cost }], told.votes)
+                    let sums = told.sums;
+                    (vec![KnownStep { step, sums, cost }], told.votes)
                 }
-                Telling::Unread(outputs) => {
+                SentOutput::Unread(outputs) => {
                     self.advance((!skipped).then_some(&model), number);
                     unread.push(step, outputs, times);
                     if !unread.is_full() && !self.must_know(number, left) {
@@ -190,17 +193,17 @@ where
             model = self.corrupt(model, number);
             self.finish_step(number);
             self.keep(&model)?;
-            let mut tally = Tally::default();
+            let mut sums = MetricSums::default();
             for known in known {
-                tally = known.tally;
+                sums = known.sums.clone();
                 epoch_cost += known.cost;
                 self.record(known, epoch, total_items)?;
             }
             // Of what each rank has a part of its own of, there is nothing to compare.
             if self.setup.config.compares_after(number) && !self.cuts_parameters() {
-                model = self.compare(model, ddp, Some(&tally))?;
+                model = self.compare(model, ddp, Some(&sums))?;
             }
-            self.hash(&model, number..=number, &tally)?;
+            self.hash(&model, number..=number, &sums)?;
             self.check_on_checkpoint()?;
             let samples = self.setup.samples.as_ref();
             if left > 0 && samples.is_some_and(|samples| samples.is_due(number)) {
@@ -245,7 +248,7 @@ where
     }
 
     /// Step `number` is made, whether or not its numbers are known, and the model has `learnt` in it or not.
-    fn advance(&mut self, learnt: Option<&M>, number: usize) {
+    fn advance(&mut self, learnt: Option<&AnyModel>, number: usize) {
         self.outcome.step = number;
         if let (Some(ema), Some(model)) = (&mut self.setup.state.ema, learnt) {
             ema.follow(model, number..=number);
@@ -263,18 +266,18 @@ where
         epoch: usize,
         total_items: usize,
     ) -> Result<(), TrainError> {
-        let KnownStep { step, tally, cost } = known;
-        self.outcome.samples += tally.samples;
+        let KnownStep { step, sums, cost } = known;
+        self.outcome.samples += sums.samples;
         self.outcome.cost += cost;
-        let (number, loss) = (step.number, tally.mean_loss());
+        let (number, loss) = (step.number, sums.mean_loss());
         if step.skipped && !loss.is_finite() {
             // An activation was too large already, and the mean of the epoch would be no number either.
             return Ok(());
         }
-        self.outcome.so_far += tally;
+        self.outcome.so_far += &sums;
         require_finite_loss("training loss", loss, epoch, number)?;
         if number.is_multiple_of(self.setup.config.log_every) {
-            let mut line = MetricLine::new(MetricKind::Step, epoch, number, &tally);
+            let mut line = MetricLine::new(MetricKind::Step, epoch, number, &sums);
             line.cost = cost;
             line.learning_rate = Some(step.rate.base());
             line.loss_scale = self.outcome.loss_scaling.map(|scaling| scaling.scale);
@@ -287,7 +290,7 @@ where
         }
         if self.is_first() {
             let progress = items(self.outcome.so_far.samples, total_items);
-            let report = Report::of_all_ranks(tally, cost);
+            let report = Report::of_all_ranks(sums, cost);
             let item = TrainingItem::new(report, progress, Some(number), Some(step.rate));
             self.event_train(LearnerEvent::ProcessedItem(item))?;
         }

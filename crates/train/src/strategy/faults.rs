@@ -2,22 +2,14 @@
 
 use burn::module::{ModuleMapper, Param};
 use burn::prelude::*;
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_record::{Event, EventKind};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::RankLoop;
 use crate::chaos::Fault;
-use crate::tally::Report;
+use crate::erased::AnyModel;
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// What happens at the beginning of step `step`. Each fault happens once, also where the step is made
     /// again.
     pub(super) fn suffer(&mut self, step: usize) {
@@ -70,7 +62,7 @@ where
     }
 
     /// The model with a number changed, where that is asked for after step `step`.
-    pub(super) fn corrupt(&self, model: M, step: usize) -> M {
+    pub(super) fn corrupt(&self, model: AnyModel, step: usize) -> AnyModel {
         let corrupts = |fault: &Fault| matches!(fault, Fault::Corrupt(_));
         if !self.faults_at(step).iter().any(corrupts) {
             return model;

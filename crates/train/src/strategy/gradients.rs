@@ -3,47 +3,42 @@
 use std::time::Instant;
 
 use burn::optim::GradientsParams;
-use burn_train::{InferenceStep, LearnerModel, TrainOutput, TrainStep};
+use burn_train::{TrainOutput, TrainStep};
 use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
 use everburn_profile::Phase;
 
 use super::RankLoop;
-use super::unread::Found;
+use super::unread::LocalOutput;
+use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::rank_times::PassTimes;
-use crate::tally::{Report, Tally};
+use crate::step_report::{Report, StepReport};
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// The mean gradients over all ranks, what this rank has found, and how long its passes took.
     pub(super) fn forward_and_backward(
         &self,
-        model: &M,
-        share: ShareOfBatch<B>,
+        model: &AnyModel,
+        share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
-    ) -> Result<(SyncedGradients, Found<<M as TrainStep>::Output>, PassTimes), TrainError> {
+    ) -> Result<(SyncedGradients, LocalOutput<StepReport>, PassTimes), TrainError> {
         if let Some(over) = &self.setup.over {
             self.profile(Phase::Forward);
             let began = Instant::now();
             let (synced, sums, times) = over.step(model, share, ddp)?;
             self.profile_parts(began, &times);
-            return Ok((synced, Found::Sums(sums), times));
+            return Ok((synced, LocalOutput::Sums(sums), times));
         }
         let mut local = match self.reads_late {
-            true => Found::Unread(Vec::new()),
-            false => Found::Sums(Tally::default()),
+            true => LocalOutput::Unread(Vec::new()),
+            false => LocalOutput::Sums(MetricSums::default()),
         };
         let mut times = PassTimes::default();
-        let mut pass = |model: &M, batch: B| -> Result<GradientsParams, TrainError> {
+        let mut pass = |model: &AnyModel, batch: AnyBatch| -> Result<GradientsParams, TrainError> {
             self.profile_pass(&mut times, |times| match &mut local {
-                Found::Sums(sums) => Ok(timed_pass(model, batch, times, sums)?.grads),
-                Found::Unread(outputs) => {
+                LocalOutput::Sums(sums) => Ok(timed_pass(model, batch, times, sums)?.grads),
+                LocalOutput::Unread(outputs) => {
                     let output = unread_pass(model, batch, times);
                     outputs.push(output.item);
                     Ok(output.grads)
@@ -96,9 +91,9 @@ where
     /// they have more than this rank.
     pub(super) fn take_part_without_samples(
         &self,
-        model: &M,
+        model: &AnyModel,
         rounds: usize,
-        stand_in: impl Fn() -> M,
+        stand_in: impl Fn() -> AnyModel,
     ) -> Result<(), TrainError> {
         if rounds == 0 || !everburn_nn::spans_ranks(model) {
             return Ok(());
@@ -113,15 +108,11 @@ where
 }
 
 /// A pass forward and backward whose sums stay on the device: how long the host took to ask for it.
-pub(super) fn unread_pass<M, B>(
-    model: &M,
-    batch: B,
+pub(super) fn unread_pass(
+    model: &AnyModel,
+    batch: AnyBatch,
     times: &mut PassTimes,
-) -> TrainOutput<<M as TrainStep>::Output>
-where
-    M: TrainStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-{
+) -> TrainOutput<StepReport> {
     let start = Instant::now();
     let output = TrainStep::step(model, batch);
     let passed = start.elapsed().as_secs_f64();
@@ -130,16 +121,12 @@ where
 }
 
 /// A pass forward and backward, whose sums and times are added to those before it.
-pub(super) fn timed_pass<M, B>(
-    model: &M,
-    batch: B,
+pub(super) fn timed_pass(
+    model: &AnyModel,
+    batch: AnyBatch,
     times: &mut PassTimes,
-    sums: &mut Tally,
-) -> Result<TrainOutput<<M as TrainStep>::Output>, TrainError>
-where
-    M: TrainStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-{
+    sums: &mut MetricSums,
+) -> Result<TrainOutput<StepReport>, TrainError> {
     let start = Instant::now();
     let output = TrainStep::step(model, batch);
     let part = output.item.local();

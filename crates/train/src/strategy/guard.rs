@@ -1,31 +1,24 @@
 //! The guard that finds replicas which are no longer equal.
 
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::{Buffers, Ddp, Divergence};
 use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
 use crate::divergence::OnDivergence;
+use crate::erased::AnyModel;
 use crate::error::TrainError;
-use crate::tally::{Report, Tally};
+use crate::metric_sums::MetricSums;
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
-    /// Compares the parameters of all ranks, after a step of which `tally` tells or after an epoch, and mends
+impl RankLoop {
+    /// Compares the parameters of all ranks, after a step of which `sums` tells or after an epoch, and mends
     /// or refuses what differs. Where it has mended, it fails with [`TrainError::Repaired`], for which the
     /// ranks begin anew with what is kept.
     pub(super) fn compare(
         &mut self,
-        model: M,
+        model: AnyModel,
         ddp: &Ddp,
-        tally: Option<&Tally>,
-    ) -> Result<M, TrainError> {
+        sums: Option<&MetricSums>,
+    ) -> Result<AnyModel, TrainError> {
         let found = match &self.setup.state.outer {
             Some(outer) => outer.find_divergence(&model)?,
             None => ddp.find_divergence(&model)?,
@@ -34,9 +27,9 @@ where
             return Ok(model);
         };
         let model = self.mend(model, found)?;
-        if let Some(tally) = tally {
+        if let Some(sums) = sums {
             let step = self.outcome.step;
-            self.hash(&model, step..=step, tally)?;
+            self.hash(&model, step..=step, sums)?;
         }
         // A restored model has parameters of its own, which another `Ddp` has to know.
         self.kept = Some((model.clone(), Buffers::read(&model)?));
@@ -44,7 +37,11 @@ where
     }
 
     /// Gives the ranks that differ from most others the state of those, if that is wanted and can be.
-    pub(super) fn mend(&mut self, model: M, found: Divergence) -> Result<M, TrainError> {
+    pub(super) fn mend(
+        &mut self,
+        model: AnyModel,
+        found: Divergence,
+    ) -> Result<AnyModel, TrainError> {
         let Divergence {
             ranks,
             parameter,

@@ -5,28 +5,20 @@ use std::collections::HashSet;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::prelude::*;
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_collectives::group::ReduceOp;
 use everburn_distributed::{GradientNorm, SyncedGradients};
 use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
 use crate::chaos::Fault;
+use crate::erased::AnyModel;
 use crate::error::TrainError;
 use crate::loss_scaling::{LossScaling, ScaledLosses};
-use crate::tally::Report;
 
 /// What a clipped norm is compared with is raised by this, as in PyTorch.
 const NORM_EPSILON: f64 = 1e-6;
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Where losses are scaled, those of step `step` are from now on until what this yields is dropped. A rank
     /// on which an overflow is wanted scales them beyond all bounds.
     pub(super) fn scale_losses(&self, step: usize) -> Option<ScaledLosses> {
@@ -45,7 +37,7 @@ where
     /// its slices of the gradients only, all ranks call it.
     pub(super) fn unscale(
         &self,
-        model: &M,
+        model: &AnyModel,
         synced: &mut SyncedGradients,
         scaled: Option<ScaledLosses>,
         samples: usize,
@@ -93,7 +85,7 @@ where
     /// The gradients that this rank has, of `model` or its slices of them, times `factor`, and their norm, `[1]`.
     fn multiplied(
         &self,
-        model: &M,
+        model: &AnyModel,
         gradients: GradientsParams,
         factor: f64,
     ) -> (GradientsParams, Tensor<1>) {
@@ -148,8 +140,8 @@ where
 }
 
 /// The gradients of `model` times `factor`, and the norm of all of them together, `[1]`.
-fn multiplied<M: Module>(
-    model: &M,
+fn multiplied<AnyModel: Module>(
+    model: &AnyModel,
     gradients: GradientsParams,
     factor: f64,
 ) -> (GradientsParams, Tensor<1>) {

@@ -2,21 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_profile::Phase;
 
 use super::RankLoop;
 use crate::rank_times::PassTimes;
-use crate::tally::Report;
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// The next step begins, with its data.
     pub(super) fn profile_step(&self) {
         if let Some(recorder) = &self.setup.recorder {

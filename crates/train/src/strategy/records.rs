@@ -2,19 +2,20 @@
 
 use std::ops::RangeInclusive;
 
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_record::{Event, EventKind, Live, Phase, RankStep};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
 use crate::checkpoint::{CheckpointFolder, Place};
 use crate::checkpoint_writer::CheckpointWriter;
+use crate::erased::AnyModel;
 use crate::error::TrainError;
 use crate::live_file::LiveFile;
+use crate::metric_line::{EpochsOver, MetricKind, MetricLine};
+use crate::metric_sums::MetricSums;
 use crate::record_files::RankLines;
-use crate::run_directory::{EpochsOver, MetricKind, MetricLine, RunDirectory};
+use crate::run_directory::RunDirectory;
 use crate::state_hashes::{HashesFile, StateHashes};
-use crate::tally::{Report, Tally};
 use crate::tensor_board::TensorBoard;
 
 /// What the newest step had to record, on every rank of a training that may lose its rank 0: that may be
@@ -36,14 +37,7 @@ impl Recent {
     }
 }
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Opens what rank 0 records in, forgets what was recorded and will come again, and writes what a lost
     /// rank 0 did not come to.
     pub(super) fn open_records(&mut self) -> Result<(), TrainError> {
@@ -197,9 +191,9 @@ where
     /// due in one of them.
     pub(super) fn hash(
         &mut self,
-        model: &M,
+        model: &AnyModel,
         steps: RangeInclusive<usize>,
-        tally: &Tally,
+        sums: &MetricSums,
     ) -> Result<(), TrainError> {
         let last = *steps.end();
         let due = |every| {
@@ -210,7 +204,7 @@ where
         let wanted = self.setup.hashes.is_some() || self.setup.regroup.is_some();
         if wanted && self.setup.config.hash_every.is_some_and(due) {
             let optimizer = self.setup.state.optimizer_bytes()?;
-            let hashes = StateHashes::of(last, tally, model, optimizer)?;
+            let hashes = StateHashes::of(last, sums, model, optimizer)?;
             if let Some(file) = &mut self.setup.hashes {
                 file.write(&hashes)?;
             }

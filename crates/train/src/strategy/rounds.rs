@@ -2,21 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use burn_train::{InferenceStep, LearnerEvent, LearnerModel, TrainStep, TrainingItem};
+use burn_train::{LearnerEvent, TrainStep, TrainingItem};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
 use everburn_record::{Phase, RankStep};
 
-use super::account::{Account, Round};
+use super::round_stats::{Round, RoundStats};
 use super::{RankLoop, items};
 use crate::checkpoint_every::Clock;
+use crate::erased::{AnyBatch, AnyItem, AnyModel};
 use crate::error::TrainError;
 use crate::finite::require_finite_loss;
 use crate::memory::PeakMemory;
+use crate::metric_line::{MetricKind, MetricLine};
+use crate::metric_sums::MetricSums;
 use crate::outcome::stopped_by_user;
 use crate::report::OuterReport;
-use crate::run_directory::{MetricKind, MetricLine};
-use crate::tally::{Report, StepCost, Tally, Votes};
+use crate::step_exchange::Votes;
+use crate::step_report::{Report, StepCost};
 
 /// Of the outer loop, which `run_in_group` makes before the first epoch.
 const MADE: &str = "the outer loop is made when the ranks meet";
@@ -31,7 +34,7 @@ pub(super) struct Leftover {
 
 /// What an outer step has found, before it counts.
 struct Joined {
-    account: Account,
+    stats: RoundStats,
     /// `None` where no rank had a sample.
     step: Option<OuterStep>,
     /// How long this rank stood still for it, in seconds.
@@ -51,14 +54,7 @@ impl Joined {
     }
 }
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Trains on every global batch of an epoch; also tells whether the epoch was read to its end. Each rank
     /// takes up to `every` steps on its own shares, in a *round*; then all take an outer step together.
     ///
@@ -67,11 +63,11 @@ where
     /// round aside, and take the outer step in the next group, with those who are left.
     pub(super) fn train_epoch_in_rounds(
         &mut self,
-        model: M,
+        model: AnyModel,
         ddp: &Ddp,
         epoch: usize,
         every: usize,
-    ) -> Result<(M, bool), TrainError> {
+    ) -> Result<(AnyModel, bool), TrainError> {
         let total_items = self.setup.train.sampler().samples_per_epoch();
         self.event_train(LearnerEvent::StartSplit {
             epoch_number: epoch,
@@ -120,7 +116,7 @@ where
                     return Err(error);
                 }
             };
-            let (votes, newest) = (joined.account.votes, joined.account.tallies.last().copied());
+            let (votes, newest) = (joined.stats.votes, joined.stats.sums.last().cloned());
             let before = self.outcome.step;
             behind = joined.times();
             let cost;
@@ -131,11 +127,11 @@ where
                 // Others have come further, or this rank has read them before.
                 shares = loader.epoch(epoch).behind(self.outcome.batches);
             }
-            let tally = newest.unwrap_or_default();
+            let sums = newest.unwrap_or_default();
             if self.setup.config.compare_every > 0 {
-                model = self.compare(model, ddp, Some(&tally))?;
+                model = self.compare(model, ddp, Some(&sums))?;
             }
-            self.hash(&model, steps.clone(), &tally)?;
+            self.hash(&model, steps.clone(), &sums)?;
             self.check_on_checkpoint()?;
             let samples = self.setup.samples.as_ref();
             let shows = samples.is_some_and(|it| steps.clone().any(|step| it.is_due(step)));
@@ -157,7 +153,7 @@ where
             }
         }
         self.event_train(LearnerEvent::EndSplit(epoch))?;
-        let (step, so_far) = (self.outcome.step, self.outcome.so_far);
+        let (step, so_far) = (self.outcome.step, self.outcome.so_far.clone());
         let mut line = MetricLine::new(MetricKind::Train, epoch, step, &so_far);
         line.cost = epoch_cost;
         self.log(&line)?;
@@ -168,12 +164,12 @@ where
     /// have given up, it is much slower than they are, or what it computes is no number any more.
     fn steps_alone(
         &mut self,
-        mut model: M,
+        mut model: AnyModel,
         inner: &Ddp,
-        shares: &mut EpochBatches<'_, I, B>,
+        shares: &mut EpochBatches<'_, AnyItem, AnyBatch>,
         round: &mut Round,
         planned: usize,
-    ) -> Result<M, TrainError> {
+    ) -> Result<AnyModel, TrainError> {
         let memory = PeakMemory::of(&self.setup.device);
         memory.restart();
         // It counts at the outer step, with all that the others have made.
@@ -193,11 +189,11 @@ where
             self.suffer(step);
             self.seed(step);
             let rate = scheduler.step();
-            let mut tally = Tally::default();
+            let mut sums = MetricSums::default();
             if share.samples > 0 {
                 let (synced, found, passes) = self.forward_and_backward(&model, share, inner)?;
                 self.setup.config.precision.check_reached(self.low_before)?;
-                tally = found.read()?;
+                sums = found.read()?;
                 let optimizing = Instant::now();
                 let optimizer = &mut self.setup.state.optimizer;
                 model = inner.tie(model.optimize(optimizer, rate, synced.gradients));
@@ -207,9 +203,9 @@ where
             self.setup.live.step(step);
             times.seconds = start.elapsed().as_secs_f64();
             times.peak_memory = memory.bytes();
-            round.add(tally, times);
+            let is_broken = sums.samples > 0 && !sums.loss_sum.is_finite();
+            round.add(sums, times);
             memory.restart();
-            let is_broken = tally.samples > 0 && !tally.loss_sum.is_finite();
             let is_late = patience.is_some_and(|patience| round.elapsed() > patience);
             if is_broken || is_late || self.stop_wanted() || self.setup.group.failure().is_some() {
                 break;
@@ -226,27 +222,29 @@ where
 
     /// The part of an outer step that can fail of others.
     fn join(
-        &self,
-        model: &M,
+        &mut self,
+        model: &AnyModel,
         round: &Round,
         planned: usize,
         votes: Votes,
         epoch: usize,
     ) -> Result<Joined, TrainError> {
         let start = Instant::now();
-        let account = round.settle(votes, planned, &self.setup.group)?;
-        for (index, tally) in account.tallies.iter().enumerate() {
+        let group = self.setup.group.clone();
+        let layout = self.metrics.layout(round.sums(), &group)?;
+        let stats = round.settle(votes, planned, layout, &group)?;
+        for (index, sums) in stats.sums.iter().enumerate() {
             let step = self.outcome.step + 1 + index;
-            if tally.samples > 0 {
-                require_finite_loss("training loss", tally.mean_loss(), epoch, step)?;
+            if sums.samples > 0 {
+                require_finite_loss("training loss", sums.mean_loss(), epoch, step)?;
             }
         }
-        let step = match account.samples() {
+        let step = match stats.samples() {
             0 => None,
             all => Some(self.outer().exchange(model, round.samples(), all)?),
         };
         Ok(Joined {
-            account,
+            stats,
             step,
             waited: start.elapsed().as_secs_f64(),
         })
@@ -255,20 +253,20 @@ where
     /// Makes an outer step count; the model from which all go on, and what the round has cost this rank.
     fn count(
         &mut self,
-        model: M,
+        model: AnyModel,
         joined: Joined,
         round: &Round,
         epoch: usize,
-    ) -> Result<(M, StepCost), TrainError> {
+    ) -> Result<(AnyModel, StepCost), TrainError> {
         let Joined {
-            account,
+            stats,
             step,
             waited,
         } = joined;
         let first = self.outcome.step + 1;
-        let made = account.tallies.len();
-        self.tell_of_late_ranks(&account);
-        self.pace = account.pace();
+        let made = stats.sums.len();
+        self.tell_of_late_ranks(&stats);
+        self.pace = stats.pace();
         let mut communication = Communication::default();
         let outer = self.setup.state.outer.as_mut().expect(MADE);
         let gradients = outer.num_parameters() as u64 * size_of::<f32>() as u64;
@@ -292,18 +290,20 @@ where
             exposed: communication.exposed.as_secs_f64(),
             communication: communication.busy.as_secs_f64(),
             gradient_bytes: communication.bytes,
-            peak_memory: account.peak_memory,
+            peak_memory: stats.peak_memory,
         };
         let costs = round.costs(made, exchange);
         let cost = costs
             .iter()
             .fold(StepCost::default(), |sum, cost| sum + *cost);
-        let all = account.tallies.iter().copied();
-        let all = all.fold(Tally::default(), |sum, tally| sum + tally);
+        let mut all = MetricSums::default();
+        for sums in &stats.sums {
+            all += sums;
+        }
 
         self.outcome.step += made;
         self.outcome.batches += made;
-        self.outcome.so_far += all;
+        self.outcome.so_far += &all;
         self.outcome.samples += all.samples;
         self.outcome.cost += cost;
         let last = self.outcome.step;
@@ -316,12 +316,12 @@ where
             ema.follow(&model, first..=last);
         }
         self.finish_step(last);
-        self.record_ranks(last, account.times);
+        self.record_ranks(last, stats.times);
         self.keep(&model)?;
-        for (index, tally) in account.tallies.iter().enumerate() {
+        for (index, sums) in stats.sums.iter().enumerate() {
             let step = first + index;
-            if step.is_multiple_of(self.setup.config.log_every) && tally.samples > 0 {
-                let mut line = MetricLine::new(MetricKind::Step, epoch, step, tally);
+            if step.is_multiple_of(self.setup.config.log_every) && sums.samples > 0 {
+                let mut line = MetricLine::new(MetricKind::Step, epoch, step, sums);
                 line.cost = costs[index];
                 line.learning_rate = Some(rates[index].base());
                 self.log(&line)?;
@@ -339,13 +339,13 @@ where
 
     /// Says, once for each, which ranks have joined an outer step with fewer steps than the others had
     /// patience for.
-    fn tell_of_late_ranks(&mut self, account: &Account) {
-        if self.setup.config.outer_patience.is_none() || account.votes.stop {
+    fn tell_of_late_ranks(&mut self, stats: &RoundStats) {
+        if self.setup.config.outer_patience.is_none() || stats.votes.stop {
             return;
         }
         let members = self.members();
-        let most = account.tallies.len();
-        for (rank, made) in account.made.iter().enumerate() {
+        let most = stats.sums.len();
+        for (rank, made) in stats.made.iter().enumerate() {
             let member = members.get(rank).copied().unwrap_or(rank);
             if *made < most && self.late.insert(member) && self.is_first() {
                 tracing::warn!(
@@ -358,7 +358,7 @@ where
     }
 
     /// Keeps what this rank has learnt in a round that the ranks could not end together.
-    fn set_aside(&mut self, model: &M, round: Round) -> Result<(), TrainError> {
+    fn set_aside(&mut self, model: &AnyModel, round: Round) -> Result<(), TrainError> {
         if round.made() == 0 {
             return Ok(());
         }
@@ -381,7 +381,7 @@ where
     }
 
     /// Goes on with the round that this rank has set aside, if it has.
-    fn take_up(&mut self, model: M, round: &mut Round) -> Result<M, TrainError> {
+    fn take_up(&mut self, model: AnyModel, round: &mut Round) -> Result<AnyModel, TrainError> {
         let Some(leftover) = self.leftover.take() else {
             return Ok(model);
         };

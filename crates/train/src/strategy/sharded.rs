@@ -1,11 +1,11 @@
 //! Steps of ranks that keep a part each of optimizer state, gradients and parameters.
 
+use burn_train::TrainStep;
 use std::time::Duration;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::GradientsParams;
 use burn::prelude::*;
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::{
     Ddp, GradientSlices, HeldBytes, ParameterShards, ShardStage, ShareOfBatch, SyncedGradients,
 };
@@ -13,30 +13,29 @@ use everburn_profile::Phase;
 
 use super::RankLoop;
 use super::gradients::{timed_pass, unread_pass};
-use super::unread::Found;
+use super::unread::LocalOutput;
+use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::optimizer_states::{self, Shapes};
 use crate::rank_times::PassTimes;
 use crate::report::ShardingReport;
-use crate::tally::{Report, Tally};
+use crate::step_report::StepReport;
 
 /// The tag of messages with slices of an optimizer's state.
 const STATES: u64 = 1 << 57;
 
 /// A step's mean gradients, what this rank has found in it, and how long its passes took.
-type Passed<O> = (SyncedGradients, Found<O>, PassTimes);
+type Passed<O> = (SyncedGradients, LocalOutput<O>, PassTimes);
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Leaves this rank its slices, where that is asked for: of the parameters, and of the optimizer's state
     /// that a checkpoint had. All ranks call it.
-    pub(super) fn begin_sharding(&mut self, model: M, ddp: &Ddp) -> Result<M, TrainError> {
+    pub(super) fn begin_sharding(
+        &mut self,
+        model: AnyModel,
+        ddp: &Ddp,
+    ) -> Result<AnyModel, TrainError> {
         let config = &self.setup.config;
         let Some(stage) = config.ddp.shard else {
             return Ok(model);
@@ -55,7 +54,7 @@ where
 
     /// The model with its parameters, there or on their way, where each rank keeps a part of them. All ranks
     /// call it.
-    pub(super) fn open(&mut self, model: M) -> Result<M, TrainError> {
+    pub(super) fn open(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
         match &mut self.shards {
             Some(shards) => Ok(shards.open(model)?),
             None => Ok(model),
@@ -63,7 +62,7 @@ where
     }
 
     /// The model as a step's passes need it: with its parameters, unless these are gathered as they are asked for.
-    pub(super) fn before_passes(&mut self, model: M) -> Result<M, TrainError> {
+    pub(super) fn before_passes(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
         match &mut self.shards {
             Some(shards) if shards.stage().cuts_parameters() => Ok(shards.close(model)),
             _ => self.open(model),
@@ -86,13 +85,13 @@ where
     /// micro-batch's gradients leave at once, so that no rank ever holds all of them.
     pub(super) fn forward_and_backward_cut(
         &mut self,
-        model: &M,
-        share: ShareOfBatch<B>,
+        model: &AnyModel,
+        share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
-    ) -> Result<Passed<<M as TrainStep>::Output>, TrainError> {
+    ) -> Result<Passed<StepReport>, TrainError> {
         let mut found = match self.reads_late {
-            true => Found::Unread(Vec::new()),
-            false => Found::Sums(Tally::default()),
+            true => LocalOutput::Unread(Vec::new()),
+            false => LocalOutput::Sums(MetricSums::default()),
         };
         let mut times = PassTimes::default();
         let mut slices = GradientSlices::default();
@@ -114,10 +113,10 @@ where
                         None => step.watch_last(model, part.samples),
                     };
                     self.profile_pass(&mut times, |times| match &mut found {
-                        Found::Sums(sums) => {
+                        LocalOutput::Sums(sums) => {
                             timed_pass(&watched, part.batch, times, sums).map(drop)
                         }
-                        Found::Unread(outputs) => {
+                        LocalOutput::Unread(outputs) => {
                             outputs.push(unread_pass(&watched, part.batch, times).item);
                             Ok(())
                         }
@@ -149,11 +148,11 @@ where
     /// slices are updated, and the others' are on their way.
     pub(super) fn learn(
         &mut self,
-        model: M,
+        model: AnyModel,
         mut gradients: GradientsParams,
         rate: ModuleLearningRate,
         ddp: &Ddp,
-    ) -> Result<M, TrainError> {
+    ) -> Result<AnyModel, TrainError> {
         let cuts_gradients = self.cuts_gradients();
         let optimizer = &mut self.setup.state.optimizer;
         let Some(shards) = &mut self.shards else {
@@ -204,7 +203,7 @@ where
 
     /// The model with all its parameters, at the end; what each rank has held goes into the report. All ranks
     /// call it.
-    pub(super) fn end_sharding(&mut self, model: M) -> Result<M, TrainError> {
+    pub(super) fn end_sharding(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
         let Some(mut shards) = self.shards.take() else {
             return Ok(model);
         };

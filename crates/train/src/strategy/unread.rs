@@ -9,28 +9,29 @@
 use std::time::{Duration, Instant};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_collectives::group::ReduceOp;
 use everburn_distributed::{Communication, GradientNorm};
 use everburn_record::RankStep;
 
 use super::RankLoop;
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::rank_times;
 use crate::read_metrics::{ReadMetrics, steps_unread};
-use crate::tally::{Report, StepCost, Tally, Verdict, Votes};
+use crate::step_exchange::{StepCodec, Verdict, Votes};
+use crate::step_report::{Report, StepCost, StepReport};
 
 /// What a rank has found in its share of a batch.
-pub(super) enum Found<O> {
+pub(super) enum LocalOutput<O> {
     /// It has been read.
-    Sums(Tally),
+    Sums(MetricSums),
     /// It lies on the device: the outputs of the micro-batches.
     Unread(Vec<O>),
 }
 
-impl<O: Report> Found<O> {
+impl<O: Report> LocalOutput<O> {
     /// The sums, read now.
-    pub(super) fn read(self) -> Result<Tally, TrainError> {
+    pub(super) fn read(self) -> Result<MetricSums, TrainError> {
         match self {
             Self::Sums(sums) => Ok(sums),
             Self::Unread(outputs) => {
@@ -38,14 +39,14 @@ impl<O: Report> Found<O> {
                 let sums = sums.map_err(|error| TrainError::Device(error.to_string()))?;
                 Ok(sums
                     .into_iter()
-                    .fold(Tally::default(), |all, part| all + part))
+                    .fold(MetricSums::default(), |all, part| all + part))
             }
         }
     }
 }
 
 /// The same on its way to the other ranks, or waiting for it.
-pub(super) enum Telling<O> {
+pub(super) enum SentOutput<O> {
     Verdict(Verdict),
     Unread(Vec<O>),
 }
@@ -63,7 +64,7 @@ pub(super) struct OwnStep {
 /// A step of which all ranks know the same.
 pub(super) struct KnownStep {
     pub(super) step: OwnStep,
-    pub(super) tally: Tally,
+    pub(super) sums: MetricSums,
     pub(super) cost: StepCost,
 }
 
@@ -101,7 +102,7 @@ impl<O: Report> Unread<O> {
     }
 
     /// Takes all steps, each with what this rank has found in it.
-    fn read(&mut self) -> Result<Vec<(OwnStep, Tally)>, TrainError> {
+    fn read(&mut self) -> Result<Vec<(OwnStep, MetricSums)>, TrainError> {
         let mut outputs = Vec::new();
         let mut steps = Vec::new();
         for (step, own) in self.steps.drain(..) {
@@ -112,42 +113,17 @@ impl<O: Report> Unread<O> {
         let sums = sums.map_err(|error| TrainError::Device(error.to_string()))?;
         let mut sums = sums.into_iter();
         let add = |(step, parts)| {
-            let tally = sums.by_ref().take(parts);
-            (step, tally.fold(Tally::default(), |all, part| all + part))
+            let parts = sums.by_ref().take(parts);
+            (
+                step,
+                parts.fold(MetricSums::default(), |all, part| all + part),
+            )
         };
         Ok(steps.into_iter().map(add).collect())
     }
 }
 
-/// The numbers of a step, and how many they are.
-const NUMBERS: usize = 4;
-
-fn numbers(tally: &Tally) -> [f64; NUMBERS] {
-    [
-        tally.loss_sum,
-        tally.correct as f64,
-        tally.predictions as f64,
-        tally.samples as f64,
-    ]
-}
-
-fn tally_of(numbers: &[f64]) -> Tally {
-    Tally {
-        loss_sum: numbers[0],
-        correct: numbers[1] as u64,
-        predictions: numbers[2] as u64,
-        samples: numbers[3] as u64,
-    }
-}
-
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// Whether the numbers of steps are read late: on all ranks or on none.
     ///
     /// Not where a step must be known before the next: survivors go on with the newest that all have made,
@@ -187,8 +163,8 @@ where
     /// Reads the numbers of all steps that are unread, and adds them up over all ranks; also what the ranks want,
     /// and what the mean of these steps was for each.
     pub(super) fn read(
-        &self,
-        unread: &mut Unread<<M as TrainStep>::Output>,
+        &mut self,
+        unread: &mut Unread<StepReport>,
         votes: Votes,
         memory: Option<u64>,
     ) -> Result<(Vec<KnownStep>, Votes, Vec<RankStep>), TrainError> {
@@ -196,14 +172,8 @@ where
         let count = steps.len().max(1);
         let elapsed = unread.since.elapsed();
         unread.since = Instant::now();
-        let group = &self.setup.group;
-        let (rank, world_size) = (group.rank(), group.world_size());
+        let group = self.setup.group.clone();
         let each = elapsed.as_secs_f64() / count as f64;
-        let mut sums: Vec<f64> = steps.iter().flat_map(|(_, own)| numbers(own)).collect();
-        let behind = sums.len();
-        sums.extend([votes.stop, votes.save, votes.regroup].map(f64::from));
-        sums.push(each);
-        // A place for each rank, so that a sum hands out what each has.
         let waited_before = unread.waited.as_secs_f64() / count as f64;
         let own = RankStep {
             seconds: each,
@@ -211,35 +181,36 @@ where
             peak_memory: memory,
             ..rank_times::mean(&std::mem::take(&mut unread.times))
         };
-        let places = sums.len();
-        sums.resize(places + rank_times::NUMBERS * world_size, 0.0);
-        sums[places + rank_times::NUMBERS * rank..][..rank_times::NUMBERS]
-            .copy_from_slice(&rank_times::numbers_of(&own));
+        let sums = steps.iter().map(|(_, own)| own);
+        let codec = StepCodec {
+            layout: self.metrics.layout(sums.clone(), &group)?,
+            steps: steps.len(),
+            own: rank_times::NUMBERS,
+            ranks: group.world_size(),
+        };
+        let numbers = codec.pack(votes, sums, group.rank(), &rank_times::numbers_of(&own));
         let waiting = Instant::now();
-        let sums = group.all_reduce(sums, ReduceOp::Sum).wait()?;
+        let numbers = group.all_reduce(numbers, ReduceOp::Sum).wait()?;
         let waited = waiting.elapsed();
         unread.waited = waited;
-        let (tallies, rest) = sums.split_at(behind);
-        let times = rank_times::of_ranks(&rest[4..], |rank| rank);
+        let told = codec.unpack(&numbers);
+        let times = rank_times::of_ranks(&told.of_ranks.concat(), |rank| rank);
         let peak_memory = times.iter().filter_map(|times| times.peak_memory).max();
-        let votes = Votes {
-            stop: rest[0] > 0.0,
-            save: rest[1] > 0.0,
-            regroup: rest[2] > 0.0,
-        };
-        unread.limit = steps_unread(rest[3] / world_size as f64);
+        // The first number of each rank is how long its steps took.
+        let seconds: f64 = told.of_ranks.iter().map(|own| own[0]).sum();
+        unread.limit = steps_unread(seconds / codec.ranks as f64);
         let spans = Spans {
             step: each,
             waited: waited / u32::try_from(count).unwrap_or(u32::MAX),
             peak_memory,
         };
-        let known = steps.into_iter().zip(tallies.chunks_exact(NUMBERS));
+        let known = steps.into_iter().zip(told.sums);
         let known = known.map(|((step, _), sums)| KnownStep {
             cost: spans.cost_of(step.communication),
-            tally: tally_of(sums),
+            sums,
             step,
         });
-        Ok((known.collect(), votes, times))
+        Ok((known.collect(), told.votes, times))
     }
 }
 

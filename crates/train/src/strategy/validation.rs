@@ -1,30 +1,32 @@
 //! What comes after the steps of an epoch, and after the last.
 
+use burn::module::Module;
 use std::cell::RefCell;
 use std::time::Instant;
 
-use burn_train::{InferenceStep, LearnerEvent, LearnerModel, TrainStep, TrainingItem};
+use burn_train::{LearnerEvent, TrainingItem};
 use everburn_record::Phase;
 
 use super::{RankLoop, items};
+use crate::best_by::Direction;
+use crate::erased::AnyModel;
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
 use crate::finite::{require_finite, require_finite_loss};
+use crate::metric_line::{MetricKind, MetricLine};
+use crate::metric_sums::MetricSums;
 use crate::outcome::stopped_by_user;
 use crate::predictions::Counts;
 use crate::report::BestEpoch;
-use crate::run_directory::{MetricKind, MetricLine};
-use crate::tally::{Report, StepCost};
+use crate::step_report::{Report, StepCost};
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
-    pub(super) fn validate(&mut self, model: &M, epoch: usize) -> Result<Option<f64>, TrainError> {
+impl RankLoop {
+    /// The sums over all validation samples; `None` without any, or if a rank wanted to stop first.
+    pub(super) fn validate(
+        &mut self,
+        model: &AnyModel,
+        epoch: usize,
+    ) -> Result<Option<MetricSums>, TrainError> {
         let Some(loader) = self.setup.validation.clone() else {
             return Ok(None);
         };
@@ -48,25 +50,26 @@ where
             }
             processed += batch.samples;
             iteration += 1;
-            let report = Report::of_all_ranks(batch, StepCost::default());
+            let report = Report::of_all_ranks(batch.clone(), StepCost::default());
             let progress = items(processed, total_items);
             let item = TrainingItem::new(report, progress, Some(iteration), None);
             self.event_valid(LearnerEvent::ProcessedItem(item))
         })?;
         self.event_valid(LearnerEvent::EndSplit(epoch))?;
-        let Some(tally) = evaluated else {
+        let Some(sums) = evaluated else {
             self.outcome.stopped = Some(stopped_by_user(step));
             return Ok(None);
         };
-        require_finite_loss("validation loss", tally.mean_loss(), epoch, step)?;
-        let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &tally);
+        require_finite_loss("validation loss", sums.mean_loss(), epoch, step)?;
+        self.setup.config.best_by.value(&sums)?;
+        let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
         line.cost.seconds = start.elapsed().as_secs_f64();
         self.log(&line)?;
-        Ok(Some(tally.mean_loss()))
+        Ok(Some(sums))
     }
 
     /// Rank 0 draws; where several ranks hold the model, all of them bring their part.
-    pub(super) fn show_sample(&self, model: &M) -> Result<(), TrainError> {
+    pub(super) fn show_sample(&self, model: &AnyModel) -> Result<(), TrainError> {
         let Some(samples) = &self.setup.samples else {
             return Ok(());
         };
@@ -87,37 +90,44 @@ where
     /// numbers are equal to the bit on every rank, and so is the decision.
     pub(super) fn finish_epoch(
         &mut self,
-        model: &M,
+        model: &AnyModel,
         epoch: usize,
-        validation_loss: Option<f64>,
+        validated: Option<&MetricSums>,
     ) -> Result<(), TrainError> {
         if self.is_first() {
             self.event_train(LearnerEvent::EndEpoch(epoch))?;
         }
-        if let Some(validation_loss) = validation_loss
+        let by = &self.setup.config.best_by;
+        if let Some(sums) = validated
             && self.outcome.epoch == epoch
-            && self
-                .outcome
-                .best
-                .is_none_or(|best| validation_loss < best.validation_loss)
         {
-            self.outcome.best = Some(BestEpoch {
-                epoch,
-                validation_loss,
-            });
+            let best = self.outcome.best;
+            let best = best.map(|best| best.value.unwrap_or(best.validation_loss));
+            let value = by.value(sums)?;
+            if by.is_better(value, best) {
+                self.outcome.best = Some(BestEpoch {
+                    epoch,
+                    validation_loss: sums.mean_loss(),
+                    value: (!by.is_loss()).then_some(value),
+                });
+            }
         }
         // Before the checkpoint: a run that stops here has one, whatever the interval.
         if let (Some(rule), Some(best)) = (&self.setup.config.early_stopping, self.outcome.best)
             && epoch < self.setup.config.epochs
             && epoch - best.epoch >= rule.patience
         {
+            let better = match by.direction() {
+                Direction::Lower => "lower",
+                Direction::Higher => "higher",
+            };
+            let (metric, epoch) = (by.metric(), best.epoch);
             self.outcome.stopped = Some(format!(
-                "early: no lower validation loss since epoch {}",
-                best.epoch
+                "early: no {better} validation {metric} since epoch {epoch}"
             ));
         }
         if self.outcome.epoch == epoch {
-            if validation_loss.is_none() {
+            if validated.is_none() {
                 require_finite(model, epoch, self.outcome.step)?;
             }
             if self.saves_at_the_end_of(epoch) {
@@ -129,7 +139,7 @@ where
     }
 
     /// Measures the model on the test samples, unless the user has stopped the training.
-    pub(super) fn test(&mut self, model: &M) -> Result<(), TrainError> {
+    pub(super) fn test(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         let Some(loader) = self.setup.test.clone() else {
             return Ok(());
         };
@@ -144,14 +154,14 @@ where
         let counts = RefCell::new(Counts::default());
         let infer = |batch| infer(&model, self.setup.over.as_deref(), batch, Some(&counts));
         let group = &self.setup.group;
-        let tally = evaluate(infer, &loader, group, stop_wanted, |_| Ok(()))?;
-        if tally.is_some() {
+        let sums = evaluate(infer, &loader, group, stop_wanted, |_| Ok(()))?;
+        if sums.is_some() {
             let confusion = counts
                 .into_inner()
                 .all_reduce(group, &self.setup.class_names)?;
             self.outcome.confusion = confusion;
         }
-        self.outcome.test = tally.map(|tally| (tally, start.elapsed().as_secs_f64()));
+        self.outcome.test = sums.map(|sums| (sums, start.elapsed().as_secs_f64()));
         Ok(())
     }
 }

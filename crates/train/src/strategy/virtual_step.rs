@@ -1,37 +1,30 @@
 //! A training step over virtual ranks.
 
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
 use everburn_distributed::{Buffers, Ddp, ShareOfBatch, SyncedGradients, VirtualRanks};
 use everburn_profile::Phase;
 
 use super::RankLoop;
 use super::gradients::timed_pass;
+use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
+use crate::metric_sums::MetricSums;
 use crate::rank_times::PassTimes;
 use crate::seeds::mix;
-use crate::tally::{Report, Tally};
 use crate::virtual_sums::VirtualSums;
 
-impl<M, I, B> RankLoop<M, I, B>
-where
-    M: LearnerModel + TrainStep<Input = B> + InferenceStep<Input = B>,
-    <M as TrainStep>::Output: Report,
-    <M as InferenceStep>::Output: Report,
-    I: Send + Sync + Clone + 'static,
-    B: Send + 'static,
-{
+impl RankLoop {
     /// The mean gradients over all virtual ranks, their sums on rank 0 (zeros on the others), how long this
     /// rank's passes took, and the model with the mean of their running statistics.
     ///
     /// Each virtual rank starts from the same statistics and draws random numbers of its own.
     pub(super) fn step_of_virtual_ranks(
-        &self,
-        model: M,
-        share: ShareOfBatch<B>,
+        &mut self,
+        model: AnyModel,
+        share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
         ranks: VirtualRanks,
         number: usize,
-    ) -> Result<(SyncedGradients, Tally, PassTimes, M), TrainError> {
+    ) -> Result<(SyncedGradients, MetricSums, PassTimes, AnyModel), TrainError> {
         let before = Buffers::read(&model)?;
         let mut samples = vec![0; ranks.own().len()];
         for part in &share.micro_batches {
@@ -43,9 +36,9 @@ where
         for part in share.micro_batches {
             self.seed_virtual(number, ranks.own().start + part.index);
             let watched = step.watch_virtual(&model, part.index);
-            let mut tally = Tally::default();
+            let mut own = MetricSums::default();
             let found = self.profile_pass(&mut times, |times| {
-                timed_pass(&watched, part.batch, times, &mut tally)
+                timed_pass(&watched, part.batch, times, &mut own)
             });
             let found = found.and_then(|_| Ok(Buffers::read(&model)?));
             let after = match found {
@@ -57,20 +50,28 @@ where
             };
             let weight = part.samples as f64 / share.global_samples as f64;
             let weighted = after.values().into_iter().map(|value| value * weight);
-            sums.set(part.index, tally, weighted);
+            sums.set(part.index, own, weighted);
             model = before.write(model);
         }
         self.profile(Phase::Exchange);
-        let told = sums.tell(false, &self.setup.group);
-        let synced = step.finish(&model)?;
-        let (tally, statistics, _) = told.wait()?;
-        let model = before.with_values(&statistics).write(model);
-        let tally = if self.is_first() {
-            tally
-        } else {
-            Tally::default()
+        let group = self.setup.group.clone();
+        let layout = match self.metrics.layout(sums.found(), &group) {
+            Ok(layout) => layout,
+            Err(error) => {
+                step.give_up(&error.to_string());
+                return Err(error);
+            }
         };
-        Ok((synced, tally, times, model))
+        let told = sums.tell(false, layout, &group);
+        let synced = step.finish(&model)?;
+        let (total, statistics, _) = told.wait()?;
+        let model = before.with_values(&statistics).write(model);
+        let total = if self.is_first() {
+            total
+        } else {
+            MetricSums::default()
+        };
+        Ok((synced, total, times, model))
     }
 
     /// Random numbers (dropout) depend on seed, step and virtual rank.

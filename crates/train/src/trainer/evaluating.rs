@@ -3,20 +3,20 @@
 use std::cell::RefCell;
 
 use burn::module::Module;
-use burn_train::InferenceStep;
 use everburn_record::ConfusionMatrix;
 
 use super::{Trainer, TrainingData};
 use crate::agreement::Agreement;
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
+use crate::erased::{AnyBatch, AnyData, AnyModel, Trainable, erase_data};
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
 use crate::finite::require_finite_loss;
+use crate::metric_line::{MetricKind, MetricLine};
+use crate::metric_sums::MetricSums;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::outcome::LoopOutcome;
 use crate::predictions::Counts;
-use crate::run_directory::{MetricKind, MetricLine};
-use crate::tally::{Report, Tally};
 use crate::tensor_board::TensorBoard;
 use crate::training_state::agree_on_newest;
 use crate::weights::with_safetensors;
@@ -27,33 +27,26 @@ impl Trainer {
     ///
     /// # Errors
     /// [`TrainError`] when a rank fails, or the ranks have different data.
-    pub fn evaluate<M, I, B>(
+    pub fn evaluate<M, I>(
         &self,
         model: &M,
-        data: &TrainingData<I, B>,
-    ) -> Result<Option<Tally>, TrainError>
+        data: &TrainingData<I, M::Batch>,
+    ) -> Result<Option<MetricSums>, TrainError>
     where
-        M: Module + InferenceStep<Input = B>,
-        <M as InferenceStep>::Output: Report,
+        M: Trainable,
         I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
     {
-        self.evaluate_over(model, data, None, None)
+        let model = AnyModel::new(model.valid());
+        self.evaluate_over(&model, &erase_data(data), None, None)
     }
 
-    pub(super) fn evaluate_over<M, I, B>(
+    pub(super) fn evaluate_over(
         &self,
-        model: &M,
-        data: &TrainingData<I, B>,
-        over: Option<&dyn ModelOverRanks<M, B>>,
+        model: &AnyModel,
+        data: &AnyData,
+        over: Option<&dyn ModelOverRanks<AnyModel, AnyBatch>>,
         counts: Option<&RefCell<Counts>>,
-    ) -> Result<Option<Tally>, TrainError>
-    where
-        M: Module + InferenceStep<Input = B>,
-        <M as InferenceStep>::Output: Report,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+    ) -> Result<Option<MetricSums>, TrainError> {
         self.about_data(data).check(&self.group)?;
         let readers = over.map_or(&self.group, ModelOverRanks::replicas);
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
@@ -65,7 +58,7 @@ impl Trainer {
         })
     }
 
-    pub(super) fn about_data<I, B>(&self, data: &TrainingData<I, B>) -> Agreement {
+    pub(super) fn about_data(&self, data: &AnyData) -> Agreement {
         Agreement::default()
             .and("model", &self.model_name)
             .and("data", &data.name)
@@ -76,10 +69,7 @@ impl Trainer {
 
     /// Ranks with other data, another seed or another batch size would train together and learn
     /// something that nobody asked for.
-    pub(super) fn agreement<I, B>(
-        &self,
-        data: &TrainingData<I, B>,
-    ) -> Result<Agreement, TrainError> {
+    pub(super) fn agreement(&self, data: &AnyData) -> Result<Agreement, TrainError> {
         let about = self.about_data(data);
         let about = match self.regroup {
             // A rank that comes later goes on all the same.
@@ -102,11 +92,11 @@ impl Trainer {
     }
 
     /// The model that is tested: the averaged one, where that is what was validated.
-    pub(super) fn measured<M: Module>(
+    pub(super) fn measured(
         &self,
-        model: &M,
+        model: &AnyModel,
         outcome: &LoopOutcome,
-    ) -> Result<M, TrainError> {
+    ) -> Result<AnyModel, TrainError> {
         match (self.config.ema, &outcome.averaged) {
             (Some(ema), Some(averaged)) if ema.validate => {
                 let file = averaged.as_ref().clone();
@@ -117,37 +107,31 @@ impl Trainer {
     }
 
     /// What the test finds, and what was taken for what.
-    pub(super) fn test<M, I, B>(
+    pub(super) fn test(
         &self,
-        model: &M,
-        data: &TrainingData<I, B>,
-        over: Option<&dyn ModelOverRanks<M, B>>,
-    ) -> Result<Option<(Tally, Option<ConfusionMatrix>)>, TrainError>
-    where
-        M: Module + InferenceStep<Input = B>,
-        <M as InferenceStep>::Output: Report,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+        model: &AnyModel,
+        data: &AnyData,
+        over: Option<&dyn ModelOverRanks<AnyModel, AnyBatch>>,
+    ) -> Result<Option<(MetricSums, Option<ConfusionMatrix>)>, TrainError> {
         let counts = RefCell::new(Counts::default());
-        let Some(tally) = self.evaluate_over(model, data, over, Some(&counts))? else {
+        let Some(sums) = self.evaluate_over(model, data, over, Some(&counts))? else {
             return Ok(None);
         };
         let counts = counts.into_inner();
         let confusion = counts.all_reduce(&self.group, &self.class_names)?;
-        Ok(Some((tally, confusion)))
+        Ok(Some((sums, confusion)))
     }
 
     pub(super) fn record_test(
         &self,
-        tally: &Tally,
+        sums: &MetricSums,
         seconds: f64,
         confusion: Option<ConfusionMatrix>,
         outcome: &LoopOutcome,
     ) -> Result<(), TrainError> {
-        require_finite_loss("test loss", tally.mean_loss(), outcome.epoch, outcome.step)?;
+        require_finite_loss("test loss", sums.mean_loss(), outcome.epoch, outcome.step)?;
         if let Some(run) = self.run.as_ref().filter(|_| self.is_first()) {
-            let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, tally);
+            let mut line = MetricLine::new(MetricKind::Test, outcome.epoch, outcome.step, sums);
             line.cost.seconds = seconds;
             let mut metrics = run.metrics()?.on_failure(self.config.on_checkpoint_failure);
             metrics.write(&line)?;

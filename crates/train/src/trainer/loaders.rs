@@ -9,21 +9,17 @@ use everburn_distributed::{
     DistributedLoader, DistributedSampler, Prefetch, SamplerConfig, Tail, VirtualRanks,
 };
 
-use super::{Trainer, TrainingData};
+use super::Trainer;
+use crate::erased::{AnyData, AnyItem, AnyLoader};
 use crate::error::TrainError;
 
 impl Trainer {
     /// The loaders of the samples to learn from and, where any are held out, to validate on.
-    #[allow(clippy::type_complexity)]
-    pub(super) fn split<I, B>(
+    pub(super) fn split(
         &self,
-        data: &TrainingData<I, B>,
+        data: &AnyData,
         readers: &ProcessGroup,
-    ) -> Result<(DistributedLoader<I, B>, Option<DistributedLoader<I, B>>), TrainError>
-    where
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+    ) -> Result<(AnyLoader, Option<AnyLoader>), TrainError> {
         let all = data.train.len();
         let held_out = self.config.held_out_of(all);
         if held_out >= all {
@@ -31,7 +27,7 @@ impl Trainer {
                 "--validation-samples {held_out} leaves nothing of the {all} training samples"
             )));
         }
-        let part = |from: usize, to: usize| -> Arc<dyn Dataset<I>> {
+        let part = |from: usize, to: usize| -> Arc<dyn Dataset<AnyItem>> {
             Arc::new(PartialDataset::new(data.train.clone(), from, to))
         };
         let config = SamplerConfig {
@@ -57,12 +53,12 @@ impl Trainer {
         Ok((train, validation))
     }
 
-    pub(super) fn ordered_loader<I, B>(
+    pub(super) fn ordered_loader(
         &self,
-        dataset: Arc<dyn Dataset<I>>,
-        data: &TrainingData<I, B>,
+        dataset: Arc<dyn Dataset<AnyItem>>,
+        data: &AnyData,
         readers: &ProcessGroup,
-    ) -> Result<DistributedLoader<I, B>, TrainError> {
+    ) -> Result<AnyLoader, TrainError> {
         let config = SamplerConfig {
             num_samples: dataset.len(),
             batch_size: self

@@ -10,15 +10,16 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use burn_train::{InferenceStep, LearnerModel, TrainStep};
+use burn::module::Module;
+use burn_train::{InferenceStep, TrainStep};
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Buffers, DistributedLoader, ShareOfBatch};
+use everburn_distributed::{Buffers, ShareOfBatch};
 
 use super::{Trainer, TrainingData};
+use crate::erased::{AnyBatch, AnyData, AnyLoader, AnyModel, Trainable, erase_data};
 use crate::error::TrainError;
 use crate::kernels::LaunchCount;
 use crate::read_metrics::computes_by_itself;
-use crate::tally::StepReport;
 
 /// How long other ranks wait for the one that compiles and tunes: a large model takes minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -61,18 +62,19 @@ impl Trainer {
     ///
     /// # Errors
     /// [`TrainError`] if a batch cannot be read or a step fails.
-    pub fn warm_up<M, I, B>(
+    pub fn warm_up<M, I>(
         &self,
         model: M,
-        data: &TrainingData<I, B>,
+        data: &TrainingData<I, M::Batch>,
     ) -> Result<WarmUp, TrainError>
     where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>,
+        M: Trainable,
         I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
     {
+        self.warm_up_alone(AnyModel::new(model), &erase_data(data))
+    }
+
+    fn warm_up_alone(&self, model: AnyModel, data: &AnyData) -> Result<WarmUp, TrainError> {
         self.config.validate(self.group.world_size())?;
         let (train, validation) = self.split(data, &self.group)?;
         let inferred = self.inferred(validation.as_ref(), data)?;
@@ -81,20 +83,13 @@ impl Trainer {
     }
 
     /// The same before a training, where devices need it, in turn with the other ranks of the machine.
-    pub(super) fn warm_up_in_turn<M, I, B>(
+    pub(super) fn warm_up_in_turn(
         &self,
-        model: M,
-        train: &DistributedLoader<I, B>,
-        validation: Option<&DistributedLoader<I, B>>,
-        data: &TrainingData<I, B>,
-    ) -> Result<M, TrainError>
-    where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+        model: AnyModel,
+        train: &AnyLoader,
+        validation: Option<&AnyLoader>,
+        data: &AnyData,
+    ) -> Result<AnyModel, TrainError> {
         let own = self
             .warm_up
             .unwrap_or_else(|| computes_by_itself(&self.device));
@@ -119,15 +114,11 @@ impl Trainer {
     }
 
     /// What the model is only run forward on: the validation set, and the test set at the end.
-    fn inferred<I, B>(
+    fn inferred(
         &self,
-        validation: Option<&DistributedLoader<I, B>>,
-        data: &TrainingData<I, B>,
-    ) -> Result<Vec<DistributedLoader<I, B>>, TrainError>
-    where
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+        validation: Option<&AnyLoader>,
+        data: &AnyData,
+    ) -> Result<Vec<AnyLoader>, TrainError> {
         let test = match data.test.len() {
             0 => None,
             _ => Some(self.ordered_loader(data.test.clone(), data, &self.group)?),
@@ -145,19 +136,12 @@ impl Trainer {
         }
     }
 
-    fn run_shapes<M, I, B>(
+    fn run_shapes(
         &self,
-        model: M,
-        train: &DistributedLoader<I, B>,
-        inferred: &[DistributedLoader<I, B>],
-    ) -> Result<(M, WarmUp), TrainError>
-    where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+        model: AnyModel,
+        train: &AnyLoader,
+        inferred: &[AnyLoader],
+    ) -> Result<(AnyModel, WarmUp), TrainError> {
         let start = Instant::now();
         let display = self.display();
         display.announce(&format!(
@@ -185,19 +169,12 @@ impl Trainer {
         Ok((model, warm_up))
     }
 
-    fn run_each_shape_once<M, I, B>(
+    fn run_each_shape_once(
         &self,
-        model: M,
-        train: &DistributedLoader<I, B>,
-        inferred: &[DistributedLoader<I, B>],
-    ) -> Result<(M, usize), TrainError>
-    where
-        M: LearnerModel
-            + TrainStep<Input = B, Output = StepReport>
-            + InferenceStep<Input = B, Output = StepReport>,
-        I: Send + Sync + Clone + 'static,
-        B: Send + 'static,
-    {
+        model: AnyModel,
+        train: &AnyLoader,
+        inferred: &[AnyLoader],
+    ) -> Result<(AnyModel, usize), TrainError> {
         let device_error =
             |error: burn::tensor::TensorReadError| TrainError::Device(error.to_string());
         // Drawn now: a copy of weights that are still to be drawn would draw its own.
@@ -217,7 +194,7 @@ impl Trainer {
                     .clone()
                     .optimize(&mut optimizer, rate.into(), output.grads);
                 // Waits until the device has done it.
-                output.item.tally().map_err(device_error)?;
+                output.item.sums().map_err(device_error)?;
                 drop(learnt);
             }
         }
@@ -228,7 +205,7 @@ impl Trainer {
             for part in first_and_last(loader)? {
                 if sizes.insert(part.samples) {
                     let report = InferenceStep::step(&valid, part.batch);
-                    report.tally().map_err(device_error)?;
+                    report.sums().map_err(device_error)?;
                 }
             }
         }
@@ -248,9 +225,9 @@ fn wanted_by_any(own: bool, group: &ProcessGroup) -> Result<bool, TrainError> {
 }
 
 /// The micro-batches of the first and of the last share of an epoch: the last one is smaller, if any is.
-fn first_and_last<I: 'static, B: Send + 'static>(
-    loader: &DistributedLoader<I, B>,
-) -> Result<Vec<everburn_distributed::MicroBatch<B>>, TrainError> {
+fn first_and_last(
+    loader: &AnyLoader,
+) -> Result<Vec<everburn_distributed::MicroBatch<AnyBatch>>, TrainError> {
     let batches = loader.sampler().num_batches();
     let last = (batches > 1).then(|| batches - 1);
     let mut parts = Vec::new();
@@ -260,7 +237,7 @@ fn first_and_last<I: 'static, B: Send + 'static>(
         parts.extend(
             share
                 .into_iter()
-                .flat_map(|share: ShareOfBatch<B>| share.micro_batches),
+                .flat_map(|share: ShareOfBatch<AnyBatch>| share.micro_batches),
         );
     }
     Ok(parts)

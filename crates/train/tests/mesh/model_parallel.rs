@@ -150,9 +150,9 @@ where
     for _ in 0..20 {
         let output = TrainStep::step(&model, batch.clone());
         if first.is_none() {
-            let tally = output.item.tally().unwrap();
+            let sums = output.item.sums().unwrap();
             first = Some((
-                tally.mean_loss(),
+                sums.mean_loss(),
                 collect(&model, GradientsOf(&output.grads)),
             ));
         }
@@ -233,10 +233,10 @@ fn a_checkpoint_of_two_devices_loads_into_one() {
         .load_newest()
         .unwrap();
     let one: Mnist = with_parameters(init(), &newest.checkpoint).unwrap();
-    let tally = trainer
+    let sums = trainer
         .evaluate(&Classifier::of_blocks(one), &data)
         .unwrap()
         .unwrap();
-    let (ours, theirs) = (tally.mean_loss(), report.test_loss.unwrap());
+    let (ours, theirs) = (sums.mean_loss(), report.test_loss.unwrap());
     assert!((ours - theirs).abs() <= 1e-6 * theirs, "{ours} {theirs}");
 }

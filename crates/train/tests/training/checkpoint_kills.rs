@@ -65,6 +65,7 @@ fn checkpoint(step: usize) -> Checkpoint {
             best: Some(BestEpoch {
                 epoch: place / 8,
                 validation_loss: 0.1,
+                value: None,
             }),
             ..Progress::default()
         },

@@ -6,7 +6,7 @@ use burn::prelude::*;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
 use everburn_train::{
-    Classifier, EmaConfig, RunDirectory, Tally, Trainer, TrainingConfig, TrainingReport,
+    Classifier, EmaConfig, MetricSums, RunDirectory, Trainer, TrainingConfig, TrainingReport,
     load_averaged,
 };
 
@@ -64,7 +64,7 @@ fn file(folder: &Path, name: &str) -> Vec<u8> {
 }
 
 /// What a model of a run yields on the test samples, alone.
-fn measure(model: MnistBn) -> Tally {
+fn measure(model: MnistBn) -> MetricSums {
     let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer::new(TrainingConfig::default(), group);
     let model = Classifier::new(model, MnistBn::forward);

@@ -71,7 +71,7 @@ fn train_after(ranks: usize, config: &TrainingConfig, warm_up: Option<bool>) -> 
             epoch,
             step,
             line.loss.to_bits(),
-            line.accuracy.to_bits(),
+            line.accuracy.unwrap().to_bits(),
         )
     });
     Recorded {

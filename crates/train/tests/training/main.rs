@@ -18,6 +18,7 @@ mod half_precision;
 mod harness;
 mod input;
 mod language_model;
+mod metrics;
 mod profile;
 mod recompute;
 mod replicas;

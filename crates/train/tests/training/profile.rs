@@ -1,6 +1,7 @@
 //! Three planted faults, each of which a profile names first: a slow loader, a slow rank, a needless copy in a layer.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_models::mlp::{Mlp, MlpConfig};
-use everburn_nn::{Linear, LinearConfig, relu};
+use everburn_nn::conv::{Conv2d, Conv2dConfig};
+use everburn_nn::tensor::activation::relu;
+use everburn_nn::{Linear, LinearConfig};
 use everburn_profile::{
     FOLDER, Facts, Finding, FindingKind, Layer, Phase, RankProfile, Recorder, Results, Sampler,
     write_results,
@@ -188,14 +191,23 @@ fn look_at(numbers: &TensorData) {
     std::hint::black_box(numbers.num_elements());
 }
 
+/// A program has one sampler at a time: a second would be refused.
+static SAMPLER: Mutex<()> = Mutex::new(());
+
 /// What is found in a training of [`Looking`], and its folder.
 fn look() -> (tempfile::TempDir, Results) {
+    sampled(Classifier::new(Looking::new(), Looking::forward))
+}
+
+/// What is found in a training of which samples are taken, and its folder.
+fn sampled<M: Module + std::fmt::Display + Sync + 'static>(
+    model: Classifier<M, 4>,
+) -> (tempfile::TempDir, Results) {
+    let _alone = SAMPLER.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let trainer = Trainer::new(config(), ProcessGroup::alone(GroupOptions::default()));
-    // The only one of this program: a second at the same time would be refused.
     let sampler = Sampler::start().unwrap();
     let recorder = Recorder::new(Facts::default()).sampling(sampler);
-    let model = Classifier::new(Looking::new(), Looking::forward);
     profile(
         trainer,
         model,
@@ -230,6 +242,56 @@ fn a_needless_copy_in_a_layer_is_named_first() {
     assert_eq!(first.layer.as_deref(), Some("second"), "{all}");
     assert!(first.text.contains("Looking"), "{all}");
     assert!(results.flame_graph.is_some_and(|path| path.exists()));
+}
+
+/// Two convolutions, of Burn's type or of ours.
+#[derive(Module, Debug)]
+struct Convolving<C: Module> {
+    first: C,
+    second: C,
+    head: Linear,
+}
+
+impl<C: Module> Convolving<C> {
+    fn new(convolution: impl Fn([usize; 2]) -> C) -> Self {
+        Self {
+            first: convolution([1, 24]),
+            second: convolution([24, 24]),
+            head: LinearConfig::new(24, 10).init(&Device::flex()),
+        }
+    }
+
+    fn head(&self, pixels: Tensor<4>) -> Tensor<2> {
+        let means: Tensor<2> = pixels.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2);
+        self.head.forward(means)
+    }
+}
+
+#[test]
+fn convolutions_of_burns_own_are_told_and_those_of_ours_are_not() {
+    let device = Device::flex();
+    let burns =
+        Convolving::new(|channels| nn::conv::Conv2dConfig::new(channels, [5, 5]).init(&device));
+    let (_folder, results) = sampled(Classifier::new(
+        burns,
+        |net: &Convolving<nn::conv::Conv2d>, images| {
+            net.head(net.second.forward(net.first.forward(images)))
+        },
+    ));
+    let layers = &results.analysis.ranks[0].burn_layers;
+    assert!(!layers.is_empty(), "{}", told(&results.findings));
+    assert_eq!(layers[0].kind, "convolution", "{layers:?}");
+    let mut kinds = results.findings.iter().map(|finding| finding.kind);
+    assert!(
+        kinds.any(|kind| kind == FindingKind::BurnLayers),
+        "{}{layers:?}",
+        told(&results.findings)
+    );
+    let ours = Convolving::new(|channels| Conv2dConfig::new(channels, [5, 5]).init(&device));
+    let (_folder, results) = sampled(Classifier::new(ours, |net: &Convolving<Conv2d>, images| {
+        net.head(net.second.forward(net.first.forward(images)))
+    }));
+    assert_eq!(results.analysis.ranks[0].burn_layers, []);
 }
 
 #[test]

@@ -26,13 +26,13 @@ impl TcpStore {
     ) -> Result<(), StoreError> {
         let deadline = Deadline::within(self.options.timeout);
         self.exchange(operation, deadline, |connection| {
-            let unconfirmed = connection.unconfirmed_bytes() + message.len();
-            if message.len() < LARGE_WRITE && unconfirmed < CONFIRM_AFTER {
+            let length = message.len();
+            let unconfirmed = connection.unconfirmed_bytes() + length;
+            if length < LARGE_WRITE && unconfirmed < CONFIRM_AFTER {
                 connection.send(message, deadline)?;
-                connection.note(operation, key, message.len());
-                return Ok(());
+                return connection.note(operation, key, length, deadline);
             }
-            connection.note(operation, key, message.len());
+            connection.note(operation, key, length, deadline)?;
             connection.send(message, deadline)?;
             connection.confirm(&[], deadline)
         })

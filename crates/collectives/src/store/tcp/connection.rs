@@ -16,6 +16,12 @@ use super::wire::{
 /// The kernel asks after a silent peer this often.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// After this many writes in a row, the kernel joins those that follow. Fewer are sent one by one.
+const STREAM_WRITES: usize = 32;
+
+/// A write that comes later than this after the one before it is not in a row with it.
+const STREAM_GAP: Duration = Duration::from_millis(1);
+
 /// A moment after which an operation has failed, and when it began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
@@ -104,6 +110,8 @@ pub(super) struct Connection {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Only while there are unconfirmed writes; see [`Connection::join_small_writes`].
+    joins_writes: bool,
     unconfirmed: Option<Unconfirmed>,
 }
 
@@ -115,6 +123,9 @@ pub(super) struct Unconfirmed {
     pub(super) key: String,
     pub(super) count: usize,
     bytes: usize,
+    /// How many came right after one another, up to the last.
+    in_a_row: usize,
+    latest: Instant,
 }
 
 impl Connection {
@@ -143,6 +154,7 @@ impl Connection {
             buffer: vec![0; 64 * 1024].into_boxed_slice(),
             start: 0,
             end: 0,
+            joins_writes: false,
             unconfirmed: None,
         };
         if let Some(key) = key {
@@ -170,18 +182,49 @@ impl Connection {
         }
     }
 
-    /// Notes a write that has no reply.
-    pub(super) fn note(&mut self, operation: &'static str, key: &str, bytes: usize) {
+    /// Notes a write that has no reply, with the deadline that began when it was asked for.
+    pub(super) fn note(
+        &mut self,
+        operation: &'static str,
+        key: &str,
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Result<(), Fault> {
+        let now = deadline.started;
         let writes = self.unconfirmed.get_or_insert_with(|| Unconfirmed {
             operation,
             key: String::new(),
             count: 0,
             bytes: 0,
+            in_a_row: 0,
+            latest: now,
         });
         writes.operation = operation;
         key.clone_into(&mut writes.key);
         writes.count += 1;
         writes.bytes += bytes;
+        if now.duration_since(writes.latest) > STREAM_GAP {
+            writes.in_a_row = 0;
+        }
+        writes.in_a_row += 1;
+        writes.latest = now;
+        let joins = writes.in_a_row >= STREAM_WRITES;
+        self.join_small_writes(joins)
+    }
+
+    /// Has the kernel hold back what does not fill a packet while the server has not acknowledged what was
+    /// sent before it (Nagle's algorithm), or send at once what is held back and what follows.
+    ///
+    /// A packet for each small write costs its sender several times as much as the write. A stream of them
+    /// goes in a few large packets instead, one for each time that the server reads. Ours acknowledges a
+    /// stream as it reads it; another one may do so 40 ms later, and the stream's last write then comes as late,
+    /// unless a request follows.
+    fn join_small_writes(&mut self, joins: bool) -> Result<(), Fault> {
+        if joins != self.joins_writes {
+            self.stream.set_nodelay(!joins)?;
+            self.joins_writes = joins;
+        }
+        Ok(())
     }
 
     pub(super) fn unconfirmed_bytes(&self) -> usize {
@@ -201,6 +244,7 @@ impl Connection {
         let nonce = random_u64() as u32;
         let request = [&ping_message(nonce)[..], message].concat();
         self.send(&request, deadline)?;
+        self.join_small_writes(false)?;
         if self.fixed(deadline).map(u32::from_ne_bytes)? != nonce {
             return Err(altered());
         }
@@ -339,3 +383,6 @@ fn retry_or_fail(error: io::Error, deadline: Deadline) -> Result<(), Fault> {
         _ => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,9 @@ const HIGH_WATER: usize = 1 << 20;
 /// Requests carried out for one client before it is another one's turn.
 const REQUESTS_IN_A_ROW: usize = 256;
 
+/// After this many requests in one turn without an answer, the client sends a stream of writes.
+const STREAM_REQUESTS: usize = 2;
+
 /// How long a refused client may take to read that it is.
 const REFUSED_LINGER: Duration = Duration::from_secs(2);
 
@@ -83,6 +86,8 @@ pub(super) struct Peer {
     charged: usize,
     /// Something has been sent since the owner last looked.
     pub(super) answered: bool,
+    /// Its stream of writes is acknowledged at once; see [`Peer::acknowledge_at_once`].
+    acknowledges_at_once: bool,
     deadline: Option<Instant>,
 }
 
@@ -102,6 +107,7 @@ impl Peer {
             sent: 0,
             charged: 0,
             answered: false,
+            acknowledges_at_once: false,
             deadline: Some(Instant::now() + options.handshake_timeout),
         }
     }
@@ -182,8 +188,22 @@ impl Peer {
                 Err(error) => return Err(error.into()),
             }
         };
+        if !self.answered && REQUESTS_IN_A_ROW - requests >= STREAM_REQUESTS {
+            self.acknowledge_at_once()?;
+        }
         self.watch(options);
         Ok(turn)
+    }
+
+    /// Ends the kernel's habit, after an answer, of waiting up to 40 ms for the next one to take the
+    /// acknowledgement along. A client that sends a stream of writes may hold the rest of it back until then.
+    fn acknowledge_at_once(&mut self) -> io::Result<()> {
+        if !self.acknowledges_at_once {
+            #[cfg(target_os = "linux")]
+            rustix::net::sockopt::set_tcp_quickack(&self.stream, true)?;
+            self.acknowledges_at_once = true;
+        }
+        Ok(())
     }
 
     /// Why it has gone: who does not know the secret learns that from the server's proof or its refusal.
@@ -237,6 +257,7 @@ impl Peer {
                 Ok(count) => {
                     self.sent += count;
                     self.answered = true;
+                    self.acknowledges_at_once = false;
                     self.progressed();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

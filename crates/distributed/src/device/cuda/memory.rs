@@ -1,5 +1,7 @@
 //! The memory of a row of numbers, for NCCL. The one place where CubeCL's pointers are believed.
 
+#![expect(unsafe_code, reason = "CubeCL hands out pointers to the GPU's memory")]
+
 use burn::prelude::*;
 use burn::tensor::DType as BurnType;
 use burn_cubecl::tensor::CubeTensor;

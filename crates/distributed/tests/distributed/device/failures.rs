@@ -15,7 +15,7 @@ use crate::models::rows;
 use crate::steps::{overlapped, small_buckets};
 
 /// A deadline that is meant to pass.
-const SHORT: Duration = Duration::from_secs(8);
+const SHORT: Duration = Duration::from_secs(4);
 
 fn cause(error: &DdpError) -> &CollectiveError {
     match error {

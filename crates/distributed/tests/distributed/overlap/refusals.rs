@@ -222,7 +222,7 @@ fn a_hook_that_panics_ends_the_step_on_all_ranks() {
             .to_string()
     });
     assert!(
-        errors[1].contains("it panicked: on purpose"),
+        errors[1].contains("its thread panicked: on purpose"),
         "{}",
         errors[1]
     );

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::optim::{GradientsParams, SgdConfig};
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Ddp, DdpConfig, RankTensors};
+use everburn_distributed::{Ddp, DdpConfig, ModuleRanks};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{TensorGroup, TensorParallel};
 
@@ -43,7 +43,7 @@ fn a_mesh_of_data_and_tensor_trains_like_one_device() {
     let ranks = on_ranks(4, |world| {
         let (tensor, data) = subgroups(&world);
         let (place, replica) = (data.rank(), tensor.rank());
-        let ranks: Arc<dyn TensorGroup> = Arc::new(RankTensors::within(&tensor, &world).unwrap());
+        let ranks: Arc<dyn TensorGroup> = Arc::new(ModuleRanks::within(&tensor, &world).unwrap());
         let rules = whole.tensor_rules();
         let model = everburn_nn::tensor_parallel(separate(&whole), &rules, &ranks).unwrap();
         let (ddp, mut model) = Ddp::new(model, data, DdpConfig::default()).unwrap();

@@ -84,7 +84,7 @@ pub(super) fn convolve(
     })
 }
 
-pub(super) fn pool_by_maximum(input: &Tensor, window: Window) -> Option<(Tensor, IntTensor<Flex>)> {
+pub(super) fn max_pool(input: &Tensor, window: Window) -> Option<(Tensor, IntTensor<Flex>)> {
     let [input] = contiguous([input])?;
     let shape = pooling(&input.shape(), window);
     attempt(|| {
@@ -99,7 +99,7 @@ pub(super) fn pool_by_maximum(input: &Tensor, window: Window) -> Option<(Tensor,
     })
 }
 
-pub(super) fn pool_by_maximum_gradient(
+pub(super) fn max_pool_gradient(
     input: &Tensor,
     indices: &IntTensor<Flex>,
     gradient: &Tensor,

@@ -2,10 +2,7 @@
 
 use burn::backend::TensorMetadata;
 use burn::tensor::Shape;
-use everburn_kernels::{
-    BatchNormShape, BatchNormStatistics, LayerNormShape, batch_norm, batch_norm_train,
-    batch_norm_train_backward, layer_norm, layer_norm_backward,
-};
+use everburn_kernels::{self as kernels, BatchNormShape, BatchNormStatistics, LayerNormShape};
 
 use super::tensors::{Tensor, attempt, contiguous, float, values};
 use crate::layers::buffers::take;
@@ -18,7 +15,7 @@ fn normalization(input: &Shape) -> BatchNormShape {
     }
 }
 
-pub(super) fn normalize(
+pub(super) fn batch_norm_train(
     input: &Tensor,
     gamma: &Tensor,
     beta: &Tensor,
@@ -32,7 +29,7 @@ pub(super) fn normalize(
         let affine = [values(&gamma), values(&beta)];
         let statistics = [&mut mean[..], &mut variance[..]];
         let input_values = values(&input);
-        batch_norm_train(
+        kernels::batch_norm_train(
             &shape,
             input_values,
             affine,
@@ -46,7 +43,7 @@ pub(super) fn normalize(
     })
 }
 
-pub(super) fn normalize_gradients(
+pub(super) fn batch_norm_gradients(
     all: [&Tensor; 5],
     epsilon: f64,
 ) -> Option<(Tensor, Tensor, Tensor)> {
@@ -60,7 +57,7 @@ pub(super) fn normalize_gradients(
             mean: values(&mean),
             variance: values(&variance),
         };
-        batch_norm_train_backward(
+        kernels::batch_norm_train_backward(
             &shape,
             [values(&input), values(&gradient)],
             values(&gamma),
@@ -79,7 +76,7 @@ pub(super) fn normalize_gradients(
     })
 }
 
-pub(super) fn normalize_by(
+pub(super) fn batch_norm(
     [input, gamma, beta]: [&Tensor; 3],
     [mean, variance]: [&Tensor; 2],
     epsilon: f64,
@@ -95,7 +92,7 @@ pub(super) fn normalize_by(
             variance: values(&variance),
         };
         let input_values = values(&input);
-        batch_norm(
+        kernels::batch_norm(
             &shape,
             input_values,
             affine,
@@ -112,7 +109,7 @@ fn rows_of(input: &Tensor) -> LayerNormShape {
     LayerNormShape { rows, columns }
 }
 
-pub(super) fn normalize_rows(
+pub(super) fn layer_norm(
     input: &Tensor,
     gamma: &Tensor,
     beta: &Tensor,
@@ -125,7 +122,7 @@ pub(super) fn normalize_rows(
         let (mut mean, mut inverse) = (take(shape.rows), take(shape.rows));
         let statistics = [&mut mean[..], &mut inverse[..]];
         let (given, affine) = (values(&input), (values(&gamma), Some(values(&beta))));
-        layer_norm(
+        kernels::layer_norm(
             &shape,
             given,
             affine.0,
@@ -140,14 +137,14 @@ pub(super) fn normalize_rows(
 }
 
 /// Of input, gamma, mean, inverse deviation and gradient.
-pub(super) fn normalize_rows_gradients(all: [&Tensor; 5]) -> Option<(Tensor, Tensor, Tensor)> {
+pub(super) fn layer_norm_gradients(all: [&Tensor; 5]) -> Option<(Tensor, Tensor, Tensor)> {
     let [input, gamma, mean, inverse, gradient] = contiguous(all)?;
     let shape = rows_of(&input);
     attempt(|| {
         let mut input_grad = take(values(&input).len());
         let mut sums = [vec![0.0; shape.columns], vec![0.0; shape.columns]];
         let [gamma_grad, beta_grad] = &mut sums;
-        layer_norm_backward(
+        kernels::layer_norm_backward(
             &shape,
             [values(&input), values(&gradient)],
             values(&gamma),

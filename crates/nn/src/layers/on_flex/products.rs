@@ -1,8 +1,10 @@
-//! Products of matrices, and turned vectors.
+//! Products of matrices, and rotary positions.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::DType;
-use everburn_kernels::{Matrices, Matrix, RotaryShape, Turn, matmul, matmul_each, rotary};
+use everburn_kernels::{
+    Matrices, Matrix, RopeDirection, RopeShape, matmul, matmul_each, rope as kernel,
+};
 
 use super::tensors::{Tensor, attempt, contiguous, float, values};
 use crate::layers::buffers::take;
@@ -100,7 +102,7 @@ pub(super) fn multiply(left: &Tensor, right: &Tensor, bias: Option<&Tensor>) -> 
 }
 
 /// Of `[B, heads, T, width]`, whose vectors may lie anywhere.
-pub(super) fn turn(input: &Tensor, angles: [&Tensor; 2], back: bool) -> Option<Tensor> {
+pub(super) fn rope(input: &Tensor, angles: [&Tensor; 2], back: bool) -> Option<Tensor> {
     let [cosines, sines] = contiguous(angles)?;
     let [texts, heads, tokens, width] = input.shape().dims();
     let lies_side_by_side = input.layout().strides()[3] == 1;
@@ -112,22 +114,22 @@ pub(super) fn turn(input: &Tensor, angles: [&Tensor; 2], back: bool) -> Option<T
     for (stride, &signed) in strides.iter_mut().zip(lain.layout().strides()) {
         *stride = usize::try_from(signed).ok()?;
     }
-    let shape = RotaryShape {
+    let shape = RopeShape {
         batch: [texts, heads],
         tokens,
         half: width / 2,
         strides,
     };
-    let turn = match back {
-        true => Turn::Back,
-        false => Turn::Forward,
+    let direction = match back {
+        true => RopeDirection::Back,
+        false => RopeDirection::Forward,
     };
     let given = values(&lain).get(lain.layout().start_offset()..)?;
     attempt(|| {
         let mut output = take(texts * heads * tokens * width);
-        rotary(
+        kernel(
             shape,
-            turn,
+            direction,
             given,
             [values(&cosines), values(&sines)],
             &mut output,

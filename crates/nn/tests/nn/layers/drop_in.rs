@@ -6,10 +6,9 @@ use burn::nn::conv as burns;
 use burn::nn::pool;
 use burn::prelude::*;
 use burn::store::ModuleRecord;
-use everburn_nn::{
-    AvgPool2d, AvgPool2dConfig, Conv2d, Conv2dConfig, Dropout, DropoutConfig, LayerNorm,
-    LayerNormConfig, MaxPool2d, MaxPool2dConfig, parameter_paths,
-};
+use everburn_nn::conv::{Conv2d, Conv2dConfig};
+use everburn_nn::pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d, MaxPool2dConfig};
+use everburn_nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, parameter_paths};
 
 use super::comparison::{tensor, values};
 

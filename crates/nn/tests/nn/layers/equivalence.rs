@@ -3,7 +3,8 @@
 use burn::module::{Module, Param};
 use burn::prelude::*;
 use burn::tensor::FloatDType;
-use everburn_nn::{DropoutConfig, LayerNormConfig};
+use everburn_nn::loss::CrossEntropyLoss;
+use everburn_nn::{DropoutConfig, Gelu, LayerNormConfig, Relu};
 use proptest::prelude::*;
 
 use super::comparison::{assert_close, everything, tensor, training, values};
@@ -46,7 +47,7 @@ proptest! {
         });
         let ours = everything(vec![input, weight], bias, |x, bias| {
             let weight = x[1].clone().squeeze_dim::<2>(0);
-            everburn_nn::linear(x[0].clone(), weight, Some(bias[0].clone()))
+            everburn_nn::tensor::module::linear(x[0].clone(), weight, Some(bias[0].clone()))
         });
         assert_close(&ours, &theirs);
     }
@@ -81,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn turned_vectors(batch in prop::array::uniform2(1_usize..4), tokens in 1_usize..9, half in 1_usize..20) {
+    fn rotary_positions(batch in prop::array::uniform2(1_usize..4), tokens in 1_usize..9, half in 1_usize..20) {
         let device = training();
         // As a linear layer yields them: heads side by side.
         let vectors = vec![tensor([batch[0], tokens, batch[1], 2 * half], 1, &device)];
@@ -94,19 +95,19 @@ proptest! {
             Tensor::cat(vec![first, b * cosines.clone() + a * sines.clone()], 3)
         });
         let ours = everything(vectors, vec![], |x, _| {
-            everburn_nn::rotary(x[0].clone().swap_dims(1, 2), cosines.clone(), sines.clone())
+            everburn_nn::rope(x[0].clone().swap_dims(1, 2), cosines.clone(), sines.clone())
         });
         assert_close(&ours, &theirs);
     }
 
     #[test]
-    fn gaussian_units(shape in prop::array::uniform3(0_usize..40)) {
+    fn gelus(shape in prop::array::uniform3(0_usize..40)) {
         let device = training();
         let input = vec![tensor(shape, 1, &device).mul_scalar(6.0)];
         let theirs = everything(input.clone(), vec![], |x, _| {
             burn::tensor::activation::gelu(x[0].clone())
         });
-        let ours = everything(input, vec![], |x, _| everburn_nn::gelu(x[0].clone()));
+        let ours = everything(input, vec![], |x, _| everburn_nn::tensor::activation::gelu(x[0].clone()));
         // Where `1 + erf` is small, both are as near as its rounding lets them be.
         for (ours, theirs) in ours.iter().flatten().zip(theirs.iter().flatten()) {
             let room = 1e-6 + 1e-6 * theirs.abs();
@@ -150,15 +151,74 @@ proptest! {
     }
 
     #[test]
-    fn rectified(shape in prop::array::uniform3(0_usize..40)) {
+    fn relus(shape in prop::array::uniform3(0_usize..40)) {
         let device = training();
         let input = vec![tensor(shape, 1, &device)];
         let theirs = everything(input.clone(), vec![], |x, _| {
             burn::tensor::activation::relu(x[0].clone())
         });
-        let ours = everything(input, vec![], |x, _| everburn_nn::relu(x[0].clone()));
+        let ours = everything(input, vec![], |x, _| everburn_nn::tensor::activation::relu(x[0].clone()));
         assert_eq!(ours, theirs);
     }
+}
+
+/// What a kernel computes, and what is left to Burn.
+#[test]
+fn losses_of_classes_with_each_configuration() {
+    type Config = nn::loss::CrossEntropyLossConfig;
+    let device = training();
+    let plain = Config::new;
+    let weights = Some(vec![1.0, 0.5, 2.0, 1.5]);
+    for config in [
+        plain(),
+        plain().with_pad_tokens(Some(vec![1, 3])),
+        plain().with_weights(weights.clone()),
+        plain().with_smoothing(Some(0.1)),
+        plain().with_smoothing(Some(0.2)).with_weights(weights),
+        plain().with_logits(false),
+    ] {
+        let targets = Tensor::<1, Int>::from_ints([0, 3, 2, 1, 2], &device);
+        // Probabilities, for they are asked for too.
+        let logits = tensor([5, 4], 1, &device).abs() + 0.1;
+        let with = |loss: &dyn Fn(Tensor<2>) -> Tensor<1>| {
+            everything(vec![logits.clone()], vec![], |x, _| {
+                loss(x[0].clone()).unsqueeze::<2>()
+            })
+        };
+        let burns = config.init(&device);
+        let ours = CrossEntropyLoss::from(burns.clone());
+        let theirs = with(&|logits| burns.forward(logits, targets.clone()));
+        let of_ours = with(&|logits| ours.forward(logits, targets.clone()));
+        assert_close(&of_ours, &theirs);
+        assert_eq!(ours.to_string(), burns.to_string());
+    }
+}
+
+#[test]
+fn activations_as_modules() {
+    let device = training();
+    let input = vec![tensor([7, 30], 1, &device).mul_scalar(4.0)];
+    let with = |activation: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+        everything(input.clone(), vec![], |x, _| activation(x[0].clone()))
+    };
+    let (burns, ours) = (nn::Gelu::new(), Gelu::new());
+    assert_close(&with(&|x| ours.forward(x)), &with(&|x| burns.forward(x)));
+    let (burns, ours) = (nn::Gelu::new_approximate(), Gelu::new_approximate());
+    assert_eq!(with(&|x| ours.forward(x)), with(&|x| burns.forward(x)));
+    assert_eq!(ours.to_string(), burns.to_string());
+    let of_any_kind = nn::activation::Activation::from(ours);
+    assert_eq!(
+        with(&|x| of_any_kind.forward(x)),
+        with(&|x| burns.forward(x))
+    );
+    let (burns, ours) = (nn::Relu::new(), Relu::new());
+    assert_eq!(with(&|x| ours.forward(x)), with(&|x| burns.forward(x)));
+    assert_eq!(ours.to_string(), burns.to_string());
+    let of_any_kind = nn::activation::Activation::from(ours);
+    assert_eq!(
+        with(&|x| of_any_kind.forward(x)),
+        with(&|x| burns.forward(x))
+    );
 }
 
 /// What is dropped, and that its gradient is dropped with it.

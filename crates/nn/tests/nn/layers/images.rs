@@ -6,7 +6,9 @@ use burn::nn::conv as burns;
 use burn::nn::pool;
 use burn::prelude::*;
 use burn::tensor::FloatDType;
-use everburn_nn::{AdaptiveAvgPool2d, AvgPool2d, Conv2d, MaxPool2d, SyncBatchNorm};
+use everburn_nn::BatchNorm;
+use everburn_nn::conv::Conv2d;
+use everburn_nn::pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
 use proptest::prelude::*;
 
 use super::comparison::{assert_close, everything, tensor, training, values};
@@ -185,7 +187,7 @@ proptest! {
         let their_running = running(&burns);
         let norm = nn::BatchNormConfig::new(channels).with_momentum(0.3).init(&device);
         let ours = everything(vec![input], affine, |x, affine| {
-            SyncBatchNorm::from(with(affine, &norm)).forward(x[0].clone())
+            BatchNorm::from(with(affine, &norm)).forward(x[0].clone())
         });
         assert_close(&ours, &theirs);
         assert_close(&running(&norm), &their_running);
@@ -238,7 +240,7 @@ fn numbers_of_other_types() {
         burn::tensor::module::conv2d(x[0].clone(), x[1].clone(), None, options.clone())
     });
     let ours = everything(vec![input, weight], vec![], |x, _| {
-        everburn_nn::conv2d(x[0].clone(), x[1].clone(), None, options.clone())
+        everburn_nn::tensor::module::conv2d(x[0].clone(), x[1].clone(), None, options.clone())
     });
     assert_eq!(ours, theirs);
 }

@@ -2,9 +2,9 @@
 
 use burn::module::Param;
 use burn::prelude::*;
-use everburn_nn::{
-    AdaptiveAvgPool2dConfig, AvgPool2dConfig, Conv2dConfig, MaxPool2dConfig, SyncBatchNormConfig,
-};
+use everburn_nn::BatchNormConfig;
+use everburn_nn::conv::Conv2dConfig;
+use everburn_nn::pool::{AdaptiveAvgPool2dConfig, AvgPool2dConfig, MaxPool2dConfig};
 
 use super::comparison::{tensor, values};
 
@@ -13,14 +13,16 @@ use super::comparison::{tensor, values};
 fn step(batch: usize, side: usize) -> Vec<f64> {
     let device = Device::flex().autodiff();
     let conv = Conv2dConfig::new([2, 3], [1, 1]).init(&device);
-    let norm = SyncBatchNormConfig::new(3).init(&device);
+    let norm = BatchNormConfig::new(3).init(&device);
     let input = tensor([batch, 2, side, side], 1, &device);
     let hidden = norm.forward(conv.forward(input));
     let hidden = MaxPool2dConfig::new([1, 1]).init().forward(hidden);
     let hidden = AvgPool2dConfig::new([1, 1]).init().forward(hidden);
     let output = AdaptiveAvgPool2dConfig::new([1, 1]).init().forward(hidden);
     assert_eq!(output.dims(), [batch, 3, 1, 1]);
-    let gradients = everburn_nn::relu(output).sum().backward();
+    let gradients = everburn_nn::tensor::activation::relu(output)
+        .sum()
+        .backward();
     values(conv.weight.grad(&gradients).unwrap())
 }
 
@@ -82,9 +84,9 @@ fn whole_step() -> Vec<Vec<f64>> {
         conv.weight = Param::from_tensor(tensor(conv.weight.dims(), seed, &device));
         conv.bias = Some(Param::from_tensor(tensor([features], 9, &device)));
     }
-    let norm = SyncBatchNormConfig::new(6).init(&device);
+    let norm = BatchNormConfig::new(6).init(&device);
     let input = tensor([40, 2, 28, 28], 1, &device).require_grad();
-    let hidden = everburn_nn::relu(norm.forward(first.forward(input.clone())));
+    let hidden = everburn_nn::tensor::activation::relu(norm.forward(first.forward(input.clone())));
     let hidden = MaxPool2dConfig::new([2, 2]).init().forward(hidden);
     let output = second.forward(hidden);
     let weights = tensor(output.dims(), 7, &device);

@@ -10,7 +10,8 @@ use burn::tensor::Gradients;
 use burn::tensor::activation::gelu;
 use burn::tensor::module::embedding;
 use everburn_nn::deferral::{self, DeferralError};
-use everburn_nn::{Linear, LinearConfig, linear};
+use everburn_nn::tensor::module::linear;
+use everburn_nn::{Linear, LinearConfig};
 
 use crate::numbers::{all_gradients, assert_close, tensor, values};
 

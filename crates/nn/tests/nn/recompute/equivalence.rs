@@ -1,9 +1,9 @@
 //! Outputs and gradients are those of the plain code, to the bit.
 
-use burn::nn::{BatchNorm, BatchNormConfig};
+use burn::nn as burns;
 use burn::prelude::*;
 use everburn_nn::{
-    Linear, LinearConfig, SyncBatchNorm, SyncBatchNormConfig, checkpoint, deferral, recomputing,
+    BatchNorm, BatchNormConfig, Linear, LinearConfig, checkpoint, deferral, recomputing,
 };
 
 use super::model::{Layer, Net, WIDTH, autodiff, bits, gradients, outcome, plain, rows, tokens};
@@ -157,12 +157,12 @@ fn without_a_graph_there_is_none_behind_the_output() {
 #[test]
 fn running_statistics_are_updated_once() {
     let device = autodiff();
-    let ours: SyncBatchNorm = SyncBatchNormConfig::new(WIDTH).init(&device);
-    let run = |norm: &SyncBatchNorm, checkpointed: bool| {
+    let ours: BatchNorm = BatchNormConfig::new(WIDTH).init(&device);
+    let run = |norm: &BatchNorm, checkpointed: bool| {
         for scale in [1.0, 3.0] {
             let x = rows(&device).mul_scalar(scale).require_grad();
             let y: Tensor<2> = match checkpointed {
-                true => checkpoint(norm, x, SyncBatchNorm::forward),
+                true => checkpoint(norm, x, BatchNorm::forward),
                 false => norm.forward(x),
             };
             let _ = y.powf_scalar(2.0).sum().backward();
@@ -170,7 +170,7 @@ fn running_statistics_are_updated_once() {
         let statistics = [&norm.running_mean, &norm.running_var];
         statistics.map(|statistic| bits(values(statistic.value_sync())))
     };
-    let plain: BatchNorm = BatchNormConfig::new(WIDTH).init(&device);
+    let plain: burns::BatchNorm = burns::BatchNormConfig::new(WIDTH).init(&device);
     assert_eq!(run(&ours, true), run(&plain.into(), false));
 }
 

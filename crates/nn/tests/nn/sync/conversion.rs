@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::nn::{self as burns, Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_nn::{
-    LossReduction, StatisticsGroup, SyncBatchNorm, SyncBatchNormConfig, SyncError,
-    isolate_batch_norms, spans_ranks, synchronize_batch_norms,
+    BatchNorm, BatchNormConfig, LossReduction, StatisticsGroup, SyncError, isolate_batch_norms,
+    spans_ranks, synchronize_batch_norms,
 };
 
 use super::ranks::Threads;
@@ -28,9 +28,9 @@ struct Block<N: Module> {
     norm: N,
 }
 
-impl<N: Module + From<BatchNorm> + burn::module::ModuleDisplay> Nested<N> {
+impl<N: Module + From<burns::BatchNorm> + burn::module::ModuleDisplay> Nested<N> {
     fn new(device: &Device) -> Self {
-        let norm = || N::from(BatchNormConfig::new(3).init(device));
+        let norm = || N::from(burns::BatchNormConfig::new(3).init(device));
         Self {
             first: norm(),
             linear: LinearConfig::new(3, 3).init(device),
@@ -41,13 +41,13 @@ impl<N: Module + From<BatchNorm> + burn::module::ModuleDisplay> Nested<N> {
     }
 }
 
-impl Nested<SyncBatchNorm> {
+impl Nested<BatchNorm> {
     fn world_sizes(&self) -> Vec<usize> {
         let blocks = self.blocks.iter().map(|block| &block.norm);
         let norms = blocks.chain(&self.pair).chain(&self.maybe);
         norms
             .chain([&self.first])
-            .map(SyncBatchNorm::world_size)
+            .map(BatchNorm::world_size)
             .collect()
     }
 }
@@ -59,7 +59,7 @@ fn group(world_size: usize) -> Arc<dyn StatisticsGroup> {
 #[test]
 fn conversion_reaches_every_norm_and_copies_keep_it() {
     let device = Device::flex().autodiff();
-    let model = Nested::<SyncBatchNorm>::new(&device);
+    let model = Nested::<BatchNorm>::new(&device);
     assert_eq!(model.world_sizes(), [1; 6]);
     assert!(!spans_ranks(&model));
     let model = synchronize_batch_norms(model, group(3)).unwrap();
@@ -75,10 +75,10 @@ fn conversion_reaches_every_norm_and_copies_keep_it() {
 #[test]
 fn only_what_is_converted_is_attached() {
     let device = Device::flex();
-    let converted = synchronize_batch_norms(Nested::<SyncBatchNorm>::new(&device), group(2));
+    let converted = synchronize_batch_norms(Nested::<BatchNorm>::new(&device), group(2));
     assert_eq!(converted.unwrap().world_sizes(), [2; 6]);
     // Neither a later model nor a later `map` of any kind meets the group again.
-    let other = Nested::<SyncBatchNorm>::new(&device).no_grad();
+    let other = Nested::<BatchNorm>::new(&device).no_grad();
     assert_eq!(other.world_sizes(), [1; 6]);
 }
 
@@ -86,14 +86,14 @@ fn only_what_is_converted_is_attached() {
 fn a_norm_of_burns_own_type_is_named() {
     #[derive(Module, Debug)]
     struct Mixed {
-        ours: SyncBatchNorm,
-        theirs: Block<BatchNorm>,
+        ours: BatchNorm,
+        theirs: Block<burns::BatchNorm>,
     }
     let device = Device::flex();
     let model = Mixed {
-        ours: SyncBatchNormConfig::new(2).init(&device),
+        ours: BatchNormConfig::new(2).init(&device),
         theirs: Block {
-            norm: BatchNormConfig::new(2).init(&device),
+            norm: burns::BatchNormConfig::new(2).init(&device),
         },
     };
     let error = synchronize_batch_norms(model, group(2)).unwrap_err();
@@ -148,8 +148,8 @@ fn state<M: Module>(model: &M) -> Vec<f32> {
 #[test]
 fn records_of_burns_norms_load_and_the_other_way_round() {
     let device = Device::flex().autodiff();
-    let theirs = Nested::<BatchNorm>::new(&device);
-    let ours = Nested::<SyncBatchNorm>::new(&device);
+    let theirs = Nested::<burns::BatchNorm>::new(&device);
+    let ours = Nested::<BatchNorm>::new(&device);
     assert_eq!(structure(&theirs), structure(&ours));
 
     // Values that no initialisation gives.
@@ -161,13 +161,13 @@ fn records_of_burns_norms_load_and_the_other_way_round() {
 
     // Attached to a group too: what is synchronised is no part of a record.
     let ours = synchronize_batch_norms(ours, group(2)).unwrap();
-    let back = Nested::<BatchNorm>::new(&device).load_record(ours.clone().into_record());
+    let back = Nested::<burns::BatchNorm>::new(&device).load_record(ours.clone().into_record());
     assert_eq!(state(&back), state(&ours));
 }
 
 /// Output, gradients and running statistics of a step, to the bit.
 fn step(
-    norm: &BatchNorm,
+    norm: &burns::BatchNorm,
     forward: impl Fn(Tensor<3>) -> Tensor<3>,
     device: &Device,
 ) -> Vec<Vec<f32>> {
@@ -189,8 +189,12 @@ fn step(
 #[test]
 fn alone_frozen_and_in_inference_it_is_burns() {
     let device = Device::flex().autodiff();
-    let burns = |device: &Device| BatchNormConfig::new(3).with_momentum(0.2).init(device);
-    let ours = |device: &Device| SyncBatchNormConfig::new(3).with_momentum(0.2).init(device);
+    let burns = |device: &Device| {
+        burns::BatchNormConfig::new(3)
+            .with_momentum(0.2)
+            .init(device)
+    };
+    let ours = |device: &Device| BatchNormConfig::new(3).with_momentum(0.2).init(device);
 
     let theirs = burns(&device);
     let expected = step(&theirs, |x| theirs.forward(x), &device);
@@ -226,14 +230,14 @@ fn alone_frozen_and_in_inference_it_is_burns() {
 
 #[test]
 fn it_shows_itself_with_its_ranks() {
-    let norm = SyncBatchNormConfig::new(3).init(&Device::flex());
+    let norm = BatchNormConfig::new(3).init(&Device::flex());
     assert_eq!(
         norm.to_string(),
-        "SyncBatchNorm {num_features: 3, momentum: 0.1, epsilon: 0.00001, params: 12}"
+        "BatchNorm {num_features: 3, momentum: 0.1, epsilon: 0.00001, params: 12}"
     );
     let norm = synchronize_batch_norms(norm, group(4)).unwrap();
     assert_eq!(
         norm.to_string(),
-        "SyncBatchNorm {num_features: 3, momentum: 0.1, epsilon: 0.00001, ranks: 4, params: 12}"
+        "BatchNorm {num_features: 3, momentum: 0.1, epsilon: 0.00001, ranks: 4, params: 12}"
     );
 }

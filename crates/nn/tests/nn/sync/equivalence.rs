@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
-use burn::nn::BatchNormConfig;
+use burn::nn as burns;
 use burn::prelude::*;
 use burn::tensor::activation::tanh;
 use everburn_nn::{
-    LossReduction, StatisticsGroup, SyncBatchNorm, SyncBatchNormConfig, all_reduce_sum,
+    BatchNorm, BatchNormConfig, LossReduction, StatisticsGroup, all_reduce_sum,
     synchronize_batch_norms, without_samples,
 };
 
@@ -36,8 +36,8 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-fn norm(device: &Device) -> SyncBatchNorm {
-    let mut norm = BatchNormConfig::new(CHANNELS)
+fn norm(device: &Device) -> BatchNorm {
+    let mut norm = burns::BatchNormConfig::new(CHANNELS)
         .with_momentum(0.3)
         .init(device);
     norm.gamma = Param::from_tensor(Tensor::from_floats([0.5, -1.5, 2.0], device));
@@ -61,12 +61,7 @@ struct Step {
     running: Vec<f32>,
 }
 
-fn step(
-    norm: &SyncBatchNorm,
-    input: Tensor<4>,
-    weights: Tensor<4>,
-    reduction: LossReduction,
-) -> Step {
+fn step(norm: &BatchNorm, input: Tensor<4>, weights: Tensor<4>, reduction: LossReduction) -> Step {
     let input = input.require_grad();
     let output = norm.forward(input.clone());
     let losses = losses(output.clone(), weights);
@@ -87,7 +82,7 @@ fn step(
     }
 }
 
-fn attached(norm: SyncBatchNorm, group: &Arc<Threads>) -> SyncBatchNorm {
+fn attached(norm: BatchNorm, group: &Arc<Threads>) -> BatchNorm {
     synchronize_batch_norms(norm, Arc::clone(group) as Arc<dyn StatisticsGroup>).unwrap()
 }
 
@@ -177,7 +172,7 @@ fn a_mean_that_is_large_costs_no_digits() {
         let exact = exact.collect::<Vec<_>>();
         let ranks = on_ranks(shares.len(), LossReduction::Sum, |group| {
             let device = device();
-            let norm = SyncBatchNormConfig::new(CHANNELS)
+            let norm = BatchNormConfig::new(CHANNELS)
                 .with_momentum(1.0)
                 .init(&device);
             let norm = attached(norm, &group);
@@ -202,9 +197,9 @@ fn a_mean_that_is_large_costs_no_digits() {
 /// Two branches of equal shape, one of whose norms runs twice, and an odd one behind them.
 #[derive(Module, Debug)]
 struct Branches {
-    left: SyncBatchNorm,
-    right: Vec<SyncBatchNorm>,
-    last: Option<SyncBatchNorm>,
+    left: BatchNorm,
+    right: Vec<BatchNorm>,
+    last: Option<BatchNorm>,
 }
 
 impl Branches {
@@ -235,8 +230,8 @@ impl Branches {
         let norms = [&self.left, &self.right[0], &self.right[1]];
         let norms = norms.into_iter().chain(&self.last);
         let gradient = |param: &Param<Tensor<1>>| values(param.val().grad(&gradients).unwrap());
-        let of_norm = |norm: &SyncBatchNorm| [gradient(&norm.gamma), gradient(&norm.beta)].concat();
-        let running = |norm: &SyncBatchNorm| {
+        let of_norm = |norm: &BatchNorm| [gradient(&norm.gamma), gradient(&norm.beta)].concat();
+        let running = |norm: &BatchNorm| {
             let statistics = [&norm.running_mean, &norm.running_var];
             statistics
                 .map(|running| values(running.value_sync()))

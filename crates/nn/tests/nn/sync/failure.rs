@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::nn::BatchNormConfig;
+use burn::nn as burns;
 use burn::prelude::*;
 use everburn_nn::{
-    LossReduction, StatisticsGroup, SyncBatchNorm, SyncBatchNormConfig, SyncError, all_reduce_sum,
+    BatchNorm, BatchNormConfig, LossReduction, StatisticsGroup, SyncError, all_reduce_sum,
     synchronize_batch_norms,
 };
 
@@ -19,15 +19,15 @@ fn attached<M: Module>(model: M, group: &Arc<Threads>) -> M {
 
 #[derive(Module, Debug)]
 struct Two {
-    first: SyncBatchNorm,
-    second: SyncBatchNorm,
+    first: BatchNorm,
+    second: BatchNorm,
 }
 
 impl Two {
     fn new(device: &Device) -> Self {
         Self {
-            first: SyncBatchNormConfig::new(3).init(device),
-            second: SyncBatchNormConfig::new(3).init(device),
+            first: BatchNormConfig::new(3).init(device),
+            second: BatchNormConfig::new(3).init(device),
         }
     }
 }
@@ -36,10 +36,10 @@ impl Two {
 fn a_failed_exchange_leaves_this_ranks_own_statistics() {
     let device = Device::flex().autodiff();
     let group = Threads::groups(2, LossReduction::Sum).remove(0);
-    let norm = attached(SyncBatchNormConfig::new(3).init(&device), &group);
+    let norm = attached(BatchNormConfig::new(3).init(&device), &group);
     group.abort("rank 1 is gone");
     let input = tensor::<2>(1, [4, 3], &device);
-    let alone = BatchNormConfig::new(3).init(&device);
+    let alone = burns::BatchNormConfig::new(3).init(&device);
     let (ours, theirs) = (norm.forward(input.clone()), alone.forward(input));
     assert_close(&values(ours.clone()), &values(theirs));
     drop(ours.sum().backward());
@@ -60,7 +60,7 @@ fn a_failed_sum_is_an_error_with_its_reason() {
 fn a_peer_that_is_lost_between_the_passes_hangs_nobody() {
     on_ranks(2, LossReduction::Sum, |group| {
         let device = Device::flex().autodiff();
-        let norm = attached(SyncBatchNormConfig::new(3).init(&device), &group);
+        let norm = attached(BatchNormConfig::new(3).init(&device), &group);
         let input = tensor::<2>(group.rank() as u64, [4, 3], &device).require_grad();
         let output = norm.forward(input.clone());
         if group.rank() == 1 {

@@ -34,7 +34,7 @@ use crate::harness::run::run_directory;
 const LONG: Duration = Duration::from_secs(120);
 
 /// How long too few ranks wait for those who never come; the others come within this time on a busy machine.
-const IN_VAIN: Duration = Duration::from_secs(8);
+const IN_VAIN: Duration = Duration::from_secs(4);
 
 /// Samples of which the reading number `fails_at` fails, counted over all that are read for training.
 struct Failing {

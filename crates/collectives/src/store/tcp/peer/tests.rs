@@ -82,3 +82,42 @@ fn an_open_store_holds_little_however_many_come() {
     let most = options.max_stored_bytes + options.max_connections * 2 * FREE_BUFFER;
     assert!(most <= 64 << 20, "{most} bytes");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stream_of_writes_is_acknowledged_at_once() {
+    use rustix::net::sockopt::{set_tcp_quickack, tcp_quickack};
+
+    const PING: [u8; 5] = [opcode::PING, 1, 2, 3, 4];
+    let options = StoreOptions::new(StoreAccess::Open);
+    let mut contents = Contents::new(options.max_stored_bytes);
+    let (mut near, far) = connection().unwrap();
+    far.set_nonblocking(true).unwrap();
+    let mut peer = Peer::new(0, TcpStream::from_std(far), &options);
+    let mut scratch = vec![0; 64 << 10];
+    let mut turn = |peer: &mut Peer, done: &dyn Fn(&Peer, &Contents) -> bool| {
+        while !done(peer, &contents) {
+            let turn = peer.take_turn(&mut contents, &options, &mut scratch, &mut Vec::new());
+            turn.unwrap();
+            std::thread::yield_now();
+        }
+    };
+    let string = |text: &[u8]| [&(text.len() as u64).to_ne_bytes()[..], text].concat();
+    let set = |key: &[u8]| [&[opcode::SET][..], &string(key), &string(b"value")].concat();
+    let mut validation = vec![opcode::VALIDATE];
+    validation.extend_from_slice(&VALIDATION_MAGIC.to_ne_bytes());
+    near.write_all(&[&validation[..], &PING].concat()).unwrap();
+    turn(&mut peer, &|peer, _| peer.answered);
+    for round in 0..2_u8 {
+        // As the kernel does by itself where questions and answers alternate.
+        set_tcp_quickack(&peer.stream, false).unwrap();
+        peer.answered = false;
+        let sets = [set(&[round, 0]), set(&[round, 1])].concat();
+        near.write_all(&sets).unwrap();
+        let held = usize::from(round + 1) * 2 * (2 + 5 + 128);
+        turn(&mut peer, &|_, contents| contents.held_bytes() == held);
+        assert!(tcp_quickack(&peer.stream).unwrap());
+        near.write_all(&PING).unwrap();
+        turn(&mut peer, &|peer, _| peer.answered);
+    }
+}

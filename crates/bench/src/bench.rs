@@ -1,0 +1,408 @@
+//! What all benchmarks share: the trait, who runs one, what it is run with, and what it leaves.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use everburn::launch::Children;
+use everburn_record::proc::CpuTime;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::collectives::CollectivesBench;
+use crate::ddp::DdpBench;
+use crate::failure::Failure;
+use crate::job::Place;
+use crate::kernels::KernelsBench;
+use crate::machine::Machine;
+use crate::network::Network;
+use crate::owner::Owner;
+use crate::pipeline::PipelineBench;
+use crate::pytorch::Pytorch;
+use crate::recompute::RecomputeBench;
+use crate::resilience::ResilienceBench;
+use crate::store::StoreBench;
+use crate::sync::SyncBench;
+use crate::train::TrainBench;
+
+/// A built binary that benchmarks measure in place of this one.
+const BUILT_BINARY: &str = "EVERBURN_BIN";
+
+/// A benchmark: its options are its fields, parsed by clap.
+pub(crate) trait Bench: Parser {
+    /// How it is called after `cargo xtask bench`.
+    const NAME: &'static str;
+
+    /// What it measures, in a line.
+    const ABOUT: &'static str;
+
+    /// All that was measured: tables and JSON are made of it.
+    type Found;
+
+    /// The file of `--json`.
+    fn json_file(&self) -> Option<&Path>;
+
+    /// What is wrong with the options besides what clap sees, before anything runs.
+    fn check(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Whether PyTorch is measured too, where there is one.
+    fn is_against_pytorch(&self) -> bool {
+        false
+    }
+
+    /// Measures.
+    fn measure(&self, setup: &Setup) -> Result<Self::Found, Failure>;
+
+    /// What one has to know to judge the tables.
+    fn notes(&self, found: &Self::Found, setup: &Setup) -> String;
+
+    /// The result for a reader.
+    fn table(&self, found: &Self::Found, setup: &Setup) -> String;
+
+    /// The result for a program.
+    fn to_json(&self, found: &Self::Found, setup: &Setup, machine: &Value) -> Value;
+
+    /// Other files than that of `--json`, from the same rows.
+    fn write_more(&self, _: &Self::Found, _: &Setup, _rows: &Value) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Whether what was measured works at all.
+    fn works(_: &Self::Found) -> bool {
+        true
+    }
+}
+
+/// The options that every benchmark has; `TIMEOUT` is what `--run-timeout` is unless it is given.
+#[derive(Debug, Args)]
+pub(crate) struct Common<const TIMEOUT: u64> {
+    /// Write the rows to this file too.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Give up when one run or answer takes longer than this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) run_timeout: u64,
+}
+
+impl<const TIMEOUT: u64> Common<TIMEOUT> {
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(self.run_timeout)
+    }
+}
+
+/// Parses a number of which there must be one.
+pub(crate) fn at_least_1(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// What a benchmark is run with.
+pub(crate) struct Setup {
+    pub(crate) children: Children,
+    folder: TempDir,
+    /// The binary whose processes are timed: the one that `EVERBURN_BIN` names, else this one.
+    pub(crate) program: PathBuf,
+    pub(crate) machine: Machine,
+    /// Where it was asked for and found.
+    pub(crate) pytorch: Option<Pytorch>,
+    /// Why it was not, if it was asked for.
+    skipped: Option<String>,
+}
+
+impl Setup {
+    fn new(against_pytorch: bool) -> Result<Self, Failure> {
+        let program = measured_program()?;
+        let (children, folder) = (Children::listen()?, temporary_folder()?);
+        let (pytorch, skipped) = match against_pytorch {
+            false => (None, None),
+            true => match Pytorch::find(&children, folder.path())? {
+                Ok(pytorch) => (Some(pytorch), None),
+                Err(why) => (None, Some(why)),
+            },
+        };
+        if let Some(why) = &skipped {
+            // Now, so that nobody waits for nothing; and again under the table.
+            eprintln!("{why}");
+        }
+        Ok(Self {
+            children,
+            folder,
+            program,
+            machine: Machine::look(),
+            pytorch,
+            skipped,
+        })
+    }
+
+    /// For files of the run; it goes with this value, also on an interrupt.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The peer's name and version, where it is measured.
+    pub(crate) fn peer(&self) -> Option<String> {
+        self.pytorch.as_ref().map(Pytorch::name)
+    }
+
+    /// A process of the program that is measured: the part of it that a [`Side`](crate::Side) names.
+    pub(crate) fn side(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("side").args(words);
+        command
+    }
+
+    /// Where `ranks` ranks run: in a namespace each where there is a network, else on this machine.
+    pub(crate) fn place<'a>(&'a self, ranks: usize, network: Option<&'a Network>) -> Place<'a> {
+        Place {
+            children: &self.children,
+            program: &self.program,
+            folder: self.folder(),
+            network,
+            ranks,
+        }
+    }
+}
+
+/// Runs a benchmark with the arguments after its name.
+fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
+    let name = OsString::from(format!("cargo xtask bench {}", B::NAME));
+    let bench = B::parse_from([name].into_iter().chain(arguments.iter().cloned()));
+    if let Some(file) = bench.json_file() {
+        check_place("--json", file)?;
+    }
+    bench.check()?;
+    let setup = Setup::new(bench.is_against_pytorch())?;
+    let before = CpuTime::now();
+    let found = bench.measure(&setup)?;
+    let meanwhile = before.zip(CpuTime::now());
+    let others = meanwhile.and_then(|(before, after)| before.others_share(after));
+
+    println!("{}", setup.machine.describe(others));
+    println!("{}\n", bench.notes(&found, &setup));
+    println!("{}", bench.table(&found, &setup));
+    if let Some(why) = &setup.skipped {
+        println!("\n{why}");
+    }
+    let rows = bench.to_json(&found, &setup, &setup.machine.to_json(others));
+    if let Some(file) = bench.json_file() {
+        write_file(file, &format!("{rows:#}\n"))?;
+    }
+    bench.write_more(&found, &setup, &rows)?;
+    Ok(match B::works(&found) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// A benchmark of the list.
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&[OsString]) -> Result<ExitCode, Failure>,
+    #[cfg(test)]
+    command: fn() -> clap::Command,
+}
+
+const fn entry<B: Bench>() -> Entry {
+    Entry {
+        name: B::NAME,
+        about: B::ABOUT,
+        run: run_one::<B>,
+        #[cfg(test)]
+        command: B::command,
+    }
+}
+
+/// The first is run where none is named.
+const BENCHES: [Entry; 9] = [
+    entry::<TrainBench>(),
+    entry::<KernelsBench>(),
+    entry::<CollectivesBench>(),
+    entry::<DdpBench>(),
+    entry::<PipelineBench>(),
+    entry::<RecomputeBench>(),
+    entry::<ResilienceBench>(),
+    entry::<StoreBench>(),
+    entry::<SyncBench>(),
+];
+
+/// What the arguments after `bench` ask for.
+enum Asked<'a> {
+    Run(&'static Entry, &'a [OsString]),
+    List,
+    Unknown(String),
+}
+
+fn asked_for(arguments: &[OsString]) -> Asked<'_> {
+    let Some(first) = arguments.first() else {
+        return Asked::Run(&BENCHES[0], arguments);
+    };
+    let word = first.to_string_lossy();
+    match &*word {
+        "--help" | "-h" | "--list" => Asked::List,
+        _ if word.starts_with('-') => Asked::Run(&BENCHES[0], arguments),
+        _ => match BENCHES.iter().find(|bench| bench.name == word) {
+            Some(bench) => Asked::Run(bench, &arguments[1..]),
+            None => Asked::Unknown(word.into_owned()),
+        },
+    }
+}
+
+/// Runs the benchmark that `arguments` name.
+pub(crate) fn run(arguments: &[OsString]) -> Result<ExitCode, Failure> {
+    match asked_for(arguments) {
+        Asked::Run(bench, rest) => (bench.run)(rest),
+        Asked::List => {
+            println!("{}", listing());
+            Ok(ExitCode::SUCCESS)
+        }
+        Asked::Unknown(name) => Err(Failure::Usage(format!(
+            "there is no benchmark `{name}` yet\n\n{}",
+            listing()
+        ))),
+    }
+}
+
+fn listing() -> String {
+    let lines: Vec<_> = BENCHES
+        .iter()
+        .map(|bench| format!("  {:<12} {}", bench.name, bench.about))
+        .collect();
+    format!(
+        "The benchmarks (`cargo xtask bench <name> --help` shows the options of one):\n{}",
+        lines.join("\n")
+    )
+}
+
+fn measured_program() -> Result<PathBuf, Failure> {
+    match std::env::var_os(BUILT_BINARY).filter(|path| !path.is_empty()) {
+        None => Ok(std::env::current_exe()?),
+        // Children run elsewhere.
+        Some(path) => match std::path::absolute(&path)? {
+            path if path.is_file() => Ok(path),
+            path => Err(Failure::usage(format!(
+                "{BUILT_BINARY} names {}, which is no file",
+                path.display()
+            ))),
+        },
+    }
+}
+
+/// Removed when the value goes, also on an interrupt. What killed runs have left goes now.
+pub(crate) fn temporary_folder() -> Result<TempDir, Failure> {
+    let parent = std::env::temp_dir();
+    remove_leftovers(&parent);
+    tempfile::Builder::new()
+        .prefix(&Owner::this_process()?.name(""))
+        .tempdir_in(parent)
+        .map_err(|error| Failure::new(format!("no temporary folder: {error}")))
+}
+
+/// Removes folders of benchmarks that are no more.
+fn remove_leftovers(parent: &Path) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(Owner::of_name);
+        if owner.is_some_and(|owner| !owner.lives()) {
+            // Another user's, or just being removed by another run: no harm is done.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Refuses what `flag` names if it cannot be written: known now, not after an hour of measuring.
+pub(crate) fn check_place(flag: &str, file: &Path) -> Result<(), Failure> {
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        let what = format!("{flag} {}: not a place for a file", file.display());
+        return Err(Failure::Usage(what));
+    }
+    Ok(())
+}
+
+pub(crate) fn write_file(file: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(file, text)
+        .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
+}
+
+/// A file of JSON.
+pub(crate) fn read_json(path: &Path) -> Result<Value, Failure> {
+    let broken = |what: String| Failure::new(format!("{}: {what}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| broken(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| broken(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_command_lines_are_consistent_and_refuse_what_cannot_be_run() {
+        for bench in &BENCHES {
+            let command = (bench.command)();
+            command.clone().debug_assert();
+            let refused = command.try_get_matches_from(["bench", "--run-timeout", "0"]);
+            assert!(refused.is_err(), "{}", bench.name);
+        }
+        assert!(at_least_1("0").unwrap_err().contains("at least 1"));
+        assert_eq!(at_least_1("3"), Ok(3));
+        let nowhere = check_place("--json", Path::new("/does/not/exist/a.json"));
+        assert!(matches!(nowhere, Err(Failure::Usage(what)) if what.starts_with("--json /does")));
+        assert_eq!(check_place("--json", Path::new("a.json")), Ok(()));
+    }
+
+    #[test]
+    fn folders_of_killed_runs_go() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let folder = parent.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("stderr"), "").unwrap();
+            folder
+        };
+        let ours = make(&Owner::this_process().unwrap().name("x"));
+        let foreign = make("everburn-bench-of-mine");
+        let left = make("everburn-bench-4294967295-1-x");
+        remove_leftovers(parent.path());
+        assert!(ours.exists() && foreign.exists() && !left.exists());
+    }
+
+    #[test]
+    fn train_is_meant_where_nothing_is_named() {
+        for line in ["", "train", "train --ranks 1", "--ranks 1"] {
+            let words = words(line);
+            let Asked::Run(bench, rest) = asked_for(&words) else {
+                panic!("{line}: not run")
+            };
+            assert_eq!(bench.name, "train");
+            assert_eq!(rest.len(), if line.contains("--ranks") { 2 } else { 0 });
+        }
+        assert!(matches!(asked_for(&words("--list")), Asked::List));
+    }
+
+    #[test]
+    fn an_unknown_name_is_named_and_the_known_ones_are_listed() {
+        let words = words("lunch --ranks 2");
+        let Asked::Unknown(name) = asked_for(&words) else {
+            panic!("lunch is known")
+        };
+        assert_eq!(name, "lunch");
+        assert!(listing().contains("\n  train "), "{}", listing());
+    }
+}

@@ -1,0 +1,407 @@
+//! `bench collectives`: how long exchanges take by size, ranks and transport, beside gloo's.
+
+mod cost;
+mod options;
+pub(crate) mod rank;
+mod rows;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub(crate) use self::options::CollectivesBench;
+use self::options::{GLOOS_OPERATION, Task, Way};
+use self::rank::Order;
+use self::rows::{
+    Ground, Measured, Row, Times, gigabytes_per_second, rows, table, to_csv, to_json,
+};
+use crate::bench::{Bench, Setup, write_file};
+use crate::chart::{Curve, Panel, svg};
+use crate::failure::Failure;
+use crate::gloo::{Gloo, times_of};
+use crate::job::{Job, Place};
+use crate::machine::Machine;
+use crate::network::Network;
+
+/// Calls before those that count, on both sides.
+const WARM_UP: usize = 3;
+
+/// How long a plain stream takes over a link, about.
+const STREAM_SECONDS: f64 = 1.0;
+
+impl Bench for CollectivesBench {
+    const NAME: &'static str = "collectives";
+    const ABOUT: &'static str =
+        "time and GB/s of collectives by size, ranks and transport; --against gloo";
+
+    type Found = Found;
+
+    fn json_file(&self) -> Option<&Path> {
+        self.common.json.as_deref()
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.check_options()
+    }
+
+    fn is_against_pytorch(&self) -> bool {
+        self.against.is_some()
+    }
+
+    fn measure(&self, setup: &Setup) -> Result<Found, Failure> {
+        let sweep = Sweep {
+            setup,
+            options: self,
+        };
+        let mut found = Found::default();
+        for ranks in self.ranks() {
+            sweep.measure(ranks, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn notes(&self, found: &Found, setup: &Setup) -> String {
+        notes(found, self, gloo(setup).as_deref())
+    }
+
+    fn table(&self, found: &Found, setup: &Setup) -> String {
+        table(&found.measured, gloo(setup).as_deref())
+    }
+
+    fn to_json(&self, found: &Found, _: &Setup, machine: &Value) -> Value {
+        let delay = found.delay.map(|delay| delay.as_secs_f64() * 1e6);
+        to_json(&found.measured, delay, machine)
+    }
+
+    fn write_more(&self, found: &Found, setup: &Setup, rows: &Value) -> Result<(), Failure> {
+        if let Some(file) = &self.csv {
+            write_file(file, &to_csv(rows))?;
+        }
+        let Some(file) = &self.plot else {
+            return Ok(());
+        };
+        let Machine { cores, cpu } = &setup.machine;
+        let subtitle = match self.link.link {
+            Some(rate) => format!("{rate} links between namespaces; {cores} cores, {cpu}"),
+            None => format!("{cores} cores, {cpu}"),
+        };
+        let panels = panels(&found.measured, gloo(setup).as_deref());
+        let title = "Collectives by size of the message";
+        write_file(file, &svg(title, &subtitle, &panels))?;
+        write_file(&file.with_extension("csv"), &to_csv(rows))
+    }
+}
+
+/// The peer's name, where it is measured.
+fn gloo(setup: &Setup) -> Option<String> {
+    setup.peer().map(|pytorch| format!("gloo of {pytorch}"))
+}
+
+/// What the sweep has brought.
+#[derive(Default)]
+pub(crate) struct Found {
+    measured: Vec<Measured>,
+    network: Option<String>,
+    delay: Option<Duration>,
+}
+
+/// How everything is run.
+struct Sweep<'a> {
+    setup: &'a Setup,
+    options: &'a CollectivesBench,
+}
+
+impl Sweep<'_> {
+    /// All lines of `ranks` ranks. Ours and the peer's processes live until all are measured, and
+    /// are given orders in turn: what disturbs one for a second disturbs the others too.
+    fn measure(&self, ranks: usize, found: &mut Found) -> Result<(), Failure> {
+        // Declared first, so that it goes last.
+        let network = self.options.link.network(ranks)?;
+        let place = self.setup.place(ranks, network.as_ref());
+        let ways = self.options.ways(ranks);
+        let jobs = ways.iter().map(|way| self.start(place, way));
+        let mut jobs = jobs.collect::<Result<Vec<_>, _>>()?;
+        let mut gloo = match &self.setup.pytorch {
+            Some(pytorch) => Some(Gloo::start(place, pytorch)?),
+            None => None,
+        };
+        let ground = match &network {
+            Some(network) => self.streams(&mut jobs[0], network)?,
+            None => Ground::default(),
+        };
+        for task in self.options.tasks() {
+            let first = found.measured.len();
+            found.measured.extend(ways.iter().map(|way| Measured {
+                way: way.clone(),
+                task,
+                ours: Times::default(),
+                gloo: Times::default(),
+                ground,
+            }));
+            let measured = &mut found.measured[first..];
+            for _ in 0..self.options.rounds {
+                self.add_round(&task, measured, &mut jobs, gloo.as_mut())?;
+            }
+            for line in measured {
+                eprintln!("{}", progress(line));
+            }
+        }
+        if let Some(network) = &network {
+            found.network = Some(network.describe());
+            found.delay = network.delay();
+        }
+        for job in jobs {
+            job.finish(self.options.common.patience())?;
+        }
+        gloo.map_or(Ok(()), |gloo| gloo.finish(self.options.common.patience()))
+    }
+
+    fn start<'b>(&'b self, place: Place<'b>, way: &Way) -> Result<Job<'b>, Failure> {
+        let algorithm = way.algorithm.as_deref();
+        let name = format!(
+            "{} ranks over {}, {}",
+            way.ranks,
+            way.transport,
+            algorithm.unwrap_or("auto")
+        );
+        Job::start(place, &name, |command| {
+            command.args(["side", "collectives", "--transport", &way.transport]);
+            if let Some(algorithm) = algorithm {
+                command.args(["--algorithm", algorithm]);
+            }
+        })
+    }
+
+    /// The peer once, and each way once. `measured` and `jobs` are in the order of the ways.
+    fn add_round(
+        &self,
+        task: &Task,
+        measured: &mut [Measured],
+        jobs: &mut [Job<'_>],
+        gloo: Option<&mut Gloo<'_>>,
+    ) -> Result<(), Failure> {
+        let (bytes, patience) = (task.bytes.0, self.options.common.patience());
+        let repeats = repeats(bytes);
+        if let Some(gloo) = gloo
+            && task.operation == GLOOS_OPERATION
+        {
+            let times = gloo.measure(bytes, WARM_UP, repeats, patience)?;
+            for line in measured.iter_mut() {
+                line.gloo.0.push(times.clone());
+            }
+        }
+        let order = json!(Order::Collective {
+            operation: task.operation,
+            bytes: bytes as usize,
+            warm_up: WARM_UP,
+            repeats,
+        });
+        for (line, job) in measured.iter_mut().zip(jobs.iter_mut()) {
+            let answers = job.ranks.ask(&order, patience)?;
+            line.ours.0.push(times_of("ours", &answers, repeats)?);
+        }
+        if !self.options.over_links() {
+            let alone = self.memcpy(&mut jobs[0], bytes, false)?;
+            let each = self.memcpy(&mut jobs[0], bytes, true)?;
+            for line in measured {
+                line.ground.add_copies(alone, each);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes copied a second, in pieces as large as the message: what fits into a cache is faster.
+    fn memcpy(&self, job: &mut Job<'_>, bytes: u64, everyone: bool) -> Result<f64, Failure> {
+        let bytes = bytes as usize;
+        let order = json!(Order::Memcpy { bytes, everyone });
+        slowest(&job.ranks.ask(&order, self.options.common.patience())?)
+    }
+
+    /// What plain TCP makes of the links.
+    fn streams(&self, job: &mut Job<'_>, network: &Network) -> Result<Ground, Failure> {
+        let link = network.rate().bytes_per_second();
+        let bytes = (link * STREAM_SECONDS) as u64;
+        let mut stream = |everyone: bool| {
+            let order = json!(Order::Stream { bytes, everyone });
+            slowest(&job.ranks.ask(&order, self.options.common.patience())?)
+        };
+        Ok(Ground {
+            link: Some(link),
+            stream_alone: Some(stream(false)?),
+            stream_each: Some(stream(true)?),
+            ..Ground::default()
+        })
+    }
+}
+
+/// As the reference script has it: about as long for each size, and never fewer than 5.
+fn repeats(bytes: u64) -> usize {
+    let elements = (bytes / 4).max(1);
+    usize::try_from(40_000_000 / elements).map_or(5, |repeats| repeats.clamp(5, 2000))
+}
+
+/// The lowest rate that a rank has told: the others wait for it.
+fn slowest(answers: &[Value]) -> Result<f64, Failure> {
+    let rates = answers
+        .iter()
+        .filter_map(|answer| answer["bytes_per_second"].as_f64());
+    let slowest = rates.fold(f64::INFINITY, f64::min);
+    match slowest.is_finite() && slowest > 0.0 {
+        true => Ok(slowest),
+        false => Err(Failure::new("no rank has told a rate of bytes a second")),
+    }
+}
+
+fn progress(line: &Measured) -> String {
+    let Measured {
+        way,
+        task,
+        ours,
+        gloo,
+        ..
+    } = line;
+    let time = |times: &Times| {
+        let p50 = times.summary().map(|summary| summary.p50);
+        p50.map(|p50| {
+            format!(
+                "{p50:.0} us, {:.3} GB/s",
+                gigabytes_per_second(task.bytes.0, p50)
+            )
+        })
+    };
+    let gloo = time(gloo).map_or_else(String::new, |gloo| format!("  (gloo {gloo})"));
+    format!(
+        "[{} ranks, {}, {}] {} {}: {}{gloo}",
+        way.ranks,
+        way.transport,
+        way.algorithm.as_deref().unwrap_or("auto"),
+        task.operation,
+        task.bytes,
+        time(ours).unwrap_or_default(),
+    )
+}
+
+/// What one has to know to judge the table.
+fn notes(found: &Found, options: &CollectivesBench, peer: Option<&str>) -> String {
+    let mut notes = vec![format!(
+        "method:  blocking calls in place, f32, by rank 0's clock; {WARM_UP} calls to warm up, a \
+         barrier, then\n         5 to 2000 calls a round, {} rounds, all lines of a size in turn; \
+         p50 is the median of the\n         rounds' medians, p10 and p90 are of all calls; \
+         `unsteady`: the rounds differ by more than a quarter",
+        options.rounds
+    )];
+    if let Some(peer) = peer {
+        notes.push(format!(
+            "peer:    {peer}, in the same rounds by the same rules; ours/gloo is by speed"
+        ));
+    }
+    notes.extend(found.network.clone());
+    let giga = |rate: f64| format!("{:.3} GB/s", rate / 1e9);
+    for Measured {
+        way, task, ground, ..
+    } in largest_of_each_world(&found.measured)
+    {
+        let ranks = way.ranks;
+        if let (Some(alone), Some(each)) = (ground.memcpy_alone, ground.memcpy_each) {
+            notes.push(format!(
+                "memory:  memcpy of {}: {} by one rank, {} by each of {ranks} at once, in the best \
+                 round",
+                task.bytes,
+                giga(alone),
+                giga(each)
+            ));
+        }
+        if let (Some(alone), Some(each)) = (ground.stream_alone, ground.stream_each) {
+            notes.push(format!(
+                "         a plain TCP stream: {} alone, {} when each of {ranks} ranks sends to the \
+                 next;\n         frames have headers, so of 1.000 of the link 0.957 are data",
+                giga(alone),
+                giga(each)
+            ));
+        }
+    }
+    notes.push(match options.over_links() {
+        true => {
+            "bound:   all_reduce: 2(n-1)/n x bytes / link, the least that any algorithm sends; \
+                 `reached` is of\n         the link's nominal rate, `of stream` of what a plain \
+                 stream reaches on it"
+                .into()
+        }
+        false => {
+            "bound:   a rank brings each byte that it receives from the other's memory into its own \
+             once: for all_reduce\n         2(n-1)/n x bytes (flat: (n-1) x bytes), at the memcpy of \
+             all ranks at once, of pieces as large\n         as the message"
+                .into()
+        }
+    });
+    notes.join("\n")
+}
+
+/// The line of the largest message, for each number of ranks.
+fn largest_of_each_world(all: &[Measured]) -> Vec<&Measured> {
+    let mut largest: Vec<&Measured> = Vec::new();
+    for line in all {
+        let same = largest
+            .iter_mut()
+            .find(|other| other.way.ranks == line.way.ranks);
+        match same {
+            Some(other) if other.task.bytes >= line.task.bytes => {}
+            Some(other) => *other = line,
+            None => largest.push(line),
+        }
+    }
+    largest
+}
+
+/// A panel for each operation and number of ranks, a curve for each way, one for the peer.
+fn panels(all: &[Measured], peer: Option<&str>) -> Vec<Panel> {
+    let mut panels: Vec<Panel> = Vec::new();
+    for row in rows(all) {
+        let Measured { way, task, .. } = row.measured;
+        let title = format!("{}, {} ranks", task.operation, way.ranks);
+        let at = panels.iter().position(|panel| panel.title == title);
+        let at = at.unwrap_or_else(|| {
+            let curves = Vec::new();
+            panels.push(Panel { title, curves });
+            panels.len() - 1
+        });
+        let name = match &way.algorithm {
+            Some(algorithm) => format!("{} {algorithm}", way.transport),
+            None => way.transport.clone(),
+        };
+        let bytes = task.bytes.0;
+        add_point(
+            &mut panels[at],
+            name,
+            false,
+            (bytes, row.algorithm_bandwidth()),
+        );
+        if let (Some(peer), Some(rate)) = (peer, peers_bandwidth(&row)) {
+            add_point(&mut panels[at], peer.to_owned(), true, (bytes, rate));
+        }
+    }
+    panels
+}
+
+fn peers_bandwidth(row: &Row<'_>) -> Option<f64> {
+    row.gloo
+        .map(|gloo| gigabytes_per_second(row.measured.task.bytes.0, gloo.p50))
+}
+
+/// The peer's point comes with every way; one is enough.
+fn add_point(panel: &mut Panel, name: String, peer: bool, point: (u64, f64)) {
+    let curve = panel.curves.iter_mut().find(|curve| curve.name == name);
+    match curve {
+        Some(curve) if curve.points.iter().any(|(bytes, _)| *bytes == point.0) => {}
+        Some(curve) => curve.points.push(point),
+        None => panel.curves.push(Curve {
+            name,
+            peer,
+            points: vec![point],
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,319 @@
+//! What `bench collectives` found: as a table, as JSON and as comma-separated values.
+
+use everburn_record::statistics::{Spread, median, median_ratio, percentile};
+use everburn_record::table::aligned;
+use serde_json::{Value, json};
+
+use super::cost::{bytes_each_way, link_bound_us, memory_bound_us};
+use super::options::{Task, Way};
+use crate::cells::{mark, times};
+
+/// The measurements of a line.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub(super) way: Way,
+    pub(super) task: Task,
+    pub(super) ours: Times,
+    /// The peer's; empty where there is none.
+    pub(super) gloo: Times,
+    pub(super) ground: Ground,
+}
+
+/// Microseconds of each call, by round.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Times(pub(super) Vec<Vec<f64>>);
+
+/// Rates of what the ranks stand on, in bytes a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Ground {
+    /// Of a rank that copies pieces as large as the message, alone.
+    pub(super) memcpy_alone: Option<f64>,
+    /// Of each rank while all copy.
+    pub(super) memcpy_each: Option<f64>,
+    /// What the link is set to.
+    pub(super) link: Option<f64>,
+    /// Of one plain TCP stream over an idle link.
+    pub(super) stream_alone: Option<f64>,
+    /// Of each while every rank sends to the next.
+    pub(super) stream_each: Option<f64>,
+}
+
+/// The middle of all calls and how far most of them are from it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Summary {
+    pub(super) p10: f64,
+    pub(super) p50: f64,
+    pub(super) p90: f64,
+    /// Whether the rounds agree.
+    pub(super) steady: bool,
+}
+
+impl Ground {
+    /// The fastest counts: it bounds what can be reached, and others disturb some rounds.
+    pub(super) fn add_copies(&mut self, alone: f64, each: f64) {
+        let faster =
+            |known: Option<f64>, rate: f64| Some(known.map_or(rate, |known| known.max(rate)));
+        self.memcpy_alone = faster(self.memcpy_alone, alone);
+        self.memcpy_each = faster(self.memcpy_each, each);
+    }
+}
+
+impl Times {
+    fn medians(&self) -> Vec<f64> {
+        self.0.iter().filter_map(|round| median(round)).collect()
+    }
+
+    /// Of all calls: what a call takes in the long run, where a rank that is late finds that the
+    /// others' bytes have come and its next call waits the longer.
+    fn mean(&self) -> Option<f64> {
+        let all = || self.0.iter().flatten();
+        Some(all().sum::<f64>() / all().count() as f64).filter(|mean| mean.is_finite())
+    }
+
+    /// `None` where nothing was measured.
+    pub(super) fn summary(&self) -> Option<Summary> {
+        let of_rounds = Spread::of(&self.medians())?;
+        let all: Vec<f64> = self.0.iter().flatten().copied().collect();
+        Some(Summary {
+            p10: percentile(&all, 0.1)?,
+            // The median of the rounds' medians: one bad round does not move it.
+            p50: of_rounds.median,
+            p90: percentile(&all, 0.9)?,
+            steady: of_rounds.is_steady(),
+        })
+    }
+}
+
+/// A line of the result.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    pub(super) measured: &'a Measured,
+    pub(super) ours: Summary,
+    pub(super) gloo: Option<Summary>,
+    /// How many times as fast as the peer.
+    pub(super) ratio: Option<f64>,
+    /// The least microseconds that the ground allows.
+    pub(super) bound_us: Option<f64>,
+}
+
+impl Row<'_> {
+    fn is_steady(&self) -> bool {
+        self.ours.steady && self.gloo.is_none_or(|gloo| gloo.steady)
+    }
+
+    /// Bytes of the message by time, in GB/s.
+    pub(super) fn algorithm_bandwidth(&self) -> f64 {
+        gigabytes_per_second(self.measured.task.bytes.0, self.ours.p50)
+    }
+
+    fn share_of_bound(&self) -> Option<f64> {
+        self.bound_us.map(|bound| bound / self.ours.p50)
+    }
+
+    /// As [`Row::share_of_bound`], of what a plain stream reaches on the link.
+    fn share_of_stream(&self) -> Option<f64> {
+        let Ground {
+            link, stream_each, ..
+        } = self.measured.ground;
+        Some(self.share_of_bound()? * link? / stream_each?)
+    }
+}
+
+/// `bytes` in `microseconds`.
+pub(super) fn gigabytes_per_second(bytes: u64, microseconds: f64) -> f64 {
+    bytes as f64 / microseconds / 1e3
+}
+
+pub(super) fn rows(all: &[Measured]) -> Vec<Row<'_>> {
+    let row = |measured: &'_ Measured| {
+        let Measured {
+            way, task, ground, ..
+        } = measured;
+        let moved = bytes_each_way(
+            task.operation,
+            way.algorithm.as_deref(),
+            way.ranks,
+            task.bytes.0,
+        );
+        let bound_us = match (ground.link, ground.memcpy_each) {
+            (Some(link), _) => moved.map(|moved| link_bound_us(moved, link)),
+            (None, Some(memcpy)) => moved.map(|moved| memory_bound_us(moved, memcpy)),
+            (None, None) => None,
+        };
+        Some((measured.ours.summary()?, bound_us))
+    };
+    all.iter()
+        .filter_map(|measured| {
+            let (ours, bound_us) = row(measured)?;
+            Some(Row {
+                measured,
+                ours,
+                gloo: measured.gloo.summary(),
+                ratio: median_ratio(&measured.gloo.medians(), &measured.ours.medians()),
+                bound_us,
+            })
+        })
+        .collect()
+}
+
+/// The result for a reader. `peer` names whom we were measured against, if anybody.
+pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
+    let links = all.iter().any(|measured| measured.ground.link.is_some());
+    let mut header = vec!["operation", "ranks", "transport", "algorithm", "bytes"];
+    header.extend(["p50 us", "(p10-p90)", "GB/s"]);
+    if peer.is_some() {
+        header.extend(["gloo us", "(p10-p90)", "GB/s", "ours/gloo"]);
+    }
+    header.extend(["bound us", "reached"]);
+    if links {
+        header.push("of stream");
+    }
+    header.push("");
+    let lines: Vec<_> = rows(all)
+        .iter()
+        .map(|row| {
+            let Measured { way, task, .. } = row.measured;
+            let mut cells = vec![
+                task.operation.to_string(),
+                way.ranks.to_string(),
+                way.transport.clone(),
+                way.algorithm.clone().unwrap_or_else(|| "auto".into()),
+                task.bytes.to_string(),
+            ];
+            cells.extend(time_cells(Some(row.ours), task.bytes.0));
+            if peer.is_some() {
+                cells.extend(time_cells(row.gloo, task.bytes.0));
+                cells.push(times(row.ratio));
+            }
+            cells.push(row.bound_us.map_or_else(dash, microseconds));
+            cells.push(row.share_of_bound().map_or_else(dash, percent));
+            if links {
+                cells.push(row.share_of_stream().map_or_else(dash, percent));
+            }
+            cells.push(mark(row.is_steady()));
+            cells
+        })
+        .collect();
+    aligned(&header, &lines, &[])
+}
+
+fn time_cells(summary: Option<Summary>, bytes: u64) -> [String; 3] {
+    let Some(Summary { p10, p50, p90, .. }) = summary else {
+        return ["none".into(), String::new(), String::new()];
+    };
+    [
+        microseconds(p50),
+        format!("({}-{})", microseconds(p10), microseconds(p90)),
+        format!("{:.3}", gigabytes_per_second(bytes, p50)),
+    ]
+}
+
+fn microseconds(value: f64) -> String {
+    match value {
+        ..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+fn dash() -> String {
+    "-".into()
+}
+
+/// The result for a program: an array with an object for each line.
+pub(super) fn to_json(all: &[Measured], delay_us: Option<f64>, machine: &Value) -> Value {
+    let object = |row: &Row| {
+        let Measured {
+            way,
+            task,
+            ours,
+            gloo,
+            ground,
+        } = row.measured;
+        let giga = |rate: Option<f64>| rate.map(|rate| rate / 1e9);
+        json!({
+            "operation": task.operation,
+            "ranks": way.ranks,
+            "transport": way.transport,
+            "algorithm": way.algorithm.as_deref().unwrap_or("auto"),
+            "bytes": task.bytes.0,
+            "rounds": ours.0.len(),
+            "repeats": ours.0.first().map(Vec::len),
+            "p50_us": row.ours.p50,
+            "p10_us": row.ours.p10,
+            "p90_us": row.ours.p90,
+            "algbw_gbps": row.algorithm_bandwidth(),
+            "mean_us": ours.mean(),
+            "gloo_p50_us": row.gloo.map(|gloo| gloo.p50),
+            "gloo_p10_us": row.gloo.map(|gloo| gloo.p10),
+            "gloo_p90_us": row.gloo.map(|gloo| gloo.p90),
+            "gloo_mean_us": gloo.mean(),
+            "gloo_algbw_gbps":
+                row.gloo.map(|gloo| gigabytes_per_second(task.bytes.0, gloo.p50)),
+            "ratio": row.ratio,
+            "memcpy_gbps": giga(ground.memcpy_alone),
+            "memcpy_each_gbps": giga(ground.memcpy_each),
+            "link_gbps": giga(ground.link),
+            "delay_us": delay_us,
+            "stream_gbps": giga(ground.stream_alone),
+            "stream_each_gbps": giga(ground.stream_each),
+            "bound_us": row.bound_us,
+            "bound_reached": row.share_of_bound(),
+            "stream_reached": row.share_of_stream(),
+            "steady": row.is_steady(),
+            "machine": machine,
+        })
+    };
+    rows(all).iter().map(object).collect()
+}
+
+/// The columns of comma-separated values that come first; the others follow by name.
+const FIRST_COLUMNS: [&str; 11] = [
+    "operation",
+    "ranks",
+    "transport",
+    "algorithm",
+    "bytes",
+    "p50_us",
+    "p10_us",
+    "p90_us",
+    "algbw_gbps",
+    "gloo_p50_us",
+    "ratio",
+];
+
+/// The rows of [`to_json`] as comma-separated values, without the machine.
+pub(super) fn to_csv(rows: &Value) -> String {
+    let rows = rows.as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(Value::Object(first)) = rows.first() else {
+        return String::new();
+    };
+    let plain = first.iter().filter(|(_, value)| !value.is_object());
+    let mut columns: Vec<&str> = plain.map(|(name, _)| name.as_str()).collect();
+    let place = |name: &str| FIRST_COLUMNS.iter().position(|first| *first == name);
+    columns.sort_by_key(|name| place(name).unwrap_or(FIRST_COLUMNS.len()));
+    let header = columns.join(",");
+    let line = |row: &Value| {
+        let cell = |name: &&str| match &row[*name] {
+            Value::Null => String::new(),
+            // Names of ours: nothing in them needs quotes.
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        columns.iter().map(cell).collect::<Vec<_>>().join(",")
+    };
+    let lines = rows.iter().map(line);
+    let mut text = [header]
+        .into_iter()
+        .chain(lines)
+        .collect::<Vec<_>>()
+        .join("\n");
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests;

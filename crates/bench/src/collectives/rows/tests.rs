@@ -1,0 +1,128 @@
+use super::*;
+use crate::collectives::rank::Operation;
+use crate::quantity::Bytes;
+
+fn measured(transport: &str, ours: &[&[f64]], gloo: &[&[f64]], ground: Ground) -> Measured {
+    let times = |rounds: &[&[f64]]| Times(rounds.iter().map(|round| round.to_vec()).collect());
+    Measured {
+        way: Way {
+            ranks: 2,
+            transport: transport.into(),
+            algorithm: None,
+        },
+        task: Task {
+            operation: Operation::AllReduce,
+            bytes: Bytes(1_000_000),
+        },
+        ours: times(ours),
+        gloo: times(gloo),
+        ground,
+    }
+}
+
+fn on_memory() -> Ground {
+    Ground {
+        memcpy_alone: Some(12e9),
+        memcpy_each: Some(10e9),
+        ..Ground::default()
+    }
+}
+
+fn two() -> Vec<Measured> {
+    let gloo: &[&[f64]] = &[&[1000.0, 1100.0, 1050.0], &[1200.0; 3]];
+    vec![
+        measured(
+            "shm",
+            &[&[250.0; 3], &[200.0, 300.0, 220.0]],
+            gloo,
+            on_memory(),
+        ),
+        measured("tcp", &[&[500.0; 3], &[900.0; 3]], &[], on_memory()),
+    ]
+}
+
+#[test]
+fn the_table_has_a_line_for_each_case() {
+    let expected = "\
+operation   ranks  transport  algorithm    bytes  p50 us  (p10-p90)   GB/s  gloo us    (p10-p90)   GB/s  ours/gloo  bound us  reached
+all_reduce      2        shm       auto  1000000     235  (210-275)  4.255     1125  (1025-1200)  0.889      4.83x       100     43 %
+all_reduce      2        tcp       auto  1000000     700  (500-900)  1.429     none                              -       100     14 %  unsteady";
+    assert_eq!(table(&two(), Some("gloo of torch 2")), expected);
+}
+
+#[test]
+fn without_a_peer_there_are_no_columns_of_it() {
+    let table = table(&two(), None);
+    assert!(!table.contains("gloo"), "{table}");
+    assert!(
+        table
+            .lines()
+            .nth(1)
+            .unwrap()
+            .ends_with("4.255       100     43 %"),
+        "{table}"
+    );
+}
+
+#[test]
+fn links_bound_what_crosses_them() {
+    let ground = Ground {
+        link: Some(125e6),
+        stream_alone: Some(120e6),
+        stream_each: Some(118.75e6),
+        ..on_memory()
+    };
+    let all = [measured("tcp", &[&[10_000.0]], &[], ground)];
+    let row = &rows(&all)[0];
+    assert_eq!(row.bound_us, Some(8000.0));
+    assert_eq!(row.share_of_bound(), Some(0.8));
+    assert_eq!(row.share_of_stream().map(percent).as_deref(), Some("84 %"));
+    let table = table(&all, None);
+    assert!(
+        table.lines().next().unwrap().ends_with("of stream"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_row_of_json_has_what_was_asked_for() {
+    let rows = to_json(&two(), None, &json!({ "cores": 2 }));
+    let row = &rows[0];
+    assert_eq!(row["ranks"], 2);
+    assert_eq!(row["bytes"], 1_000_000);
+    assert_eq!(row["transport"], "shm");
+    assert_eq!(row["p50_us"], 235.0);
+    assert_eq!(row["gloo_p50_us"], 1125.0);
+    assert_eq!(row["mean_us"], 245.0);
+    assert_eq!(row["rounds"], 2);
+    assert_eq!(row["repeats"], 3);
+    assert_eq!(row["memcpy_each_gbps"], 10.0);
+    assert_eq!(row["steady"], true);
+    assert_eq!(row["machine"]["cores"], 2);
+    let ratio = row["ratio"].as_f64().unwrap();
+    assert!(
+        (ratio - (1050.0 / 250.0 + 1200.0 / 220.0) / 2.0).abs() < 1e-9,
+        "{ratio}"
+    );
+    assert_eq!(rows[1]["gloo_p50_us"], Value::Null);
+    assert_eq!(rows[1]["gloo_mean_us"], Value::Null);
+    assert_eq!(rows[1]["steady"], false);
+}
+
+#[test]
+fn comma_separated_values_have_the_same_rows() {
+    let text = to_csv(&to_json(&two(), None, &json!({ "cores": 2 })));
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3);
+    let columns: Vec<_> = lines[0].split(',').collect();
+    assert_eq!(columns[..3], ["operation", "ranks", "transport"]);
+    assert!(!columns.contains(&"machine"));
+    let cell = |line: usize, name: &str| {
+        let at = columns.iter().position(|column| *column == name).unwrap();
+        lines[line].split(',').nth(at).unwrap().to_owned()
+    };
+    assert_eq!(cell(1, "transport"), "shm");
+    assert_eq!(cell(1, "p50_us"), "235.0");
+    assert_eq!(cell(2, "ratio"), "");
+    assert_eq!(to_csv(&json!([])), "");
+}

@@ -1,0 +1,224 @@
+//! One rank of `cargo xtask bench ddp`: how much of the gradient exchange a step hides.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use everburn::burn;
+use everburn::burn::module::{Module, ModuleVisitor, Param};
+use everburn::burn::nn::{Linear, LinearConfig};
+use everburn::burn::optim::GradientsParams;
+use everburn::burn::prelude::*;
+use everburn::burn::tensor::Distribution;
+use everburn::burn::tensor::activation::relu;
+use everburn::collectives::group::{GroupOptions, ReduceOp, TransportKind};
+use everburn::distributed::{
+    CommunicationHookConfig, DEFAULT_BUCKET_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Ddp, DdpConfig,
+    DdpError,
+};
+use everburn_record::statistics::median;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::rank;
+
+/// Steps that are not measured: caches fill, and the buckets are packed anew after the first.
+const WARM_UP: usize = 3;
+
+/// What a step consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Forward and backward.
+    Compute,
+    /// The exchange of gradients that are there already.
+    Communication,
+    /// Forward and backward, then the exchange.
+    Sequential,
+    /// Forward and backward, with the exchange beside it.
+    Overlapped,
+}
+
+impl Mode {
+    pub(super) const ALL: [Self; 4] = [
+        Self::Compute,
+        Self::Communication,
+        Self::Sequential,
+        Self::Overlapped,
+    ];
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BenchDdpArguments {
+    #[arg(long, value_enum)]
+    mode: Mode,
+
+    /// The inputs and outputs of each layer.
+    #[arg(long)]
+    width: usize,
+
+    #[arg(long)]
+    layers: usize,
+
+    /// Samples of each rank.
+    #[arg(long)]
+    batch: usize,
+
+    /// Steps that are measured.
+    #[arg(long)]
+    steps: usize,
+
+    #[arg(long, default_value_t = TransportKind::Auto)]
+    transport: TransportKind,
+
+    #[arg(long, default_value_t = DEFAULT_BUCKET_BYTES)]
+    bucket_bytes: usize,
+
+    #[arg(long, default_value_t = DEFAULT_FIRST_BUCKET_BYTES)]
+    first_bucket_bytes: usize,
+
+    #[arg(long, default_value_t = CommunicationHookConfig::default())]
+    communication_hook: CommunicationHookConfig,
+}
+
+/// What rank 0 tells of the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Step {
+    /// The median over the steps of the slowest rank's time.
+    pub(super) milliseconds: f64,
+    /// Of that, waiting for gradients on rank 0.
+    pub(super) exposed_ms: f64,
+    /// Of the model.
+    pub(super) parameters: usize,
+}
+
+/// What a step took on this rank.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    step: Duration,
+    exposed: Duration,
+}
+
+#[derive(Module, Debug)]
+struct Tower {
+    layers: Vec<Linear>,
+}
+
+impl Tower {
+    /// The mean of squares of the output.
+    fn loss(&self, mut rows: Tensor<2>) -> Tensor<1> {
+        for layer in &self.layers {
+            rows = relu(layer.forward(rows));
+        }
+        rows.powf_scalar(2.0).mean()
+    }
+}
+
+pub(crate) fn run(arguments: &BenchDdpArguments) -> Result<(), Failure> {
+    if arguments.width == 0 || arguments.layers == 0 || arguments.batch == 0 || arguments.steps == 0
+    {
+        return Err(Failure::usage(
+            "--width, --layers, --batch and --steps must be at least 1",
+        ));
+    }
+    let (group, _) = rank::join(GroupOptions {
+        transport: arguments.transport,
+        ..GroupOptions::default()
+    })?;
+    let device = Device::flex().autodiff();
+    let layer = LinearConfig::new(arguments.width, arguments.width);
+    let layers = (0..arguments.layers).map(|_| layer.init(&device));
+    let tower = Tower {
+        layers: layers.collect(),
+    };
+    let config = DdpConfig {
+        bucket_bytes: arguments.bucket_bytes,
+        first_bucket_bytes: arguments.first_bucket_bytes,
+        communication: arguments.communication_hook,
+        ..DdpConfig::default()
+    };
+    let (ddp, tower) = Ddp::new(tower, group, config)?;
+    let rows = Tensor::random(
+        [arguments.batch, arguments.width],
+        Distribution::Default,
+        &device,
+    );
+    let mut taken = Vec::with_capacity(arguments.steps);
+    for step in 0..WARM_UP + arguments.steps {
+        ddp.group().set_step(step as u64);
+        ddp.group().barrier().wait()?;
+        let one = one_step(&ddp, &tower, rows.clone(), arguments)?;
+        if step >= WARM_UP {
+            taken.push(one);
+        }
+    }
+    let slowest = taken.iter().map(|taken| taken.step.as_secs_f64()).collect();
+    let slowest = ddp.group().all_reduce(slowest, ReduceOp::Max).wait()?;
+    let exposed = taken.iter().map(|taken| 1e3 * taken.exposed.as_secs_f64());
+    let measured = Step {
+        milliseconds: 1e3 * median(&slowest).unwrap_or(f64::NAN),
+        exposed_ms: median(&exposed.collect::<Vec<_>>()).unwrap_or(f64::NAN),
+        parameters: tower.num_params(),
+    };
+    let (is_first, group) = (ddp.group().rank() == 0, ddp.group().clone());
+    drop(ddp);
+    group.destroy()?;
+    if is_first {
+        say!("{}", serde_json::json!(measured));
+    }
+    Ok(())
+}
+
+fn one_step(
+    ddp: &Ddp,
+    tower: &Tower,
+    rows: Tensor<2>,
+    arguments: &BenchDdpArguments,
+) -> Result<Taken, DdpError> {
+    let samples = arguments.batch;
+    let mut ready = (arguments.mode == Mode::Communication).then(|| gradients_of(tower));
+    let start = Instant::now();
+    let synced = match arguments.mode {
+        Mode::Compute => {
+            drop(tower.loss(rows).backward());
+            None
+        }
+        Mode::Communication => {
+            let gradients = ready.take().unwrap_or_default();
+            Some(ddp.sync_gradients(tower, gradients, samples)?)
+        }
+        Mode::Sequential => {
+            let gradients = GradientsParams::from_grads(tower.loss(rows).backward(), tower);
+            Some(ddp.sync_gradients(tower, gradients, samples)?)
+        }
+        Mode::Overlapped => {
+            let step = ddp.begin(samples)?;
+            drop(step.watch_last(tower, samples).loss(rows).backward());
+            Some(step.finish(tower)?)
+        }
+    };
+    Ok(Taken {
+        step: start.elapsed(),
+        exposed: synced.map_or(Duration::ZERO, |synced| synced.communication.exposed),
+    })
+}
+
+/// Gradients of the right shapes, in memory that has been written.
+fn gradients_of(tower: &Tower) -> GradientsParams {
+    struct Ones(GradientsParams);
+    impl ModuleVisitor for Ones {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let ones = Tensor::<D>::ones(param.lazy_shape(), &param.lazy_device().inner());
+            self.0.register(param.id, ones);
+        }
+    }
+    let mut ones = Ones(GradientsParams::new());
+    tower.visit(&mut ones);
+    ones.0
+}

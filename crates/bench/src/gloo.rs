@@ -1,0 +1,111 @@
+//! The peer of collectives: gloo, in `crates/bench/peers/gloo_all_reduce.py`, one process a rank.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use everburn::launch::Team;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::job::Place;
+use crate::peers::script;
+use crate::pytorch::Pytorch;
+
+const SCRIPT: &str = "gloo_all_reduce.py";
+
+/// gloo's ranks, which wait for orders.
+pub(super) struct Gloo<'a> {
+    team: Team<'a>,
+}
+
+impl<'a> Gloo<'a> {
+    /// Starts gloo's ranks at `place`.
+    pub(super) fn start(place: Place<'a>, pytorch: &Pytorch) -> Result<Self, Failure> {
+        // The ranks meet at a file, which namespaces share: a store would need a port.
+        let store = place.folder.join(format!("gloo-store-{}", place.ranks));
+        let commands = (0..place.ranks)
+            .map(|rank| rank_command(place.command(rank, Path::new(pytorch.python())), &store))
+            .collect();
+        let team = Team::start(place.children, "gloo", commands, place.folder)?;
+        Ok(Self { team })
+    }
+
+    /// The microseconds of each call of an all-reduce.
+    pub(super) fn measure(
+        &mut self,
+        bytes: u64,
+        warm_up: usize,
+        repeats: usize,
+        patience: Duration,
+    ) -> Result<Vec<f64>, Failure> {
+        let order = json!({ "bytes": bytes, "warm_up": warm_up, "repeats": repeats });
+        let answers = self.team.ask(&order, patience)?;
+        times_of("gloo", &answers, repeats)
+    }
+
+    pub(super) fn finish(self, patience: Duration) -> Result<(), Failure> {
+        self.team.finish(patience)?;
+        Ok(())
+    }
+}
+
+fn rank_command(mut command: Command, store: &Path) -> Command {
+    command
+        .arg(script(SCRIPT))
+        .arg("--store")
+        .arg(store)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// The times in the answer of rank 0; of whoever did something else there is no measurement.
+pub(super) fn times_of(who: &str, answers: &[Value], repeats: usize) -> Result<Vec<f64>, Failure> {
+    let broken = |what: String| Failure::new(format!("the times of {who}: {what}"));
+    let times = answers
+        .first()
+        .and_then(|answer| answer["times_us"].as_array());
+    let times = times.ok_or_else(|| broken("rank 0 has told none".into()))?;
+    let times: Vec<f64> = times.iter().filter_map(Value::as_f64).collect();
+    if times.len() != repeats {
+        return Err(broken(format!("{} of {repeats} calls", times.len())));
+    }
+    match times
+        .iter()
+        .find(|time| !(time.is_finite() && **time > 0.0))
+    {
+        Some(time) => Err(broken(format!("{time} us is none"))),
+        None => Ok(times),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_are_rank_0s() {
+        let told = |answer: Value| times_of("gloo", &[answer, json!({})], 2);
+        assert_eq!(told(json!({ "times_us": [1.5, 2] })), Ok(vec![1.5, 2.0]));
+        let wrong = |answer| told(answer).unwrap_err().to_string();
+        assert!(wrong(json!({})).contains("rank 0 has told none"));
+        assert!(wrong(json!({ "times_us": [1.5] })).contains("1 of 2 calls"));
+        assert!(wrong(json!({ "times_us": [1.5, null] })).contains("1 of 2 calls"));
+        assert!(wrong(json!({ "times_us": [1.5, 0] })).contains("0 us is none"));
+        assert!(times_of("gloo", &[], 1).is_err());
+    }
+
+    #[test]
+    fn the_script_is_there_and_reads_what_it_is_sent() {
+        let text = std::fs::read_to_string(script(SCRIPT)).unwrap();
+        for word in [
+            "\"bytes\"",
+            "\"warm_up\"",
+            "\"repeats\"",
+            "times_us",
+            "--store",
+        ] {
+            assert!(text.contains(word), "{word}");
+        }
+    }
+}

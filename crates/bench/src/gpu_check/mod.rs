@@ -1,0 +1,143 @@
+//! `everburn-bench gpu-check`: what a machine with a GPU is asked, in one command of less than ten minutes.
+//!
+//! The binary needs nothing beside it: no Rust, no data. Each part runs in a process of its own with a deadline
+//! of its own, so that one that crashes or hangs costs its rows and no other. What has been found is written after
+//! each row, and a table is there from the start, in which nothing has been reached.
+
+mod child;
+mod losses;
+mod machine;
+mod markdown;
+mod models;
+mod nccl_cost;
+mod numbers;
+mod parts;
+mod peers;
+mod plan;
+mod record;
+mod replay;
+mod throughput;
+mod work;
+
+use std::cell::OnceCell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use everburn::devices;
+use serde::{Deserialize, Serialize};
+
+use self::machine::Machine;
+use self::parts::PartArguments;
+use self::plan::Equipment;
+use self::record::{Findings, MARKDOWN, Record, Verdict};
+use self::work::Check;
+use crate::failure::Failure;
+
+/// A part of the check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Section {
+    /// Forward and backward passes against the processor.
+    Numbers,
+    /// The first steps of trainings against the processor.
+    Training,
+    /// NCCL, the host backend, model-parallel and pipeline against one rank.
+    Ranks,
+    /// How fast it trains.
+    Throughput,
+    /// How fast PyTorch does.
+    Peers,
+}
+
+/// Checks a GPU: results against the processor, ranks, throughput against PyTorch. Leaves gpu-check.md,
+/// gpu-check.json and gpu-check.log, whatever it came to by then.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GpuCheckArguments {
+    /// What is checked: cuda:0, cuda:1, ..., or flex to check the check.
+    #[arg(long, default_value = "cuda:0")]
+    device: String,
+
+    /// The folder of what is left behind.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    out: PathBuf,
+
+    /// How long the whole check may take, in seconds.
+    #[arg(long, default_value_t = 560, value_name = "SECONDS")]
+    budget: u64,
+
+    /// Only these: numbers, training, ranks, throughput, peers.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    sections: Vec<Section>,
+
+    /// The Python whose PyTorch is measured on the same GPU; `none` for no comparison.
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: String,
+
+    /// Smaller models and fewer steps, to test the check itself.
+    #[arg(long, hide = true)]
+    quick: bool,
+
+    /// How long each part may take, in seconds.
+    #[arg(long, hide = true, value_name = "SECONDS")]
+    task_limit: Option<u64>,
+
+    #[command(flatten)]
+    part: PartArguments,
+}
+
+pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {
+    if let Some(part) = arguments.part.part {
+        return parts::run(part, &arguments.part, &arguments.device, arguments.quick);
+    }
+    devices::check(std::slice::from_ref(&arguments.device), 1)?;
+    let python = (arguments.python != "none").then_some(arguments.python.as_str());
+    let nccl = machine::find_nccl(python);
+    let has = Equipment {
+        gpus: everburn::nccl::gpus().map_or(0, |inventory| inventory.gpus.len()),
+        without_nccl: nccl.as_ref().err().cloned(),
+        python: python.is_some(),
+    };
+    let tasks = plan::tasks(arguments, &has);
+    let (checks, benchmarks) = plan::rows(&tasks, python);
+    let findings = Findings {
+        verdict: Verdict::Incomplete,
+        machine: Machine::here(),
+        device: arguments.device.clone(),
+        quick: arguments.quick,
+        seconds: 0.0,
+        budget_seconds: arguments.budget as f64,
+        checks,
+        benchmarks,
+    };
+    say!("{}", findings.machine.gpus);
+    let out = std::path::absolute(&arguments.out);
+    let failed = |error: std::io::Error| {
+        let folder = arguments.out.display();
+        Failure::usage(format!(
+            "the findings cannot be written to {folder}: {error}"
+        ))
+    };
+    let out = out.map_err(failed)?;
+    let mut record = Record::begin(findings, &out).map_err(failed)?;
+    let check = Check {
+        arguments,
+        python,
+        program: std::env::current_exe().map_err(failed)?,
+        budget: Duration::from_secs(arguments.budget),
+        nccl: nccl.ok().flatten(),
+        alone: OnceCell::new(),
+    };
+    for task in &tasks {
+        check.run(task, &mut record).map_err(failed)?;
+    }
+    record.write().map_err(failed)?;
+    let page = out.join(MARKDOWN);
+    say!("{}", std::fs::read_to_string(&page).map_err(failed)?);
+    say!("written to {}", page.display());
+    Ok(match record.findings.verdict {
+        Verdict::Passed => ExitCode::SUCCESS,
+        Verdict::Failed | Verdict::Incomplete => ExitCode::FAILURE,
+    })
+}

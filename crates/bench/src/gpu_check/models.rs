@@ -1,0 +1,147 @@
+//! The models that are compared between devices, with nothing in them that is drawn at random.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use everburn::burn::data::dataloader::batcher::Batcher;
+use everburn::burn::data::dataset::Dataset;
+use everburn::burn::module::Module;
+use everburn::burn::prelude::*;
+use everburn::nn::{Activation, InBlocks};
+use everburn::prelude::TrainingData;
+use everburn::train::{Classification, NextToken, Objective};
+use everburn_datasets::{
+    DataChoice, ImageBatcher, Split, SyntheticDigits, TextBatcher, TextRequest, load_text,
+};
+use everburn_models::gpt::GptConfig;
+use everburn_models::mnist::MnistConfig;
+use everburn_models::mnist_bn::MnistBnConfig;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// The seed of everything: both devices start from the weights that the processor draws.
+pub(super) const SEED: u64 = 7;
+
+/// A model of the comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum CheckedModel {
+    Mnist,
+    MnistBn,
+    GptNano,
+}
+
+impl CheckedModel {
+    pub(super) const ALL: [Self; 3] = [Self::Mnist, Self::MnistBn, Self::GptNano];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Mnist => "mnist",
+            Self::MnistBn => "mnist-bn",
+            Self::GptNano => "gpt-nano",
+        }
+    }
+
+    /// Calls `visitor` with the model and `samples` to train it on.
+    pub(super) fn visit<V: Visitor>(
+        self,
+        samples: usize,
+        visitor: V,
+    ) -> Result<V::Output, Failure> {
+        match self {
+            Self::Mnist => {
+                let model = drawn(|device| MnistConfig::new().init(device));
+                visitor
+                    .visit::<_, Classification<4>, _>(model, images(samples, ImageBatcher::unit())?)
+            }
+            Self::MnistBn => {
+                let config = MnistBnConfig::new().with_dropout(0.0);
+                let model = drawn(|device| config.init(device));
+                visitor.visit::<_, Classification<4>, _>(
+                    model,
+                    images(samples, ImageBatcher::bytes())?,
+                )
+            }
+            Self::GptNano => {
+                let (vocabulary, texts) = texts(samples)?;
+                let model = drawn(|device| GptConfig::nano(vocabulary).init(device));
+                visitor.visit::<_, NextToken, _>(model, texts)
+            }
+        }
+    }
+}
+
+/// Something to be done with a model whose type is known by name only.
+pub(super) trait Visitor {
+    type Output;
+
+    /// The model lies on the processor.
+    fn visit<M, O, I>(
+        self,
+        model: M,
+        data: TrainingData<I, (O::Input, O::Targets)>,
+    ) -> Result<Self::Output, Failure>
+    where
+        M: InBlocks<Input = O::Input, Output = O::Output> + Module + Display + Sync + 'static,
+        O: Objective<Input: Activation, Output: Activation>,
+        I: Send + Sync + Clone + 'static;
+}
+
+/// Weights that the processor draws, the same in every process.
+fn drawn<M: Module>(init: impl Fn(&Device) -> M) -> M {
+    let device = Device::flex();
+    device.seed(SEED);
+    init(&device).materialize()
+}
+
+type Images = TrainingData<everburn_datasets::ImageItem, (Tensor<4>, Tensor<1, Int>)>;
+
+fn images(samples: usize, batcher: ImageBatcher) -> Result<Images, Failure> {
+    let digits = SyntheticDigits::new(SEED);
+    let (train, test) = (
+        digits.generate(Split::Train, samples)?,
+        digits.generate(Split::Test, 10)?,
+    );
+    Ok(data(
+        "synthetic digits",
+        Arc::new(train),
+        Arc::new(test),
+        Arc::new(batcher),
+    ))
+}
+
+type Texts = TrainingData<everburn_datasets::TextItem, (Tensor<2, Int>, Tensor<2, Int>)>;
+
+fn texts(samples: usize) -> Result<(usize, Texts), Failure> {
+    let loaded = load_text(&TextRequest {
+        choice: DataChoice::Embedded,
+        context: 64,
+        train_limit: Some(samples),
+        test_limit: Some(1),
+        ..TextRequest::default()
+    })?;
+    let vocabulary = loaded.tokenizer.vocabulary();
+    let (train, test) = (Arc::new(loaded.train), Arc::new(loaded.test));
+    Ok((
+        vocabulary,
+        data("embedded text", train, test, Arc::new(TextBatcher)),
+    ))
+}
+
+fn data<I, B>(
+    name: &str,
+    train: Arc<dyn Dataset<I>>,
+    test: Arc<dyn Dataset<I>>,
+    batcher: Arc<dyn Batcher<I, B>>,
+) -> TrainingData<I, B> {
+    TrainingData {
+        train,
+        test,
+        batcher,
+        name: name.to_string(),
+        fingerprint: String::new(),
+        origin: "made for the check".to_string(),
+    }
+}

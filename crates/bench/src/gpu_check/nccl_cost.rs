@@ -1,0 +1,156 @@
+//! What an exchange of gradients costs of a step where nobody else has any: the launches, the rows that gradients
+//! are gathered in, and the waits of streams.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use everburn::burn::module::Module;
+use everburn::burn::optim::{GradientsParams, ModuleOptimizer};
+use everburn::burn::prelude::*;
+use everburn::collectives::store::HashStore;
+use everburn::devices::DeviceName;
+use everburn::distributed::{
+    Abilities, ConnectExchange, Connector, DeviceExchange, GradientBackend, HostExchange,
+};
+#[cfg(feature = "cuda")]
+use everburn::distributed::{CudaMemory, Waits};
+use everburn::nccl::{Library, gpus};
+use everburn::prelude::*;
+use everburn::train::{NextToken, Objective, OptimizerConfig};
+use everburn_models::gpt::Gpt;
+use everburn_record::statistics::median;
+use serde::{Deserialize, Serialize};
+
+use super::models::SEED;
+use super::throughput::{gpt2, gpt2_optimizer, texts};
+use crate::failure::Failure;
+
+/// How many samples a step has.
+const BATCH: usize = 8;
+
+/// How often each way is measured, by turns, so that what the machine does meanwhile falls on both.
+const TURNS: usize = 9;
+
+/// How long a turn is, in seconds, on a device that is fast.
+const TURN_SECONDS: f64 = 0.5;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct ExchangeCost {
+    /// By what part a step takes longer with the exchange: the median of the turns.
+    pub(super) share: f64,
+    /// The median step without it, in milliseconds.
+    pub(super) step_ms: f64,
+    /// How many steps a turn had.
+    pub(super) steps: usize,
+}
+
+/// The model on one rank, with its optimizer.
+struct Side {
+    ddp: Ddp,
+    /// Handed over to the optimizer and back: parameters that nobody else has are updated in place.
+    model: Option<Supervised<Gpt, NextToken>>,
+    optimizer: ModuleOptimizer,
+}
+
+/// Measures steps of gpt2-124m on `device`, which is called `name`, with NCCL and without; on the processor, where
+/// there is no NCCL, with an exchange through host memory.
+pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCost, Failure> {
+    device.seed(SEED);
+    let config = gpt2(quick);
+    let device = device.clone().autodiff();
+    let batch = texts(&config, BATCH, &device);
+    let model = Supervised::<_, NextToken>::of_blocks(config.init(&device).train());
+    let settings = gpt2_optimizer();
+    let side = |exchange: Option<Arc<dyn DeviceExchange>>| -> Result<Side, Failure> {
+        let group = ProcessGroup::alone(GroupOptions::default());
+        let model = model.clone().fork(&device);
+        let (ddp, model) = match exchange {
+            None => Ddp::new(model, group, DdpConfig::default())?,
+            Some(exchange) => Ddp::with_exchange(model, group, DdpConfig::default(), exchange)?,
+        };
+        Ok(Side {
+            ddp,
+            model: Some(model),
+            optimizer: settings.init()?,
+        })
+    };
+    let mut sides = [side(None)?, side(Some(exchange(name)?))?];
+    // Compiles, tunes, makes the optimizers' states, and packs the buckets in the order of the gradients.
+    for side in &mut sides {
+        side.steps(3, &batch, &settings, &device)?;
+    }
+    let each = sides[0].steps(2, &batch, &settings, &device)? / 2.0;
+    let steps = match quick {
+        true => 1,
+        false => ((TURN_SECONDS / each) as usize).clamp(2, 200),
+    };
+    let [mut shares, mut times] = [Vec::new(), Vec::new()];
+    for _ in 0..TURNS {
+        let without = sides[0].steps(steps, &batch, &settings, &device)?;
+        let with = sides[1].steps(steps, &batch, &settings, &device)?;
+        shares.push(with / without - 1.0);
+        times.push(without / steps as f64 * 1e3);
+    }
+    for side in &sides {
+        side.ddp.settle()?;
+    }
+    Ok(ExchangeCost {
+        share: median(&shares).unwrap_or(f64::NAN),
+        step_ms: median(&times).unwrap_or(f64::NAN),
+        steps,
+    })
+}
+
+/// The way that gradients of the device called `name` go where NCCL is asked for.
+fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
+    let group = ProcessGroup::alone(GroupOptions::default());
+    let DeviceName::Cuda(number) = name.parse()? else {
+        return Ok(Arc::new(HostExchange::start(group)?));
+    };
+    let library = Arc::new(Library::load()?);
+    let abilities = Abilities {
+        gpu: gpus()?.gpus.get(number).map(|gpu| gpu.uuid.clone()),
+        nccl: Ok(library.version().to_string()),
+        keeps_to_host: None,
+    };
+    let connector = Connector::new(GradientBackend::Nccl, abilities, Arc::new(HashStore::new()));
+    #[cfg(feature = "cuda")]
+    let connector = connector.with_nccl(&library, number, Arc::new(CudaMemory), Waits::Device);
+    let exchange = connector.connect(&group)?;
+    exchange.ok_or_else(|| Failure::new("NCCL was asked for and not chosen"))
+}
+
+impl Side {
+    /// Takes so many steps, and waits for the device; how long it took, in seconds.
+    fn steps(
+        &mut self,
+        count: usize,
+        (inputs, targets): &(Tensor<2, Int>, Tensor<2, Int>),
+        settings: &OptimizerConfig,
+        device: &Device,
+    ) -> Result<f64, Failure> {
+        let start = Instant::now();
+        for _ in 0..count {
+            let model = self.model.take().expect("each step puts it back");
+            let loss = |model: &Supervised<Gpt, NextToken>| {
+                let output = model.forward(inputs.clone());
+                NextToken::loss(output, targets.clone()).mean.backward()
+            };
+            let synced = if self.ddp.exchanges_gradients() {
+                let step = self.ddp.begin(BATCH)?;
+                drop(loss(&step.watch_last(&model, BATCH)));
+                step.finish(&model)?
+            } else {
+                let gradients = GradientsParams::from_grads(loss(&model), &model);
+                self.ddp.sync_gradients(&model, gradients, BATCH)?
+            };
+            let rate = settings.learning_rate;
+            let model = self.optimizer.step(rate, model, synced.gradients);
+            self.model = Some(self.ddp.tie(model));
+        }
+        let done = device.sync();
+        done.map_err(|error| Failure::usage(format!("the device has failed: {error}")))?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}

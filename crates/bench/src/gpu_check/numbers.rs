@@ -1,0 +1,170 @@
+//! A forward and a backward pass on a device against the same on the processor.
+
+use std::fmt::Display;
+
+use everburn::burn::module::{Module, ModuleVisitor, Param};
+use everburn::burn::optim::GradientsParams;
+use everburn::burn::prelude::*;
+use everburn::nn::{Activation, InBlocks};
+use everburn::prelude::{Supervised, TrainingData};
+use everburn::train::Objective;
+use serde::{Deserialize, Serialize};
+
+use super::models::Visitor;
+use super::parts::Plant;
+use crate::failure::Failure;
+
+/// How many samples pass through the model.
+pub(super) const SAMPLES: usize = 32;
+
+/// How far the device is from the processor: the largest difference of a tensor's numbers, as a part of its
+/// largest number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Numbers {
+    pub(super) forward: f64,
+    /// Of the gradient that differs most.
+    pub(super) backward: f64,
+    /// The path of that parameter.
+    pub(super) parameter: String,
+}
+
+/// Compares `device` with the processor.
+pub(super) struct Compare {
+    pub(super) device: Device,
+    pub(super) plant: Option<Plant>,
+}
+
+impl Visitor for Compare {
+    type Output = Numbers;
+
+    fn visit<M, O, I>(
+        self,
+        model: M,
+        data: TrainingData<I, (O::Input, O::Targets)>,
+    ) -> Result<Numbers, Failure>
+    where
+        M: InBlocks<Input = O::Input, Output = O::Output> + Module + Display + Sync + 'static,
+        O: Objective<Input: Activation, Output: Activation>,
+        I: Send + Sync + Clone + 'static,
+    {
+        let here = pass::<M, O, I>(&model, &data, &Device::flex())?;
+        let mut there = pass::<M, O, I>(&model, &data, &self.device)?;
+        match self.plant {
+            Some(Plant::Forward) => there.output[0] += 0.5,
+            Some(Plant::Backward) => there.gradients[0].1[0] += 0.5,
+            _ => {}
+        }
+        let mut worst = (0.0, String::new());
+        if here.gradients.len() != there.gradients.len() {
+            return Err(Failure::usage(
+                "the devices have gradients of different parameters",
+            ));
+        }
+        for ((path, one), (_, other)) in here.gradients.iter().zip(&there.gradients) {
+            let difference = difference(one, other);
+            if difference > worst.0 || difference.is_nan() {
+                worst = (difference, path.clone());
+            }
+        }
+        Ok(Numbers {
+            forward: difference(&here.output, &there.output),
+            backward: worst.0,
+            parameter: worst.1,
+        })
+    }
+}
+
+/// What a forward and a backward pass yield.
+struct Pass {
+    output: Vec<f64>,
+    gradients: Vec<(String, Vec<f64>)>,
+}
+
+fn pass<M, O, I>(
+    model: &M,
+    data: &TrainingData<I, (O::Input, O::Targets)>,
+    device: &Device,
+) -> Result<Pass, Failure>
+where
+    M: InBlocks<Input = O::Input, Output = O::Output> + Module + Display + Sync + 'static,
+    O: Objective<Input: Activation, Output: Activation>,
+{
+    let device = device.clone().autodiff();
+    let samples = (0..data.train.len().min(SAMPLES)).collect();
+    let items = data.train.get_many(samples);
+    let items = items.map_err(|error| Failure::usage(error.to_string()))?;
+    let batch = data.batcher.batch(items, &device);
+    let model = Supervised::<M, O>::of_blocks(model.clone().train().fork(&device));
+    let output = model.forward(batch.0);
+    let values = output.values();
+    let values = values.map_err(|error| Failure::usage(error.to_string()))?;
+    let gradients = O::loss(output, batch.1).mean.backward();
+    let gradients = GradientsParams::from_grads(gradients, &model);
+    Ok(Pass {
+        output: values.iter().flat_map(|data| data.iter::<f64>()).collect(),
+        gradients: numbers_of(model.model(), gradients),
+    })
+}
+
+/// All gradients, flat, each with the path of its parameter.
+fn numbers_of<M: Module>(model: &M, gradients: GradientsParams) -> Vec<(String, Vec<f64>)> {
+    struct Collect {
+        gradients: GradientsParams,
+        path: Vec<String>,
+        found: Vec<(String, Vec<f64>)>,
+    }
+    impl ModuleVisitor for Collect {
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.path.push(name.to_string());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // Tied weights are visited twice and have one gradient.
+            if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+                let numbers = gradient.into_data().iter::<f64>().collect();
+                self.found.push((self.path.join("."), numbers));
+            }
+        }
+    }
+    let mut collect = Collect {
+        gradients,
+        path: Vec::new(),
+        found: Vec::new(),
+    };
+    model.visit(&mut collect);
+    collect.found
+}
+
+/// The largest difference, as a part of the largest number on the processor.
+fn difference(here: &[f64], there: &[f64]) -> f64 {
+    if here.len() != there.len() {
+        return f64::NAN;
+    }
+    let largest = here.iter().fold(0.0_f64, |largest, x| largest.max(x.abs()));
+    let mut apart = 0.0_f64;
+    for (one, other) in here.iter().zip(there) {
+        let between = (one - other).abs();
+        if between.is_nan() {
+            return f64::NAN;
+        }
+        apart = apart.max(between);
+    }
+    apart / largest.max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_parts_of_the_largest_number() {
+        assert_eq!(difference(&[1.0, -4.0], &[1.0, -4.0]), 0.0);
+        assert_eq!(difference(&[1.0, -4.0], &[1.5, -4.0]), 0.125);
+        assert!(difference(&[1.0], &[f64::NAN]).is_nan());
+        assert!(difference(&[1.0], &[1.0, 2.0]).is_nan());
+    }
+}

@@ -1,0 +1,168 @@
+//! PyTorch on the same GPU: one process measures all, and tells each number as it has it.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::child;
+use super::record::{Measured, Record, Side, State};
+use super::{GpuCheckArguments, Section};
+
+/// The program and the nets that it trains, which the machine does not have beside this binary.
+const FILES: [(&str, &str); 2] = [
+    ("pytorch_gpu.py", include_str!("../../peers/pytorch_gpu.py")),
+    (
+        "pytorch_models.py",
+        include_str!("../../peers/pytorch_models.py"),
+    ),
+];
+
+/// A line of it.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum Line {
+    /// What it is.
+    Versions { text: String },
+    /// A number.
+    Rate {
+        name: String,
+        side: Side,
+        per_second: f64,
+    },
+    /// Why there is no number.
+    Failure {
+        name: String,
+        side: Side,
+        reason: String,
+    },
+}
+
+/// Measures what PyTorch can do, and fills its columns.
+pub(super) fn run(
+    python: &str,
+    arguments: &GpuCheckArguments,
+    limit: Duration,
+    record: &mut Record,
+) -> std::io::Result<()> {
+    let start = Instant::now();
+    if let Err((state, why)) = has_torch(python, limit, record)? {
+        return unreached(record, state, &why);
+    }
+    let limit = limit.saturating_sub(start.elapsed());
+    let folder = std::env::temp_dir().join(format!("everburn-peers-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    for (name, text) in FILES {
+        std::fs::write(folder.join(name), text)?;
+    }
+    let mut trouble = None;
+    let ended = {
+        let log = record.log();
+        let command = command(python, &folder, arguments, limit);
+        child::run(command, limit, &log, |line| {
+            if let Err(error) = take(line, record) {
+                trouble = Some(error);
+            }
+        })
+    };
+    // What is left in a temporary folder harms nobody.
+    let _ = std::fs::remove_dir_all(&folder);
+    if let Some(error) = trouble {
+        return Err(error);
+    }
+    let ended = ended?;
+    match (ended.status, ended.failure()) {
+        (None, why) => unreached(record, State::NotReached, &why.unwrap_or_default()),
+        (_, None) => unreached(record, State::NotReached, "PyTorch's side ran out of time"),
+        // Nothing of ours is wrong where PyTorch fails: there is nothing to compare with.
+        (_, Some(why)) => unreached(record, State::Skipped, &why),
+    }
+}
+
+fn command(python: &str, folder: &Path, arguments: &GpuCheckArguments, limit: Duration) -> Command {
+    let mut command = Command::new(python);
+    command
+        .arg(folder.join("pytorch_gpu.py"))
+        .args(["--device", &arguments.device])
+        .args(["--seconds", &limit.as_secs().to_string()])
+        .env("PYTHONUNBUFFERED", "1");
+    if arguments.quick {
+        command.arg("--quick");
+    }
+    command
+}
+
+/// Whether there is a PyTorch to measure; else what is missing, which is no failure, or that time was up.
+fn has_torch(
+    python: &str,
+    limit: Duration,
+    record: &Record,
+) -> std::io::Result<Result<(), (State, String)>> {
+    let mut probe = Command::new(python);
+    probe.args(["-c", "import torch"]);
+    match child::run(probe, limit, &record.log(), |_| {}) {
+        Err(error) => {
+            let why = format!("{python} cannot be run: {error}");
+            Ok(Err((State::Skipped, why)))
+        }
+        Ok(ended) => Ok(match (ended.failure(), ended.status) {
+            (None, _) => Ok(()),
+            (Some(why), None) => Err((State::NotReached, format!("`import torch` was {why}"))),
+            (Some(why), Some(_)) => {
+                Err((State::Skipped, format!("{python} has no PyTorch: {why}")))
+            }
+        }),
+    }
+}
+
+/// Takes over what a line tells.
+fn take(line: &str, record: &mut Record) -> std::io::Result<()> {
+    // Libraries print lines of their own.
+    let Ok(line) = serde_json::from_str::<Line>(line) else {
+        return Ok(());
+    };
+    let (name, side, measured) = match line {
+        Line::Versions { text } => {
+            record.findings.machine.pytorch = Some(text);
+            return record.write();
+        }
+        Line::Rate {
+            name,
+            side,
+            per_second,
+        } => {
+            let measured = Measured {
+                state: State::Passed,
+                per_second: Some(per_second),
+                note: String::new(),
+            };
+            (name, side, measured)
+        }
+        Line::Failure { name, side, reason } => {
+            // PyTorch's failure is not ours: there is nothing to compare with.
+            (name, side, Measured::without(State::Skipped, reason))
+        }
+    };
+    if side == Side::Everburn {
+        return Ok(());
+    }
+    if let Some(row) = record.benchmark(&name) {
+        *row.side_mut(side) = measured;
+    }
+    record.write()
+}
+
+/// Fills what PyTorch has not.
+fn unreached(record: &mut Record, state: State, why: &str) -> std::io::Result<()> {
+    for row in &mut record.findings.benchmarks {
+        for side in [Side::Eager, Side::Compiled] {
+            let measured = row.side_mut(side);
+            if measured.state == State::NotReached {
+                *measured = Measured::without(state, why);
+            }
+        }
+    }
+    say!("{:?}: {}", Section::Peers, why);
+    record.write()
+}

@@ -1,0 +1,343 @@
+//! The layers, each put together as the models do it.
+
+use everburn::burn::module::Param;
+use everburn::burn::prelude::*;
+use everburn::burn::tensor::TensorData;
+
+use super::call::{self, Measured};
+use super::modules::{
+    BatchNormConfig, Conv2dConfig, DropoutConfig, Embedding, EmbeddingConfig, LayerNormConfig,
+    LinearConfig, MaxPool2dConfig, PaddingConfig2d, causal_softmax, cross_entropy, gelu, linear,
+    matmul, mean_over_pixels, relu, rope, softmax,
+};
+use super::noise::{counted, filled};
+use crate::failure::Failure;
+use crate::kernels::layer::{Layer, Order};
+
+/// How fast the angles of rotary positions fall from one pair of numbers to the next.
+const ROTARY_BASE: f64 = 10_000.0;
+
+/// A module without parameters, for what is only a function.
+const NOTHING: Vec<Param<Tensor<1>>> = Vec::new();
+
+pub(super) fn measure(order: &Order) -> Result<Measured, Failure> {
+    let (batch, device) = (order.batch, &order.device());
+    match &order.layer {
+        &Layer::Conv2d {
+            channels,
+            kernel,
+            stride,
+            padding,
+            side,
+            bias,
+        } => {
+            let config = Conv2dConfig::new(channels, [kernel; 2])
+                .with_stride([stride; 2])
+                .with_padding(on_all_sides(padding))
+                .with_bias(bias);
+            let conv = filled(config.init(device));
+            let shape = [batch, channels[0], side, side];
+            call::measure(order, device, [shape], &conv, |conv, [x]| conv.forward(x))
+        }
+        &Layer::MaxPool2d {
+            channels,
+            kernel,
+            stride,
+            padding,
+            side,
+        } => {
+            let config = MaxPool2dConfig::new([kernel; 2])
+                .with_strides([stride; 2])
+                .with_padding(on_all_sides(padding));
+            let (pool, shape) = (config.init(), [batch, channels, side, side]);
+            call::measure(order, device, [shape], &pool, |pool, [x]| pool.forward(x))
+        }
+        &Layer::MeanOverPixels { channels, side } => {
+            let shape = [batch, channels, side, side];
+            call::measure(order, device, [shape], &NOTHING, |_, [x]| {
+                mean_over_pixels(x)
+            })
+        }
+        &Layer::BatchNorm {
+            channels,
+            side,
+            epsilon,
+            scales,
+        } => {
+            let config = BatchNormConfig::new(channels).with_epsilon(epsilon);
+            let mut norm = config.init(device);
+            if !scales {
+                norm.gamma = norm.gamma.clone().set_require_grad(false);
+            }
+            let shape = [batch, channels, side, side];
+            call::measure(order, device, [shape], &norm, |norm, [x]| norm.forward(x))
+        }
+        Layer::Relu { shape } => elementwise(order, device, shape, |[x]| relu(x)),
+        Layer::Add { shape } => elementwise(order, device, shape, |[a, b]| a + b),
+        Layer::Gelu { shape } => elementwise(order, device, shape, |[x]| gelu(x)),
+        Layer::Dropout { shape, share } => {
+            let dropout = DropoutConfig::new(*share).init();
+            elementwise(order, device, shape, |[x]| dropout.forward(x))
+        }
+        &Layer::Linear { features, tokens } => {
+            let [inputs, outputs] = features;
+            let module = filled(LinearConfig::new(inputs, outputs).init(device));
+            match tokens {
+                None => call::measure(order, device, [[batch, inputs]], &module, |module, [x]| {
+                    module.forward(x)
+                }),
+                Some(tokens) => {
+                    let shape = [batch, tokens, inputs];
+                    call::measure(order, device, [shape], &module, |module, [x]| {
+                        module.forward(x)
+                    })
+                }
+            }
+        }
+        &Layer::TiedScores {
+            tokens,
+            width,
+            vocabulary,
+        } => {
+            let module = filled(EmbeddingConfig::new(vocabulary, width).init(device));
+            let forward = |module: &Embedding, [x]: [Tensor<3>; 1]| {
+                let x = x.reshape([batch * tokens, width]);
+                linear(x, module.weight.val().transpose(), None)
+                    .reshape([batch, tokens, vocabulary])
+            };
+            call::measure(order, device, [[batch, tokens, width]], &module, forward)
+        }
+        &Layer::LayerNorm { tokens, width } => {
+            let norm = filled(LayerNormConfig::new(width).init(device));
+            let shape = [batch, tokens, width];
+            call::measure(order, device, [shape], &norm, |norm, [x]| norm.forward(x))
+        }
+        &Layer::Embedding {
+            tokens,
+            width,
+            vocabulary,
+        } => {
+            let module = filled(EmbeddingConfig::new(vocabulary, width).init(device));
+            let tokens = counted([batch, tokens], vocabulary, device);
+            let no_inputs: [[usize; 1]; 0] = [];
+            call::measure(order, device, no_inputs, &module, |module, []| {
+                module.forward(tokens.clone())
+            })
+        }
+        &Layer::Softmax { heads, tokens } => {
+            let shape = [batch, heads, tokens, tokens];
+            call::measure(order, device, [shape], &NOTHING, |_, [x]| softmax(x, 3))
+        }
+        &Layer::Matmul {
+            heads: None,
+            rows,
+            inner,
+            columns,
+        } => {
+            let shapes = [[rows, inner], [inner, columns]];
+            call::measure(order, device, shapes, &NOTHING, |_, [a, b]| a.matmul(b))
+        }
+        &Layer::Matmul {
+            heads: Some(heads),
+            rows,
+            inner,
+            columns,
+        } => {
+            let shapes = [[batch, heads, rows, inner], [batch, heads, inner, columns]];
+            call::measure(order, device, shapes, &NOTHING, |_, [a, b]| matmul(a, b))
+        }
+        &Layer::Rotary {
+            heads,
+            tokens,
+            width,
+        } => {
+            let [cos, sin] = rotation(tokens, width / 2, device);
+            let shape = [batch, heads, tokens, width];
+            call::measure(order, device, [shape], &NOTHING, |_, [x]| {
+                rope(x, cos.clone(), sin.clone())
+            })
+        }
+        &Layer::Attention {
+            heads,
+            tokens,
+            width,
+        } => {
+            let scale = (width as f64).sqrt().recip();
+            let shape = [batch, heads, tokens, width];
+            call::measure(order, device, [shape; 3], &NOTHING, |_, [q, k, v]| {
+                matmul(causal_softmax(matmul(q, k.swap_dims(2, 3)), scale), v)
+            })
+        }
+        &Layer::CrossEntropy { classes, tokens } => {
+            let shape = [batch * tokens, classes];
+            let targets = counted([batch * tokens], classes, device);
+            call::measure(order, device, [shape], &NOTHING, |_, [logits]| {
+                cross_entropy(logits, targets.clone())
+            })
+        }
+    }
+}
+
+fn on_all_sides(padding: usize) -> PaddingConfig2d {
+    match padding {
+        0 => PaddingConfig2d::Valid,
+        _ => PaddingConfig2d::Explicit(padding, padding, padding, padding),
+    }
+}
+
+/// What does the same to each number, whatever the shape.
+fn elementwise<const N: usize>(
+    order: &Order,
+    device: &Device,
+    shape: &[usize],
+    function: impl Fn([Tensor<2>; N]) -> Tensor<2>,
+) -> Result<Measured, Failure> {
+    let numbers = shape
+        .iter()
+        .try_fold(1_usize, |count, size| count.checked_mul(*size))
+        .ok_or_else(|| Failure::usage(format!("no tensor of shape {shape:?} is measured")))?;
+    let shapes = [[order.batch, numbers]; N];
+    call::measure(order, device, shapes, &NOTHING, |_, inputs| {
+        function(inputs)
+    })
+}
+
+/// As in `models/src/gpt/attention.rs`, which makes them anew in each pass.
+/// Cosines and sines, `[1, 1, length, half]`.
+fn rotation(length: usize, half: usize, device: &Device) -> [Tensor<4>; 2] {
+    let angle = |index: usize| {
+        let (position, pair) = (index / half, index % half);
+        position as f64 / ROTARY_BASE.powf(pair as f64 / half as f64)
+    };
+    [f64::cos, f64::sin].map(|function: fn(f64) -> f64| {
+        let values = (0..length * half).map(|index| function(angle(index)) as f32);
+        let data = TensorData::new(values.collect::<Vec<_>>(), [1, 1, length, half]);
+        Tensor::from_data(data, device)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The mean sizes of what comes out of a layer and of its gradients.
+    fn check(layer: &str, pass: &str) -> Vec<f64> {
+        let order = format!(
+            r#"{{"layer": {layer}, "batch": 3, "pass": "{pass}", "milliseconds": 1, "check": true}}"#
+        );
+        let order: Order = serde_json::from_str(&order).unwrap();
+        let (microseconds, check) = measure(&order).unwrap();
+        assert!(microseconds > 0.0, "{layer}");
+        check.unwrap()
+    }
+
+    #[test]
+    fn every_layer_yields_its_output_and_as_many_gradients_as_are_asked_for() {
+        for (layer, inputs, parameters) in [
+            (
+                r#"{"kind": "conv2d", "channels": [2, 3], "kernel": 3, "stride": 2, "padding": 1,
+                    "side": 5, "bias": true}"#,
+                1,
+                2,
+            ),
+            (
+                r#"{"kind": "max-pool2d", "channels": 2, "kernel": 2, "stride": 2, "padding": 0,
+                    "side": 4}"#,
+                1,
+                0,
+            ),
+            (
+                r#"{"kind": "mean-over-pixels", "channels": 2, "side": 4}"#,
+                1,
+                0,
+            ),
+            (
+                r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-5, "scales": true}"#,
+                1,
+                2,
+            ),
+            (
+                r#"{"kind": "batch-norm", "channels": 2, "side": 4, "epsilon": 1e-3, "scales": false}"#,
+                1,
+                1,
+            ),
+            (r#"{"kind": "relu", "shape": [2, 3]}"#, 1, 0),
+            (r#"{"kind": "add", "shape": [2, 3]}"#, 2, 0),
+            (r#"{"kind": "gelu", "shape": [7]}"#, 1, 0),
+            (r#"{"kind": "dropout", "shape": [7], "share": 0.5}"#, 1, 0),
+            (
+                r#"{"kind": "linear", "features": [3, 2], "tokens": null}"#,
+                1,
+                2,
+            ),
+            (
+                r#"{"kind": "linear", "features": [3, 2], "tokens": 4}"#,
+                1,
+                2,
+            ),
+            (
+                r#"{"kind": "tied-scores", "tokens": 4, "width": 3, "vocabulary": 5}"#,
+                1,
+                1,
+            ),
+            (r#"{"kind": "layer-norm", "tokens": 4, "width": 6}"#, 1, 2),
+            (
+                r#"{"kind": "embedding", "tokens": 4, "width": 3, "vocabulary": 5}"#,
+                0,
+                1,
+            ),
+            (r#"{"kind": "softmax", "heads": 2, "tokens": 4}"#, 1, 0),
+            (
+                r#"{"kind": "matmul", "heads": null, "rows": 2, "inner": 3, "columns": 4}"#,
+                2,
+                0,
+            ),
+            (
+                r#"{"kind": "matmul", "heads": 2, "rows": 2, "inner": 3, "columns": 4}"#,
+                2,
+                0,
+            ),
+            (
+                r#"{"kind": "rotary", "heads": 2, "tokens": 4, "width": 6}"#,
+                1,
+                0,
+            ),
+            (
+                r#"{"kind": "attention", "heads": 2, "tokens": 4, "width": 6}"#,
+                3,
+                0,
+            ),
+            (
+                r#"{"kind": "cross-entropy", "classes": 5, "tokens": 1}"#,
+                1,
+                0,
+            ),
+        ] {
+            let forward = check(layer, "forward");
+            let backward = check(layer, "backward");
+            // Nothing is differentiated where neither inputs nor parameters are.
+            let weights = match parameters {
+                0 => Vec::new(),
+                _ => check(layer, "weight-gradient"),
+            };
+            assert_eq!(forward.len(), 1, "{layer}");
+            assert_eq!(backward.len(), 1 + inputs + parameters, "{layer}");
+            assert_eq!(
+                weights.len(),
+                if parameters == 0 { 0 } else { 1 + parameters },
+                "{layer}"
+            );
+            for size in [&forward, &backward, &weights].into_iter().flatten() {
+                assert!(size.is_finite() && *size > 0.0, "{layer}: {backward:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_no_layer_has_are_refused() {
+        let huge = r#"{"layer": {"kind": "relu", "shape": [4294967296, 4294967296]}, "batch": 3,
+            "pass": "forward", "milliseconds": 1, "check": false}"#;
+        let huge: Order = serde_json::from_str(huge).unwrap();
+        assert!(measure(&huge).is_err());
+    }
+}

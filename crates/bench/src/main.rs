@@ -1,0 +1,147 @@
+//! `everburn-bench`: everything that is measured. `cargo xtask bench` and `cargo xtask gpu-check` build it and become
+//! it.
+//!
+//! The same program is the coordinator of a benchmark (`bench`), the processes that it times (`side`), and whatever
+//! `everburn` is: trainings are measured as users run them, by this binary alone.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command talks to its user"
+)]
+
+/// Prints a line; where nobody reads any more (`| head`), the work goes on all the same.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+mod bench;
+mod cells;
+mod chart;
+mod collectives;
+mod ddp;
+mod failure;
+mod gloo;
+mod gpu_check;
+mod job;
+mod kernels;
+mod machine;
+mod network;
+mod owner;
+mod peers;
+mod pipeline;
+mod pytorch;
+mod quantity;
+mod rank;
+mod recompute;
+mod resilience;
+mod rounds;
+mod store;
+mod sync;
+mod train;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::failure::Failure;
+
+#[derive(Parser)]
+#[command(
+    name = "everburn-bench",
+    about = "Run by `cargo xtask bench` and `cargo xtask gpu-check`",
+    version
+)]
+struct Cli {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
+    #[command(disable_help_flag = true)]
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Check a GPU: results against the processor, ranks, throughput against PyTorch
+    GpuCheck(Box<gpu_check::GpuCheckArguments>),
+    /// Be a process that a benchmark times
+    #[command(subcommand, hide = true)]
+    Side(Side),
+    /// Whatever `everburn` does
+    #[command(external_subcommand)]
+    Everburn(Vec<OsString>),
+}
+
+/// The processes of benchmarks: ranks, and one side of a comparison.
+#[derive(Subcommand)]
+enum Side {
+    /// Serve a store until the input ends
+    Store(store::server::ServerArguments),
+    /// Be a client of a store: carry out the orders on standard input
+    StoreClient,
+    /// Be a rank of `bench collectives`: carry out the orders on standard input
+    Collectives(collectives::rank::RankOptions),
+    /// Be a rank of `bench ddp`
+    Ddp(ddp::rank::BenchDdpArguments),
+    /// Time layers: carry out the orders on standard input
+    Kernels(kernels::worker::BenchKernelsArguments),
+    /// Be a rank of `bench pipeline`
+    Pipeline(pipeline::rank::BenchPipelineArguments),
+    /// Make steps of `bench recompute`
+    Recompute(recompute::steps::BenchRecomputeArguments),
+}
+
+/// Counts nothing unless a training is profiled.
+#[global_allocator]
+static ALLOCATOR: everburn::profile::CountingAllocator = everburn::profile::CountingAllocator;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().part {
+        Part::Bench { arguments } => bench::run(&arguments),
+        Part::GpuCheck(arguments) => gpu_check::run(&arguments),
+        Part::Side(side) => run_side(&side).map(|()| ExitCode::SUCCESS),
+        Part::Everburn(words) => {
+            let words = [OsString::from("everburn")].into_iter().chain(words);
+            return everburn::tasks::app().run(words);
+        }
+    };
+    done.unwrap_or_else(Failure::tell)
+}
+
+fn run_side(side: &Side) -> Result<(), Failure> {
+    match side {
+        Side::Store(arguments) => store::server::serve(arguments),
+        Side::StoreClient => store::client::run(),
+        Side::Collectives(options) => collectives::rank::run(options),
+        Side::Ddp(arguments) => ddp::rank::run(arguments),
+        Side::Kernels(arguments) => kernels::worker::run(arguments),
+        Side::Pipeline(arguments) => pipeline::rank::run(arguments),
+        Side::Recompute(arguments) => recompute::steps::run(arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_no_part_of_ours_is_everburns() {
+        let part = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.part);
+        let everburn = part("everburn-bench train mnist --ranks 2");
+        assert!(matches!(everburn, Ok(Part::Everburn(words)) if words.len() == 4));
+        let bench = part("everburn-bench bench train --ranks 2");
+        assert!(matches!(bench, Ok(Part::Bench { arguments }) if arguments.len() == 3));
+    }
+}

@@ -1,0 +1,180 @@
+//! The command line of `bench pipeline`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use crate::bench::{Common, at_least_1, check_place};
+use crate::failure::Failure;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// The idle share of each schedule.
+    Bubble,
+    /// What GPipe and 1F1B keep of many micro-batches.
+    Memory,
+    /// What activation checkpointing saves, and what it costs.
+    Checkpointing,
+}
+
+/// Measures how idle the ranks of a pipeline are, by schedule, and what they keep.
+///
+/// Real ranks, a thread each, run steps of a model whose stages cost the same; each action's time gives the
+/// idle share, beside what theory says. Then GPipe and 1F1B are compared by memory at many micro-batches, and
+/// a decoder's steps with and without activation checkpointing by memory and time.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask bench pipeline",
+    after_help = "Environment:\n  \
+        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
+)]
+pub(crate) struct PipelineBench {
+    /// How many ranks the pipeline has. With more ranks than cores they take time from each other.
+    #[arg(long, default_value_t = 2, value_parser = at_least_1)]
+    pub(super) ranks: usize,
+
+    /// Micro-batches of a step.
+    #[arg(long, default_value_t = 8, value_parser = at_least_1)]
+    pub(super) micro_batches: usize,
+
+    /// Micro-batches of a step where memory is compared.
+    #[arg(long, default_value_t = 16, value_parser = at_least_1)]
+    pub(super) memory_micro_batches: usize,
+
+    /// gpipe, 1f1b, interleaved, zb-h1; several with commas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = ["gpipe", "1f1b", "interleaved", "zb-h1"],
+        default_values = ["gpipe", "1f1b", "interleaved", "zb-h1"]
+    )]
+    pub(super) schedules: Vec<String>,
+
+    /// Stages of each rank where the schedule is interleaved.
+    #[arg(long, default_value_t = 2, value_parser = at_least_1)]
+    pub(super) chunks: usize,
+
+    /// Linear layers of the model. A message between two stages takes a millisecond or so, each of their
+    /// passes many times as long.
+    #[arg(long, default_value_t = 24, value_parser = at_least_1)]
+    pub(super) layers: usize,
+
+    /// Features of each of them.
+    #[arg(long, default_value_t = 1024, value_parser = at_least_1)]
+    pub(super) width: usize,
+
+    /// Rows of a micro-batch.
+    #[arg(long, default_value_t = 256, value_parser = at_least_1)]
+    pub(super) batch: usize,
+
+    /// Steps of each run.
+    #[arg(long, default_value_t = 5, value_parser = at_least_1)]
+    pub(super) steps: usize,
+
+    /// How many rounds.
+    #[arg(long, default_value_t = 3, value_parser = at_least_1)]
+    pub(super) rounds: usize,
+
+    /// Measure only this: bubble, memory, checkpointing; several with commas.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
+
+    /// Draw a step of each schedule, as it was measured. `p.svg` becomes `p-1f1b.svg` and so on.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) common: Common<300>,
+}
+
+impl PipelineBench {
+    /// Whether a part is asked for.
+    pub(super) fn measures(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// How many stages each rank has.
+    pub(super) fn chunks_of(&self, schedule: &str) -> usize {
+        match schedule {
+            "interleaved" => self.chunks,
+            _ => 1,
+        }
+    }
+
+    /// Where the drawing of `schedule` goes.
+    pub(super) fn drawing(&self, schedule: &str) -> Option<PathBuf> {
+        let file = self.svg.as_deref()?;
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let named = file.with_file_name(format!("{name}-{schedule}.svg"));
+        // Ranks run elsewhere.
+        Some(std::path::absolute(&named).unwrap_or(named))
+    }
+
+    /// The model, as `everburn-bench side pipeline` is told of it.
+    pub(super) fn model(&self) -> [(&'static str, usize); 3] {
+        [
+            ("--layers", self.layers),
+            ("--width", self.width),
+            ("--batch", self.batch),
+        ]
+    }
+
+    /// What is wrong with the options, before anything runs.
+    pub(super) fn check_options(&self) -> Result<(), Failure> {
+        let wrong = |what: String| Err(Failure::Usage(what));
+        if self.ranks < 2 {
+            return wrong("--ranks: a pipeline needs 2 ranks or more".into());
+        }
+        let most = |schedule: &String| self.ranks.saturating_mul(self.chunks_of(schedule));
+        let stages = self.schedules.iter().map(most).max().unwrap_or(self.ranks);
+        if !self.layers.is_multiple_of(stages) {
+            return wrong(format!(
+                "--layers {} cannot be cut into {stages} stages of equal cost; take a multiple of {stages}",
+                self.layers
+            ));
+        }
+        self.svg
+            .as_deref()
+            .map_or(Ok(()), |file| check_place("--svg", file))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::pipeline) fn options(line: &str) -> PipelineBench {
+        let words = std::iter::once("bench pipeline").chain(line.split_whitespace());
+        PipelineBench::try_parse_from(words).unwrap()
+    }
+
+    #[test]
+    fn everything_is_measured_unless_a_part_is_named() {
+        assert!(options("").measures(Part::Checkpointing));
+        let some = options("--only memory,bubble --schedules 1f1b");
+        assert!(some.measures(Part::Memory) && !some.measures(Part::Checkpointing));
+        assert_eq!(some.schedules, ["1f1b"]);
+    }
+
+    #[test]
+    fn each_schedule_has_a_drawing_of_its_own() {
+        let file = options("--svg /tmp/p.svg").drawing("zb-h1");
+        assert_eq!(file, Some(PathBuf::from("/tmp/p-zb-h1.svg")));
+        assert_eq!(options("").drawing("1f1b"), None);
+    }
+
+    #[test]
+    fn what_cannot_work_is_said_first() {
+        let wrong = |line| options(line).check_options().unwrap_err().to_string();
+        assert!(wrong("--ranks 1").contains("2 ranks"));
+        assert!(wrong("--layers 6").contains("a multiple of 4"));
+        assert!(wrong("--svg /does/not/exist/a.svg").contains("a.svg"));
+        assert!(options("").check_options().is_ok());
+        assert!(
+            options("--layers 6 --schedules gpipe")
+                .check_options()
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! `bench recompute`: the memory that activation checkpointing saves, and the time that it costs.
+//!
+//! Each side is `everburn-bench side recompute` in a process of its own, whose peak is its own.
+
+mod options;
+pub(super) mod rows;
+pub(crate) mod steps;
+
+use std::path::Path;
+
+use everburn::launch::keep_freed_memory;
+use serde_json::Value;
+
+pub(crate) use self::options::RecomputeBench;
+use self::rows::MIB;
+pub(crate) use self::rows::{Measured, table, to_json};
+use self::steps::Side;
+use crate::bench::{Bench, Setup};
+use crate::failure::Failure;
+use crate::rounds::Rounds;
+
+impl Bench for RecomputeBench {
+    const NAME: &'static str = "recompute";
+    const ABOUT: &'static str =
+        "memory that activation checkpointing saves in a step of a decoder, and its time";
+
+    type Found = Measured;
+
+    fn json_file(&self) -> Option<&Path> {
+        self.common.json.as_deref()
+    }
+
+    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
+        let sides = self.sides();
+        let run = |_: usize, side: usize| {
+            let how = &sides[side];
+            let mut command = setup.side(&["recompute", "--activation-checkpointing", how]);
+            keep_freed_memory(&mut command);
+            for (flag, number) in self.numbers() {
+                command.arg(flag).arg(number.to_string());
+            }
+            let name = format!("everburn's steps with `{how}`");
+            let patience = self.common.patience();
+            let children = &setup.children;
+            let told = children.run(&name, &mut command, setup.folder(), patience)?;
+            let last = told.lines().last().unwrap_or_default();
+            Ok(serde_json::from_str::<Side>(last)?)
+        };
+        let rounds = Rounds::in_turn(self.rounds, sides.len(), run, |round| {
+            let told = sides.iter().zip(round).map(|(how, side)| {
+                let mebibytes = side.peak_bytes as f64 / MIB;
+                format!("{how} {:.0} ms {mebibytes:.0} MiB", side.milliseconds)
+            });
+            told.collect::<Vec<_>>().join(", ")
+        })?;
+        Ok(Measured { sides, rounds })
+    }
+
+    fn notes(&self, _: &Measured, _: &Setup) -> String {
+        self.describe()
+    }
+
+    fn table(&self, found: &Measured, _: &Setup) -> String {
+        table(found)
+    }
+
+    fn to_json(&self, found: &Measured, _: &Setup, machine: &Value) -> Value {
+        to_json(found, self, machine)
+    }
+}

@@ -1,0 +1,275 @@
+//! `bench store`: our store's server and client beside PyTorch's.
+//!
+//! Two servers and two clients are processes of their own that run all the time; the clients are given
+//! orders in turn, so that nothing else runs while one measures, and a slow minute falls on all.
+
+pub(crate) mod client;
+mod options;
+mod rows;
+pub(crate) mod server;
+
+use std::path::Path;
+use std::process::Command;
+
+use everburn::launch::{Team, forget_ranks};
+use serde_json::{Value, json};
+
+use self::client::{Answer, Operation, Order};
+pub(crate) use self::options::StoreBench;
+use self::rows::{Crowd, Measured};
+use crate::bench::{Bench, Setup};
+use crate::cells;
+use crate::failure::Failure;
+use crate::peers::script;
+use crate::pytorch::Pytorch;
+
+/// PyTorch's server and client.
+const SCRIPT: &str = "pytorch_store.py";
+
+/// Who calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    /// `TcpStore` of `crates/collectives`.
+    Rust,
+    /// `torch.distributed.TCPStore`.
+    Python,
+}
+
+impl Client {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rust => "everburn",
+            Self::Python => "pytorch",
+        }
+    }
+}
+
+/// Who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Server {
+    Ours,
+    Pytorch,
+}
+
+impl Server {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "everburn's server",
+            Self::Pytorch => "pytorch's server",
+        }
+    }
+}
+
+impl Bench for StoreBench {
+    const NAME: &'static str = "store";
+    const ABOUT: &'static str =
+        "gets, adds and sets a second, and 1,000 clients at once; --against pytorch";
+
+    type Found = Measured;
+
+    fn json_file(&self) -> Option<&Path> {
+        self.common.json.as_deref()
+    }
+
+    fn is_against_pytorch(&self) -> bool {
+        self.against.is_some()
+    }
+
+    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
+        let mut processes = Processes {
+            options: self,
+            setup,
+            servers: Vec::new(),
+            clients: Vec::new(),
+        };
+        // As PyTorch's, whose client calls both; what a token costs it costs once a connection.
+        processes.start_server(Server::Ours, setup.side(&["store", "--open"]))?;
+        processes.start_client(Client::Rust, setup.side(&["store-client"]))?;
+        if let Some(pytorch) = &setup.pytorch {
+            processes.start_server(Server::Pytorch, peer(pytorch, "serve"))?;
+            processes.start_client(Client::Python, peer(pytorch, "client"))?;
+        }
+        let measured = processes.measure()?;
+        processes.finish()?;
+        Ok(measured)
+    }
+
+    fn notes(&self, _: &Measured, setup: &Setup) -> String {
+        format!(
+            "method:  {} of {} calls each, one after the other by one client; ratios round by \
+             round\n         \"its own\": each store with its own client; else both servers with the same \
+             client\n         peer: {}",
+            cells::rounds(self.rounds),
+            self.calls,
+            setup.peer().as_deref().unwrap_or("none")
+        )
+    }
+
+    fn table(&self, found: &Measured, _: &Setup) -> String {
+        format!("{}\n\n{}", found.table(), found.crowds())
+    }
+
+    fn to_json(&self, found: &Measured, setup: &Setup, machine: &Value) -> Value {
+        found.to_json(machine, setup.peer().as_deref(), self.calls)
+    }
+
+    fn works(found: &Measured) -> bool {
+        let failed = |crowd: &Crowd| crowd.server == Server::Ours && crowd.failed > 0;
+        !found.crowds.iter().any(failed)
+    }
+}
+
+fn peer(pytorch: &Pytorch, part: &str) -> Command {
+    let mut command = Command::new(pytorch.python());
+    command
+        .arg(script(SCRIPT))
+        .arg(part)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// The processes of a run.
+struct Processes<'a> {
+    options: &'a StoreBench,
+    setup: &'a Setup,
+    // Dropped in this order.
+    clients: Vec<(Client, Team<'a>)>,
+    servers: Vec<(Server, Team<'a>, String)>,
+}
+
+impl Processes<'_> {
+    fn start_server(&mut self, server: Server, mut command: Command) -> Result<(), Failure> {
+        forget_ranks(&mut command);
+        let mut team = Team::start(
+            &self.setup.children,
+            server.name(),
+            vec![command],
+            self.setup.folder(),
+        )?;
+        let said = team.answers(self.options.common.patience())?.swap_remove(0);
+        let (Some(host), Some(port)) = (said["host"].as_str(), said["port"].as_u64()) else {
+            return Err(Failure::new(format!(
+                "{} is nowhere: {said}",
+                server.name()
+            )));
+        };
+        self.servers.push((server, team, format!("{host}:{port}")));
+        Ok(())
+    }
+
+    fn start_client(&mut self, client: Client, mut command: Command) -> Result<(), Failure> {
+        forget_ranks(&mut command);
+        let name = format!("{}'s client", client.name());
+        let team = Team::start(
+            &self.setup.children,
+            name,
+            vec![command],
+            self.setup.folder(),
+        )?;
+        self.clients.push((client, team));
+        Ok(())
+    }
+
+    fn measure(&mut self) -> Result<Measured, Failure> {
+        let (options, patience) = (self.options, self.options.common.patience());
+        let mut measured = Measured::default();
+        // The first round warms up what is measured and is not counted.
+        for round in 0..=options.rounds {
+            // Who comes first has the caches of whoever came before.
+            self.servers.reverse();
+            for operation in Operation::ALL {
+                for (client, team) in &mut self.clients {
+                    for (server, _, address) in &self.servers {
+                        let calls = options.calls_of(operation);
+                        let order = Order::Calls {
+                            address: address.clone(),
+                            operation,
+                            calls,
+                        };
+                        let answer = read(&team.ask(&json!(order), patience)?)?;
+                        let rate = calls as f64 / answer.seconds;
+                        if round > 0 {
+                            measured.add(*client, operation, *server, rate);
+                        }
+                    }
+                }
+            }
+            let (_, team) = &mut self.clients[0];
+            let calls = options.calls;
+            let answer = read(&team.ask(&json!(Order::Echo { calls }), patience)?)?;
+            if round > 0 {
+                measured.echoes.push(calls as f64 / answer.seconds);
+                eprintln!("[round {round}/{}]", options.rounds);
+            }
+        }
+        self.meet_crowds(&mut measured)?;
+        Ok(measured)
+    }
+
+    /// Ours alone connect a thousand times: PyTorch's client asks for the name of each address that
+    /// it meets, so its time is that of the resolver.
+    fn meet_crowds(&mut self, measured: &mut Measured) -> Result<(), Failure> {
+        let (options, patience) = (self.options, self.options.common.patience());
+        let (client, team) = &mut self.clients[0];
+        for (server, _, address) in &self.servers {
+            let order = Order::Connect {
+                address: address.clone(),
+                clients: options.clients,
+                patience_s: options.connect_timeout,
+            };
+            let answer = read(&team.ask(&json!(order), patience)?)?;
+            measured.crowds.push(Crowd {
+                client: *client,
+                server: *server,
+                clients: options.clients,
+                failed: answer.failed,
+                seconds: answer.seconds,
+                why: answer.why,
+            });
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        let patience = self.options.common.patience();
+        for (_, team) in self.clients {
+            team.finish(patience)?;
+        }
+        for (_, team, _) in self.servers {
+            team.finish(patience)?;
+        }
+        Ok(())
+    }
+}
+
+/// The answer of the only member of a team.
+fn read(answers: &[Value]) -> Result<Answer, Failure> {
+    let answer = answers.first().cloned().unwrap_or_default();
+    match serde_json::from_value(answer.clone()) {
+        Ok(Answer { seconds, .. }) if !(seconds.is_finite() && seconds > 0.0) => {
+            Err(Failure::new(format!("a client has told no time: {answer}")))
+        }
+        read => Ok(read?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_positive_number() {
+        let seconds = |answer: Value| read(&[answer]).map(|answer| answer.seconds);
+        assert_eq!(seconds(json!({ "seconds": 0.5 })), Ok(0.5));
+        assert!(seconds(json!({ "seconds": 0 })).is_err());
+        assert!(seconds(json!({})).is_err());
+    }
+
+    #[test]
+    fn the_script_is_there_and_reads_what_it_is_sent() {
+        let text = std::fs::read_to_string(script(SCRIPT)).unwrap();
+        for word in ["\"address\"", "\"operation\"", "\"calls\""] {
+            assert!(text.contains(word), "{word}");
+        }
+    }
+}

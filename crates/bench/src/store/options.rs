@@ -1,0 +1,55 @@
+//! The command line of `bench store`.
+
+use clap::Parser;
+
+use super::client::Operation;
+use crate::bench::{Common, at_least_1};
+
+const SETS_PER_GET: usize = 10;
+
+/// Measures the store over TCP on this machine: gets, adds and sets a second, and many clients at once.
+///
+/// One client does one operation after the other. With `--against pytorch` both servers run all the
+/// time, and PyTorch's client and ours measure both of them in turn, so that servers are compared with
+/// the same client, and the two stores each with its own.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask bench store",
+    after_help = "Environment:\n  \
+        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
+        EVERBURN_BIN       a built everburn-bench to measure in place of this one"
+)]
+pub(crate) struct StoreBench {
+    /// Measure beside this peer.
+    #[arg(long, value_name = "PEER", value_parser = ["pytorch"])]
+    pub(super) against: Option<String>,
+
+    /// Gets and adds in each round, and a tenth of the sets.
+    #[arg(long, default_value_t = 20_000, value_parser = at_least_1)]
+    pub(super) calls: usize,
+
+    /// How many rounds.
+    #[arg(long, default_value_t = 7, value_parser = at_least_1)]
+    pub(super) rounds: usize,
+
+    /// Clients that connect at once.
+    #[arg(long, default_value_t = 1_000, value_parser = at_least_1)]
+    pub(super) clients: usize,
+
+    /// A client that has not connected after this many seconds has failed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) connect_timeout: u64,
+
+    #[command(flatten)]
+    pub(super) common: Common<180>,
+}
+
+impl StoreBench {
+    /// Nobody waits for a set, so many take as long as few gets.
+    pub(super) fn calls_of(&self, operation: Operation) -> usize {
+        match operation {
+            Operation::Set => self.calls.saturating_mul(SETS_PER_GET),
+            Operation::Get | Operation::Add => self.calls,
+        }
+    }
+}

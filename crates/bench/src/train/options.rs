@@ -1,0 +1,246 @@
+//! The command line of `bench train`, and the cases that it asks for.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use super::ours::Data;
+use crate::bench::{Common, at_least_1};
+use crate::failure::Failure;
+
+/// Measures samples/s of `everburn train` in real processes; of models of text, tokens/s.
+///
+/// Every case runs once a round, each beside its peer, so that a slow minute of the machine falls
+/// on both; ratios are medians over the rounds.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask bench train",
+    after_help = "Environment:\n  \
+        EVERBURN_DATA_DIR  the folder in which mnist/ and tinyshakespeare/ hold the data files\n  \
+        EVERBURN_PYTHON    the Python that can import torch, for --against [default: python3]\n  \
+        EVERBURN_BIN       a built everburn to measure in place of this one"
+)]
+pub(crate) struct TrainBench {
+    /// The models.
+    #[arg(long, value_delimiter = ',', default_value = "mnist")]
+    models: Vec<String>,
+
+    /// How many ranks train together on this machine.
+    #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = at_least_1)]
+    ranks: Vec<usize>,
+
+    /// CPU threads of each rank; cases with more threads than cores are left out [default: cores /
+    /// ranks].
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = at_least_1)]
+    threads_per_rank: Vec<usize>,
+
+    /// How many samples all ranks together read a step.
+    #[arg(long, value_delimiter = ',', default_value = "64,512", value_parser = at_least_1)]
+    batch_size: Vec<usize>,
+
+    /// Steps of each run [default: as many as fill --seconds, found by a short run].
+    #[arg(long, value_parser = at_least_1)]
+    pub(super) steps: Option<usize>,
+
+    /// How long each of our runs should train.
+    #[arg(long, default_value_t = 10.0, conflicts_with = "steps")]
+    pub(super) seconds: f64,
+
+    /// How many rounds.
+    #[arg(long, default_value_t = 3, value_parser = at_least_1)]
+    pub(super) repeats: usize,
+
+    /// auto, mnist, fashion-mnist or synthetic; tinyshakespeare or embedded for models of text.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    data: String,
+
+    /// The folder of the data files.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Measure this peer in the same rounds, and print ratios.
+    #[arg(long, value_name = "PEER")]
+    pub(super) against: Option<Peer>,
+
+    #[command(flatten)]
+    pub(super) common: Common<600>,
+}
+
+/// Whom we are measured against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Peer {
+    /// One process, or DistributedDataParallel over gloo.
+    Pytorch,
+}
+
+/// Models of text, and the tokens of a sample.
+const TEXT_MODELS: [(&str, usize); 2] = [("gpt-nano", 64), ("gpt2-124m", 1024)];
+
+/// What is measured: a line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) model: String,
+    pub(crate) ranks: usize,
+    /// Of each rank.
+    pub(crate) threads: usize,
+    /// Samples a step of all ranks together.
+    pub(crate) batch: usize,
+}
+
+impl Case {
+    /// The tokens of a sample, for a model of text: by them its speed is told.
+    pub(crate) fn tokens(&self) -> Option<usize> {
+        let known = TEXT_MODELS.iter().find(|(model, _)| *model == self.model);
+        known.map(|(_, tokens)| *tokens)
+    }
+
+    /// What is counted, and how many of them a sample is.
+    pub(crate) fn unit(&self) -> (&'static str, f64) {
+        match self.tokens() {
+            None => ("samples", 1.0),
+            Some(tokens) => ("tokens", tokens as f64),
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            model,
+            ranks,
+            threads,
+            batch,
+        } = self;
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{model}, {ranks} rank{} x {threads} thread{}, batch {batch}",
+            plural(*ranks),
+            plural(*threads)
+        )
+    }
+}
+
+impl TrainBench {
+    pub(super) fn data(&self) -> Result<Data, Failure> {
+        let folder = self.data_dir.as_ref().map(std::path::absolute).transpose();
+        let folder = folder.map_err(|error| Failure::Usage(format!("--data-dir: {error}")))?;
+        Ok(Data {
+            name: self.data.clone(),
+            folder,
+        })
+    }
+
+    /// All cases on a machine of `cores` cores, or what is wrong with the options.
+    pub(super) fn cases(&self, cores: usize) -> Result<Vec<Case>, Failure> {
+        let mut cases = Vec::new();
+        for model in &self.models {
+            for &batch in &self.batch_size {
+                for &ranks in &self.ranks {
+                    for threads in self.threads_of(ranks, cores) {
+                        let model = model.clone();
+                        cases.push(Case {
+                            model,
+                            ranks,
+                            threads,
+                            batch,
+                        });
+                    }
+                }
+            }
+        }
+        if cases.is_empty() {
+            let what = format!("no case is left: each needs more threads than the {cores} cores");
+            return Err(Failure::Usage(what));
+        }
+        Ok(cases)
+    }
+
+    /// As the launcher does it, unless told otherwise.
+    fn threads_of(&self, ranks: usize, cores: usize) -> Vec<usize> {
+        if self.threads_per_rank.is_empty() {
+            return vec![(cores / ranks).max(1)];
+        }
+        let fit = |threads: &usize| ranks * threads <= cores;
+        self.threads_per_rank.iter().copied().filter(fit).collect()
+    }
+
+    pub(super) fn check_options(&self) -> Result<(), Failure> {
+        let wrong = |what: String| Err(Failure::Usage(what));
+        if !(self.seconds.is_finite() && self.seconds > 0.0) {
+            return wrong(format!("--seconds {}: it must be positive", self.seconds));
+        }
+        let most = self.ranks.iter().max().copied().unwrap_or(1);
+        if let Some(batch) = self.batch_size.iter().find(|batch| **batch < most) {
+            return wrong(format!(
+                "--batch-size {batch} with --ranks {most}: each rank needs a sample of every batch"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(line: &str) -> TrainBench {
+        let words = std::iter::once("bench train").chain(line.split_whitespace());
+        TrainBench::try_parse_from(words).unwrap()
+    }
+
+    fn cases(line: &str, cores: usize) -> Vec<String> {
+        let cases = options(line).cases(cores).unwrap();
+        cases.iter().map(Case::to_string).collect()
+    }
+
+    #[test]
+    fn ranks_share_the_cores() {
+        assert_eq!(
+            cases("--batch-size 64 --ranks 1,2,8", 4),
+            [
+                "mnist, 1 rank x 4 threads, batch 64",
+                "mnist, 2 ranks x 2 threads, batch 64",
+                "mnist, 8 ranks x 1 thread, batch 64",
+            ]
+        );
+        assert_eq!(cases("--models mnist,mnist-bn", 2).len(), 8);
+    }
+
+    #[test]
+    fn threads_that_are_named_must_fit() {
+        assert_eq!(
+            cases("--batch-size 64 --threads-per-rank 1,2", 2),
+            [
+                "mnist, 1 rank x 1 thread, batch 64",
+                "mnist, 1 rank x 2 threads, batch 64",
+                "mnist, 2 ranks x 1 thread, batch 64",
+            ]
+        );
+    }
+
+    #[test]
+    fn one_process_with_each_number_of_threads_and_two_ranks_fit_one_call() {
+        let models = "--models mnist,mnist-bn,gpt-nano --batch-size 64,512";
+        let all = cases(&format!("{models} --ranks 1,2 --threads-per-rank 1,2"), 2);
+        assert_eq!(all.len(), 3 * 2 * 3);
+        assert!(all.contains(&"gpt-nano, 2 ranks x 1 thread, batch 512".into()));
+    }
+
+    #[test]
+    fn models_of_text_are_measured_in_tokens() {
+        let options = options("--models mnist,gpt-nano --batch-size 8 --ranks 1");
+        let units: Vec<_> = options.cases(1).unwrap().iter().map(Case::unit).collect();
+        assert_eq!(units, [("samples", 1.0), ("tokens", 64.0)]);
+    }
+
+    #[test]
+    fn what_cannot_work_is_said_first() {
+        let wrong = |line| options(line).check_options().unwrap_err().to_string();
+        assert!(wrong("--seconds 0").contains("--seconds 0"));
+        assert!(wrong("--ranks 1,4 --batch-size 64,2").contains("--batch-size 2 with --ranks 4"));
+        let none = options("--threads-per-rank 4").cases(2).unwrap_err();
+        assert!(none.to_string().contains("no case is left"));
+    }
+}

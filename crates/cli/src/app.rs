@@ -1,0 +1,118 @@
+//! The front door of a program.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use everburn_train::{AnyTask, Task};
+
+use crate::tasks;
+
+/// Keys of a configuration that are every run's own, and no task's.
+const RESERVED: [&str; 5] = ["model", "init_from", "ranks", "training", "parallel"];
+
+/// A program with every command of Everburn, on tasks of its own.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::prelude::*;
+/// # use everburn_train::{Loss, Task, TaskData, TaskError};
+/// # struct Flowers;
+/// # impl Task for Flowers {
+/// #     type Config = std::collections::BTreeMap<String, String>;
+/// #     type Model = Linear;
+/// #     type Item = f32;
+/// #     type Batch = Tensor<2>;
+/// #     fn model(&self, _: &Self::Config, device: &Device) -> Result<Linear, TaskError> {
+/// #         Ok(LinearConfig::new(1, 1).init(device))
+/// #     }
+/// #     fn data(&self, _: &mut Self::Config) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
+/// #         Err(TaskError::new("there are none"))
+/// #     }
+/// #     fn loss(&self, _: &Self::Config, model: &Linear, batch: Tensor<2>) -> Loss {
+/// #         Loss::new(model.forward(batch).mean(), 1)
+/// #     }
+/// # }
+/// use std::process::ExitCode;
+///
+/// use everburn_cli::App;
+///
+/// fn main() -> ExitCode {
+///     App::new().task("flowers", Flowers).main()
+/// }
+/// ```
+///
+/// The program starts itself once for each rank, with arguments of its own; so [`main`](Self::main) comes first, and
+/// what a task needs is read by the task.
+#[derive(Debug, Default)]
+pub struct App {
+    tasks: Vec<AnyTask>,
+}
+
+impl App {
+    /// A program without tasks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a task, which users ask for by `name`: as in `train NAME`, and as the section `[NAME]` of a configuration. A
+    /// program with one task needs no name on its command line.
+    ///
+    /// # Panics
+    /// Panics if the name has other characters than small letters, digits, `-` and `_`, is a key that every
+    /// configuration has (`model`, `init_from`, `ranks`, `training`, `parallel`), or is another task's.
+    #[must_use]
+    pub fn task<T: Task>(mut self, name: &str, task: T) -> Self {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+        assert!(
+            !name.is_empty() && name.chars().all(fits),
+            "a task is named by small letters, digits, - and _, not `{name}`"
+        );
+        assert!(
+            !RESERVED.contains(&name),
+            "`{name}` is a key of every configuration; name the task otherwise"
+        );
+        assert!(
+            self.tasks.iter().all(|task| task.name() != name),
+            "there are two tasks of the name `{name}`"
+        );
+        self.tasks.push(AnyTask::new(name, task));
+        self
+    }
+
+    /// The tasks alone.
+    pub fn into_tasks(self) -> Vec<AnyTask> {
+        self.tasks
+    }
+
+    /// Does what this process's command line asks for, and yields the exit code.
+    pub fn main(self) -> ExitCode {
+        self.run(std::env::args_os())
+    }
+
+    /// Does what a command line asks for, whose first word is the program's name.
+    pub fn run(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
+        tasks::register(self.tasks);
+        crate::run(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_sections_are_refused() {
+        for name in ["", "Flowers", "a.b", "training"] {
+            let refused =
+                std::panic::catch_unwind(|| App::new().task(name, everburn::tasks::mlp()));
+            assert!(refused.is_err(), "{name}");
+        }
+        let twice = || {
+            App::new()
+                .task("a", everburn::tasks::mlp())
+                .task("a", everburn::tasks::mlp())
+        };
+        assert!(std::panic::catch_unwind(twice).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! `everburn doctor`: what this machine has and lacks for training; with `--ranks`, also the ways between ranks, by
+//! processes that do what a training's ranks would.
+
+mod host;
+mod libraries;
+mod limits;
+mod network;
+mod rank;
+mod ranks;
+mod report;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::ToolError;
+use clap::Args;
+use everburn_record::{Finding, Verdict};
+
+pub(crate) use self::rank::RankArguments;
+pub(super) use self::rank::run as run_rank;
+use self::report::Problem;
+
+/// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
+/// are worth, and what to do about it
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Also examine the ways between as many ranks on this machine [default with --nodes: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    ranks: Option<u16>,
+
+    /// How many machines take part, each with as many ranks; start the same command on each
+    #[arg(long, value_name = "M", requires = "rendezvous", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    nodes: u16,
+
+    /// This machine's number, from 0
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    node_rank: u16,
+
+    /// HOST:PORT of machine 0, where the ranks meet; machines share EVERBURN_JOB_TOKEN
+    #[arg(long, value_name = "HOST:PORT", requires = "nodes")]
+    rendezvous: Option<String>,
+
+    /// Where runs are to be written
+    #[arg(long, value_name = "FOLDER", default_value = "runs")]
+    run_dir: PathBuf,
+
+    /// How many seconds any step may wait for the other ranks
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u16,
+}
+
+impl DoctorArguments {
+    fn ranks_here(&self) -> usize {
+        usize::from(self.ranks.unwrap_or(1))
+    }
+
+    fn world_size(&self) -> usize {
+        self.ranks_here() * usize::from(self.nodes)
+    }
+
+    /// Whether more than this machine is to be examined.
+    fn wants_ranks(&self) -> bool {
+        self.ranks.is_some() || self.nodes > 1
+    }
+}
+
+/// Prints the report, the problems last. Fails only where training on the CPU could not work, or where
+/// ranks found something wrong.
+pub(super) fn run(options: &DoctorArguments) -> Result<ExitCode, ToolError> {
+    let mut findings = host::findings();
+    findings.extend(limits::findings(options.world_size(), &options.run_dir));
+    findings.extend(network::findings());
+    if let Some(rendezvous) = &options.rendezvous {
+        findings.push(network::rendezvous(rendezvous, options.node_rank == 0));
+    }
+    findings.extend(libraries::findings());
+    for finding in &findings {
+        say!("{finding}");
+    }
+    let problems = match options.wants_ranks() {
+        true => {
+            let examined = ranks::examine(options)?;
+            say!("\n{}", examined.table.trim_end());
+            examined.problems
+        }
+        false => Vec::new(),
+    };
+    Ok(conclude(&findings, &problems))
+}
+
+/// Says what is wrong once more, with what to do, as the last lines of all.
+fn conclude(findings: &[Finding], problems: &[Problem]) -> ExitCode {
+    let count = |verdict| {
+        findings
+            .iter()
+            .filter(|finding| finding.verdict == verdict)
+            .count()
+    };
+    let (warnings, failures) = (count(Verdict::Warn), count(Verdict::Fail));
+    say!(
+        "\n{} checked, {warnings} to look at, {} in the way",
+        findings.len(),
+        failures + problems.len()
+    );
+    if !problems.is_empty() {
+        for finding in findings {
+            if finding.verdict == Verdict::Fail {
+                say!(
+                    "- {}: {}\n  -> {}",
+                    finding.subject,
+                    finding.found,
+                    finding.advice
+                );
+            }
+        }
+    }
+    for problem in problems {
+        say!("- {}\n  -> {}", problem.what, problem.advice);
+    }
+    match failures + problems.len() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_can_be_examined() {
+        for finding in host::findings().into_iter().chain(libraries::findings()) {
+            assert_eq!(
+                finding.advice.is_empty(),
+                finding.verdict == Verdict::Ok,
+                "{finding}"
+            );
+        }
+    }
+}

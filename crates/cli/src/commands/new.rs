@@ -1,0 +1,263 @@
+//! `everburn new`: a project with a task of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use everburn_record::{file, invocation};
+
+use super::{ToolError, failed};
+
+/// What a new project begins with: each is one of Everburn's examples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Images of any size, in a folder for each class
+    Images,
+    /// Rows of a table, a CSV file
+    Table,
+    /// A model, data and loss of any kind: here an autoencoder
+    Custom,
+}
+
+/// Write a project with a task of its own: `everburn new flowers --kind images`
+///
+/// The project builds, has every command of Everburn, and a test that kills a training of two ranks and resumes it.
+#[derive(Debug, Args)]
+pub(crate) struct NewArguments {
+    /// The folder, whose name is the project's and the task's: small letters, digits, - and _.
+    path: PathBuf,
+
+    /// What it learns from.
+    #[arg(long, value_enum, default_value_t = Kind::Custom)]
+    kind: Kind,
+
+    /// Where Everburn's sources are, for a build from there and not from the registry [default: where this program was
+    /// built, if they are still there].
+    #[arg(long, value_name = "DIR")]
+    everburn: Option<PathBuf>,
+}
+
+/// The files of an example.
+struct Template {
+    /// The example's package.
+    package: &'static str,
+    /// Its task.
+    task: &'static str,
+    manifest: &'static str,
+    main: &'static str,
+    test: &'static str,
+    /// Other files that the project begins with.
+    more: &'static [(&'static str, &'static str)],
+}
+
+/// A file of an example; see `build.rs`.
+macro_rules! example {
+    ($name:literal / manifest) => {
+        include_str!(concat!(
+            env!("EVERBURN_EXAMPLES"),
+            "/",
+            $name,
+            "/",
+            env!("EVERBURN_EXAMPLE_MANIFEST")
+        ))
+    };
+    ($name:literal / $file:literal) => {
+        include_str!(concat!(env!("EVERBURN_EXAMPLES"), "/", $name, "/", $file))
+    };
+}
+
+impl Kind {
+    fn template(self) -> Template {
+        match self {
+            Self::Images => Template {
+                package: "images",
+                task: "images",
+                manifest: example!("images" / manifest),
+                main: example!("images" / "src/main.rs"),
+                test: example!("images" / "tests/ranks.rs"),
+                more: &[("src/data.rs", example!("images" / "src/data.rs"))],
+            },
+            Self::Table => Template {
+                package: "table",
+                task: "houses",
+                manifest: example!("table" / manifest),
+                main: example!("table" / "src/main.rs"),
+                test: example!("table" / "tests/ranks.rs"),
+                more: &[("houses.csv", example!("table" / "houses.csv"))],
+            },
+            Self::Custom => Template {
+                package: "autoencoder",
+                task: "circles",
+                manifest: example!("autoencoder" / manifest),
+                main: example!("autoencoder" / "src/main.rs"),
+                test: example!("autoencoder" / "tests/ranks.rs"),
+                more: &[("src/data.rs", example!("autoencoder" / "src/data.rs"))],
+            },
+        }
+    }
+}
+
+/// What stands below the manifest of an example, whose workspace has it.
+const PROFILE: &str = "
+[workspace]
+
+[profile.release]
+strip = \"debuginfo\"
+";
+
+/// Writes the project and says what can be done with it.
+pub(crate) fn run(arguments: &NewArguments) -> Result<ExitCode, ToolError> {
+    let path = &arguments.path;
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.filter(|name| is_name(name)).ok_or_else(|| {
+        ToolError::Usage(format!(
+            "{} is no name for a project: small letters, digits, - and _, and a letter first",
+            path.display()
+        ))
+    })?;
+    if path.exists() {
+        return Err(ToolError::Usage(format!(
+            "{} is there already",
+            path.display()
+        )));
+    }
+    let template = arguments.kind.template();
+    let everburn = match &arguments.everburn {
+        Some(sources) => Some(checked(sources)?),
+        None => built_from(),
+    };
+    for (file, text) in files(&template, name, everburn.as_deref()) {
+        let file = path.join(file);
+        let folder = file.parent().unwrap_or(path);
+        std::fs::create_dir_all(folder)
+            .map_err(|error| failed(format!("{}: {error}", folder.display())))?;
+        file::write(&file, text.as_bytes()).map_err(failed)?;
+    }
+    say!(
+        "{} is a project now. Its task is `{name}`, in src/main.rs.\n",
+        path.display()
+    );
+    say!("  cd {}", path.display());
+    if arguments.kind == Kind::Images {
+        say!(
+            "  # images as data/train/<class>/*.jpg and data/test/<class>/*.jpg; or try it on drawn ones:"
+        );
+        say!("  cargo test --release");
+    }
+    say!("  cargo run --release -- train --ranks 2");
+    say!(
+        "  cargo run --release -- --help        # every command of {}",
+        invocation::name()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+    name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(fits)
+}
+
+/// The files of the project, by path.
+fn files(template: &Template, name: &str, everburn: Option<&Path>) -> Vec<(PathBuf, String)> {
+    let renamed = |text: &str| {
+        // The task first: `images` is both.
+        let text = text.replace(&format!("\"{}\"", template.task), &format!("\"{name}\""));
+        let text = text.replace(&format!("`[{}]`", template.task), &format!("`[{name}]`"));
+        let text = rename_keys(&text, template.task, name);
+        text.replace(
+            &format!("CARGO_BIN_EXE_{}", template.package),
+            &format!("CARGO_BIN_EXE_{name}"),
+        )
+    };
+    let source = match everburn {
+        Some(path) => format!("everburn = {{ path = {:?} }}", path.join("crates/everburn")),
+        None => format!("everburn = \"{}\"", env!("CARGO_PKG_VERSION")),
+    };
+    let manifest = template
+        .manifest
+        .replace(
+            &format!("name = \"{}\"", template.package),
+            &format!("name = \"{name}\""),
+        )
+        .replace("everburn = { path = \"../../crates/everburn\" }", &source);
+    let mut files = vec![
+        (PathBuf::from("Cargo.toml"), format!("{manifest}{PROFILE}")),
+        (
+            PathBuf::from(".gitignore"),
+            "/target\n/runs\n/data\n".to_owned(),
+        ),
+        (PathBuf::from("src/main.rs"), renamed(template.main)),
+        (PathBuf::from("tests/ranks.rs"), renamed(template.test)),
+    ];
+    let more = template.more.iter();
+    files.extend(more.map(|(name, text)| (PathBuf::from(name), (*text).to_owned())));
+    files
+}
+
+/// The same text with the keys `task.key` under another name; at the end of a sentence there is no key.
+fn rename_keys(text: &str, task: &str, name: &str) -> String {
+    let key = format!("{task}.");
+    let mut parts = text.split(&key);
+    let mut renamed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_key = part.starts_with(|c: char| c.is_ascii_lowercase());
+        renamed.push_str(if is_key { name } else { task });
+        renamed.push('.');
+        renamed.push_str(part);
+    }
+    renamed
+}
+
+/// The sources that this program was built from, if they are still there.
+fn built_from() -> Option<PathBuf> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    checked(&sources).ok()
+}
+
+/// A folder with Everburn's sources.
+fn checked(sources: &Path) -> Result<PathBuf, ToolError> {
+    let found = sources.canonicalize().ok();
+    let found = found.filter(|sources| sources.join("crates/everburn/Cargo.toml").is_file());
+    found.ok_or_else(|| {
+        ToolError::Usage(format!(
+            "{} does not hold Everburn's sources: crates/everburn is missing",
+            sources.display()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_has_the_name_of_its_folder_everywhere() {
+        for kind in Kind::value_variants() {
+            let template = kind.template();
+            let files = files(&template, "flowers", Some(Path::new("/src/everburn")));
+            let text = |path: &str| {
+                let found = files.iter().find(|(file, _)| file == Path::new(path));
+                &found.unwrap().1
+            };
+            let manifest: toml::Table = text("Cargo.toml").parse().unwrap();
+            assert_eq!(manifest["package"]["name"].as_str(), Some("flowers"));
+            let everburn = &manifest["dependencies"]["everburn"]["path"];
+            assert_eq!(everburn.as_str(), Some("/src/everburn/crates/everburn"));
+            assert!(
+                text("src/main.rs").contains("App::new().task(\"flowers\","),
+                "{kind:?}"
+            );
+            assert!(text("src/main.rs").contains("--set flowers."), "{kind:?}");
+            let test = text("tests/ranks.rs");
+            assert!(test.contains("CARGO_BIN_EXE_flowers\""), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_cargo_or_a_configuration_cannot_have_are_refused() {
+        for name in ["", "Flowers", "a b", "7th", "a.b"] {
+            assert!(!is_name(name), "{name}");
+        }
+        assert!(is_name("flowers-2"));
+    }
+}

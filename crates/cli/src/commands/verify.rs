@@ -1,0 +1,439 @@
+//! `everburn verify`: trains the same steps on several numbers of ranks, and compares all that was
+//! learnt, step by step, to the bit.
+
+pub(super) mod compare;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Args;
+use everburn_launch::{Children, EndedChild};
+use serde_json::Value;
+
+use self::compare::{Difference, compare};
+use super::{ToolError, failed, task_or, this_program};
+
+/// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`.
+///
+/// Trains the same steps of a model on several numbers of ranks, with as many virtual ranks on each, and
+/// compares parameters, buffers, optimizer state and loss after each step, to the bit.
+///
+/// Ends with 1 and names the first step and tensor that differ, if any do. At the end it prints what the
+/// order of virtual ranks costs beside one share a rank.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// The model to train [default: that of a program with one].
+    model: Option<String>,
+
+    /// On how many ranks.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,2,3,4",
+        value_name = "RANKS"
+    )]
+    ranks: Vec<usize>,
+
+    /// Into how many shares each global batch is cut [default: the most ranks].
+    #[arg(long, value_name = "V")]
+    virtual_ranks: Option<usize>,
+
+    /// How many steps are trained.
+    #[arg(long, default_value_t = 50)]
+    steps: usize,
+
+    /// By which transports: auto, shm, tcp.
+    #[arg(long, value_delimiter = ',', default_value = "auto")]
+    transport: Vec<String>,
+
+    /// Also lose all ranks soon after this step, and go on from its checkpoint on the next number of ranks.
+    #[arg(long, value_name = "STEP")]
+    resume_after: Option<usize>,
+
+    /// Also train on MAX ranks while these faults happen, as in kill=2@step:100.
+    #[arg(long, requires = "elastic", value_name = "FAULTS")]
+    chaos: Option<String>,
+
+    /// With how many ranks the training with faults goes on.
+    #[arg(long, requires = "chaos", value_name = "MIN:MAX")]
+    elastic: Option<String>,
+
+    /// A training that takes longer than so many seconds hangs.
+    #[arg(long, default_value_t = 3600)]
+    run_timeout: u64,
+
+    /// Do not measure what it costs.
+    #[arg(long)]
+    no_cost: bool,
+
+    /// More flags of `train`, behind `--`, as in `-- --batch-size 128 --data synthetic`.
+    #[arg(last = true, value_name = "FLAGS")]
+    train: Vec<OsString>,
+}
+
+/// How many steps after the checkpoint all ranks are lost: time for it to be written.
+const STEPS_TO_LOSE: usize = 20;
+
+/// A training of the comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Run {
+    ranks: usize,
+    transport: String,
+    way: Way,
+}
+
+/// What happens to a training.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    Undisturbed,
+    /// All ranks are lost, and so many others go on from the checkpoint of this step.
+    Resumed {
+        after: usize,
+        on: usize,
+    },
+    /// Ranks are lost while it trains.
+    Disturbed {
+        chaos: String,
+        elastic: String,
+    },
+}
+
+impl std::fmt::Display for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let noun = if self.ranks == 1 { "rank" } else { "ranks" };
+        write!(f, "{} {noun}, {}", self.ranks, self.transport)?;
+        match &self.way {
+            Way::Undisturbed => Ok(()),
+            Way::Resumed { after, on } => write!(f, ", from step {after} on {on}"),
+            Way::Disturbed { chaos, elastic } => write!(f, ", {chaos}, elastic {elastic}"),
+        }
+    }
+}
+
+impl VerifyArguments {
+    fn check(&self) -> Result<usize, String> {
+        let most = self.ranks.iter().copied().max().unwrap_or(0);
+        if self.ranks.contains(&0) || most == 0 {
+            return Err("--ranks are numbers from 1, as in 1,2,4".to_string());
+        }
+        let virtual_ranks = self.virtual_ranks.unwrap_or(most);
+        if virtual_ranks < most {
+            return Err(format!(
+                "--virtual-ranks {virtual_ranks} cannot be shared out to {most} ranks"
+            ));
+        }
+        if self.steps == 0 {
+            return Err("--steps must be at least 1".to_string());
+        }
+        if let Some(after) = self.resume_after
+            && (after < 5 || lost_at(after) >= self.steps)
+        {
+            return Err(format!(
+                "--resume-after {after} must be 5 or more, and --steps more than {}",
+                lost_at(after)
+            ));
+        }
+        if let Some(elastic) = &self.elastic {
+            match most_of(elastic) {
+                Some(most) if most <= virtual_ranks => {}
+                Some(most) => {
+                    return Err(format!(
+                        "--virtual-ranks {virtual_ranks} cannot be shared out to {most} ranks"
+                    ));
+                }
+                None => return Err("--elastic is MIN:MAX, as in 2:4".to_string()),
+            }
+        }
+        Ok(virtual_ranks)
+    }
+
+    /// Transport makes no difference to one rank, which runs once.
+    fn runs(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for transport in &self.transport {
+            for ranks in &self.ranks {
+                let run = Run {
+                    ranks: *ranks,
+                    transport: transport.clone(),
+                    way: Way::Undisturbed,
+                };
+                let alone = |run: &Run| run.ranks == 1;
+                if !(alone(&run) && runs.iter().any(alone)) {
+                    runs.push(run);
+                }
+            }
+        }
+        for transport in &self.transport {
+            let transport = transport.clone();
+            if let Some(after) = self.resume_after {
+                let next = self.ranks.iter().cycle().skip(1);
+                let pairs = self.ranks.iter().zip(next);
+                let pairs = pairs.filter(|(from, to)| from != to);
+                runs.extend(pairs.map(|(from, to)| Run {
+                    ranks: *from,
+                    transport: transport.clone(),
+                    way: Way::Resumed { after, on: *to },
+                }));
+            }
+            if let (Some(chaos), Some(elastic)) = (&self.chaos, &self.elastic) {
+                runs.push(Run {
+                    ranks: most_of(elastic).unwrap_or(1),
+                    transport,
+                    way: Way::Disturbed {
+                        chaos: chaos.clone(),
+                        elastic: elastic.clone(),
+                    },
+                });
+            }
+        }
+        runs
+    }
+}
+
+/// The step at which all ranks are lost that a run with a checkpoint every `after` steps is resumed behind:
+/// before there is another one.
+fn lost_at(after: usize) -> usize {
+    after + STEPS_TO_LOSE.min(after - 1)
+}
+
+/// The larger number of MIN:MAX.
+fn most_of(elastic: &str) -> Option<usize> {
+    elastic.split_once(':')?.1.parse().ok()
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
+    let virtual_ranks = options.check().map_err(ToolError::Usage)?;
+    let model = task_or(options.model.as_deref(), None)?;
+    let folder = tempfile::tempdir().map_err(failed)?;
+    let trainings = Trainings {
+        everburn: this_program()?,
+        children: Children::listen()?,
+        options,
+        model: &model,
+        folder: folder.path(),
+    };
+    let train = |name: &str, run: &Run, flags: &[String]| trainings.train(name, run, flags);
+    say!(
+        "{model}: {} steps over {virtual_ranks} virtual ranks",
+        options.steps
+    );
+    let over_virtual = ["--virtual-ranks".to_string(), virtual_ranks.to_string()];
+    let hashed = [&over_virtual[..], &["--hash-every".into(), "1".into()]].concat();
+    let mut first: Option<(Run, Vec<Value>)> = None;
+    let mut differences = 0;
+    for (number, run) in options.runs().into_iter().enumerate() {
+        let path = train(&format!("run-{number}"), &run, &hashed)?;
+        let hashes = read_hashes(&path)?;
+        let Some((reference, expected)) = &first else {
+            say!("  {run}: {} steps, {}", hashes.len(), last_of(&hashes));
+            first = Some((run, hashes));
+            continue;
+        };
+        match compare(expected, &hashes) {
+            None => say!("  {run}: the same bits, {}", last_of(&hashes)),
+            Some(Difference { step, what }) => {
+                differences += 1;
+                say!("  {run}: DIFFERS from {reference} at step {step}: {what}");
+            }
+        }
+    }
+    if !options.no_cost {
+        let most = options.ranks.iter().copied().max().unwrap_or(1);
+        let run = Run {
+            ranks: most,
+            transport: options.transport[0].clone(),
+            way: Way::Undisturbed,
+        };
+        let ours = speed(&train("virtual", &run, &over_virtual)?)?;
+        let free = speed(&train("free", &run, &[])?)?;
+        say!(
+            "on {run}: {ours:.0} samples/s with virtual ranks, {free:.0} with a share for each rank: {:.2}x",
+            ours / free
+        );
+    }
+    if differences > 0 {
+        say!("{differences} of the trainings learnt something else");
+        return Ok(ExitCode::FAILURE);
+    }
+    say!("every training learnt the same, to the bit");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the trainings of a comparison have in common.
+struct Trainings<'a> {
+    everburn: PathBuf,
+    children: Children,
+    options: &'a VerifyArguments,
+    model: &'a str,
+    folder: &'a Path,
+}
+
+impl Trainings<'_> {
+    /// Trains into the run directory `name` of the folder, which it returns.
+    fn train(&self, name: &str, run: &Run, flags: &[String]) -> Result<PathBuf, ToolError> {
+        let Self {
+            everburn,
+            options,
+            model,
+            folder,
+            ..
+        } = self;
+        let directory = folder.join(name);
+        let start = |more: &[String]| {
+            let mut command = Command::new(everburn);
+            command
+                .args(["train", model])
+                .args(["--ranks", &run.ranks.to_string()])
+                .args(["--transport", &run.transport])
+                .args(["--steps", &options.steps.to_string(), "--no-dashboard"])
+                .arg("--run-dir")
+                .arg(&directory)
+                .args(flags)
+                .args(&options.train)
+                .args(more);
+            self.end(run, command)
+        };
+        let text = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let result = match &run.way {
+            Way::Undisturbed => success(start(&[])?),
+            Way::Disturbed { chaos, elastic } => {
+                let ended = start(&text(&["--chaos", chaos, "--elastic", elastic]))?;
+                success(ended).and_then(|said| match said.contains("chaos: ") {
+                    true => Ok(said),
+                    false => {
+                        Err("none of the faults happened: are there as many steps?".to_string())
+                    }
+                })
+            }
+            Way::Resumed { after, on } => {
+                let lost = format!("kill=0@step:{}", lost_at(*after));
+                let every = format!("{after}steps");
+                let ended = start(&text(&["--chaos", &lost, "--checkpoint-every", &every]))?;
+                match ended.status.success() {
+                    true => Err("it did not lose its ranks".to_string()),
+                    false => {
+                        let mut command = Command::new(everburn);
+                        command
+                            .args(["train", "--resume", "--no-dashboard"])
+                            .args(["--ranks", &on.to_string()])
+                            .arg("--run-dir")
+                            .arg(&directory);
+                        success(self.end(run, command)?)
+                    }
+                }
+            }
+        };
+        result.map_err(|said| failed(format!("the training on {run} failed: {said}")))?;
+        Ok(directory)
+    }
+
+    /// Runs a command to its end, which comes in time.
+    fn end(&self, run: &Run, mut command: Command) -> Result<EndedChild, ToolError> {
+        let output = tempfile::tempdir().map_err(failed)?;
+        let name = format!("the training on {run}");
+        let deadline = Duration::from_secs(self.options.run_timeout);
+        Ok(self
+            .children
+            .run_to_any_end(&name, &mut command, output.path(), deadline)?)
+    }
+}
+
+/// What a command said on standard error, also if it failed.
+fn success(ended: EndedChild) -> Result<String, String> {
+    match ended.status.success() {
+        true => Ok(ended.stderr),
+        false => Err(format!("{}\n{}", ended.status, ended.stderr)),
+    }
+}
+
+/// The lines of a run's `hashes.jsonl`.
+pub(super) fn read_hashes(run: &Path) -> Result<Vec<Value>, ToolError> {
+    let text = read(&run.join("hashes.jsonl"))?;
+    text.lines()
+        .map(|line| serde_json::from_str(line).map_err(failed))
+        .collect()
+}
+
+fn read(path: &Path) -> Result<String, ToolError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| failed(format!("cannot read {}: {error}", path.display())))
+}
+
+/// Training samples a second, as the run's report has them.
+fn speed(run: &Path) -> Result<f64, ToolError> {
+    let path = run.join("report.json");
+    let report: Value = serde_json::from_str(&read(&path)?).map_err(failed)?;
+    let speed = report["samples_per_second"].as_f64();
+    speed.ok_or_else(|| {
+        failed(format!(
+            "{} does not tell samples_per_second",
+            path.display()
+        ))
+    })
+}
+
+/// A short name of the state in the end.
+fn last_of(hashes: &[Value]) -> String {
+    let last = hashes.last().map(Value::to_string).unwrap_or_default();
+    format!("state {:016x}", compare::digest(last.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Tool;
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn options(line: &str) -> VerifyArguments {
+        let words = ["everburn", "verify"].into_iter().chain(line.split(' '));
+        match Arguments::try_parse_from(words).unwrap().command {
+            Command::Tool(Tool::Verify(options)) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_rank_runs_once() {
+        let runs = options("mnist --ranks 1,2 --transport shm,tcp").runs();
+        let names = runs.iter().map(Run::to_string).collect::<Vec<_>>();
+        assert_eq!(names, ["1 rank, shm", "2 ranks, shm", "2 ranks, tcp"]);
+    }
+
+    #[test]
+    fn what_goes_wrong_comes_behind_what_does_not() {
+        let line =
+            "mnist --ranks 1,2 --steps 50 --resume-after 10 --chaos kill=1@step:5 --elastic 1:2";
+        let runs = options(line).runs();
+        let names = runs.iter().map(Run::to_string).collect::<Vec<_>>();
+        let expected = [
+            "1 rank, auto",
+            "2 ranks, auto",
+            "1 rank, auto, from step 10 on 2",
+            "2 ranks, auto, from step 10 on 1",
+            "2 ranks, auto, kill=1@step:5, elastic 1:2",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused() {
+        assert_eq!(options("mnist").check(), Ok(4));
+        assert!(options("mnist --ranks 1,0").check().is_err());
+        assert!(
+            options("mnist --ranks 3 --virtual-ranks 2")
+                .check()
+                .is_err()
+        );
+        assert!(options("mnist --steps 0").check().is_err());
+        let refused = |line: &str| options(line).check().unwrap_err();
+        assert!(refused("mnist --steps 19 --resume-after 10").contains("more than 19"));
+        assert!(refused("mnist --steps 30 --resume-after 4").contains("5 or more"));
+        let flags = options("mnist -- --data synthetic").train;
+        assert_eq!(flags, ["--data", "synthetic"]);
+    }
+}

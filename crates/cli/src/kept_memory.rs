@@ -1,0 +1,26 @@
+//! What glibc's allocator is told where no launcher of ours has told it.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use everburn_launch::keep_freed_memory;
+
+/// Has this process keep what a training step frees for the next one, as the launcher's ranks do. glibc reads that when a
+/// process begins: so this process begins anew, once, with the same number, arguments and files.
+pub(crate) fn keep() {
+    let Ok(program) = std::env::current_exe() else {
+        // A training without it is slower and no worse.
+        return;
+    };
+    let mut again = Command::new(program);
+    keep_freed_memory(&mut again);
+    if again.get_envs().len() == 0 {
+        return;
+    }
+    let mut arguments = std::env::args_os();
+    if let Some(name) = arguments.next() {
+        again.arg0(name);
+    }
+    // Returns only where it fails; see above.
+    let _ = again.args(arguments).exec();
+}

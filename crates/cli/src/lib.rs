@@ -1,0 +1,103 @@
+//! Every command of Everburn, for any tasks: an [`App`] is a program's front door.
+//!
+//! The same program plays three parts. Started by a user with one rank, it trains in its own
+//! process. Started with several, it is the *launcher*: it checks everything that can be checked,
+//! then starts itself once a rank. Started by a launcher (ours, `torchrun`, `srun`, `mpirun`, anything
+//! that sets `RANK` and `WORLD_SIZE`), it is a *rank*.
+//!
+//! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and a
+//! program of one's own whatever it trains.
+
+#![allow(clippy::print_stderr, reason = "a command talks to its user")]
+
+/// Prints a line; where nobody reads any more (`| head`), the work goes on all the same.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+mod app;
+mod arguments;
+mod bottleneck;
+mod commands;
+mod config;
+pub mod devices;
+mod elastic;
+mod error;
+mod eval;
+#[cfg(test)]
+mod flag_table;
+mod generate;
+mod gradient_exchange;
+mod kept_memory;
+pub mod kernels;
+mod launching;
+mod list;
+mod logging;
+mod mesh;
+mod model_parallel;
+mod monitor;
+mod over_ranks;
+mod plan;
+mod rank;
+mod recording;
+mod sampling;
+mod simulate;
+mod summary;
+mod tasks;
+mod train;
+mod vitals;
+mod weights;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use everburn_record::file as files;
+
+pub use crate::app::App;
+use crate::arguments::{Arguments, Command};
+use crate::logging::LogOutput;
+
+/// What commands use of the façade's prelude.
+mod prelude {
+    pub(crate) use everburn_collectives::group::ProcessGroup;
+    pub(crate) use everburn_train::{
+        RunDirectory, TrainError, Trainer, TrainingReport, data_parallel,
+    };
+}
+
+/// Does what a command line asks for, whose first word is the program's name.
+fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = Arguments::of(words);
+    if arguments.command.trains() {
+        kept_memory::keep();
+    }
+    let rank = match rank::from_environment(&arguments.command) {
+        Ok(rank) => rank,
+        Err(error) => {
+            error.print();
+            return ExitCode::from(error::EXIT_USAGE);
+        }
+    };
+    let log = LogOutput::start(rank.is_some());
+    let result = match &arguments.command {
+        Command::Train(train) if train.list => list::run(),
+        Command::Train(train) => train::run(train, rank.as_ref(), &log),
+        Command::Bottleneck(bottleneck) => bottleneck::run(bottleneck, &log),
+        Command::Eval(eval) => eval::run(eval, rank.as_ref()),
+        Command::Generate(generate) => generate::run(generate),
+        Command::Export(export) => weights::export(export),
+        Command::Import(import) => weights::import(import),
+        Command::Monitor(monitor) => monitor::run(monitor),
+        Command::Report(report) => recording::report(report),
+        Command::Compare(compare) => recording::compare(compare),
+        Command::Simulate(simulate) => simulate::run(simulate),
+        Command::Tool(tool) => return tool.run(),
+    };
+    match result {
+        Ok(code) => rank::finish(code, rank.as_ref()),
+        Err(error) => rank::fail(&error, rank.as_ref()),
+    }
+}

@@ -1,0 +1,254 @@
+//! The tasks that come with Everburn: its models, each with the data it learns from.
+//!
+//! They are tasks like any other. [`Images`] trains a model of one's own on MNIST as well:
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! use everburn::prelude::*;
+//! use everburn::tasks::Images;
+//! use everburn_models::mlp::MlpConfig;
+//!
+//! fn main() -> ExitCode {
+//!     let mine = Images::new("a perceptron", |device| MlpConfig::new().init(device));
+//!     App::new().task("mine", mine).main()
+//! }
+//! ```
+
+mod images;
+mod text;
+
+use std::path::PathBuf;
+
+use everburn_datasets::{DataChoice, DatasetDescription};
+use everburn_models::gpt::GptConfig;
+use everburn_models::mlp::{Mlp, MlpConfig};
+use everburn_models::mnist::{Mnist, MnistConfig};
+use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
+use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
+use everburn_train::{AnyTask, TaskError};
+use serde::{Deserialize, Serialize};
+
+pub use self::images::{ImageModel, Images, ImagesConfig};
+pub use self::text::{Text, TextConfig};
+use crate::App;
+
+/// How many different characters tinyshakespeare has: the vocabulary of `gpt-nano` before there are data to
+/// decide it.
+const TINYSHAKESPEARE_CHARACTERS: usize = 65;
+
+/// The program `everburn`: all of these tasks.
+pub fn app() -> App {
+    App::new()
+        .task("mnist", mnist())
+        .task("mnist-bn", mnist_bn())
+        .task("mlp", mlp())
+        .task("resnet50", resnet50())
+        .task("two-part-resnet", two_part_resnet())
+        .task("gpt-nano", gpt_nano())
+        .task("gpt2-124m", gpt2_124m())
+}
+
+/// The same tasks without a program.
+pub fn all() -> Vec<AnyTask> {
+    app().into_tasks()
+}
+
+/// The two-convolution net of the PyTorch tutorials.
+pub fn mnist() -> Images<Mnist> {
+    Images::new("two convolutions and two linear layers", |device| {
+        MnistConfig::new().init(device)
+    })
+}
+
+/// The Keras convolution net with batch norm and dropout.
+pub fn mnist_bn() -> Images<MnistBn> {
+    Images::new("three convolutions with batch norm, dropout", |device| {
+        MnistBnConfig::new().init(device)
+    })
+    .with_pixels_as_bytes()
+    // The Keras original decays its learning rate; half a cosine does it without a number.
+    .with_preset(toml::toml! {
+        [training]
+        schedule = "cosine"
+        [training.optimizer]
+        learning_rate = 0.003
+    })
+}
+
+/// A multi-layer perceptron.
+pub fn mlp() -> Images<Mlp> {
+    Images::new("a perceptron with hidden layers of 256 and 128", |device| {
+        MlpConfig::new().init(device)
+    })
+}
+
+/// The residual net of 50 layers.
+pub fn resnet50() -> Images<ResNet50> {
+    Images::new(
+        "the residual net of 50 layers, with a stem for 28 x 28 pixels",
+        |device| {
+            let config = ResNet50Config::new().with_stem(Stem::Mnist);
+            config.with_classes(10).init(device)
+        },
+    )
+}
+
+/// The beginning of a residual net.
+pub fn two_part_resnet() -> Images<TwoPartResNet> {
+    Images::new(
+        "the stem of a ResNet and the next block, to be cut in two",
+        |device| TwoPartResNetConfig::new().init(device),
+    )
+}
+
+/// A small decoder of text.
+pub fn gpt_nano() -> Text {
+    Text::new(
+        "a decoder of text: 4 layers of width 128, context 64",
+        GptConfig::nano(TINYSHAKESPEARE_CHARACTERS),
+    )
+    // Large steps, which a falling rate ends and a limit on gradients keeps from going astray. More
+    // samples a step take longer and hardly teach more.
+    .with_preset(toml::toml! {
+        [training]
+        batch_size = 32
+        schedule = "cosine"
+        [training.optimizer]
+        kind = "adam-w"
+        learning_rate = 0.003
+        beta_2 = 0.99
+        weight_decay = 0.1
+        [training.ddp]
+        max_gradient_norm = 1.0
+    })
+}
+
+/// The smallest GPT-2 (Radford et al. 2019).
+pub fn gpt2_124m() -> Text {
+    Text::new(
+        "the smallest GPT-2: 12 layers of width 768, context 1024",
+        GptConfig::gpt2_124m(),
+    )
+    // Radford et al. 2019 do not say; these are the rates of Brown et al. 2020, table 2.1, at a
+    // batch that a small machine can hold.
+    .with_preset(toml::toml! {
+        [training]
+        batch_size = 8
+        schedule = "cosine"
+        [training.optimizer]
+        kind = "adam-w"
+        learning_rate = 0.0006
+        beta_2 = 0.95
+        weight_decay = 0.1
+        [training.ddp]
+        max_gradient_norm = 1.0
+    })
+}
+
+/// Which data a run reads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DataConfig {
+    /// A [`DataChoice`].
+    pub(crate) name: String,
+    /// Why this data set was taken where the user left the choice open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) folder: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) train_samples: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) test_samples: Option<usize>,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            name: "auto".to_string(),
+            reason: None,
+            folder: None,
+            train_samples: None,
+            test_samples: None,
+        }
+    }
+}
+
+impl DataConfig {
+    fn choice(&self) -> Result<DataChoice, TaskError> {
+        Ok(self.name.parse::<DataChoice>()?)
+    }
+
+    /// Fixes what was left open, so that every rank and every repetition takes the same: `found` is the name of
+    /// the data set and the reason for it.
+    fn pin(&mut self, found: &mut DatasetDescription) {
+        if let Some(reason) = &self.reason {
+            found.reason.clone_from(reason);
+        }
+        if self.name == "auto" {
+            self.name = match found.name.as_str() {
+                "synthetic-digits" => "synthetic".to_string(),
+                other => other.to_string(),
+            };
+            self.reason = Some(found.reason.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(name: &str) -> AnyTask {
+        let task = all().into_iter().find(|task| task.name() == name);
+        task.unwrap()
+    }
+
+    fn parameters(name: &str) -> usize {
+        let task = find(name).configure(&toml::Table::new()).unwrap();
+        task.num_params().unwrap()
+    }
+
+    #[test]
+    fn every_listed_model_can_be_built() {
+        for task in all() {
+            assert!(parameters(task.name()) > 0, "{}", task.name());
+        }
+    }
+
+    #[test]
+    fn parameter_counts_match_the_originals() {
+        assert_eq!(parameters("mnist"), 21_840);
+        let mlp = 784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10;
+        assert_eq!(parameters("mlp"), mlp);
+        // Convolutions, batch norms (gamma, beta, two running statistics), linear layers.
+        let expected = (9 * 12)
+            + (36 * 12 * 24)
+            + (36 * 24 * 32)
+            + 4 * (12 + 24 + 32)
+            + (32 * 256 + 256)
+            + (256 * 10 + 10);
+        assert_eq!(parameters("mnist-bn"), expected);
+        assert_eq!(parameters("gpt2-124m"), 124_439_808, "as published");
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_together_are_refused() {
+        let three = toml::toml! {
+            [gpt]
+            heads = 3
+        };
+        let refused = find("gpt-nano").configure(&three);
+        let error = refused.err().unwrap().to_string();
+        assert!(error.contains("3 heads"), "{error}");
+        let unknown = toml::toml! {
+            [data]
+            sythetic_images = "synthetic"
+        };
+        let refused = find("mnist").configure(&unknown);
+        let error = refused.err().unwrap().to_string();
+        assert!(error.contains("sythetic_images"), "{error}");
+    }
+}

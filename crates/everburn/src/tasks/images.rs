@@ -1,0 +1,155 @@
+//! Models that classify grey images of 28 x 28 pixels.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use burn::prelude::*;
+use everburn_datasets::{DataRequest, ImageBatcher, ImageItem, SyntheticDigits};
+use everburn_nn::TensorParallel;
+use everburn_train::{
+    BlocksOf, Classification, LabeledBatch, Loss, OnDevice, Task, TaskData, TaskError,
+    TrainingData, block_loss,
+};
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use super::DataConfig;
+
+/// The classes of Fashion-MNIST, as its authors name them.
+const FASHION: [&str; 10] = [
+    "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
+];
+
+/// A model that turns images `[B, 1, 28, 28]` into logits `[B, K]`.
+pub trait ImageModel:
+    TensorParallel<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
+{
+}
+
+impl<M> ImageModel for M where
+    M: TensorParallel<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
+{
+}
+
+/// MNIST, Fashion-MNIST or synthetic digits, classified by a model.
+pub struct Images<M> {
+    summary: &'static str,
+    init: fn(&Device) -> M,
+    preset: Table,
+    /// Pixels are 0.0 to 255.0 as in the file, and not 0.0 to 1.0.
+    pixels_as_bytes: bool,
+}
+
+impl<M: ImageModel> Images<M> {
+    /// A task with this line in `train --list`, whose model `init` builds.
+    pub fn new(summary: &'static str, init: fn(&Device) -> M) -> Self {
+        Self {
+            summary,
+            init,
+            preset: Table::new(),
+            pixels_as_bytes: false,
+        }
+    }
+
+    /// The same with settings of a run that suit the model.
+    #[must_use]
+    pub fn with_preset(self, preset: Table) -> Self {
+        Self { preset, ..self }
+    }
+
+    /// The same for a model that takes pixels of 0.0 to 255.0, as in the file, and not of 0.0 to 1.0.
+    #[must_use]
+    pub fn with_pixels_as_bytes(self) -> Self {
+        Self {
+            pixels_as_bytes: true,
+            ..self
+        }
+    }
+}
+
+/// The settings of a model of images.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ImagesConfig {
+    data: DataConfig,
+}
+
+impl<M: ImageModel> Task for Images<M> {
+    type Config = ImagesConfig;
+    type Model = M;
+    type Item = ImageItem;
+    type Batch = LabeledBatch<4>;
+
+    fn model(&self, _config: &ImagesConfig, device: &Device) -> Result<M, TaskError> {
+        Ok((self.init)(device))
+    }
+
+    fn data(
+        &self,
+        config: &mut ImagesConfig,
+    ) -> Result<TaskData<ImageItem, Self::Batch>, TaskError> {
+        let (train, test) = (config.data.train_samples, config.data.test_samples);
+        // Asked for here, and not cut off afterwards: digits that nobody reads are not drawn.
+        let limits = (train.is_some() || test.is_some()).then(|| {
+            (
+                train.unwrap_or(SyntheticDigits::TRAIN_COUNT),
+                test.unwrap_or(SyntheticDigits::TEST_COUNT),
+            )
+        });
+        let mut loaded = everburn_datasets::load(&DataRequest {
+            choice: config.data.choice()?,
+            data_dir: config.data.folder.clone(),
+            limits,
+            ..DataRequest::default()
+        })?;
+        config.data.pin(&mut loaded.description);
+        let description = loaded.description;
+        let class_names = match description.name.as_str() {
+            "fashion-mnist" => FASHION.as_slice(),
+            _ => &[],
+        };
+        let batcher = match self.pixels_as_bytes {
+            true => ImageBatcher::bytes(),
+            false => ImageBatcher::unit(),
+        };
+        let (train, test) = (loaded.train, loaded.test);
+        Ok(TaskData {
+            description: description.to_string(),
+            class_names: class_names.iter().map(ToString::to_string).collect(),
+            data: TrainingData {
+                fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+                train: Arc::new(train),
+                test: Arc::new(test),
+                batcher: Arc::new(batcher),
+                origin: format!("{}: {}", description.origin, description.reason),
+                name: description.name,
+            },
+        })
+    }
+
+    fn loss(&self, _config: &ImagesConfig, model: &M, batch: Self::Batch) -> Loss {
+        block_loss::<M, Classification<4>>(model, batch)
+    }
+
+    fn summary(&self) -> String {
+        self.summary.to_string()
+    }
+
+    fn sections(&self) -> &'static [&'static str] {
+        &["data"]
+    }
+
+    fn preset(&self) -> Table {
+        self.preset.clone()
+    }
+
+    fn blocks(&self) -> Option<BlocksOf<Self>> {
+        Some(BlocksOf::new::<Classification<4>>(
+            |_task, _config, samples, device| Tensor::zeros([samples, 1, 28, 28], device),
+        ))
+    }
+
+    fn on_device(&self) -> Option<OnDevice<Self>> {
+        Some(OnDevice::by_rows())
+    }
+}

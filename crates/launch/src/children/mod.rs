@@ -1,0 +1,413 @@
+//! Children of a coordinator that are no ranks of a [`Launcher`](crate::Launcher): each with a deadline, none left
+//! behind. [`Children`] runs programs to their end; a [`Team`] of programs is given orders while it lives.
+
+mod team;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+pub use self::team::Team;
+
+/// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a child may take to end after SIGTERM; the launcher of ranks ends them first.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How much of a failed child's output is shown.
+const LINES_SHOWN: usize = 12;
+
+/// Variables that would tell a child that it is a rank of something else, or how many threads to take.
+const NOT_HANDED_ON: [&str; 9] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RAYON_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "EVERBURN_JOB_TOKEN",
+];
+
+/// Why a child has not done its work.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChildError {
+    /// A signal asked for the end.
+    #[error("interrupted")]
+    Interrupted,
+
+    /// Its deadline passed, and it was ended.
+    #[error("{name} was ended: it took longer than {} s", patience.as_secs_f64())]
+    TooLong {
+        /// What was run.
+        name: String,
+        /// How long it might take.
+        patience: Duration,
+    },
+
+    /// A member of a team owed an answer at the deadline; all of the team was ended.
+    #[error(
+        "{name} was ended: rank {rank} has not answered within {} s; its last words:\n{last_words}",
+        patience.as_secs_f64()
+    )]
+    Silent {
+        /// The team.
+        name: String,
+        /// The first member that owed an answer.
+        rank: usize,
+        /// How long it might take.
+        patience: Duration,
+        /// The end of its standard error.
+        last_words: String,
+    },
+
+    /// It could not be started or waited for, or it failed: who, and its last words.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl ChildError {
+    /// A failure in words.
+    #[must_use]
+    pub fn new(what: impl Into<String>) -> Self {
+        Self::Failed(what.into())
+    }
+}
+
+/// Starts programs and ends them when the user asks for it.
+///
+/// ```
+/// use std::process::Command;
+/// use std::time::Duration;
+/// use everburn_launch::Children;
+///
+/// let children = Children::listen()?;
+/// let folder = tempfile::tempdir()?;
+/// let mut greeting = Command::new("echo");
+/// let told = children.run("a greeting", greeting.arg("hello"), folder.path(), Duration::from_secs(60))?;
+/// assert_eq!(told, "hello\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Children {
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Children {
+    /// Children that no signal interrupts, for tests.
+    #[cfg(test)]
+    fn unheard() -> Self {
+        Self {
+            interrupted: Arc::default(),
+        }
+    }
+
+    /// From now on SIGINT, SIGTERM and SIGHUP end the running child first, then its coordinator, by
+    /// [`ChildError::Interrupted`].
+    ///
+    /// # Errors
+    /// [`ChildError::Failed`] if a signal cannot be listened for.
+    pub fn listen() -> Result<Self, ChildError> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))
+                .map_err(|error| ChildError::new(format!("cannot listen for signals: {error}")))?;
+        }
+        Ok(Self { interrupted })
+    }
+
+    /// Whether a signal has come, also while no child of ours ran.
+    ///
+    /// # Errors
+    /// [`ChildError::Interrupted`] if one has.
+    pub fn check_interrupted(&self) -> Result<(), ChildError> {
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => Err(ChildError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs `command` to its end and returns its standard output. Both outputs go to files in
+    /// `folder`, so that no pipe can fill up.
+    ///
+    /// # Errors
+    /// [`ChildError`] if it cannot be started, fails, takes longer than `deadline`, or a signal comes.
+    pub fn run(
+        &self,
+        name: &str,
+        command: &mut Command,
+        folder: &Path,
+        deadline: Duration,
+    ) -> Result<String, ChildError> {
+        let ended = self.run_to_any_end(name, command, folder, deadline)?;
+        if ended.status.success() {
+            return Ok(ended.stdout);
+        }
+        Err(ChildError::new(format!(
+            "{name} has failed ({}); its last words:\n{}",
+            ended.status,
+            last_lines(&[ended.stdout, ended.stderr].join("\n"))
+        )))
+    }
+
+    /// The same for a command that may fail.
+    ///
+    /// # Errors
+    /// [`ChildError`] if it cannot be started, takes longer than `deadline`, or a signal comes.
+    pub fn run_to_any_end(
+        &self,
+        name: &str,
+        command: &mut Command,
+        folder: &Path,
+        deadline: Duration,
+    ) -> Result<EndedChild, ChildError> {
+        self.check_interrupted()?;
+        let output = Output::create(folder).map_err(|error| {
+            ChildError::new(format!("cannot write {}: {error}", folder.display()))
+        })?;
+        forget_ranks(command);
+        command
+            .stdin(Stdio::null())
+            .stdout(output.stdout)
+            .stderr(output.stderr)
+            // A group of its own: a Ctrl-C of the terminal reaches only us, and we reach all of it.
+            .process_group(0);
+        let child = command
+            .spawn()
+            .map_err(|error| ChildError::new(format!("{name} cannot be started: {error}")))?;
+        let status = Running::new(child).wait(name, deadline, &self.interrupted)?;
+        if !status.success() {
+            // Its own Ctrl-C may have ended the child before we looked.
+            self.check_interrupted()?;
+        }
+        Ok(EndedChild {
+            status,
+            stdout: text_of(&output.stdout_path),
+            stderr: text_of(&output.stderr_path),
+        })
+    }
+}
+
+/// How a child ended, and what it said.
+#[derive(Debug)]
+pub struct EndedChild {
+    /// Success, a code or a signal.
+    pub status: ExitStatus,
+    /// All of its standard output.
+    pub stdout: String,
+    /// All of its standard error.
+    pub stderr: String,
+}
+
+/// Takes from `command` what would tell it that it is a rank of something else. Call it before the command is told
+/// what it is.
+pub fn forget_ranks(command: &mut Command) {
+    for variable in NOT_HANDED_ON {
+        command.env_remove(variable);
+    }
+}
+
+struct Output {
+    stdout: File,
+    stderr: File,
+    stdout_path: PathBuf,
+    stderr_path: PathBuf,
+}
+
+impl Output {
+    fn create(folder: &Path) -> io::Result<Self> {
+        let (stdout_path, stderr_path) = (folder.join("stdout"), folder.join("stderr"));
+        Ok(Self {
+            stdout: File::create(&stdout_path)?,
+            stderr: File::create(&stderr_path)?,
+            stdout_path,
+            stderr_path,
+        })
+    }
+}
+
+/// A child that heads a process group. Nothing of the group outlives this value.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    group: Option<Pid>,
+    reaped: bool,
+}
+
+impl Running {
+    fn new(child: Child) -> Self {
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Self {
+            child,
+            group,
+            reaped: false,
+        }
+    }
+
+    fn wait(
+        mut self,
+        name: &str,
+        deadline: Duration,
+        interrupted: &AtomicBool,
+    ) -> Result<ExitStatus, ChildError> {
+        let start = Instant::now();
+        while !self.has_ended() {
+            if interrupted.load(Ordering::Relaxed) {
+                self.end_gently();
+                return Err(ChildError::Interrupted);
+            }
+            if start.elapsed() >= deadline {
+                self.end_gently();
+                return Err(ChildError::TooLong {
+                    name: name.to_owned(),
+                    patience: deadline,
+                });
+            }
+            thread::sleep(LOOK);
+        }
+        self.reap()
+            .map_err(|error| ChildError::new(format!("{name} cannot be waited for: {error}")))
+    }
+
+    /// Whether the child has ended. It is not reaped yet, so the group's number stays ours.
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let Some(pid) = self.group else { return true };
+        !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
+    }
+
+    fn end_gently(&mut self) {
+        self.signal(Signal::TERM);
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < GRACE {
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Sends a signal to all of the child's group.
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // An error means that none is left, which is what is wanted.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Waits for a child whose output has ended, up to `patience`, then ends what is left of it.
+    fn finish(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < patience {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.reap()
+    }
+
+    /// Ends what is left of the group, the child as the last.
+    fn reap(&mut self) -> io::Result<ExitStatus> {
+        if !self.reaped {
+            self.signal(Signal::KILL);
+            self.reaped = true;
+        }
+        self.child.wait()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.reap();
+    }
+}
+
+fn text_of(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// The last lines of `text` that say anything.
+#[must_use]
+pub fn last_lines(text: &str) -> String {
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn shell(script: &str, deadline: Duration) -> Result<String, ChildError> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Children::unheard().run("the shell", &mut command, folder.path(), deadline)
+    }
+
+    #[test]
+    fn what_a_child_prints_is_returned() {
+        assert_eq!(shell("echo one; echo two >&2", LONG), Ok("one\n".into()));
+    }
+
+    #[test]
+    fn the_last_words_of_a_failing_child_are_shown() {
+        let failure = shell("echo why >&2; exit 3", LONG).unwrap_err().to_string();
+        assert!(failure.starts_with("the shell has failed"), "{failure}");
+        assert!(
+            failure.contains('3') && failure.ends_with("why"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn a_child_is_ended_at_its_deadline_with_all_of_its_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("pid");
+        let script = format!("sleep 600 & echo $! > '{}'; wait", mark.display());
+        // Long enough for the shell to start what it starts, on a busy machine too.
+        let failure = shell(&script, Duration::from_secs(3)).unwrap_err();
+        assert!(matches!(failure, ChildError::TooLong { .. }), "{failure}");
+        let sleeper = fs::read_to_string(mark).unwrap();
+        assert!(sleeper.trim().parse::<u32>().is_ok(), "{sleeper:?}");
+        assert!(is_gone(&sleeper), "{sleeper} is left");
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_child() {
+        let folder = tempfile::tempdir().unwrap();
+        let children = Children::unheard();
+        let flag = Arc::clone(&children.interrupted);
+        let asker = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            flag.store(true, Ordering::Relaxed);
+        });
+        let mut command = Command::new("sleep");
+        let result = children.run("sleep", command.arg("600"), folder.path(), LONG);
+        assert_eq!(result, Err(ChildError::Interrupted));
+        asker.join().unwrap();
+    }
+
+    /// A zombie counts as gone: its new parent has not looked yet.
+    fn is_gone(pid: &str) -> bool {
+        let pid = pid.trim().parse().unwrap();
+        let start = Instant::now();
+        while start.elapsed() < LONG {
+            if everburn_record::proc::has_ended(pid) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+}

@@ -1,0 +1,364 @@
+//! Processes that work together, one a rank: an order goes to all, an answer comes from each.
+//!
+//! The processes live as long as their team, so that two teams can be measured in turn without
+//! starting either again. An idle process waits for a line and costs nothing.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{ChildError, Children, LOOK, Running, last_lines, text_of};
+
+/// How long processes may take to end once they are told to, or one of them has failed.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// Processes that answer in lines of JSON, in rank order.
+///
+/// ```
+/// use std::process::Command;
+/// use std::time::Duration;
+/// use everburn_launch::{Children, Team};
+///
+/// let children = Children::listen()?;
+/// let folder = tempfile::tempdir()?;
+/// // `cat` answers each order with the order itself.
+/// let commands = vec![Command::new("cat"), Command::new("cat")];
+/// let mut team = Team::start(&children, "cats", commands, folder.path())?;
+/// let order = serde_json::json!({ "number": 7 });
+/// let answers = team.ask(&order, Duration::from_secs(60))?;
+/// assert_eq!(answers, [order.clone(), order]);
+/// team.finish(Duration::from_secs(60))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Team<'a> {
+    name: String,
+    children: &'a Children,
+    members: Vec<Member>,
+    events: Receiver<(usize, Event)>,
+}
+
+#[derive(Debug)]
+struct Member {
+    running: Running,
+    stdin: Option<ChildStdin>,
+    stderr: PathBuf,
+    answers: VecDeque<Value>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Event {
+    Answer(Value),
+    End,
+}
+
+impl<'a> Team<'a> {
+    /// Starts one process a command. What they say on standard error goes to files in `folder`.
+    ///
+    /// # Errors
+    /// [`ChildError`] if one cannot be started, or a signal has come.
+    pub fn start(
+        children: &'a Children,
+        name: impl Into<String>,
+        commands: Vec<Command>,
+        folder: &Path,
+    ) -> Result<Self, ChildError> {
+        let (sender, events) = mpsc::channel();
+        let mut team = Self {
+            name: name.into(),
+            children,
+            members: Vec::new(),
+            events,
+        };
+        for (rank, command) in commands.into_iter().enumerate() {
+            children.check_interrupted()?;
+            let started = Member::start(rank, command, folder, sender.clone());
+            let member = started.map_err(|error| {
+                ChildError::new(format!(
+                    "rank {rank} of {} cannot be started: {error}",
+                    team.name
+                ))
+            })?;
+            team.members.push(member);
+        }
+        Ok(team)
+    }
+
+    /// Stands all processes still until [`Team::resume`]: threads that spin for their next work, as
+    /// PyTorch's do for up to a quarter of a second, would take cores from whoever is measured then.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets all processes go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        for member in &self.members {
+            member.running.signal(signal);
+        }
+    }
+
+    /// Gives `order` to all and returns the answer of each.
+    ///
+    /// # Errors
+    /// [`ChildError`] if a process fails or does not answer within `patience`, or a signal comes.
+    pub fn ask(&mut self, order: &Value, patience: Duration) -> Result<Vec<Value>, ChildError> {
+        let line = format!("{order}\n");
+        for rank in 0..self.members.len() {
+            let written = match &mut self.members[rank].stdin {
+                Some(stdin) => stdin.write_all(line.as_bytes()),
+                None => Err(std::io::ErrorKind::BrokenPipe.into()),
+            };
+            if written.is_err() {
+                return Err(self.failure_of(rank));
+            }
+        }
+        self.answers(patience)
+    }
+
+    /// The next answer of each.
+    ///
+    /// # Errors
+    /// [`ChildError`] if a process fails or does not answer within `patience`, or a signal comes.
+    pub fn answers(&mut self, patience: Duration) -> Result<Vec<Value>, ChildError> {
+        let deadline = Instant::now() + patience;
+        while let Some(rank) = self.silent() {
+            if self.members[rank].ended {
+                return Err(self.failure_of(rank));
+            }
+            self.next_event(deadline, patience)?;
+        }
+        let first = |member: &mut Member| member.answers.pop_front();
+        Ok(self.members.iter_mut().filter_map(first).collect())
+    }
+
+    /// Lets the processes end by themselves, and returns what rank 0 has still said.
+    ///
+    /// # Errors
+    /// [`ChildError`] if a process fails or does not end within `patience`, or a signal comes.
+    pub fn finish(mut self, patience: Duration) -> Result<Vec<Value>, ChildError> {
+        for member in &mut self.members {
+            member.stdin = None;
+        }
+        let deadline = Instant::now() + patience;
+        while self.members.iter().any(|member| !member.ended) {
+            self.next_event(deadline, patience)?;
+        }
+        for rank in 0..self.members.len() {
+            let status = self.members[rank].running.finish(ENDING);
+            if !status.is_ok_and(|status| status.success()) {
+                return Err(self.failure_of(rank));
+            }
+        }
+        let said = self.members.first_mut().map(|first| &mut first.answers);
+        Ok(said
+            .map(|answers| answers.drain(..).collect())
+            .unwrap_or_default())
+    }
+
+    /// The first rank that owes an answer; one that has ended comes first, because it is why.
+    fn silent(&self) -> Option<usize> {
+        let silent = |member: &&Member| member.answers.is_empty();
+        let ended = self
+            .members
+            .iter()
+            .position(|member| silent(&member) && member.ended);
+        ended.or_else(|| self.members.iter().position(|member| silent(&member)))
+    }
+
+    fn next_event(&mut self, deadline: Instant, patience: Duration) -> Result<(), ChildError> {
+        loop {
+            self.children.check_interrupted()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let silent = self.silent().unwrap_or_default();
+                return Err(ChildError::Silent {
+                    name: self.name.clone(),
+                    rank: silent,
+                    patience,
+                    last_words: self.last_words(silent),
+                });
+            }
+            match self.events.recv_timeout(left.min(LOOK)) {
+                Ok((rank, Event::Answer(answer))) => {
+                    self.members[rank].answers.push_back(answer);
+                    return Ok(());
+                }
+                Ok((rank, Event::End)) => {
+                    self.members[rank].ended = true;
+                    return Ok(());
+                }
+                // Every reader says `End` before it lets go of its sender.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    fn failure_of(&mut self, rank: usize) -> ChildError {
+        // The end of a rank may be our own Ctrl-C's doing.
+        if let Err(interrupted) = self.children.check_interrupted() {
+            return interrupted;
+        }
+        let status = match self.members[rank].running.finish(ENDING) {
+            Ok(status) => status.to_string(),
+            Err(error) => format!("its status is not known: {error}"),
+        };
+        ChildError::new(format!(
+            "rank {rank} of {} has failed ({status}); its last words:\n{}",
+            self.name,
+            self.last_words(rank)
+        ))
+    }
+
+    fn last_words(&self, rank: usize) -> String {
+        last_lines(&text_of(&self.members[rank].stderr))
+    }
+}
+
+impl Member {
+    fn start(
+        rank: usize,
+        mut command: Command,
+        folder: &Path,
+        events: Sender<(usize, Event)>,
+    ) -> std::io::Result<Self> {
+        let (file, stderr) = tempfile::Builder::new()
+            .prefix(&format!("rank-{rank}-"))
+            .tempfile_in(folder)?
+            .keep()
+            .map_err(|error| error.error)?;
+        let file: File = file;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            // A group of its own: a Ctrl-C of the terminal reaches only us, and we reach all of it.
+            .process_group(0);
+        let mut child = command.spawn()?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take();
+        let running = Running::new(child);
+        if let Some(stdout) = stdout {
+            thread::Builder::new()
+                .name(format!("answers of rank {rank}"))
+                .spawn(move || read_answers(rank, stdout, &events))?;
+        }
+        Ok(Self {
+            running,
+            stdin,
+            stderr,
+            answers: VecDeque::new(),
+            ended: false,
+        })
+    }
+}
+
+/// Lines that are no objects of JSON are somebody's chatter.
+fn read_answers(rank: usize, stdout: ChildStdout, events: &Sender<(usize, Event)>) {
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        if let Ok(answer @ Value::Object(_)) = serde_json::from_str(&line)
+            && events.send((rank, Event::Answer(answer))).is_err()
+        {
+            // The team is gone.
+            return;
+        }
+    }
+    // Nobody is left to tell when the team is gone.
+    let _ = events.send((rank, Event::End));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn shells(scripts: &[&str]) -> Vec<Command> {
+        let shell = |script: &&str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        scripts.iter().map(shell).collect()
+    }
+
+    fn with_team<R>(scripts: &[&str], test: impl FnOnce(Team) -> R) -> R {
+        let folder = tempfile::tempdir().unwrap();
+        let children = Children::unheard();
+        test(Team::start(&children, "shells", shells(scripts), folder.path()).unwrap())
+    }
+
+    #[test]
+    fn an_order_goes_to_all_and_each_answers() {
+        let echo = r#"echo chatter; while read line; do echo "$line"; done; echo '{"last": 1}'"#;
+        with_team(&[echo, echo], |mut team| {
+            for number in 0..3 {
+                let order = json!({ "number": number });
+                let answers = team.ask(&order, LONG);
+                assert_eq!(answers, Ok(vec![order.clone(), order]));
+            }
+            assert_eq!(team.finish(LONG), Ok(vec![json!({ "last": 1 })]));
+        });
+    }
+
+    #[test]
+    fn a_paused_team_does_nothing_until_it_is_resumed() {
+        let echo = r#"while read line; do echo "$line"; done"#;
+        with_team(&[echo], |mut team| {
+            let order = json!({ "number": 1 });
+            team.pause();
+            let failure = team.ask(&order, Duration::from_millis(200)).unwrap_err();
+            assert!(
+                failure.to_string().contains("has not answered"),
+                "{failure}"
+            );
+            team.resume();
+            assert_eq!(team.answers(LONG), Ok(vec![order]));
+            assert_eq!(team.finish(LONG), Ok(vec![]));
+        });
+    }
+
+    #[test]
+    fn the_rank_that_fails_is_named_with_its_last_words() {
+        let waits = "while read line; do :; done";
+        let fails = "echo why >&2; exit 3";
+        with_team(&[waits, fails], |mut team| {
+            let failure = team.answers(LONG).unwrap_err().to_string();
+            assert!(
+                failure.starts_with("rank 1 of shells has failed"),
+                "{failure}"
+            );
+            assert!(failure.ends_with("why"), "{failure}");
+        });
+        with_team(&[fails], |team| {
+            let failure = team.finish(LONG).unwrap_err().to_string();
+            assert!(failure.contains("exit status: 3"), "{failure}");
+        });
+    }
+
+    #[test]
+    fn a_rank_that_does_not_answer_is_named_at_the_deadline() {
+        let answers = "echo '{}'; read line";
+        with_team(&[answers, "echo busy >&2; read line"], |mut team| {
+            // Time enough for rank 0 to answer.
+            let failure = team.answers(Duration::from_secs(3)).unwrap_err();
+            let failure = failure.to_string();
+            assert!(failure.contains("rank 1 has not answered"), "{failure}");
+        });
+    }
+}

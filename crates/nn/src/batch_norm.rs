@@ -1,0 +1,372 @@
+//! Batch norm, over the samples of one rank or of all.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use burn::backend::Dispatch;
+use burn::config::Config;
+use burn::module::{
+    Content, Devices, DisplaySettings, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper,
+    ModuleVisitor,
+};
+use burn::nn as burns;
+use burn::prelude::*;
+use burn::tensor::assert_shape;
+
+use crate::conversion;
+use crate::exchange::Place;
+use crate::group::StatisticsGroup;
+use crate::layers::{batch_norm, batch_norm_train};
+use crate::normalize::GlobalBatch;
+use crate::precision::{in_f32, is_half};
+use crate::rank_ops::RankOps;
+use crate::recompute::recomputing;
+use crate::statistics::Statistics;
+
+/// Configuration of [`BatchNorm`]: the same as [`burn::nn::BatchNormConfig`].
+#[derive(Config, Debug)]
+pub struct BatchNormConfig {
+    /// How many channels the input has. Must be greater than zero.
+    pub num_features: usize,
+    /// What is added to the variance so that nothing is divided by zero. Finite and positive.
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// The share of each batch's statistics that goes into the running ones, in `[0, 1]`.
+    #[config(default = 0.1)]
+    pub momentum: f64,
+}
+
+impl BatchNormConfig {
+    /// Initialises the module on `device`, alone: [`crate::synchronize_batch_norms`] attaches a
+    /// group.
+    ///
+    /// # Panics
+    /// Panics if a value is outside its range, as [`burn::nn::BatchNormConfig::init`] does.
+    pub fn init(&self, device: &Device) -> BatchNorm {
+        burns::BatchNormConfig::new(self.num_features)
+            .with_epsilon(self.epsilon)
+            .with_momentum(self.momentum)
+            .init(device)
+            .into()
+    }
+}
+
+/// Burn's [`burn::nn::BatchNorm`], whose training statistics span all ranks of a group once there is one.
+///
+/// It wraps Burn's module and shows its fields. Parameters, their paths, records and the settings
+/// that `freeze` and its like change are Burn's, so a checkpoint loads either way. Without a group,
+/// with a group of one it computes what Burn's module does, on flex by the kernels of
+/// `everburn-kernels` and so but for rounding; frozen it *is* Burn's module.
+///
+/// With a group, each forward pass in training is a collective operation, and so is its backward
+/// pass: all ranks run the same layers in the same order. Mean and variance are those of all ranks'
+/// elements, however many each has, and they enter the running statistics of all ranks with the
+/// same bits. A rank without samples takes part through [`crate::without_samples`], or with an input
+/// of zero rows where the rest of the model can bear it.
+///
+/// If an exchange fails, this step's statistics are those of this rank alone. The group tells the
+/// step ([`StatisticsGroup`]), for a forward pass cannot return an error.
+///
+/// Clones, copies by `valid`, `fork` and `to_device`, and what an optimizer returns keep the group.
+/// As with Burn's module, clones share the running statistics.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::{BatchNorm, BatchNormConfig};
+///
+/// let device = Device::flex().autodiff();
+/// let norm = BatchNormConfig::new(3).with_momentum(0.01).init(&device);
+/// let output = norm.forward(Tensor::<2>::ones([8, 3], &device));
+/// assert_eq!(output.dims(), [8, 3]);
+/// assert_eq!(norm.gamma.val().dims(), [3]);
+///
+/// let burns_own: burn::nn::BatchNorm = norm.into();
+/// let _ours = BatchNorm::from(burns_own);
+/// ```
+#[derive(Debug, Clone)]
+pub struct BatchNorm {
+    norm: burns::BatchNorm,
+    membership: Option<Membership>,
+}
+
+/// A layer's place among the ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Membership {
+    pub(crate) group: Arc<dyn StatisticsGroup>,
+    /// The layer's number in the model, the same on all ranks.
+    pub(crate) layer: u32,
+    /// How often the layer has run, counted over all its clones.
+    calls: Arc<AtomicU32>,
+    /// Whether this rank's input counts.
+    pub(crate) has_samples: bool,
+}
+
+impl Membership {
+    pub(crate) fn new(group: Arc<dyn StatisticsGroup>, layer: u32) -> Self {
+        Self {
+            group,
+            layer,
+            calls: Arc::default(),
+            has_samples: true,
+        }
+    }
+
+    pub(crate) fn without_samples(self) -> Self {
+        Self {
+            has_samples: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn place(&self, call: u32) -> Place {
+        Place {
+            layer: self.layer,
+            call,
+        }
+    }
+}
+
+impl BatchNorm {
+    /// Normalises each channel of `input`.
+    ///
+    /// # Shapes
+    /// - input: `[B, C, ...]`
+    /// - output: `[B, C, ...]`
+    ///
+    /// # Panics
+    /// Panics if the input has another number of channels than the configuration.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        if is_half(input.dtype()) && !is_half(self.norm.gamma.dtype()) {
+            return in_f32(input, |input| self.forward_in_own_type(input));
+        }
+        self.forward_in_own_type(input)
+    }
+
+    fn forward_in_own_type<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        match &self.membership {
+            // The group makes no difference otherwise.
+            Some(membership) if self.trains(&input) && membership.group.world_size() > 1 => {
+                self.forward_over_ranks(input, membership)
+            }
+            _ => self.forward_alone(input),
+        }
+    }
+
+    /// How many ranks the training statistics span.
+    pub fn world_size(&self) -> usize {
+        let group = self.membership.as_ref();
+        group.map_or(1, |membership| membership.group.world_size())
+    }
+
+    /// As Burn's module.
+    fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let device = input.device();
+        let trains = self.trains(&input);
+        if !trains && device.is_autodiff() {
+            return self.norm.forward(input);
+        }
+        let [num_features] = self.norm.gamma.shape().dims();
+        assert_shape!(input, [_, num_features, ..]);
+        if !trains {
+            let affine = [self.norm.gamma.val(), self.norm.beta.val()];
+            let running = [&self.norm.running_mean, &self.norm.running_var]
+                .map(|running| running.value().to_device(&device));
+            return batch_norm(input, affine, running, self.norm.epsilon);
+        }
+        let (gamma, beta) = (self.norm.gamma.val(), self.norm.beta.val());
+        let (output, [mean, variance]) = batch_norm_train(input, gamma, beta, self.norm.epsilon);
+        // When a checkpointed segment runs again, its samples have been counted.
+        if !recomputing() {
+            self.update_running_statistics(&mean, &variance, &device);
+        }
+        output
+    }
+
+    /// When Burn trains.
+    fn trains<const D: usize>(&self, input: &Tensor<D>) -> bool {
+        input.device().is_autodiff() && self.norm.training.is_enabled()
+    }
+
+    fn forward_over_ranks<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        membership: &Membership,
+    ) -> Tensor<D> {
+        let [num_features] = self.norm.gamma.shape().dims();
+        assert_shape!(input, [_, num_features, ..]);
+        let call = membership.calls.fetch_add(1, Ordering::Relaxed);
+        let samples = match membership.has_samples {
+            true => input.dims()[0],
+            false => 0,
+        };
+        let statistics = match Statistics::over_ranks(&input, membership, call) {
+            Ok(Some(statistics)) => statistics,
+            // Failed, which the group makes known, or nobody has samples.
+            _ if samples > 0 => return self.forward_alone(input),
+            _ => return self.forward_by_running_statistics(input),
+        };
+        let [mean, variance] = statistics.tensors(&input);
+        if !recomputing() {
+            self.update_running_statistics(&mean, &variance, &input.device());
+        }
+        let batch = GlobalBatch {
+            epsilon: self.norm.epsilon,
+            elements: statistics.elements,
+            weight: GlobalBatch::weight(&membership.group, samples),
+            place: membership.place(call),
+            group: Arc::clone(&membership.group),
+        };
+        Tensor::from_dispatch(<Dispatch as RankOps>::batch_norm_over_ranks(
+            input.into_dispatch(),
+            self.norm.gamma.val().into_dispatch(),
+            self.norm.beta.val().into_dispatch(),
+            mean.into_dispatch(),
+            variance.into_dispatch(),
+            batch,
+        ))
+    }
+
+    /// What enters a running statistic is what enters Burn's: the biased variance, with the share
+    /// `momentum`.
+    fn update_running_statistics(&self, mean: &Tensor<1>, variance: &Tensor<1>, device: &Device) {
+        let momentum = self.norm.momentum;
+        let new = [
+            (&self.norm.running_mean, mean),
+            (&self.norm.running_var, variance),
+        ];
+        for (running, of_batch) in new {
+            let of_batch = of_batch.clone().mul_scalar(momentum);
+            let old = running.value_sync().to_device(device);
+            let value = old.mul_scalar(1.0 - momentum).add(of_batch);
+            running.update(value.detach());
+        }
+    }
+
+    fn forward_by_running_statistics<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let device = input.device();
+        burn::tensor::module::batch_norm(
+            input,
+            self.norm.gamma.val(),
+            self.norm.beta.val(),
+            self.norm.running_mean.value().to_device(&device),
+            self.norm.running_var.value().to_device(&device),
+            self.norm.epsilon,
+        )
+    }
+}
+
+impl From<burns::BatchNorm> for BatchNorm {
+    fn from(norm: burns::BatchNorm) -> Self {
+        Self {
+            norm,
+            membership: None,
+        }
+    }
+}
+
+impl From<BatchNorm> for burns::BatchNorm {
+    fn from(norm: BatchNorm) -> Self {
+        norm.norm
+    }
+}
+
+impl Deref for BatchNorm {
+    type Target = burns::BatchNorm;
+
+    fn deref(&self) -> &burns::BatchNorm {
+        &self.norm
+    }
+}
+
+impl DerefMut for BatchNorm {
+    fn deref_mut(&mut self) -> &mut burns::BatchNorm {
+        &mut self.norm
+    }
+}
+
+/// Written by hand so that visitors meet Burn's module in this one's place: the same paths, and the
+/// same container type, by which `burn-store` translates names and leaves batch norms in `f32`.
+impl Module for BatchNorm {
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        self.norm.collect_devices(devices)
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        self.with(|norm| norm.fork(device))
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        self.with(|norm| norm.to_device(device))
+    }
+
+    fn train(self) -> Self {
+        self.with(Module::train)
+    }
+
+    fn valid(&self) -> Self {
+        Self {
+            norm: self.norm.valid(),
+            membership: self.membership.clone(),
+        }
+    }
+
+    fn materialize(self) -> Self {
+        self.with(Module::materialize)
+    }
+
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        self.norm.visit(visitor);
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        let membership = conversion::converted(self.membership);
+        let norm = conversion::inside(|| self.norm.map(mapper));
+        Self { norm, membership }
+    }
+}
+
+impl BatchNorm {
+    fn with(self, change: impl FnOnce(burns::BatchNorm) -> burns::BatchNorm) -> Self {
+        Self {
+            norm: change(self.norm),
+            membership: self.membership,
+        }
+    }
+
+    fn described(&self, content: Content) -> Content {
+        match self.world_size() {
+            1 => content,
+            ranks => content.add("ranks", &ranks),
+        }
+    }
+}
+
+impl ModuleDisplayDefault for BatchNorm {
+    fn content(&self, content: Content) -> Option<Content> {
+        let content = self.norm.content(content)?;
+        Some(self.described(content))
+    }
+
+    fn num_params(&self) -> usize {
+        Module::num_params(&self.norm)
+    }
+}
+
+impl ModuleDisplay for BatchNorm {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        self.norm.custom_settings()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let content = self.norm.custom_content(content)?;
+        Some(self.described(content))
+    }
+}
+
+impl fmt::Display for BatchNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.format(DisplaySettings::default()))
+    }
+}

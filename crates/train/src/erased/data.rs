@@ -1,0 +1,96 @@
+//! Samples and batches without their types.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::prelude::*;
+use everburn_distributed::DistributedLoader;
+
+use super::WRONG_TYPE;
+use crate::trainer::TrainingData;
+
+/// A sample of any data set.
+#[derive(Clone)]
+pub struct AnyItem(Arc<dyn Any + Send + Sync>);
+
+/// A batch of any batcher.
+pub struct AnyBatch(Box<dyn Any + Send>);
+
+impl AnyBatch {
+    pub(crate) fn new<B: Send + 'static>(batch: B) -> Self {
+        Self(Box::new(batch))
+    }
+
+    /// The batch itself.
+    pub(crate) fn open<B: 'static>(self) -> B {
+        *self.0.downcast().expect(WRONG_TYPE)
+    }
+
+    /// A look into the box.
+    pub(crate) fn inner(&self) -> &dyn Any {
+        &*self.0
+    }
+}
+
+/// Data without their types.
+pub type AnyData = TrainingData<AnyItem, AnyBatch>;
+
+/// A loader of data without their types.
+pub(crate) type AnyLoader = DistributedLoader<AnyItem, AnyBatch>;
+
+/// The same data without their types.
+pub(crate) fn erase_data<I, B>(data: &TrainingData<I, B>) -> AnyData
+where
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    if let Some(erased) = (data as &dyn Any).downcast_ref::<AnyData>() {
+        return erased.clone();
+    }
+    TrainingData {
+        train: Arc::new(AnyDataset(data.train.clone())),
+        test: Arc::new(AnyDataset(data.test.clone())),
+        batcher: Arc::new(AnyBatcher(data.batcher.clone())),
+        name: data.name.clone(),
+        fingerprint: data.fingerprint.clone(),
+        origin: data.origin.clone(),
+    }
+}
+
+struct AnyDataset<I>(Arc<dyn Dataset<I>>);
+
+impl<I: Send + Sync + 'static> Dataset<AnyItem> for AnyDataset<I> {
+    fn get(&self, index: usize) -> Result<AnyItem, DatasetError> {
+        Ok(AnyItem(Arc::new(self.0.get(index)?)))
+    }
+
+    fn get_many(&self, indexes: Vec<usize>) -> Result<Vec<AnyItem>, DatasetError> {
+        let items = self.0.get_many(indexes)?;
+        Ok(items
+            .into_iter()
+            .map(|item| AnyItem(Arc::new(item)))
+            .collect())
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+struct AnyBatcher<I, B>(Arc<dyn Batcher<I, B>>);
+
+impl<I, B> Batcher<AnyItem, AnyBatch> for AnyBatcher<I, B>
+where
+    I: Send + Sync + Clone + 'static,
+    B: Send + 'static,
+{
+    fn batch(&self, items: Vec<AnyItem>, device: &Device) -> AnyBatch {
+        let open = |item: AnyItem| {
+            let item = item.0.downcast::<I>().expect(WRONG_TYPE);
+            Arc::unwrap_or_clone(item)
+        };
+        AnyBatch::new(self.0.batch(items.into_iter().map(open).collect(), device))
+    }
+}

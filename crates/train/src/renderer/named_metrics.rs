@@ -1,0 +1,218 @@
+//! The metrics whose names come with the first report.
+
+use burn_train::LearnerSummary;
+use burn_train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
+use burn_train::metric::{
+    Metric, MetricDefinition, MetricEntry, MetricId, MetricMetadata, Numeric,
+};
+use burn_train::renderer::{
+    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+    MetricsRendererTraining,
+};
+
+use crate::metrics::{NewestReport, RankMetric};
+use crate::step_report::StepReport;
+
+/// Shows what another renderer shows, and right behind the loss the metrics of the objective. burn-train wants its
+/// metrics registered before the training begins, when nobody knows what the objective will report: so these are
+/// registered with the renderer when the first report is there, before the other metrics but the loss.
+pub(crate) struct NamedMetrics {
+    shown_by: Box<dyn MetricsRenderer>,
+    newest: NewestReport,
+    /// That of the loss, which is given each report before its state comes here.
+    loss: MetricId,
+    /// By name.
+    metrics: Vec<(String, MetricId, RankMetric)>,
+    /// What is to be registered behind them; `None` once they are.
+    waiting: Option<Vec<MetricDefinition>>,
+}
+
+impl NamedMetrics {
+    pub(crate) fn on(shown_by: Box<dyn MetricsRenderer>, newest: &NewestReport) -> Self {
+        Self {
+            shown_by,
+            newest: newest.clone(),
+            loss: MetricId::new(RankMetric::loss().name()),
+            metrics: Vec::new(),
+            waiting: Some(Vec::new()),
+        }
+    }
+
+    /// What comes behind `state`.
+    fn behind(&mut self, state: &MetricState) -> Vec<MetricState> {
+        let (MetricState::Generic(entry) | MetricState::Numeric(entry, _)) = state;
+        if entry.metric_id != self.loss {
+            return Vec::new();
+        }
+        match self.newest.take() {
+            Some(report) => self.update(&report),
+            None => self.means(),
+        }
+    }
+
+    fn update(&mut self, report: &StepReport) -> Vec<MetricState> {
+        // A report of all ranks has nothing to read from a device.
+        let Ok(sums) = report.sums() else {
+            return Vec::new();
+        };
+        for name in sums.metrics.keys() {
+            self.register(name);
+        }
+        for definition in self.waiting.take().into_iter().flatten() {
+            self.shown_by.register_metric(definition);
+        }
+        let metadata = MetricMetadata {
+            progress: burn::data::dataloader::Progress::new(0, 0, None),
+            iteration: None,
+            lr: None,
+        };
+        let reported = self.metrics.iter_mut();
+        let reported = reported.filter(|(name, ..)| sums.metrics.contains_key(&**name));
+        let states = reported.filter_map(|(_, id, metric)| {
+            let entry = metric.update(report, &metadata).ok()?;
+            let entry = MetricEntry::new(id.clone(), entry);
+            Some(MetricState::Numeric(entry, metric.value()))
+        });
+        states.collect()
+    }
+
+    fn register(&mut self, name: &str) {
+        if self.metrics.iter().any(|(known, ..)| known == name) {
+            return;
+        }
+        let metric = RankMetric::named(name);
+        let id = MetricId::new(metric.name());
+        let definition = MetricDefinition::new(id.clone(), &metric);
+        self.shown_by.register_metric(definition);
+        self.metrics.push((name.to_string(), id, metric));
+    }
+
+    /// The means of the split that ends, of the metrics that it had.
+    fn means(&mut self) -> Vec<MetricState> {
+        let states = self.metrics.iter_mut().filter_map(|(_, id, metric)| {
+            let mean = metric.final_value();
+            let entry = metric.compute().ok()?;
+            let entry = MetricEntry::new(id.clone(), entry);
+            let is_there = !mean.current().is_nan();
+            is_there.then_some(MetricState::Numeric(entry, Some(mean)))
+        });
+        states.collect()
+    }
+}
+
+impl MetricsRendererTraining for NamedMetrics {
+    fn update_train(&mut self, state: MetricState) {
+        let behind = self.behind(&state);
+        self.shown_by.update_train(state);
+        for state in behind {
+            self.shown_by.update_train(state);
+        }
+    }
+
+    fn update_valid(&mut self, state: MetricState) {
+        let behind = self.behind(&state);
+        self.shown_by.update_valid(state);
+        for state in behind {
+            self.shown_by.update_valid(state);
+        }
+    }
+
+    fn on_train_end(
+        &mut self,
+        summary: Option<LearnerSummary>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        self.shown_by.on_train_end(summary)
+    }
+}
+
+impl MetricsRendererEvaluation for NamedMetrics {
+    fn update_test(&mut self, name: EvaluationName, state: MetricState) {
+        self.shown_by.update_test(name, state);
+    }
+
+    fn on_test_end(
+        &mut self,
+        summary: Option<LearnerSummary>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        self.shown_by.on_test_end(summary)
+    }
+}
+
+impl MetricsRenderer for NamedMetrics {
+    fn manual_close(&mut self) {
+        self.shown_by.manual_close();
+    }
+
+    fn register_metric(&mut self, definition: MetricDefinition) {
+        match &mut self.waiting {
+            Some(waiting) if definition.metric_id != self.loss => waiting.push(definition),
+            _ => self.shown_by.register_metric(definition),
+        }
+    }
+}
+
+impl TrainingProgressLogger for NamedMetrics {
+    fn start(
+        &mut self,
+        total_epochs: usize,
+        starting_epoch: usize,
+        total_items: Option<usize>,
+        label: Option<&str>,
+    ) {
+        self.shown_by
+            .start(total_epochs, starting_epoch, total_items, label);
+    }
+
+    fn update_epoch(&mut self, epoch: usize) {
+        self.shown_by.update_epoch(epoch);
+    }
+
+    fn start_split(&mut self, split: &str, total_items: usize) {
+        for (_, _, metric) in &mut self.metrics {
+            metric.clear();
+        }
+        self.shown_by.start_split(split, total_items);
+    }
+
+    fn update_split(&mut self, items_processed: usize) {
+        self.shown_by.update_split(items_processed);
+    }
+
+    fn end_split(&mut self) {
+        self.shown_by.end_split();
+    }
+
+    fn end(&mut self) {
+        self.shown_by.end();
+    }
+
+    fn log_event_training(&mut self, event: String) {
+        self.shown_by.log_event_training(event);
+    }
+}
+
+impl EvaluationProgressLogger for NamedMetrics {
+    fn start_global_progress(&mut self, total_tests: usize) {
+        self.shown_by.start_global_progress(total_tests);
+    }
+
+    fn start_test(&mut self, name: &str, total_items: usize) {
+        self.shown_by.start_test(name, total_items);
+    }
+
+    fn update_test_progress(&mut self, items_processed: usize) {
+        self.shown_by.update_test_progress(items_processed);
+    }
+
+    fn end_test(&mut self) {
+        self.shown_by.end_test();
+    }
+
+    fn end_global_progress(&mut self) {
+        self.shown_by.end_global_progress();
+    }
+
+    fn log_event_evaluation(&mut self, event: String) {
+        self.shown_by.log_event_evaluation(event);
+    }
+}

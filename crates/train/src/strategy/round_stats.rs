@@ -1,0 +1,242 @@
+//! What ranks tell each other of a round of steps that each has taken by itself.
+
+use std::time::{Duration, Instant};
+
+use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
+use everburn_record::RankStep;
+
+use crate::metric_layout::MetricLayout;
+use crate::metric_sums::MetricSums;
+use crate::rank_times;
+use crate::step_exchange::{StepCodec, StepNumbers, Votes};
+use crate::step_report::StepCost;
+
+/// What this rank has done since the newest outer step.
+#[derive(Debug)]
+pub(super) struct Round {
+    began: Instant,
+    /// By step, what this rank's samples have shown, and what it was for the rank.
+    steps: Vec<(MetricSums, RankStep)>,
+    /// The outer step before it, with which the others' numbers are told.
+    behind: RankStep,
+}
+
+/// What all ranks have done.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RoundStats {
+    /// By step, the sums over all ranks; as many as the rank made that made most.
+    pub(super) sums: Vec<MetricSums>,
+    pub(super) votes: Votes,
+    /// By rank, how many steps it made.
+    pub(super) made: Vec<usize>,
+    /// By rank, how long these took, in seconds.
+    seconds: Vec<f64>,
+    /// What the mean step was for each rank that made any, the outer step before the round included; `rank` is
+    /// the place in the group.
+    pub(super) times: Vec<RankStep>,
+    /// The most memory that a rank has told of, in bytes.
+    pub(super) peak_memory: Option<u64>,
+}
+
+impl Round {
+    /// Begins a round, behind an outer step that has held the rank up for so long.
+    pub(super) fn begin(behind: RankStep) -> Self {
+        Self {
+            began: Instant::now(),
+            steps: Vec::new(),
+            behind,
+        }
+    }
+
+    pub(super) fn add(&mut self, sums: MetricSums, times: RankStep) {
+        self.steps.push((sums, times));
+    }
+
+    /// How many steps this rank has made.
+    pub(super) fn made(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// How many samples this rank has learnt from.
+    pub(super) fn samples(&self) -> u64 {
+        self.steps.iter().map(|(sums, _)| sums.samples).sum()
+    }
+
+    /// What each of `made` steps has cost this rank, if it made them; the last one also what the exchange
+    /// has.
+    pub(super) fn costs(&self, made: usize, exchange: StepCost) -> Vec<StepCost> {
+        let cost = |step: usize| StepCost {
+            seconds: self.steps.get(step).map_or(0.0, |(_, times)| times.seconds),
+            peak_memory: exchange.peak_memory,
+            ..StepCost::default()
+        };
+        let mut costs = (0..made).map(cost).collect::<Vec<_>>();
+        if let Some(last) = costs.last_mut() {
+            *last += exchange;
+        }
+        costs
+    }
+
+    /// What this rank's samples have shown, by step.
+    pub(super) fn sums(&self) -> impl Iterator<Item = &MetricSums> + Clone {
+        self.steps.iter().map(|(sums, _)| sums)
+    }
+
+    /// Adds up the rounds of all ranks, none of which has more than `planned` steps. Every rank calls it.
+    pub(super) fn settle(
+        &self,
+        votes: Votes,
+        planned: usize,
+        layout: MetricLayout,
+        group: &ProcessGroup,
+    ) -> Result<RoundStats, CollectiveError> {
+        let mut times: Vec<_> = self.steps.iter().map(|(_, times)| *times).collect();
+        let seconds = times.iter().map(|times| times.seconds).sum();
+        if let Some(first) = times.first_mut() {
+            first.seconds += self.behind.seconds;
+            first.waited += self.behind.waited;
+            first.exposed += self.behind.exposed;
+        }
+        let mut own = vec![self.made() as f64, seconds];
+        own.extend(rank_times::numbers_of(&rank_times::mean(&times)));
+        let codec = StepCodec {
+            layout,
+            steps: planned,
+            own: own.len(),
+            ranks: group.world_size(),
+        };
+        let mut numbers = codec.pack(votes, self.sums(), group.rank(), &own);
+        group.all_reduce_in_place(&mut numbers, ReduceOp::Sum)?;
+        Ok(RoundStats::of(codec.unpack(&numbers)))
+    }
+}
+
+impl RoundStats {
+    fn of(told: StepNumbers) -> Self {
+        let of_rank = |number: usize| told.of_ranks.iter().map(move |own| own[number]);
+        let made = of_rank(0).map(|made| made as usize).collect::<Vec<_>>();
+        let most = made.iter().copied().max().unwrap_or_default();
+        let times = told.of_ranks.iter().flat_map(|own| &own[2..]);
+        let times = rank_times::of_ranks(&times.copied().collect::<Vec<_>>(), |rank| rank);
+        Self {
+            seconds: of_rank(1).collect(),
+            sums: told.sums.into_iter().take(most).collect(),
+            votes: told.votes,
+            peak_memory: times.iter().filter_map(|times| times.peak_memory).max(),
+            times,
+            made,
+        }
+    }
+
+    /// How many samples all ranks have learnt from.
+    pub(super) fn samples(&self) -> u64 {
+        self.sums.iter().map(|sums| sums.samples).sum()
+    }
+
+    /// How long a step takes, in seconds, in the median of the ranks that have made any.
+    pub(super) fn pace(&self) -> Option<f64> {
+        let each = self.made.iter().zip(&self.seconds);
+        let each = each.filter(|(made, _)| **made > 0);
+        let mut each = each.map(|(made, s)| s / *made as f64).collect::<Vec<_>>();
+        each.sort_by(f64::total_cmp);
+        // Of two ranks, the faster one sets the pace.
+        each.get(each.len().saturating_sub(1) / 2).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use everburn_collectives::group::GroupOptions;
+
+    use super::*;
+
+    fn sums(samples: u64) -> MetricSums {
+        let sums = MetricSums {
+            loss_sum: samples as f64 * 0.5,
+            predictions: samples,
+            samples,
+            ..MetricSums::default()
+        };
+        sums.with_metric("mae", 1.0, samples as f64)
+    }
+
+    #[test]
+    fn rounds_of_unequal_length_add_up_step_by_step() {
+        let groups = ProcessGroup::over_threads(3, GroupOptions::default());
+        let ranks = groups.into_iter().map(|group| {
+            std::thread::spawn(move || {
+                // Rank 0 has just come, rank 1 is slow.
+                let made = [0, 2, 4][group.rank()];
+                let mut round = Round::begin(RankStep {
+                    seconds: 0.5,
+                    waited: 0.5,
+                    ..RankStep::default()
+                });
+                for step in 0..made {
+                    let times = RankStep {
+                        seconds: if group.rank() == 1 { 6.0 } else { 1.0 },
+                        forward: 0.25,
+                        samples: Some(4 + step),
+                        peak_memory: Some(100 * group.rank() as u64),
+                        ..RankStep::default()
+                    };
+                    round.add(sums(4 + step), times);
+                }
+                let votes = Votes {
+                    save: group.rank() == 2,
+                    ..Votes::default()
+                };
+                let layout = MetricLayout::of(&sums(1));
+                round.settle(votes, 5, layout, &group).unwrap()
+            })
+        });
+        let all = ranks.collect::<Vec<_>>().into_iter();
+        let all = all.map(|rank| rank.join().unwrap()).collect::<Vec<_>>();
+        for stats in &all {
+            assert_eq!(stats, &all[0]);
+        }
+        let stats = &all[0];
+        let samples = stats.sums.iter().map(|sums| sums.samples);
+        assert_eq!(samples.collect::<Vec<_>>(), [8, 10, 6, 7]);
+        assert_eq!(stats.samples(), 31);
+        assert_eq!(stats.sums[1].mean("mae"), Some(2.0 / 10.0));
+        assert_eq!(stats.made, [0, 2, 4]);
+        assert!(stats.votes.save && !stats.votes.stop);
+        assert_eq!(stats.peak_memory, Some(200));
+        assert_eq!(stats.pace(), Some(1.0));
+        // Of the rank that made no step there is nothing to tell.
+        let times = stats.times.iter();
+        let times = times.map(|it| (it.rank, it.seconds, it.waited, it.forward, it.samples));
+        let expected = [
+            (1, 6.25, 0.25, 0.25, Some(5)),
+            (2, 1.125, 0.125, 0.25, Some(6)),
+        ];
+        assert_eq!(times.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_exchange_is_the_last_steps_and_steps_of_others_cost_nothing() {
+        let mut round = Round::begin(RankStep::default());
+        let times = RankStep {
+            seconds: 2.0,
+            ..RankStep::default()
+        };
+        round.add(sums(1), times);
+        let exchange = StepCost {
+            seconds: 1.0,
+            gradient_bytes: 7,
+            ..StepCost::default()
+        };
+        let seconds = round
+            .costs(3, exchange)
+            .into_iter()
+            .map(|cost| cost.seconds);
+        assert_eq!(seconds.collect::<Vec<_>>(), [2.0, 0.0, 1.0]);
+        let one = round.costs(1, exchange);
+        assert_eq!((one[0].seconds, one[0].gradient_bytes), (3.0, 7));
+    }
+}

@@ -1,0 +1,215 @@
+//! What is trained: a model, its data and its loss, under a name.
+//!
+//! A [`Task`] is all that a program says of its own; every command works on any task. Its types end at
+//! [`AnyTask`], by which commands know it.
+
+mod any;
+mod blocks;
+mod data;
+mod error;
+mod language;
+mod on_device;
+
+use std::fmt::Display;
+
+use burn::module::Module;
+use burn::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::Table;
+
+pub use self::any::{AnyTask, ConfiguredTask};
+pub use self::blocks::{BlockRunner, BlocksOf, DrawnBlocks, MeshModel, ModelBlocks, block_loss};
+pub use self::data::LoadedData;
+pub use self::error::TaskError;
+pub use self::language::Language;
+pub use self::on_device::OnDevice;
+use crate::objective::Loss;
+use crate::trainer::TrainingData;
+
+/// The samples that all ranks together read at once in validation and test, where a task does not say.
+const EVALUATION_BATCH: usize = 1_000;
+
+/// What is trained: a configuration, a model, data and a loss.
+///
+/// Three methods are required. The others have defaults; each unlocks something more.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use burn::data::dataloader::batcher::Batcher;
+/// use burn::data::dataset::InMemDataset;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::prelude::*;
+/// use everburn_train::{Loss, Task, TaskData, TaskError, TrainingData};
+/// use serde::{Deserialize, Serialize};
+///
+/// /// Learns y = 2 x.
+/// struct Line;
+///
+/// #[derive(Clone, Serialize, Deserialize)]
+/// #[serde(default, deny_unknown_fields)]
+/// struct LineConfig {
+///     bias: bool,
+/// }
+///
+/// impl Default for LineConfig {
+///     fn default() -> Self {
+///         Self { bias: true }
+///     }
+/// }
+///
+/// struct Points;
+///
+/// impl Batcher<f32, (Tensor<2>, Tensor<2>)> for Points {
+///     fn batch(&self, items: Vec<f32>, device: &Device) -> (Tensor<2>, Tensor<2>) {
+///         let x = Tensor::<1>::from_floats(items.as_slice(), device).unsqueeze_dim(1);
+///         (x.clone(), x * 2.0)
+///     }
+/// }
+///
+/// impl Task for Line {
+///     type Config = LineConfig;
+///     type Model = Linear;
+///     type Item = f32;
+///     type Batch = (Tensor<2>, Tensor<2>);
+///
+///     fn model(&self, config: &LineConfig, device: &Device) -> Result<Linear, TaskError> {
+///         Ok(LinearConfig::new(1, 1).with_bias(config.bias).init(device))
+///     }
+///
+///     fn data(&self, _config: &mut LineConfig) -> Result<TaskData<f32, Self::Batch>, TaskError> {
+///         let points = |n: usize| (0..n).map(|x| x as f32 / n as f32).collect::<Vec<_>>();
+///         Ok(TaskData::from(TrainingData {
+///             train: Arc::new(InMemDataset::new(points(100))),
+///             test: Arc::new(InMemDataset::new(points(10))),
+///             batcher: Arc::new(Points),
+///             name: "a line".to_string(),
+///             fingerprint: String::new(),
+///             origin: "computed".to_string(),
+///         }))
+///     }
+///
+///     fn loss(&self, _config: &LineConfig, model: &Linear, (x, y): Self::Batch) -> Loss {
+///         let samples = x.dims()[0];
+///         let error = model.forward(x) - y;
+///         Loss::new(error.powi_scalar(2).mean(), samples)
+///     }
+/// }
+/// ```
+pub trait Task: Sized + Send + Sync + 'static {
+    /// The task's own settings. They stand in `config.toml` in a section of the task's name, and are set by
+    /// `--set NAME.KEY=VALUE`. `#[serde(default, deny_unknown_fields)]` refuses keys with a typing error.
+    type Config: Clone + Default + Serialize + DeserializeOwned + Send + Sync + 'static;
+    /// An ordinary Burn module.
+    type Model: Module + Display + Sync + 'static;
+    /// A sample of the data sets.
+    type Item: Clone + Send + Sync + 'static;
+    /// What the batcher makes of several samples.
+    type Batch: Send + 'static;
+
+    /// The model with its first weights, on `device`. Weights that are drawn must be drawn lazily, as Burn's
+    /// layers do: models are also built to be looked at.
+    ///
+    /// # Errors
+    /// If there is no model with this configuration.
+    fn model(&self, config: &Self::Config, device: &Device) -> Result<Self::Model, TaskError>;
+
+    /// The data. What they decide (how many classes or tokens there are, say) may be put into `config`: the
+    /// model is built afterwards, and `config.toml` says it.
+    ///
+    /// # Errors
+    /// If the data cannot be had.
+    fn data(
+        &self,
+        config: &mut Self::Config,
+    ) -> Result<TaskData<Self::Item, Self::Batch>, TaskError>;
+
+    /// How far the model is off on a batch. It is called while training, validating and testing.
+    fn loss(&self, config: &Self::Config, model: &Self::Model, batch: Self::Batch) -> Loss;
+
+    /// What the task is, in one line, for `train --list`.
+    fn summary(&self) -> String {
+        String::new()
+    }
+
+    /// The names of the sections of `config.toml` that make the configuration, each a field of it; none if the
+    /// whole configuration is one section, named as the task.
+    fn sections(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Settings of a run (`[training]`, ...) that suit this task better than the defaults. Files and flags go
+    /// before them.
+    fn preset(&self) -> Table {
+        Table::new()
+    }
+
+    /// Refuses settings that do not fit together, before anything is read or started.
+    ///
+    /// # Errors
+    /// What does not fit, and what to do.
+    fn check(&self, config: &Self::Config) -> Result<(), TaskError> {
+        let _ = config;
+        Ok(())
+    }
+
+    /// Refuses settings that do not go together with layers that several ranks share.
+    ///
+    /// # Errors
+    /// What does not fit, and what to do.
+    fn check_tensor_parallel(&self, config: &Self::Config) -> Result<(), TaskError> {
+        let _ = config;
+        Ok(())
+    }
+
+    /// Whether [`data`](Self::data) decides settings that the model is built with.
+    fn data_decide_model(&self) -> bool {
+        false
+    }
+
+    /// How many samples all ranks together read at once in validation and test.
+    fn evaluation_batch(&self, config: &Self::Config) -> usize {
+        let _ = config;
+        EVALUATION_BATCH
+    }
+
+    /// The blocks of the model in order, for pipelines, meshes, several devices and activation checkpointing.
+    fn blocks(&self) -> Option<BlocksOf<Self>> {
+        None
+    }
+
+    /// How the data are kept on the device as a whole (`--data-on-device`).
+    fn on_device(&self) -> Option<OnDevice<Self>> {
+        None
+    }
+
+    /// How the model writes text, for `generate` and for samples while it trains.
+    ///
+    /// # Errors
+    /// If the configuration does not say which tokens there are.
+    fn language(&self, config: &Self::Config) -> Result<Option<Language<Self::Model>>, TaskError> {
+        let _ = config;
+        Ok(None)
+    }
+}
+
+/// The data of a task, and what people are told of them.
+pub struct TaskData<I, B> {
+    /// The data sets and the batcher.
+    pub data: TrainingData<I, B>,
+    /// A line about them; their name and size if empty.
+    pub description: String,
+    /// The names of the classes, in the order of their numbers, where there are classes with names.
+    pub class_names: Vec<String>,
+}
+
+impl<I, B> From<TrainingData<I, B>> for TaskData<I, B> {
+    fn from(data: TrainingData<I, B>) -> Self {
+        Self {
+            data,
+            description: String::new(),
+            class_names: Vec::new(),
+        }
+    }
+}

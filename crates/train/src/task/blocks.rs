@@ -1,0 +1,265 @@
+//! Tasks whose models are lists of blocks.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use burn::prelude::*;
+use burn::tensor::{Int, TensorData};
+use everburn_collectives::group::ProcessGroup;
+use everburn_nn::{
+    Activation, ActivationError, AnyActivation, DeviceSplit, InBlocks, ParameterPath,
+    ParameterShard, PlacementError, TensorParallel, TensorParallelError, parameter_counts,
+    parameter_paths, planned_shards, split_by_time,
+};
+
+use super::{Task, TaskError};
+use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::erased::{AnyModel, AnyModelOverRanks, erase_over_ranks};
+use crate::error::TrainError;
+use crate::mesh_parallel::{MeshParallel, MeshParallelConfig};
+use crate::objective::{Loss, Objective};
+use crate::supervised::Supervised;
+
+/// How many samples blocks are timed on where a model is cut over devices: the shares hardly change with more.
+const TIMED_SAMPLES: usize = 8;
+
+/// What a task can do besides because its model is a list of blocks: pipelines and meshes, several devices of
+/// one rank, activation checkpointing, plans.
+pub struct BlocksOf<T: Task>(pub(super) Arc<dyn BlockTask<T>>);
+
+impl<T: Task> BlocksOf<T> {
+    /// The blocks of the task's model, whose output an [`Objective`] measures. `example` makes an input of so
+    /// many samples, of which the values do not matter.
+    pub fn new<O>(example: Example<T, O::Input>) -> Self
+    where
+        O: Objective<Input: Activation, Output: Activation>,
+        T: Task<Batch = (O::Input, O::Targets)>,
+        T::Model: TensorParallel<Input = O::Input, Output = O::Output>,
+    {
+        Self(Arc::new(WithObjective::<T, O> { example }))
+    }
+}
+
+/// Makes an input of so many samples for a model of a task with these settings.
+type Example<T, I> = fn(&T, &<T as Task>::Config, usize, &Device) -> I;
+
+/// The loss of a model in blocks: [`Task::loss`] of a task with blocks.
+pub fn block_loss<M, O>(model: &M, (input, targets): (O::Input, O::Targets)) -> Loss
+where
+    M: InBlocks<Input = O::Input, Output = O::Output>,
+    O: Objective<Input: Activation, Output: Activation>,
+{
+    O::loss(model.blocks().forward(model, input), targets)
+}
+
+/// The blocks of a model, as far as they are known before anything is drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelBlocks {
+    /// Their names, in order.
+    pub names: Vec<String>,
+    /// How many numbers the parameters and buffers of each have; those of several blocks count for the first.
+    pub numbers: Vec<f64>,
+    /// The parameters, each with the blocks that use it.
+    pub parameters: Vec<(ParameterPath, Vec<usize>)>,
+}
+
+/// Runs the blocks of a model one by one. Each run draws a model of its own.
+pub trait BlockRunner {
+    /// An input of the first block.
+    fn input(&self) -> Box<dyn AnyActivation>;
+
+    /// A model of which a block can be run.
+    ///
+    /// # Errors
+    /// If there is no model with the task's settings.
+    fn draw(&self) -> Result<Box<dyn DrawnBlocks>, TaskError>;
+}
+
+/// The blocks of a model that was drawn.
+pub trait DrawnBlocks {
+    /// Runs the block of this number.
+    fn run(&self, block: usize, input: Box<dyn AnyActivation>) -> Box<dyn AnyActivation>;
+
+    /// What the block of this number takes, from the values that the block before it has yielded.
+    ///
+    /// # Errors
+    /// If the values are not what the block takes.
+    fn input_of(
+        &self,
+        block: usize,
+        values: Vec<TensorData>,
+        device: &Device,
+    ) -> Result<Box<dyn AnyActivation>, ActivationError>;
+}
+
+/// A model over ranks, ready for [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks).
+pub struct MeshModel {
+    /// The whole model.
+    pub model: AnyModel,
+    /// How ranks hold it.
+    pub over: AnyModelOverRanks,
+}
+
+/// What is done with the blocks of a task's model, without the objective's type.
+pub(super) trait BlockTask<T: Task>: Send + Sync {
+    fn supervised(&self, model: T::Model) -> AnyModel;
+
+    fn checkpointed(&self, model: AnyModel, checkpointing: ActivationCheckpointing) -> AnyModel;
+
+    fn on_devices(
+        &self,
+        of: (&T, &T::Config),
+        model: AnyModel,
+        devices: &[Device],
+        checkpointing: ActivationCheckpointing,
+    ) -> Result<(AnyModel, DeviceSplit), TrainError>;
+
+    fn over_ranks(
+        &self,
+        group: ProcessGroup,
+        model: AnyModel,
+        config: MeshParallelConfig,
+        device: Device,
+    ) -> Result<MeshModel, TrainError>;
+
+    fn list(&self, model: &T::Model) -> ModelBlocks;
+
+    fn shards(
+        &self,
+        model: &T::Model,
+        parts: usize,
+    ) -> Result<Vec<ParameterShard>, TensorParallelError>;
+
+    fn input(
+        &self,
+        of: (&T, &T::Config),
+        samples: usize,
+        device: &Device,
+    ) -> Box<dyn AnyActivation>;
+
+    fn drawn(&self, model: T::Model) -> Box<dyn DrawnBlocks>;
+
+    /// What the whole model yields, wherever its blocks are: `None` unless it turns tokens into scores.
+    fn scores(&self, model: &AnyModel, tokens: Tensor<2, Int>) -> Option<Tensor<3>>;
+}
+
+struct WithObjective<T: Task, O: Objective> {
+    example: Example<T, O::Input>,
+}
+
+impl<T, O> BlockTask<T> for WithObjective<T, O>
+where
+    O: Objective<Input: Activation, Output: Activation>,
+    T: Task<Batch = (O::Input, O::Targets)>,
+    T::Model: TensorParallel<Input = O::Input, Output = O::Output>,
+{
+    fn supervised(&self, model: T::Model) -> AnyModel {
+        AnyModel::new(Supervised::<T::Model, O>::of_blocks(model))
+    }
+
+    fn checkpointed(&self, model: AnyModel, checkpointing: ActivationCheckpointing) -> AnyModel {
+        let model = model.open::<Supervised<T::Model, O>>().into_model();
+        AnyModel::new(Supervised::<T::Model, O>::of_checkpointed_blocks(
+            model,
+            checkpointing,
+        ))
+    }
+
+    fn on_devices(
+        &self,
+        (task, config): (&T, &T::Config),
+        model: AnyModel,
+        devices: &[Device],
+        checkpointing: ActivationCheckpointing,
+    ) -> Result<(AnyModel, DeviceSplit), TrainError> {
+        let model = model.open::<Supervised<T::Model, O>>().into_model();
+        let input = (self.example)(task, config, TIMED_SAMPLES, &devices[0]);
+        let (model, split) = split_by_time(model, devices, input).map_err(|error| match error {
+            PlacementError::Measure { .. } => TrainError::Device(error.to_string()),
+            error => TrainError::Config(error.to_string()),
+        })?;
+        let split = split.recomputing(checkpointing.blocks_a_segment());
+        let placed = Supervised::<T::Model, O>::on_devices(model, split.clone());
+        Ok((AnyModel::new(placed), split))
+    }
+
+    fn over_ranks(
+        &self,
+        group: ProcessGroup,
+        model: AnyModel,
+        config: MeshParallelConfig,
+        device: Device,
+    ) -> Result<MeshModel, TrainError> {
+        let supervised = model.inner::<Supervised<T::Model, O>>();
+        let config = MeshParallelConfig {
+            tensor_rules: supervised.model().tensor_rules(),
+            ..config
+        };
+        let over = MeshParallel::<T::Model, O>::new(group, supervised.model(), config, device)?;
+        let over = erase_over_ranks::<Supervised<T::Model, O>>(Arc::new(over));
+        Ok(MeshModel { model, over })
+    }
+
+    fn list(&self, model: &T::Model) -> ModelBlocks {
+        let blocks = model.blocks();
+        let parameters = parameter_paths(model).into_iter().map(|parameter| {
+            let users = blocks.users_of(&parameter.path);
+            (parameter, users)
+        });
+        ModelBlocks {
+            names: blocks
+                .names()
+                .into_iter()
+                .map(ToString::to_string)
+                .collect(),
+            numbers: parameter_counts(model),
+            parameters: parameters.collect(),
+        }
+    }
+
+    fn shards(
+        &self,
+        model: &T::Model,
+        parts: usize,
+    ) -> Result<Vec<ParameterShard>, TensorParallelError> {
+        planned_shards(model, &model.tensor_rules(), 0, parts)
+    }
+
+    fn input(
+        &self,
+        of: (&T, &T::Config),
+        samples: usize,
+        device: &Device,
+    ) -> Box<dyn AnyActivation> {
+        Box::new((self.example)(of.0, of.1, samples, device))
+    }
+
+    fn drawn(&self, model: T::Model) -> Box<dyn DrawnBlocks> {
+        Box::new(Drawn(model))
+    }
+
+    fn scores(&self, model: &AnyModel, tokens: Tensor<2, Int>) -> Option<Tensor<3>> {
+        let tokens: Box<dyn Any> = Box::new(tokens);
+        let tokens = tokens.downcast::<O::Input>().ok()?;
+        let output = model.inner::<Supervised<T::Model, O>>().forward(*tokens);
+        let output: Box<dyn Any> = Box::new(output);
+        output.downcast().ok().map(|scores| *scores)
+    }
+}
+
+struct Drawn<M>(M);
+
+impl<M: InBlocks> DrawnBlocks for Drawn<M> {
+    fn run(&self, block: usize, input: Box<dyn AnyActivation>) -> Box<dyn AnyActivation> {
+        self.0.blocks().run(&self.0, block..block + 1, input)
+    }
+
+    fn input_of(
+        &self,
+        block: usize,
+        values: Vec<TensorData>,
+        device: &Device,
+    ) -> Result<Box<dyn AnyActivation>, ActivationError> {
+        self.0.blocks().input_of(block, values, device)
+    }
+}

@@ -1,0 +1,121 @@
+//! The data of a task without their types.
+
+use std::sync::Arc;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::prelude::*;
+
+use super::{Task, TaskData};
+use crate::erased::{AnyData, erase_data};
+use crate::error::TrainError;
+use crate::trainer::{Trainer, TrainingData};
+
+/// The data of a task, without their types.
+pub struct LoadedData {
+    /// A line about them.
+    pub description: String,
+    /// The names of the classes, in the order of their numbers, where there are classes with names.
+    pub class_names: Vec<String>,
+    /// The name that goes into the report.
+    pub name: String,
+    /// How many samples there are to learn from, those that are held out for validation included.
+    pub train_len: usize,
+    inner: Box<dyn ErasedData>,
+}
+
+impl LoadedData {
+    /// The data as a trainer takes them.
+    pub fn for_training(&self) -> AnyData {
+        self.inner.erased()
+    }
+
+    /// The same, on the trainer's device as a whole; `free` is how many bytes are free there, if that is known.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if the task's data cannot be kept there, or take too much of it;
+    /// [`TrainError::Data`] if a sample cannot be read.
+    pub fn on_device(&self, trainer: &Trainer, free: Option<u64>) -> Result<AnyData, TrainError> {
+        self.inner.on_device(trainer, free)
+    }
+}
+
+impl LoadedData {
+    /// The data of `task`.
+    pub(super) fn of<T: Task>(task: Arc<T>, loaded: TaskData<T::Item, T::Batch>) -> Self {
+        let TaskData {
+            data,
+            description,
+            class_names,
+        } = loaded;
+        let train_len = data.train.len();
+        let description = match description.is_empty() {
+            true => format!(
+                "{}: {train_len} samples, {} to test",
+                data.name,
+                data.test.len()
+            ),
+            false => description,
+        };
+        Self {
+            description,
+            class_names,
+            name: data.name.clone(),
+            train_len,
+            inner: Box::new(DataOf { task, data }),
+        }
+    }
+}
+
+trait ErasedData: Send + Sync {
+    fn erased(&self) -> AnyData;
+    fn on_device(&self, trainer: &Trainer, free: Option<u64>) -> Result<AnyData, TrainError>;
+}
+
+struct DataOf<T: Task> {
+    task: Arc<T>,
+    data: TrainingData<T::Item, T::Batch>,
+}
+
+impl<T: Task> ErasedData for DataOf<T> {
+    fn erased(&self) -> AnyData {
+        match self.task.blocks() {
+            Some(_) => erase_data(&self.data),
+            None => erase_data(&without_targets(&self.data)),
+        }
+    }
+
+    fn on_device(&self, trainer: &Trainer, free: Option<u64>) -> Result<AnyData, TrainError> {
+        let own_loss = self.task.blocks().is_none();
+        match self.task.on_device() {
+            Some(place) => (place.0)(trainer, self.data.clone(), free, own_loss),
+            None => Err(TrainError::Config(format!(
+                "the samples of {} cannot be kept on the device as a whole: train without --data-on-device",
+                self.data.name
+            ))),
+        }
+    }
+}
+
+/// Data whose batches are as [`OwnLoss`] takes them.
+pub(super) fn without_targets<I, B>(data: &TrainingData<I, B>) -> TrainingData<I, (B, ())>
+where
+    I: 'static,
+    B: 'static,
+{
+    TrainingData {
+        train: Arc::clone(&data.train),
+        test: Arc::clone(&data.test),
+        batcher: Arc::new(WithoutTargets(Arc::clone(&data.batcher))),
+        name: data.name.clone(),
+        fingerprint: data.fingerprint.clone(),
+        origin: data.origin.clone(),
+    }
+}
+
+struct WithoutTargets<I, B>(Arc<dyn Batcher<I, B>>);
+
+impl<I, B> Batcher<I, (B, ())> for WithoutTargets<I, B> {
+    fn batch(&self, items: Vec<I>, device: &Device) -> (B, ()) {
+        (self.0.batch(items, device), ())
+    }
+}

@@ -1,0 +1,67 @@
+//! Why a task could not do what it was asked.
+
+use std::fmt::Display;
+
+/// What is wrong with a task's settings or data, and what to do. Any error becomes one by `?`.
+///
+/// ```
+/// use everburn_train::TaskError;
+///
+/// fn width(text: &str) -> Result<usize, TaskError> {
+///     Ok(text.parse()?)
+/// }
+///
+/// assert!(width("wide").unwrap_err().to_string().contains("invalid digit"));
+/// let error = TaskError::new("a width of 0 leaves nothing").with_help("use 1 or more");
+/// assert_eq!(error.help(), Some("use 1 or more"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskError {
+    message: String,
+    help: Option<String>,
+}
+
+impl TaskError {
+    /// An error with this message: lower case, no full stop.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    /// The same with what to do about it.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> Self {
+        Self {
+            help: Some(help.into()),
+            ..self
+        }
+    }
+
+    /// What to do about it.
+    pub fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+}
+
+impl Display for TaskError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<E: std::error::Error> From<E> for TaskError {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !message.contains(&cause_text) {
+                message = format!("{message}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        Self::new(message)
+    }
+}

@@ -1,0 +1,32 @@
+//! Data that lie on the device as a whole.
+
+use everburn_distributed::Rows;
+
+use super::Task;
+use super::data::without_targets;
+use crate::erased::{AnyData, erase_data};
+use crate::error::TrainError;
+use crate::trainer::{Trainer, TrainingData};
+
+type Place<T> = fn(
+    &Trainer,
+    TrainingData<<T as Task>::Item, <T as Task>::Batch>,
+    Option<u64>,
+    bool,
+) -> Result<AnyData, TrainError>;
+
+/// How a task's data are kept on the device as a whole.
+pub struct OnDevice<T: Task>(pub(super) Place<T>);
+
+impl<T: Task<Batch: Rows>> OnDevice<T> {
+    /// One batch of all samples, of which rows are picked ([`Trainer::on_device`]).
+    pub fn by_rows() -> Self {
+        Self(|trainer, data, free, own_loss| {
+            let placed = trainer.on_device(data, free)?;
+            Ok(match own_loss {
+                true => erase_data(&without_targets(&placed)),
+                false => erase_data(&placed),
+            })
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! Classifies images of any size, in a folder for each class: `train/roses/1.jpg`, `test/tulips/7.png`.
+
+mod data;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+// `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
+use everburn::burn;
+use everburn::burn::data::dataset::InMemDataset;
+use everburn::burn::prelude::*;
+use everburn::nn::conv::{Conv2d, Conv2dConfig};
+use everburn::nn::loss::CrossEntropyLossConfig;
+use everburn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
+use everburn::nn::{Linear, LinearConfig, Relu};
+use everburn::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::data::{Picture, PictureBatcher, Pictures, read};
+
+// Every command of Everburn works on the tasks that are named here: `train`, `eval`, `monitor`, ...
+fn main() -> ExitCode {
+    App::new().task("images", ImageFolders).main()
+}
+
+/// What is trained.
+struct ImageFolders;
+
+/// The settings, in `[images]` of a configuration file; `--set images.size=128` sets one.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ImagesConfig {
+    /// Has the folders `train` and `test`, and these one for each class.
+    folder: PathBuf,
+    /// The width and height to which images are scaled, in pixels.
+    size: u32,
+    /// The names of the classes; the data decide them.
+    classes: Vec<String>,
+}
+
+impl Default for ImagesConfig {
+    fn default() -> Self {
+        Self { folder: "data".into(), size: 32, classes: Vec::new() }
+    }
+}
+
+/// The model, an ordinary Burn module: images `[B, 3, H, W]` to scores of classes `[B, K]`.
+#[derive(Module, Debug)]
+struct Net {
+    first: Conv2d,
+    second: Conv2d,
+    pool: AdaptiveAvgPool2d,
+    output: Linear,
+    relu: Relu,
+}
+
+impl Task for ImageFolders {
+    type Config = ImagesConfig;
+    type Model = Net;
+    type Item = Picture;
+    type Batch = Pictures;
+
+    fn model(&self, config: &ImagesConfig, device: &Device) -> Result<Net, TaskError> {
+        Ok(Net {
+            first: Conv2dConfig::new([3, 16], [3, 3]).with_stride([2, 2]).init(device),
+            second: Conv2dConfig::new([16, 32], [3, 3]).with_stride([2, 2]).init(device),
+            pool: AdaptiveAvgPool2dConfig::new([2, 2]).init(),
+            output: LinearConfig::new(32 * 2 * 2, config.classes.len().max(2)).init(device),
+            relu: Relu::new(),
+        })
+    }
+
+    // The model is built after the data are loaded, for as many classes as there are folders.
+    fn data_decide_model(&self) -> bool {
+        true
+    }
+
+    fn data(&self, config: &mut ImagesConfig) -> Result<TaskData<Picture, Pictures>, TaskError> {
+        let names = std::fs::read_dir(config.folder.join("train"))?;
+        let names = names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        config.classes = names.collect::<Result<Vec<_>, TaskError>>()?;
+        config.classes.sort();
+        let data = TrainingData {
+            train: Arc::new(InMemDataset::new(read(config, "train")?)),
+            test: Arc::new(InMemDataset::new(read(config, "test")?)),
+            batcher: Arc::new(PictureBatcher { size: config.size as usize }),
+            name: "images".to_string(),
+            fingerprint: config.classes.join(" "),
+            origin: config.folder.display().to_string(),
+        };
+        Ok(TaskData { class_names: config.classes.clone(), ..TaskData::from(data) })
+    }
+
+    fn loss(&self, _config: &ImagesConfig, model: &Net, (pictures, classes): Pictures) -> Loss {
+        let count = classes.dims()[0];
+        let hidden = model.relu.forward(model.first.forward(pictures));
+        let hidden = model.relu.forward(model.second.forward(hidden));
+        let scores = model.output.forward(model.pool.forward(hidden).flatten::<2>(1, 3));
+        let correct = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(classes.clone());
+        let loss = CrossEntropyLossConfig::new().init(&scores.device()).forward(scores, classes);
+        // The sums of all ranks make the accuracy; other metrics are added by `with_metric`.
+        Loss::new(loss, count).with_accuracy(correct.int().sum())
+    }
+
+    fn summary(&self) -> String {
+        "images in a folder for each class".to_string()
+    }
+}
