@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use everburn_train::{AnyTask, Task};
+use everburn_train::{AnyTask, Hook, Hooks, Task};
 
 use crate::tasks;
 
@@ -47,6 +47,7 @@ const RESERVED: [&str; 5] = ["model", "init_from", "ranks", "training", "paralle
 #[derive(Debug, Default)]
 pub struct App {
     tasks: Vec<AnyTask>,
+    hooks: Hooks,
 }
 
 impl App {
@@ -80,6 +81,30 @@ impl App {
         self
     }
 
+    /// Adds a hook to every training: code that is called behind steps, epochs, checkpoints and failures. Each rank makes
+    /// its own by `make`; they are called in the order in which they were added.
+    ///
+    /// ```
+    /// use everburn_cli::App;
+    /// use everburn_train::{EpochLines, Hook, HookError, Run};
+    ///
+    /// struct Tell;
+    ///
+    /// impl Hook for Tell {
+    ///     fn after_epoch(&mut self, epoch: &EpochLines, run: &mut Run<'_>) -> Result<(), HookError> {
+    ///         run.show(&format!("the epoch's loss was {}", epoch.train.loss));
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let app = App::new().hook(|| Tell);
+    /// ```
+    #[must_use]
+    pub fn hook<H: Hook>(mut self, make: impl Fn() -> H + Send + Sync + 'static) -> Self {
+        self.hooks = self.hooks.with(make);
+        self
+    }
+
     /// The tasks alone.
     pub fn into_tasks(self) -> Vec<AnyTask> {
         self.tasks
@@ -92,7 +117,7 @@ impl App {
 
     /// Does what a command line asks for, whose first word is the program's name.
     pub fn run(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
-        tasks::register(self.tasks);
+        tasks::register(self.tasks, self.hooks);
         crate::run(words)
     }
 }

@@ -1,22 +1,28 @@
-//! The tasks of this program, by name.
+//! The tasks of this program, by name, and its hooks.
 
 use std::sync::OnceLock;
 
-use everburn_train::AnyTask;
+use everburn_train::{AnyTask, Hooks};
 
-static TASKS: OnceLock<Vec<AnyTask>> = OnceLock::new();
+static PROGRAM: OnceLock<(Vec<AnyTask>, Hooks)> = OnceLock::new();
 
-/// Makes these the tasks of this program. The first call counts.
-pub(crate) fn register(tasks: Vec<AnyTask>) {
+/// Makes these the tasks and the hooks of this program. The first call counts.
+pub(crate) fn register(tasks: Vec<AnyTask>, hooks: Hooks) {
     // A second call would come from a program with two front doors, whose tasks are those of the first.
-    let _ = TASKS.set(tasks);
+    let _ = PROGRAM.set((tasks, hooks));
 }
 
 /// The tasks, in the order in which they are listed.
 pub(crate) fn tasks() -> &'static [AnyTask] {
     #[cfg(test)]
-    register(everburn::tasks::all());
-    TASKS.get().map_or(&[], Vec::as_slice)
+    register(everburn::tasks::all(), Hooks::default());
+    PROGRAM.get().map_or(&[], |(tasks, _)| tasks)
+}
+
+/// What every training calls.
+pub(crate) fn hooks() -> Hooks {
+    let hooks = PROGRAM.get().map(|(_, hooks)| hooks.clone());
+    hooks.unwrap_or_default()
 }
 
 /// The task of this name.

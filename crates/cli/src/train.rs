@@ -33,7 +33,7 @@ use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
     bottleneck, elastic, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
-    plan, rank, recording, weights,
+    plan, rank, recording, tasks, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -310,6 +310,7 @@ impl<'a> RankJob<'a> {
             class_names: self.loaded.class_names.clone(),
             kernels: self.kernels.clone(),
             recorder: self.recorder.clone(),
+            hooks: tasks::hooks(),
             ..Trainer::new(self.config.training.clone(), group)
         }
     }

@@ -318,7 +318,14 @@ impl<S> Seat<S> {
 }
 
 /// What a panic said.
-fn message_of(panic: &(dyn Any + Send)) -> &str {
+///
+/// ```
+/// use everburn_collectives::worker::message_of;
+///
+/// let panic = std::panic::catch_unwind(|| panic!("no such device")).unwrap_err();
+/// assert_eq!(message_of(&*panic), "no such device");
+/// ```
+pub fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("it did not say why")

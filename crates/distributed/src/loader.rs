@@ -15,7 +15,6 @@ use everburn_profile::Recorder;
 
 use self::ahead::Ahead;
 pub use self::ahead::Prefetch;
-pub(crate) use self::assembly::said_by;
 use self::assembly::{Assembly, Order};
 pub use self::error::{BatchNumber, InputError};
 use crate::sampler::{DistributedSampler, SamplerError};

@@ -8,8 +8,7 @@ use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
 use burn::tensor::Int;
 use burn::tensor::kind::Autodiff;
-
-use crate::loader::said_by;
+use everburn_collectives::worker::message_of;
 
 /// How many samples are assembled at a time while a set is placed: enough for a copy to the device to be
 /// worth its start, few enough that the host does not hold the set twice.
@@ -213,7 +212,11 @@ fn batch_of<I, B>(
         let items = set.get_many(samples)?;
         Ok(batcher.batch(items, device))
     }));
-    made.unwrap_or_else(|panic| Err(DatasetError::new(std::io::Error::other(said_by(&*panic)))))
+    made.unwrap_or_else(|panic| {
+        Err(DatasetError::new(std::io::Error::other(message_of(
+            &*panic,
+        ))))
+    })
 }
 
 impl<B: Rows> Batcher<Row, B> for Resident<B> {

@@ -62,8 +62,9 @@ pub mod prelude {
         Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
     };
     pub use everburn_train::{
-        Classifier, LanguageModel, Loss, RunDirectory, Supervised, Task, TaskData, TaskError,
-        TrainError, Trainer, TrainingConfig, TrainingData, TrainingReport, data_parallel,
+        Classifier, EpochLines, Hook, HookError, LanguageModel, Loss, MetricLine, Run,
+        RunDirectory, Supervised, Task, TaskData, TaskError, TrainError, Trainer, TrainingConfig,
+        TrainingData, TrainingReport, data_parallel,
     };
 }
 

@@ -2,6 +2,8 @@
 
 mod combinations;
 
+use std::ops::RangeInclusive;
+
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::prelude::Device;
 use everburn_distributed::{DdpConfig, OuterConfig};
@@ -182,6 +184,14 @@ impl TrainingConfig {
     /// Whether the ranks compare their parameters after step `step`.
     pub(crate) fn compares_after(&self, step: usize) -> bool {
         self.compare_every > 0 && step.is_multiple_of(self.compare_every)
+    }
+
+    /// Whether they do after one of `steps`; where each rank takes steps by itself, these end with all of them equal.
+    pub(crate) fn compares_after_any(&self, mut steps: RangeInclusive<usize>) -> bool {
+        match self.sync.steps() {
+            Some(_) => self.compare_every > 0,
+            None => steps.any(|step| self.compares_after(step)),
+        }
     }
 
     /// Seeds `device` for a model's initial weights.

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::prelude::Device;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::worker::message_of;
 
 use crate::compute_threads::compute_on_this_thread;
 use crate::error::TrainError;
@@ -85,11 +86,7 @@ fn run_rank<T>(
     let handle = group.clone();
     let result = catch_unwind(AssertUnwindSafe(|| rank(group, device)));
     let result = result.unwrap_or_else(|panic| {
-        let message = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or(panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
+        let message = message_of(&*panic);
         Err(TrainError::Panicked(format!("rank {number}: {message}")))
     });
     if let Err(error) = &result {

@@ -135,6 +135,21 @@ pub enum TrainError {
         /// Those that there are.
         there: Vec<String>,
     },
+    /// A hook failed on one of the ranks.
+    #[error(
+        "the hook `{hook}` of rank {rank} failed after step {step}: {reason}; all steps are in the newest checkpoint of \
+         the run directory, if there is one: --resume goes on from it"
+    )]
+    Hook {
+        /// The hook's name.
+        hook: String,
+        /// The rank, as the user knows it.
+        rank: usize,
+        /// The step after which the training ended.
+        step: usize,
+        /// What the hook said.
+        reason: String,
+    },
     /// A rank that is a thread panicked.
     #[error("a training thread panicked: {0}")]
     Panicked(String),
@@ -201,6 +216,7 @@ impl TrainError {
             | Self::DifferentMetrics { .. }
             | Self::MetricsChanged { .. }
             | Self::UnknownMetric { .. }
+            | Self::Hook { .. }
             | Self::Ddp(DdpError::Diverged { .. } | DdpError::DifferentModels { .. }) => true,
             _ => self.collective().is_some_and(|error| {
                 matches!(error.root_cause(), CollectiveError::Mismatch { .. })

@@ -16,6 +16,7 @@
 //! | [`ParallelConfig`], [`Parallelism`], [`Mesh`] | how a model is shared out over ranks |
 //! | [`keep_kernels`], [`Trainer::warm_up`] | what a GPU is given, compiled once |
 //! | [`data_parallel()`] | several devices in one process |
+//! | [`Hook`], [`Run`] | code of one's own that is called behind steps, epochs, checkpoints and failures |
 //! | [`RunDirectory`] | what a run leaves behind |
 //! | [`checkpoint`] | how an interrupted run goes on |
 //! | [`load_state_dict`], [`save_state_dict`] | weights from PyTorch and for it |
@@ -42,6 +43,7 @@ mod error;
 mod evaluation;
 mod finite;
 mod generation;
+mod hook;
 mod input;
 mod kernels;
 mod live_file;
@@ -105,6 +107,7 @@ pub use ema::EmaConfig;
 pub use erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
 pub use error::TrainError;
 pub use generation::Generation;
+pub use hook::{EpochLines, Hook, HookError, Hooks};
 pub use input::InputConfig;
 pub use kernels::{KernelCache, keep_kernels};
 pub use live_file::Signs;
@@ -135,6 +138,7 @@ pub use state_dict::{StateDictFile, load_state_dict, save_state_dict};
 pub use state_hashes::StateHashes;
 pub use step_report::{Report, StepCost, StepReport};
 pub use stop::StopSignal;
+pub use strategy::Run;
 pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBatch};
 pub use sync_interval::{InvalidSyncInterval, SyncInterval};
 pub use task::{

@@ -19,10 +19,12 @@ pub(crate) struct Votes {
     pub(crate) save: bool,
     /// Somebody waits to be let in.
     pub(crate) regroup: bool,
+    /// A hook has a wish, or has failed.
+    pub(crate) heed: bool,
 }
 
 /// How many votes there are.
-const VOTES: usize = 3;
+const VOTES: usize = 4;
 
 /// The shape of a message, the same on all ranks.
 #[derive(Debug, Clone)]
@@ -63,11 +65,12 @@ impl StepCodec {
             stop,
             save,
             regroup,
+            heed,
         } = votes;
         let width = self.layout.width();
         let behind = VOTES + self.steps * width;
         let mut numbers = vec![0.0; behind + self.own * self.ranks];
-        numbers[..VOTES].copy_from_slice(&[stop, save, regroup].map(f64::from));
+        numbers[..VOTES].copy_from_slice(&[stop, save, regroup, heed].map(f64::from));
         for (step, sums) in sums.into_iter().enumerate() {
             let place = &mut numbers[VOTES..behind][step * width..][..width];
             self.layout.write(sums, place);
@@ -88,6 +91,7 @@ impl StepCodec {
                 stop: votes[0] > 0.0,
                 save: votes[1] > 0.0,
                 regroup: votes[2] > 0.0,
+                heed: votes[3] > 0.0,
             },
             sums: sums.map(|numbers| self.layout.read(numbers)).collect(),
             of_ranks: (0..self.ranks).map(of_rank).collect(),

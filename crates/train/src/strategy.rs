@@ -2,16 +2,20 @@
 
 mod averaged;
 mod checkpoints;
+mod each_step;
 mod elastic;
+mod engine;
 mod epoch;
 mod faults;
 mod gradients;
 mod guard;
 mod half_precision;
+mod hooks;
 mod profiling;
 mod records;
 mod round_stats;
 mod rounds;
+mod run;
 mod sharded;
 mod unread;
 mod validation;
@@ -33,14 +37,18 @@ use everburn_distributed::{
 };
 use everburn_profile::Recorder;
 
+use self::hooks::HookState;
 use self::records::Recent;
 use self::rounds::Leftover;
+pub use self::run::Run;
 use crate::agreement::Agreement;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint_every::Clock;
 use crate::checkpoint_writer::CheckpointWriter;
 use crate::config::TrainingConfig;
 use crate::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::error::TrainError;
+use crate::hook::Hook;
 use crate::live_file::{LiveSlot, Signs};
 use crate::loss_scaling::LossScaling;
 use crate::metric_layout::MetricAgreement;
@@ -55,7 +63,7 @@ use crate::run_directory::RunDirectory;
 use crate::samples::Samples;
 use crate::seeds::mix;
 use crate::state_hashes::HashesFile;
-use crate::step_report::StepReport;
+use crate::step_report::{StepCost, StepReport};
 use crate::stop::StopSignal;
 use crate::tensor_board::TensorBoard;
 use crate::training_state::{self, TrainingState};
@@ -102,6 +110,8 @@ pub(crate) struct RankSetup {
     pub(crate) signs: Option<Signs>,
     pub(crate) stop: StopSignal,
     pub(crate) samples: Option<Samples<AnyModel>>,
+    /// The user's hooks, there again when the loop is over.
+    pub(crate) hooks: Arc<Mutex<Vec<Box<dyn Hook>>>>,
     pub(crate) display: Display,
     /// Is told what the training thread does.
     pub(crate) recorder: Option<Recorder>,
@@ -144,7 +154,11 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             loss_scaling: scales.then(LossScaling::default),
             ..LoopOutcome::default()
         };
+        let hooks = HookState::new(std::mem::take(&mut *lock(&setup.hooks)));
         let mut rank_loop = RankLoop {
+            clock: Clock::start(setup.config.checkpoint_every),
+            epoch_cost: StepCost::default(),
+            hooks,
             setup,
             interrupter: components.interrupter,
             events: components.event_processor,
@@ -172,25 +186,33 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             Ok(trained) => trained,
             Err(error) => {
                 error.abort(&rank_loop.setup.group);
+                rank_loop.tell_of_failure(&error, false);
                 rank_loop.outcome.error = Some(error);
                 model
             }
         };
         rank_loop.outcome.past = rank_loop.past;
+        *lock(&rank_loop.setup.hooks) = rank_loop.hooks.into_users();
         *lock(&self.outcome) = rank_loop.outcome;
         (model, rank_loop.events)
     }
 }
 
 /// A poisoned lock means that its owner panicked; what it guards here is written in one go.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-struct RankLoop {
+pub(crate) struct RankLoop {
     setup: RankSetup,
+    /// When the newest checkpoint was due, where time decides.
+    clock: Clock,
+    /// What the steps of this epoch have cost.
+    epoch_cost: StepCost,
+    /// What is called behind steps and epochs.
+    hooks: HookState,
     interrupter: Interrupter,
     events: SupervisedTrainingEventProcessor<AnyModel>,
     outcome: LoopOutcome,
@@ -246,6 +268,7 @@ impl RankLoop {
             match self.setup.regroup.clone() {
                 _ if matches!(error, TrainError::Repaired) => {}
                 Some(regroup) if error.may_be_outlived() => {
+                    self.tell_of_failure(&error, true);
                     self.regroup(&*regroup, &model, &error)?;
                 }
                 _ => return Err(error),
@@ -311,10 +334,9 @@ impl RankLoop {
         self.meet(&model)?;
         self.make_up_for_checkpoint(&model)?;
         let model = self.begin_sharding(model, &ddp)?;
+        let model = self.begin_hooks(model, &ddp)?;
         let model = self.train_epochs(model, &ddp).and_then(|model| {
-            if let Some(checkpoints) = &mut self.setup.checkpoints {
-                checkpoints.finish()?;
-            }
+            let model = self.end_hooks(model, &ddp)?;
             let model = self.end_sharding(model)?;
             self.leave_averaged(&model)?;
             if self.setup.regroup.is_some() {
@@ -376,10 +398,7 @@ impl RankLoop {
                 Some(finished) => finished,
                 None => {
                     let finished;
-                    (model, finished) = match self.setup.config.sync.steps() {
-                        None => self.train_epoch(model, ddp, epoch)?,
-                        Some(every) => self.train_epoch_in_rounds(model, ddp, epoch, every)?,
-                    };
+                    (model, finished) = self.train_epoch(model, ddp, epoch)?;
                     self.outcome.trained = Some(finished);
                     finished
                 }
@@ -396,7 +415,8 @@ impl RankLoop {
                 model = self.compare(model, ddp, None)?;
             }
             let validated = self.validate(&model, epoch)?;
-            self.show_sample(&model)?;
+            let (sums, line) = validated.map(|it| (it.sums, it.line)).unzip();
+            model = self.after_epoch(model, ddp, epoch, line)?;
             ddp.verify_replicas(&model)?;
             if let Some(over) = &self.setup.over {
                 over.verify(&model)?;
@@ -407,7 +427,7 @@ impl RankLoop {
                 self.outcome.epoch = epoch;
                 (self.outcome.batches, self.outcome.so_far) = (0, MetricSums::default());
             }
-            self.finish_epoch(&model, epoch, validated.as_ref())?;
+            self.finish_epoch(&model, epoch, sums.as_ref())?;
             if !finished || self.outcome.stopped.is_some() {
                 break;
             }

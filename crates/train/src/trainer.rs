@@ -7,7 +7,7 @@ mod profiling;
 mod recording;
 mod warm_up;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use burn::data::dataloader::batcher::Batcher;
@@ -27,6 +27,7 @@ use crate::erased::{
     AnyData, AnyModel, AnyModelOverRanks, Trainable, erase_data, erase_over_ranks, erase_samples,
 };
 use crate::error::TrainError;
+use crate::hook::Hooks;
 use crate::kernels::KernelCache;
 use crate::live_file::{LiveSlot, Signs};
 use crate::memory::PeakMemory;
@@ -121,6 +122,8 @@ pub struct Trainer {
     /// Is told where each step's time goes; on all ranks or on none. On a device that computes by itself, each phase
     /// of a step is then waited for.
     pub recorder: Option<Recorder>,
+    /// Code of the user's own that is called behind steps, epochs, checkpoints and failures; the same on all ranks.
+    pub hooks: Hooks,
 }
 
 impl Trainer {
@@ -144,6 +147,7 @@ impl Trainer {
             warm_up: None,
             kernels: KernelCache::Nowhere("nobody has said where".to_string()),
             recorder: None,
+            hooks: Hooks::default(),
         }
     }
 
@@ -298,6 +302,7 @@ impl Trainer {
             state.scheduler.clone(),
         );
         let live = LiveSlot::default();
+        let hooks = Arc::new(Mutex::new(self.hooks.make()));
         let setup = RankSetup {
             config: self.config.clone(),
             model_name: self.model_name.clone(),
@@ -324,6 +329,7 @@ impl Trainer {
             signs: self.signs.clone(),
             stop: self.stop.clone(),
             samples,
+            hooks: Arc::clone(&hooks),
             display: self.display(),
             recorder: self.recorder.clone(),
             over: over.cloned(),
@@ -457,6 +463,7 @@ impl Trainer {
         if self.is_first() {
             self.record_end(&report);
         }
+        self.end_hooks(&hooks, &report)?;
         // Nobody leaves before rank 0 has written everything. On the way, what the last step was.
         match self.tell_last_step(outcome.step, outcome.past) {
             // Whoever is left has all that is to be written.

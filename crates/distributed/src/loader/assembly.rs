@@ -1,6 +1,5 @@
 //! How a rank's share of a batch is made of samples.
 
-use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 use burn::prelude::*;
+use everburn_collectives::worker::message_of;
 
 use super::error::{BatchNumber, InputError};
 use super::{MicroBatch, ShareOfBatch};
@@ -98,7 +98,7 @@ impl<I, B> Assembly<I, B> {
         let reason = match attempt {
             Ok(Ok(batch)) => return Ok(batch),
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => said_by(&*panic),
+            Err(panic) => message_of(&*panic).to_string(),
         };
         Err(self.culprit(indices, number, reason))
     }
@@ -118,11 +118,11 @@ impl<I, B> Assembly<I, B> {
                     };
                 }
                 Err(panic) => {
-                    let message = said_by(&*panic);
+                    let message = message_of(&*panic);
                     return InputError::SamplePanicked {
                         batch,
                         sample,
-                        message,
+                        message: message.to_string(),
                     };
                 }
             }
@@ -133,11 +133,4 @@ impl<I, B> Assembly<I, B> {
             reason,
         }
     }
-}
-
-/// The words of a panic.
-pub(crate) fn said_by(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").to_string()
 }

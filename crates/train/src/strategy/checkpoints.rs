@@ -2,12 +2,13 @@
 
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use everburn_distributed::Ddp;
 use everburn_record::{Event, EventKind, Phase};
 
-use super::RankLoop;
+use super::{RankLoop, lock};
 use crate::checkpoint::{CheckpointFolder, Progress};
 use crate::erased::AnyModel;
 use crate::error::TrainError;
@@ -78,7 +79,14 @@ impl RankLoop {
         };
         let held = start.elapsed();
         let (run, step) = (self.setup.run.clone(), self.outcome.step as u64);
+        let for_hooks = self
+            .hooks
+            .has_users()
+            .then(|| Arc::clone(&self.hooks.written));
         let written = move |path: &Path| {
+            if let Some(written) = for_hooks {
+                lock(&written).push(path.to_path_buf());
+            }
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let event = Event::new(EventKind::Checkpoint, format!("checkpoint {name}"));
             if let Some(run) = run {

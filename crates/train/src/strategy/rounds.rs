@@ -1,25 +1,28 @@
-//! Steps that each rank takes by itself, and the outer steps between them.
+//! Steps that each rank takes by itself, and the outer steps between them (DiLoCo: Douillard et al. 2023).
+//!
+//! Each rank takes up to so many steps on its own shares, in a *round*; then all take an outer step together. What may
+//! fail of others comes at the end of a round. Until an outer step counts, all that a round has changed is the model in
+//! hand, the optimizer and the running statistics: survivors of a failure set the round aside, and take the outer step
+//! in the next group, with those who are left.
 
 use std::time::{Duration, Instant};
 
-use burn_train::{LearnerEvent, TrainStep, TrainingItem};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn_train::TrainStep;
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_distributed::{Buffers, Communication, Ddp, EpochBatches, OuterLoop, OuterStep};
-use everburn_record::{Phase, RankStep};
+use everburn_record::RankStep;
 
+use super::RankLoop;
+use super::engine::{Engine, Known, KnownStep, Made, OwnStep};
 use super::round_stats::{Round, RoundStats};
-use super::{RankLoop, items};
-use crate::checkpoint_every::Clock;
-use crate::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
 use crate::error::TrainError;
 use crate::finite::require_finite_loss;
 use crate::memory::PeakMemory;
-use crate::metric_line::{MetricKind, MetricLine};
 use crate::metric_sums::MetricSums;
-use crate::outcome::stopped_by_user;
-use crate::report::OuterReport;
 use crate::step_exchange::Votes;
-use crate::step_report::{Report, StepCost};
+use crate::step_report::StepCost;
 
 /// Of the outer loop, which `run_in_group` makes before the first epoch.
 const MADE: &str = "the outer loop is made when the ranks meet";
@@ -30,6 +33,21 @@ pub(super) struct Leftover {
     round: Round,
     parameters: Vec<f32>,
     buffers: Buffers,
+}
+
+/// Local steps, and outer steps between them.
+pub(super) struct Rounds<'a> {
+    loader: &'a AnyLoader,
+    epoch: usize,
+    /// How many steps a round has at most.
+    every: usize,
+    /// Gradients stay here; what is done with them is what others do who exchange them.
+    inner: Ddp,
+    shares: EpochBatches<'a, AnyItem, AnyBatch>,
+    /// What the outer step before was for this rank.
+    behind: RankStep,
+    /// No round was made in this epoch since the ranks met.
+    begins: bool,
 }
 
 /// What an outer step has found, before it counts.
@@ -54,112 +72,72 @@ impl Joined {
     }
 }
 
-impl RankLoop {
-    /// Trains on every global batch of an epoch; also tells whether the epoch was read to its end. Each rank
-    /// takes up to `every` steps on its own shares, in a *round*; then all take an outer step together.
-    ///
-    /// What may fail of others comes at the end of a round. Until an outer step counts, all that a round has
-    /// changed is the model in hand, the optimizer and the running statistics: survivors of a failure set the
-    /// round aside, and take the outer step in the next group, with those who are left.
-    pub(super) fn train_epoch_in_rounds(
-        &mut self,
+impl<'a> Rounds<'a> {
+    /// Begins an epoch, behind what has been made of it.
+    pub(super) fn begin(
+        ranks: &RankLoop,
         model: AnyModel,
-        ddp: &Ddp,
+        loader: &'a AnyLoader,
         epoch: usize,
         every: usize,
-    ) -> Result<(AnyModel, bool), TrainError> {
-        let total_items = self.setup.train.sampler().samples_per_epoch();
-        self.event_train(LearnerEvent::StartSplit {
-            epoch_number: epoch,
-            total_items,
-        })?;
-        let begins = match self.compiles() {
-            true => Phase::Compiling,
-            false => Phase::Training,
-        };
-        self.setup.live.enter_epoch(begins, epoch);
-        // Gradients stay here; what is done with them is what others do who exchange them.
+    ) -> Result<(Self, AnyModel), TrainError> {
         let alone = ProcessGroup::alone(GroupOptions::default());
-        let (inner, mut model) = Ddp::new(model, alone, self.setup.config.ddp)?;
-        let loader = self.setup.train.clone();
-        let mut shares = loader.epoch(epoch).behind(self.outcome.batches);
-        let mut clock = Clock::start(self.setup.config.checkpoint_every);
-        let mut epoch_cost = StepCost::default();
-        let mut behind = RankStep::default();
-        let mut finished = true;
-        self.keep(&model)?;
-        let mut goes_on = self.somebody_has_begun_a_round()?;
-        while shares.len() > 0 {
-            if self.limit_is_reached() {
-                finished = false;
-                break;
-            }
-            let limit = self.setup.config.steps.unwrap_or(usize::MAX);
-            let left = shares.len();
-            let planned = every.min(left).min(limit - self.outcome.step);
-            let mut round = Round::begin(std::mem::take(&mut behind));
-            model = match std::mem::take(&mut goes_on) {
-                true => self.take_up(model, &mut round)?,
-                false => self.steps_alone(model, &inner, &mut shares, &mut round, planned)?,
-            };
-            let votes = Votes {
-                stop: self.stop_wanted(),
-                save: self.is_first() && clock.is_due(),
-                regroup: self.somebody_waits(),
-            };
-            let joined = match self.join(&model, &round, planned, votes, epoch) {
-                Ok(joined) => joined,
-                Err(error) => {
-                    if self.setup.regroup.is_some() && error.may_be_outlived() {
-                        self.set_aside(&model, round)?;
-                    }
-                    return Err(error);
-                }
-            };
-            let (votes, newest) = (joined.stats.votes, joined.stats.sums.last().cloned());
-            let before = self.outcome.step;
-            behind = joined.times();
-            let cost;
-            (model, cost) = self.count(model, joined, &round, epoch)?;
-            epoch_cost += cost;
-            let steps = before + 1..=self.outcome.step;
-            if shares.len() + steps.clone().count() != left {
-                // Others have come further, or this rank has read them before.
-                shares = loader.epoch(epoch).behind(self.outcome.batches);
-            }
-            let sums = newest.unwrap_or_default();
-            if self.setup.config.compare_every > 0 {
-                model = self.compare(model, ddp, Some(&sums))?;
-            }
-            self.hash(&model, steps.clone(), &sums)?;
-            self.check_on_checkpoint()?;
-            let samples = self.setup.samples.as_ref();
-            let shows = samples.is_some_and(|it| steps.clone().any(|step| it.is_due(step)));
-            if shares.len() > 0 && shows {
-                self.show_sample(&model)?;
-            }
-            if (votes.save || self.saves_after(steps)) && shares.len() > 0 {
-                model = self.save_within_epoch(model, ddp, epoch)?;
-                self.keep(&model)?;
-                clock.restart();
-            }
-            if votes.stop {
-                self.outcome.stopped = Some(stopped_by_user(self.outcome.step));
-                finished = shares.len() == 0;
-                break;
-            }
-            if votes.regroup && !self.limit_is_reached() {
-                return Err(TrainError::SomebodyWaits);
-            }
-        }
-        self.event_train(LearnerEvent::EndSplit(epoch))?;
-        let (step, so_far) = (self.outcome.step, self.outcome.so_far.clone());
-        let mut line = MetricLine::new(MetricKind::Train, epoch, step, &so_far);
-        line.cost = epoch_cost;
-        self.log(&line)?;
-        Ok((model, finished))
+        let (inner, model) = Ddp::new(model, alone, ranks.setup.config.ddp)?;
+        let this = Self {
+            loader,
+            epoch,
+            every,
+            inner,
+            shares: loader.epoch(epoch).behind(ranks.outcome.batches),
+            behind: RankStep::default(),
+            begins: true,
+        };
+        Ok((this, model))
+    }
+}
+
+impl Engine for Rounds<'_> {
+    fn left(&self) -> usize {
+        self.shares.len()
     }
 
+    fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<Made, TrainError> {
+        let goes_on = std::mem::take(&mut self.begins) && ranks.somebody_has_begun_a_round()?;
+        let limit = ranks.setup.config.steps.unwrap_or(usize::MAX);
+        let left = self.shares.len();
+        let planned = self.every.min(left).min(limit - ranks.outcome.step);
+        let mut round = Round::begin(std::mem::take(&mut self.behind));
+        let model = match goes_on {
+            true => ranks.take_up(model, &mut round)?,
+            false => {
+                ranks.steps_alone(model, &self.inner, &mut self.shares, &mut round, planned)?
+            }
+        };
+        let votes = ranks.votes();
+        let joined = match ranks.join(&model, &round, planned, votes, self.epoch) {
+            Ok(joined) => joined,
+            Err(error) => {
+                if ranks.setup.regroup.is_some() && error.may_be_outlived() {
+                    ranks.set_aside(&model, round)?;
+                }
+                return Err(error);
+            }
+        };
+        self.behind = joined.times();
+        let (model, known) = ranks.count(model, joined, &round)?;
+        if self.shares.len() + known.made.clone().count() != left {
+            // Others have come further, or this rank has read them before.
+            let epoch = self.loader.epoch(self.epoch);
+            self.shares = epoch.behind(ranks.outcome.batches);
+        }
+        Ok(Made {
+            model,
+            known: Some(known),
+        })
+    }
+}
+
+impl RankLoop {
     /// Takes steps with this rank's shares only: `planned`, or fewer where this rank is to stop, the others
     /// have given up, it is much slower than they are, or what it computes is no number any more.
     fn steps_alone(
@@ -185,9 +163,7 @@ impl RankLoop {
                 ..RankStep::default()
             };
             let step = self.outcome.step + round.made() + 1;
-            self.setup.group.set_step(step as u64);
-            self.suffer(step);
-            self.seed(step);
+            self.begin_step(step);
             let rate = scheduler.step();
             let mut sums = MetricSums::default();
             if share.samples > 0 {
@@ -250,91 +226,74 @@ impl RankLoop {
         })
     }
 
-    /// Makes an outer step count; the model from which all go on, and what the round has cost this rank.
+    /// Makes an outer step count; the model from which all go on, and what they know of the round.
     fn count(
         &mut self,
         model: AnyModel,
         joined: Joined,
         round: &Round,
-        epoch: usize,
-    ) -> Result<(AnyModel, StepCost), TrainError> {
+    ) -> Result<(AnyModel, Known), TrainError> {
         let Joined {
             stats,
             step,
             waited,
         } = joined;
-        let first = self.outcome.step + 1;
-        let made = stats.sums.len();
         self.tell_of_late_ranks(&stats);
         self.pace = stats.pace();
-        let mut communication = Communication::default();
+        let made = stats.sums.len();
+        let (model, communication) = self.take_outer_step(model, step, made)?;
+        let costs = round.costs(
+            made,
+            StepCost {
+                seconds: waited,
+                waited,
+                exposed: communication.exposed.as_secs_f64(),
+                communication: communication.busy.as_secs_f64(),
+                gradient_bytes: communication.bytes,
+                peak_memory: stats.peak_memory,
+            },
+        );
+        let scheduler = &mut self.setup.state.scheduler;
+        let rates: Vec<_> = (0..made).map(|_| scheduler.step()).collect();
+        let first = self.outcome.step + 1;
+        let steps = first..first + made;
+        self.advance(Some(&model), first..=self.outcome.step + made);
+        self.record_ranks(self.outcome.step, stats.times);
+        let known = steps.clone().zip(stats.sums).zip(rates).zip(costs);
+        let known = known.map(|(((number, sums), rate), cost)| KnownStep {
+            step: alone(number, rate),
+            sums,
+            cost,
+        });
+        let known = Known {
+            steps: known.collect(),
+            made: first..=self.outcome.step,
+            votes: stats.votes,
+        };
+        Ok((model, known))
+    }
+
+    /// The model that all ranks have after an outer step behind `made` steps of their own, and what that has cost.
+    fn take_outer_step(
+        &mut self,
+        model: AnyModel,
+        step: Option<OuterStep>,
+        made: usize,
+    ) -> Result<(AnyModel, Communication), TrainError> {
         let outer = self.setup.state.outer.as_mut().expect(MADE);
         let gradients = outer.num_parameters() as u64 * size_of::<f32>() as u64;
-        let mut model = model;
-        if let Some(step) = step {
-            communication = step.communication;
-            model = outer.commit(model, step)?;
-        }
+        let communication = step
+            .as_ref()
+            .map_or_else(Communication::default, |step| step.communication);
+        let model = match step {
+            Some(step) => outer.commit(model, step)?,
+            None => model,
+        };
         let report = self.outcome.outer.get_or_insert_default();
-        *report = OuterReport {
-            steps: report.steps + 1,
-            bytes: report.bytes + communication.bytes,
-            bytes_of_checkpoints: report.bytes_of_checkpoints,
-            bytes_of_gradients: report.bytes_of_gradients + gradients * made as u64,
-        };
-        let scheduler = &mut self.setup.state.scheduler;
-        let rates = (0..made).map(|_| scheduler.step()).collect::<Vec<_>>();
-        let exchange = StepCost {
-            seconds: waited,
-            waited,
-            exposed: communication.exposed.as_secs_f64(),
-            communication: communication.busy.as_secs_f64(),
-            gradient_bytes: communication.bytes,
-            peak_memory: stats.peak_memory,
-        };
-        let costs = round.costs(made, exchange);
-        let cost = costs
-            .iter()
-            .fold(StepCost::default(), |sum, cost| sum + *cost);
-        let mut all = MetricSums::default();
-        for sums in &stats.sums {
-            all += sums;
-        }
-
-        self.outcome.step += made;
-        self.outcome.batches += made;
-        self.outcome.so_far += &all;
-        self.outcome.samples += all.samples;
-        self.outcome.cost += cost;
-        let last = self.outcome.step;
-        self.recent.begin(last);
-        self.futile = 0;
-        for step in first..=last {
-            model = self.corrupt(model, step);
-        }
-        if let Some(ema) = &mut self.setup.state.ema {
-            ema.follow(&model, first..=last);
-        }
-        self.finish_step(last);
-        self.record_ranks(last, stats.times);
-        self.keep(&model)?;
-        for (index, sums) in stats.sums.iter().enumerate() {
-            let step = first + index;
-            if step.is_multiple_of(self.setup.config.log_every) && sums.samples > 0 {
-                let mut line = MetricLine::new(MetricKind::Step, epoch, step, sums);
-                line.cost = costs[index];
-                line.learning_rate = Some(rates[index].base());
-                self.log(&line)?;
-            }
-        }
-        if let (true, Some(rate)) = (self.is_first(), rates.into_iter().next_back()) {
-            let total_items = self.setup.train.sampler().samples_per_epoch();
-            let progress = items(self.outcome.so_far.samples, total_items);
-            let report = Report::of_all_ranks(all, cost);
-            let item = TrainingItem::new(report, progress, Some(last), Some(rate));
-            self.event_train(LearnerEvent::ProcessedItem(item))?;
-        }
-        Ok((model, cost))
+        report.steps += 1;
+        report.bytes += communication.bytes;
+        report.bytes_of_gradients += gradients * made as u64;
+        Ok((model, communication))
     }
 
     /// Says, once for each, which ranks have joined an outer step with fewer steps than the others had
@@ -392,5 +351,16 @@ impl RankLoop {
 
     fn outer(&self) -> &OuterLoop {
         self.setup.state.outer.as_ref().expect(MADE)
+    }
+}
+
+/// A step of which nothing was exchanged.
+fn alone(number: usize, rate: ModuleLearningRate) -> OwnStep {
+    OwnStep {
+        number,
+        rate,
+        gradient_norm: None,
+        skipped: false,
+        communication: Communication::default(),
     }
 }

@@ -8,17 +8,17 @@
 
 use std::time::{Duration, Instant};
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use everburn_collectives::group::ReduceOp;
-use everburn_distributed::{Communication, GradientNorm};
+use everburn_distributed::Communication;
 use everburn_record::RankStep;
 
 use super::RankLoop;
+use super::engine::{KnownStep, OwnStep};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
 use crate::rank_times;
 use crate::read_metrics::{ReadMetrics, steps_unread};
-use crate::step_exchange::{StepCodec, Verdict, Votes};
+use crate::step_exchange::{StepCodec, Votes};
 use crate::step_report::{Report, StepCost, StepReport};
 
 /// What a rank has found in its share of a batch.
@@ -43,29 +43,6 @@ impl<O: Report> LocalOutput<O> {
             }
         }
     }
-}
-
-/// The same on its way to the other ranks, or waiting for it.
-pub(super) enum SentOutput<O> {
-    Verdict(Verdict),
-    Unread(Vec<O>),
-}
-
-/// A step on this rank.
-pub(super) struct OwnStep {
-    pub(super) number: usize,
-    pub(super) rate: ModuleLearningRate,
-    pub(super) gradient_norm: Option<GradientNorm>,
-    /// Gradients were too large: nothing was learnt in it.
-    pub(super) skipped: bool,
-    pub(super) communication: Communication,
-}
-
-/// A step of which all ranks know the same.
-pub(super) struct KnownStep {
-    pub(super) step: OwnStep,
-    pub(super) sums: MetricSums,
-    pub(super) cost: StepCost,
 }
 
 /// The steps of this rank whose numbers have not been read.
@@ -158,6 +135,7 @@ impl RankLoop {
             || self.limit_is_reached()
             || self.setup.config.compares_after(step)
             || self.saves_after(step..=step)
+            || self.shows_after(step..=step)
     }
 
     /// Reads the numbers of all steps that are unread, and adds them up over all ranks; also what the ranks want,

@@ -2,6 +2,7 @@
 
 use burn::module::Module;
 use std::cell::RefCell;
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use burn_train::{LearnerEvent, TrainingItem};
@@ -20,13 +21,19 @@ use crate::predictions::Counts;
 use crate::report::BestEpoch;
 use crate::step_report::{Report, StepCost};
 
+/// What a validation has shown, on all ranks.
+pub(super) struct Validated {
+    pub(super) sums: MetricSums,
+    pub(super) line: MetricLine,
+}
+
 impl RankLoop {
-    /// The sums over all validation samples; `None` without any, or if a rank wanted to stop first.
+    /// What all validation samples have shown; `None` without any, or if a rank wanted to stop first.
     pub(super) fn validate(
         &mut self,
         model: &AnyModel,
         epoch: usize,
-    ) -> Result<Option<MetricSums>, TrainError> {
+    ) -> Result<Option<Validated>, TrainError> {
         let Some(loader) = self.setup.validation.clone() else {
             return Ok(None);
         };
@@ -65,7 +72,13 @@ impl RankLoop {
         let mut line = MetricLine::new(MetricKind::Validation, epoch, step, &sums);
         line.cost.seconds = start.elapsed().as_secs_f64();
         self.log(&line)?;
-        Ok(Some(sums))
+        Ok(Some(Validated { sums, line }))
+    }
+
+    /// Whether a sample is to be drawn after one of `steps`.
+    pub(super) fn shows_after(&self, mut steps: RangeInclusive<usize>) -> bool {
+        let samples = self.setup.samples.as_ref();
+        samples.is_some_and(|samples| steps.any(|step| samples.is_due(step)))
     }
 
     /// Rank 0 draws; where several ranks hold the model, all of them bring their part.

@@ -1,10 +1,12 @@
 //! A training step over virtual ranks.
 
-use everburn_distributed::{Buffers, Ddp, ShareOfBatch, SyncedGradients, VirtualRanks};
+use everburn_distributed::{Buffers, Ddp, ShareOfBatch, VirtualRanks};
 use everburn_profile::Phase;
 
 use super::RankLoop;
+use super::each_step::Passed;
 use super::gradients::timed_pass;
+use super::unread::LocalOutput;
 use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
@@ -13,8 +15,8 @@ use crate::seeds::mix;
 use crate::virtual_sums::VirtualSums;
 
 impl RankLoop {
-    /// The mean gradients over all virtual ranks, their sums on rank 0 (zeros on the others), how long this
-    /// rank's passes took, and the model with the mean of their running statistics.
+    /// The mean gradients over all virtual ranks, their sums on rank 0 (zeros on the others), and the model with the
+    /// mean of their running statistics.
     ///
     /// Each virtual rank starts from the same statistics and draws random numbers of its own.
     pub(super) fn step_of_virtual_ranks(
@@ -24,7 +26,7 @@ impl RankLoop {
         ddp: &Ddp,
         ranks: VirtualRanks,
         number: usize,
-    ) -> Result<(SyncedGradients, MetricSums, PassTimes, AnyModel), TrainError> {
+    ) -> Result<Passed, TrainError> {
         let before = Buffers::read(&model)?;
         let mut samples = vec![0; ranks.own().len()];
         for part in &share.micro_batches {
@@ -71,7 +73,12 @@ impl RankLoop {
         } else {
             MetricSums::default()
         };
-        Ok((synced, total, times, model))
+        Ok(Passed {
+            model,
+            synced,
+            found: LocalOutput::Sums(total),
+            times,
+        })
     }
 
     /// Random numbers (dropout) depend on seed, step and virtual rank.

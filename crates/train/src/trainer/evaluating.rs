@@ -77,6 +77,7 @@ impl Trainer {
             None => about.and("resume", self.resume),
         };
         let about = about.and("profile", self.recorder.is_some());
+        let about = about.and("hooks", self.hooks.names().join(", "));
         about.and_config(&self.config)
     }
 

@@ -1,12 +1,19 @@
 //! What is recorded when the training is over.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
 use everburn_collectives::group::CollectiveError;
+use everburn_collectives::worker::message_of;
 use everburn_record::{Event, EventKind};
 
 use super::Trainer;
+use crate::error::TrainError;
+use crate::hook::Hook;
 use crate::rank_times::{self, NUMBERS, PastStep};
 use crate::record_files::RankLines;
 use crate::report::TrainingReport;
+use crate::strategy::lock;
 
 impl Trainer {
     /// Lets rank 0 know what the last step was for all ranks: there is no next one to tell it with. Every rank calls
@@ -45,5 +52,25 @@ impl Trainer {
                 ..Event::new(EventKind::Stop, format!("stopped {why}"))
             });
         }
+    }
+
+    /// Tells the hooks that all is over.
+    pub(super) fn end_hooks(
+        &self,
+        hooks: &Mutex<Vec<Box<dyn Hook>>>,
+        report: &TrainingReport,
+    ) -> Result<(), TrainError> {
+        for hook in lock(hooks).iter_mut() {
+            let ended = catch_unwind(AssertUnwindSafe(|| hook.at_end(report)));
+            let ended = ended.map_err(|panic| format!("it panicked: {}", message_of(&*panic)));
+            let ended = ended.and_then(|ended| ended.map_err(|error| error.to_string()));
+            ended.map_err(|reason| TrainError::Hook {
+                hook: hook.name().into_owned(),
+                rank: self.present_group().rank(),
+                step: report.steps,
+                reason,
+            })?;
+        }
+        Ok(())
     }
 }

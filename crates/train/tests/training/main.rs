@@ -16,6 +16,7 @@ mod equivalence;
 mod half_precision;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod hooks;
 mod input;
 mod language_model;
 mod metrics;
