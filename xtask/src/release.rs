@@ -2,6 +2,7 @@
 //! manual pages.
 
 mod binary_needs;
+mod crates;
 mod trial;
 mod wheel;
 mod zip;
@@ -46,10 +47,21 @@ pub struct Options {
     /// Then unpack and install both in fresh folders without Rust, and train, verify and examine there
     #[arg(long = "try")]
     try_out: bool,
+
+    /// Pack the crates for a registry instead, in their order, and upload nothing
+    #[arg(long, conflicts_with_all = ["output", "cuda", "try_out"])]
+    crates: bool,
+
+    /// Upload them, which cannot be taken back
+    #[arg(long, requires = "crates")]
+    upload: bool,
 }
 
 /// Builds, packs, and says what there is.
 pub fn run(options: &Options) -> miette::Result<ExitCode> {
+    if options.crates {
+        return crates::publish(options.upload).map(|()| ExitCode::SUCCESS);
+    }
     let program = match options.cuda {
         true => binary::for_gpus()?,
         // A binary that was built on an older system runs on more of them.
