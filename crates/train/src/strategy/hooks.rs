@@ -24,6 +24,7 @@ pub(super) struct HookState {
     /// In the order in which they are called: ours, the user's, and checkpoints last, behind what the user's may have
     /// to say.
     list: Vec<Box<dyn Hook>>,
+    has_users: bool,
     /// They know that the training has begun.
     begun: bool,
     /// What they want, and no other rank has been told yet.
@@ -43,10 +44,12 @@ impl HookState {
             Box::new(HashState),
             Box::new(DrawSamples),
         ];
+        let has_users = !of_user.is_empty();
         list.extend(of_user);
         list.push(Box::new(SaveCheckpoints));
         Self {
             list,
+            has_users,
             ..Self::default()
         }
     }
@@ -59,7 +62,7 @@ impl HookState {
 
     /// Whether there are any of a user: the same on all ranks.
     pub(super) fn has_users(&self) -> bool {
-        self.list.len() > OURS_BEFORE + 1
+        self.has_users
     }
 }
 
