@@ -139,8 +139,8 @@ impl Hook for SaveCheckpoints {
         let Moment {
             votes, made, left, ..
         } = run.moment;
-        // Whoever stops a training, or makes it fail, loses nothing.
-        let ends = votes.stop || votes.heed;
+        // Whatever ends a training within an epoch: it can go on.
+        let ends = votes.stop || votes.heed || run.ranks.limit_is_reached();
         let due = ends || votes.save || run.ranks.saves_after(made.clone());
         if due && *left > 0 {
             run.change_model(|ranks, model, at| {
