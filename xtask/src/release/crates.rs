@@ -9,7 +9,7 @@ use super::output_of;
 use crate::cargo::{cargo, root, target_dir};
 
 /// What `everburn new` begins with: these examples, and what a crate calls their manifest (`crates/cli/build.rs`).
-const TEMPLATES: [&str; 3] = ["autoencoder", "images", "table"];
+const TEMPLATES: [&str; 4] = ["autoencoder", "images", "table", "text"];
 const MANIFEST: &str = "manifest.toml";
 
 /// Packs all crates in the order of their dependencies, and publishes them or, unless `upload`, does all but that.

@@ -15,6 +15,8 @@ enum Kind {
     Images,
     /// Rows of a table, a CSV file
     Table,
+    /// Lines of text, in a file for each class
+    Text,
     /// A model, data and loss of any kind: here an autoencoder
     Custom,
 }
@@ -84,6 +86,25 @@ impl Kind {
                 main: example!("table" / "src/main.rs"),
                 test: example!("table" / "tests/ranks.rs"),
                 more: &[("houses.csv", example!("table" / "houses.csv"))],
+            },
+            Self::Text => Template {
+                package: "text",
+                task: "text",
+                manifest: example!("text" / manifest),
+                main: example!("text" / "src/main.rs"),
+                test: example!("text" / "tests/ranks.rs"),
+                more: &[
+                    ("src/data.rs", example!("text" / "src/data.rs")),
+                    (
+                        "texts/question.txt",
+                        example!("text" / "texts/question.txt"),
+                    ),
+                    ("texts/request.txt", example!("text" / "texts/request.txt")),
+                    (
+                        "texts/statement.txt",
+                        example!("text" / "texts/statement.txt"),
+                    ),
+                ],
             },
             Self::Custom => Template {
                 package: "autoencoder",
