@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::fmt::Debug;
 
+use burn::data::dataloader::Progress;
 use burn::prelude::*;
 use burn::tensor::Int;
+use burn_train::metric::{Metric, MetricMetadata, Numeric};
 
 use crate::metric_sums::ACCURACY;
 use crate::named_sum::{Amount, NamedSum};
@@ -118,6 +120,42 @@ impl Loss {
     pub fn with_accuracy(self, correct: Tensor<1, Int>) -> Self {
         let predictions = self.predictions;
         self.with_metric(ACCURACY, correct, predictions)
+    }
+
+    /// The same, with what a metric of burn-train's makes of this batch, weighted by the predictions: a mean over
+    /// predictions (accuracy, top-k accuracy, word error rate) is exact, over ranks too; another number is the mean over
+    /// batches. The device is waited for in each step, so on a GPU [`with_metric`](Self::with_metric) is faster.
+    ///
+    /// ```
+    /// use burn::prelude::*;
+    /// use burn_train::metric::{AccuracyInput, AccuracyMetric};
+    /// use everburn_train::Loss;
+    ///
+    /// let device = Device::flex();
+    /// let scores = Tensor::<2>::from_floats([[0.9, 0.1], [0.2, 0.8]], &device);
+    /// let classes = Tensor::<1, Int>::from_ints([0, 0], &device);
+    /// let loss = Loss::new(Tensor::ones([1], &device), 2);
+    /// let loss = loss.with_burn_metric(AccuracyMetric::new(), &AccuracyInput::new(scores, classes));
+    /// assert_eq!(loss.report().sums().unwrap().mean("Accuracy"), Some(50.0));
+    /// ```
+    ///
+    /// # Panics
+    /// Panics if the metric cannot read its input from the device, or has a name as [`NamedSum::new`] refuses.
+    #[must_use]
+    pub fn with_burn_metric<M: Metric + Numeric>(self, mut metric: M, input: &M::Input) -> Self {
+        let metadata = MetricMetadata {
+            progress: Progress::new(self.samples, self.samples, None),
+            iteration: None,
+            lr: None,
+        };
+        metric.clear();
+        metric
+            .update(input, &metadata)
+            .and_then(|_| metric.compute())
+            .unwrap_or_else(|error| panic!("the metric `{}` has no value: {error}", metric.name()));
+        let value = metric.value().unwrap_or_else(|| metric.final_value());
+        let (name, weight) = (metric.name().as_ref().clone(), self.predictions);
+        self.with_metric(name, value.current() * weight as f64, weight)
     }
 
     /// The numbers alone, without the graph behind them.
