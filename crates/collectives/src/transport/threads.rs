@@ -105,8 +105,11 @@ impl Transport for ThreadMesh {
 
     fn sever(&self) {
         self.severed.store(true, Ordering::Release);
+        // None may be told by this rank that it has lost another: who was killed tells nobody.
         for peer in self.peers() {
             self.inboxes[peer].lost(self.rank, CLOSED_WITHOUT_GOODBYE);
+        }
+        for peer in self.peers() {
             self.inbox()
                 .lost(peer, "this rank has severed its connections");
         }

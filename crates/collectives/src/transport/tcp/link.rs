@@ -106,6 +106,11 @@ impl Link {
         self.shared.send(control(FrameKind::Goodbye), Some(end));
     }
 
+    /// Sends nothing more, from now on.
+    pub(super) fn silence(&self, cause: &str) {
+        self.shared.break_off(cause);
+    }
+
     /// Closes the socket at once. Whoever waits for the peer is told `cause`.
     pub(super) fn cut(&self, cause: &str) {
         self.inbox.lost(self.peer, cause);

@@ -129,6 +129,9 @@ impl fmt::Debug for TcpMesh {
     }
 }
 
+/// What a rank that has cut all its connections says of it.
+const SEVERED: &str = "this rank has severed its connections";
+
 impl Transport for TcpMesh {
     fn rank(&self) -> usize {
         self.rank
@@ -167,8 +170,12 @@ impl Transport for TcpMesh {
     }
 
     fn sever(&self) {
+        // None may carry word of the loss of another: who was killed tells nobody.
         for link in self.links() {
-            link.cut("this rank has severed its connections");
+            link.silence(SEVERED);
+        }
+        for link in self.links() {
+            link.cut(SEVERED);
         }
     }
 
