@@ -175,9 +175,7 @@ impl CliError {
         match self {
             Self::Stalled(_) => true,
             Self::Train(error) => error.is_timeout(),
-            Self::Collective(error) => {
-                matches!(error.root_cause(), CollectiveError::Timeout { .. })
-            }
+            Self::Collective(error) => error.is_timeout(),
             _ => false,
         }
     }
@@ -187,10 +185,9 @@ impl CliError {
         match self {
             Self::Stalled(error) => error.is_secondary(),
             Self::Train(error) => error.is_secondary(),
-            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => matches!(
-                error.root_cause(),
-                CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
-            ),
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => {
+                error.is_secondary()
+            }
             _ => false,
         }
     }

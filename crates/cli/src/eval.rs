@@ -92,7 +92,7 @@ fn launch(
     let _ = std::fs::remove_file(&result);
     plan.dashboard = false;
     let outcome = launching::run(plan, rank_arguments(arguments, &result), logs, |_| {})?;
-    let code = launching::exit_code(&outcome);
+    let code = ExitCode::from(&outcome);
     if code == ExitCode::SUCCESS && arguments.ranks.node_rank.unwrap_or(0) == 0 {
         read_result(&result)?.print(arguments.json);
     }

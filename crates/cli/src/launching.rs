@@ -2,14 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use everburn_launch::{LaunchConfig, LaunchEvent, Launcher, Outcome};
 
 use crate::arguments::RankFlags;
 use crate::config::RanksConfig;
 use crate::elastic;
-use crate::error::{CliError, EXIT_FAILURE};
+use crate::error::CliError;
 
 /// What is to be launched, checked as far as it can be without starting anything.
 ///
@@ -57,9 +56,4 @@ pub(crate) fn run(
         eprintln!("{outcome}");
     }
     Ok(outcome)
-}
-
-/// The exit code of a job that has ended so.
-pub(crate) fn exit_code(outcome: &Outcome) -> ExitCode {
-    ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(EXIT_FAILURE))
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous, variable};
+use everburn_collectives::rendezvous::{Rendezvous, variable};
 use everburn_collectives::store::SharedStore;
 use everburn_collectives::watch::{Watch, WatchOptions};
 use everburn_launch::{
@@ -112,21 +112,7 @@ pub(crate) fn join_watched(
 }
 
 fn meet(environment: &RankEnvironment, config: &RanksConfig) -> Result<Rendezvous, CliError> {
-    let request = RendezvousRequest {
-        rank: Some(environment.rank),
-        world_size: Some(environment.world_size),
-        timeout: group_options(config).timeout,
-        job_token: environment.job_token.clone(),
-        open_store: environment.open_store,
-    };
-    // Under torchrun the variables say more: which part of its store belongs to this attempt.
-    let init_method = match environment.origin.started_by.is_foreign() {
-        true => environment.init_method(),
-        false => "env://".to_owned(),
-    };
-    let mut meeting = rendezvous(&init_method, request)?;
-    meeting.local_rank = environment.local_rank;
-    Ok(meeting)
+    Ok(environment.rendezvous(group_options(config).timeout)?)
 }
 
 /// How ranks watch over each other, if they do.

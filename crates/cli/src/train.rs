@@ -88,7 +88,7 @@ pub(crate) fn run(
         recording::note_launch_event(&told, event);
     })?;
     recording::conclude_job(&run, &outcome);
-    let code = launching::exit_code(&outcome);
+    let code = ExitCode::from(&outcome);
     // The ranks' reports say that the training has finished; what came out of it must be there too. In an
     // elastic job the rank that records may be on another machine at the end.
     let elsewhere = config.ranks.elastic.is_some() && config.ranks.nodes > 1;

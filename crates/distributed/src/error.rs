@@ -7,8 +7,9 @@ use everburn_nn::{SyncError, TensorParallelError};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DdpError {
-    /// The exchange between the ranks failed.
-    #[error(transparent)]
+    /// The exchange between the ranks failed. It is this error's source, by which a rank knows whether it is to
+    /// blame.
+    #[error("{0}")]
     Collective(#[from] CollectiveError),
     /// A module of the model cannot compute over the ranks.
     #[error(transparent)]

@@ -16,8 +16,8 @@
 //! | [`devices`] | devices by name: `flex`, `cuda:0` |
 //! | [`kernels`] | where the kernels of GPUs are kept |
 //!
-//! The [`prelude`] has what a training program needs. A rank may be a process or a thread; this
-//! one trains on two threads:
+//! The [`prelude`] has what a training program needs. A rank may be a process ([`launch::run`]) or a thread; this
+//! one adds up on two threads:
 //!
 //! ```
 //! use everburn::prelude::*;
@@ -61,6 +61,7 @@ pub mod prelude {
     pub use everburn_distributed::{
         Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
     };
+    pub use everburn_launch::Rank;
     pub use everburn_train::{
         Classifier, EpochLines, Hook, HookError, LanguageModel, Loss, MetricLine, Run,
         RunDirectory, Supervised, Task, TaskData, TaskError, TrainError, Trainer, TrainingConfig,
@@ -72,3 +73,8 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/from-pytorch.md")]
 pub struct FromPyTorch;
+
+/// The page on loops of one's own, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/own-loop.md")]
+pub struct OwnLoop;

@@ -366,14 +366,20 @@ impl RankEnvironment {
 
     /// Reports every panic of this process to the launcher, then does what was done before.
     pub fn report_panics(&self) {
+        self.report_panics_as(|| ReportKind::Panic);
+    }
+
+    /// The same, where `kind` says of a panic whose fault it is.
+    pub(crate) fn report_panics_as(&self, kind: impl Fn() -> ReportKind + Send + Sync + 'static) {
         let this = self.clone();
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            this.report(ReportKind::Panic, None, &panic.to_string());
+            this.report(kind(), None, &panic.to_string());
             previous(panic);
         }));
     }
 }
 
+mod meeting;
 #[cfg(test)]
 mod tests;

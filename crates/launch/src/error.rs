@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use everburn_auth::AuthError;
+use everburn_collectives::group::CollectiveError;
+use everburn_collectives::rendezvous::RendezvousError;
 
 /// Why nothing was started, or why what was started has been ended again.
 ///
@@ -261,6 +263,30 @@ pub enum RankEnvironmentError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// Why a rank could not join the others.
+///
+/// ```
+/// use std::error::Error;
+///
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
+/// use everburn_launch::JoinError;
+///
+/// let alone = ProcessGroup::alone(GroupOptions::default());
+/// let failure = alone.all_reduce(vec![1], ReduceOp::Mean).wait().unwrap_err();
+/// let error = JoinError::from(failure);
+/// assert!(error.source().is_some());
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The ranks have not met.
+    #[error("{0}")]
+    Rendezvous(#[from] RendezvousError),
+    /// They have met, and could not connect with each other.
+    #[error("{0}")]
+    Collective(#[from] CollectiveError),
 }
 
 /// `RANK=0 and WORLD_SIZE=2 are set, MASTER_ADDR is not set`.

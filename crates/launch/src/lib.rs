@@ -12,6 +12,9 @@
 //! ([`RankReport`]), and exit codes ([`EXIT_PEER_LOST`]). [`RankEnvironment::detect`] also knows the
 //! variables of `srun`, `mpirun` and Kubernetes jobs ([`StartedBy`]).
 //!
+//! Both in one call is [`run`]: the program starts itself once a rank, and each [`Rank`] does the work that it was
+//! handed.
+//!
 //! # What the launcher promises
 //! - A job has succeeded only where its ranks have said so themselves: with exit code 0 *and* a report
 //!   ([`RankEnvironment::report_finished`]). Neither an exit code alone nor anything in a store is enough.
@@ -54,7 +57,9 @@ mod origin;
 mod orphan;
 mod outcome;
 mod output;
+mod rank;
 mod ranks;
+mod run;
 mod stop;
 mod supervisor;
 mod terminal;
@@ -62,12 +67,14 @@ mod terminal;
 pub use children::{ChildError, Children, EndedChild, Team, forget_ranks, last_lines};
 pub use config::{ElasticLaunch, LaunchConfig};
 pub use environment::{RankEnvironment, variables};
-pub use error::{LaunchError, RankEnvironmentError};
+pub use error::{JoinError, LaunchError, RankEnvironmentError};
 pub use event::LaunchEvent;
 pub use exit::{EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankExit};
 pub use failure::{RankReport, ReportKind, write_report};
 pub use launcher::{HostedStore, Launcher};
 pub use origin::{Origin, StartedBy};
 pub use outcome::{EndedRank, JobFailure, Outcome, Restart};
+pub use rank::Rank;
 pub use ranks::keep_freed_memory;
+pub use run::run;
 pub use stop::StopRequest;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::exit::{EXIT_PEER_LOST, RankExit};
@@ -45,6 +46,14 @@ impl Outcome {
                 code => code,
             },
         }
+    }
+}
+
+impl From<&Outcome> for ExitCode {
+    /// [`Outcome::exit_code`] for `main`.
+    fn from(outcome: &Outcome) -> Self {
+        // What does not fit is a failure all the same.
+        Self::from(u8::try_from(outcome.exit_code()).unwrap_or(1))
     }
 }
 

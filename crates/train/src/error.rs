@@ -13,7 +13,7 @@ pub enum TrainError {
     #[error("{0}")]
     Config(String),
     /// The ranks could not exchange something.
-    #[error(transparent)]
+    #[error("{0}")]
     Collective(#[from] CollectiveError),
     /// The replicas could not be made or kept equal.
     #[error(transparent)]
@@ -226,8 +226,7 @@ impl TrainError {
 
     /// Whether this rank gave up because another one did not answer within the deadline.
     pub fn is_timeout(&self) -> bool {
-        self.collective()
-            .is_some_and(|error| matches!(error.root_cause(), CollectiveError::Timeout { .. }))
+        self.collective().is_some_and(CollectiveError::is_timeout)
     }
 
     /// Gives `group` up because of this error, so that the other ranks fail of it too, at once.
@@ -250,11 +249,9 @@ impl TrainError {
     pub fn is_secondary(&self) -> bool {
         match self {
             Self::Elastic(_) | Self::NotMember(_) => true,
-            // A group that had failed before says so; what counts is what it failed of.
-            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => matches!(
-                error.root_cause(),
-                CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
-            ),
+            Self::Collective(error) | Self::Ddp(DdpError::Collective(error)) => {
+                error.is_secondary()
+            }
             _ => false,
         }
     }

@@ -267,6 +267,29 @@ impl CollectiveError {
             other => other,
         }
     }
+
+    /// Whether this rank failed only because another one did: it lost that rank, or was told to give up. A
+    /// group that had failed before counts as what it failed of.
+    ///
+    /// ```
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    ///
+    /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
+    /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
+    /// other.abort("out of memory");
+    /// assert!(own.barrier().wait().unwrap_err().is_secondary());
+    /// ```
+    #[must_use]
+    pub fn is_secondary(&self) -> bool {
+        let first = self.root_cause();
+        matches!(first, Self::PeerLost { .. } | Self::Aborted { .. })
+    }
+
+    /// Whether this rank gave up because another one did not answer within the deadline.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.root_cause(), Self::Timeout { .. })
+    }
 }
 
 /// `rank 0 called x; ranks 1, 2 called y`, in the order of each call's lowest rank.

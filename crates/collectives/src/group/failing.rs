@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::ProcessGroup;
 use super::core::{Core, Place};
 use super::error::CollectiveError;
 use crate::transport::{Failure, FrameKind, Interruption, encode_abort};
@@ -15,6 +16,30 @@ enum Tell {
     Others,
     /// The others, and that it is because a rank did not come in time.
     OthersOfHang,
+}
+
+impl ProcessGroup {
+    /// The job ranks whose connections have ended without a goodbye, as those of a killed process do; never
+    /// waits. A rank that has left the group in good order is none of them.
+    ///
+    /// ```
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    ///
+    /// let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
+    /// let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
+    /// other.sever();
+    /// assert!(own.barrier().wait().is_err());
+    /// assert_eq!(own.lost_ranks(), [1]);
+    /// ```
+    #[must_use]
+    pub fn lost_ranks(&self) -> Vec<usize> {
+        let core = self.core();
+        let lost = |peer: &usize| {
+            let parting = core.mailbox.parting(*peer);
+            parting.is_some_and(|parting| !parting.in_order)
+        };
+        core.others().filter(lost).collect()
+    }
 }
 
 impl Core {

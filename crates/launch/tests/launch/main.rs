@@ -3,6 +3,7 @@
 mod elastic;
 mod process;
 mod reports;
+mod run;
 mod secrets;
 
 use std::fs;

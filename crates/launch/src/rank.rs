@@ -1,0 +1,280 @@
+//! What the work of a rank is handed, and how a rank ends.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+
+use crate::environment::RankEnvironment;
+use crate::error::{JoinError, RankEnvironmentError};
+use crate::exit::{EXIT_PEER_LOST, EXIT_STALLED};
+use crate::failure::ReportKind;
+use crate::origin::StartedBy;
+
+/// The exit code of a rank that has failed by itself.
+const EXIT_FAILURE: i32 = 1;
+
+/// The group of this rank, once it has joined.
+type Seat = Mutex<Option<ProcessGroup>>;
+
+/// One rank of a job, as [`run`](crate::run) hands it to the work: who it is, and its way to the others.
+///
+/// ```no_run
+/// use std::error::Error;
+/// use std::process::ExitCode;
+///
+/// use everburn_collectives::group::ReduceOp;
+/// use everburn_launch::Rank;
+///
+/// fn main() -> ExitCode {
+///     everburn_launch::run(4, work)
+/// }
+///
+/// fn work(rank: &Rank) -> Result<(), Box<dyn Error>> {
+///     let sum = rank.group()?.all_reduce(vec![1], ReduceOp::Sum).wait()?;
+///     assert_eq!(sum, [rank.world_size() as i32]);
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Rank {
+    /// `None`: it is the only one, and nobody has started it as a rank.
+    environment: Option<RankEnvironment>,
+    seat: Arc<Seat>,
+}
+
+impl Rank {
+    pub(crate) fn alone() -> Self {
+        Self {
+            environment: None,
+            seat: Arc::default(),
+        }
+    }
+
+    /// The rank that a launcher has made of this process. From now on the process ends with its launcher, if
+    /// that is ours, and its panics are reported to it.
+    pub(crate) fn begin(environment: RankEnvironment) -> Result<Self, RankEnvironmentError> {
+        environment.guard_against_orphaning()?;
+        let seat: Arc<Seat> = Arc::default();
+        // Weak: what a hook holds is never dropped, and the last handle of a group says goodbye.
+        let watched = Arc::downgrade(&seat);
+        environment.report_panics_as(move || match watched.upgrade() {
+            Some(seat) if others_have_failed(&seat) => ReportKind::PeerLost,
+            _ => ReportKind::Panic,
+        });
+        if environment.rank == 0 && environment.origin.started_by != StartedBy::Everburn {
+            say(&environment.announcement());
+        }
+        Ok(Self {
+            environment: Some(environment),
+            seat,
+        })
+    }
+
+    /// This rank's number over all machines, 0 to [`world_size`](Self::world_size) - 1.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.environment.as_ref().map_or(0, |it| it.rank)
+    }
+
+    /// How many ranks there are on all machines.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.environment.as_ref().map_or(1, |it| it.world_size)
+    }
+
+    /// This rank's number on its machine: which of its devices to take.
+    #[must_use]
+    pub fn local_rank(&self) -> usize {
+        self.environment.as_ref().map_or(0, |it| it.local_rank)
+    }
+
+    /// What the launcher has told; `None` where this rank is the only one and has no launcher.
+    #[must_use]
+    pub fn environment(&self) -> Option<&RankEnvironment> {
+        self.environment.as_ref()
+    }
+
+    /// Meets all other ranks and connects with them; called again, it gives another handle on the same group.
+    /// Each rank has to call it.
+    ///
+    /// # Errors
+    /// [`JoinError`] that names the ranks which have not come within five minutes.
+    pub fn group(&self) -> Result<ProcessGroup, JoinError> {
+        self.group_with(GroupOptions::default())
+    }
+
+    /// [`group`](Self::group) with another deadline than five minutes, or another transport. The options of
+    /// the first call hold.
+    ///
+    /// ```no_run
+    /// # use everburn_launch::{JoinError, Rank};
+    /// use std::time::Duration;
+    /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+    ///
+    /// # fn join(rank: &Rank) -> Result<ProcessGroup, JoinError> {
+    /// let timeout = Some(Duration::from_secs(30));
+    /// rank.group_with(GroupOptions { timeout, ..GroupOptions::default() })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`group`](Self::group).
+    pub fn group_with(&self, options: GroupOptions) -> Result<ProcessGroup, JoinError> {
+        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = &*seat {
+            return Ok(group.clone());
+        }
+        let group = match &self.environment {
+            None => ProcessGroup::alone(options),
+            Some(environment) => {
+                ProcessGroup::connect(environment.rendezvous(options.timeout)?, options)?
+            }
+        };
+        *seat = Some(group.clone());
+        Ok(group)
+    }
+
+    /// The work is done: waits for the others, so that nobody's last message is cut, and tells the launcher.
+    pub(crate) fn finish(self) -> ExitCode {
+        if let Some(group) = self.leave_seat()
+            && let Err(error) = group.destroy()
+        {
+            // What this rank had to do is done; whoever still works tells of its own end.
+            tracing::warn!("{error}");
+        }
+        if let Some(environment) = &self.environment {
+            environment.report_finished();
+        }
+        ExitCode::SUCCESS
+    }
+
+    /// The work has failed: tells launcher, user and the other ranks, in this order, so that what the others
+    /// say of it is later than what this rank says.
+    pub(crate) fn fail(self, error: &(dyn Error + 'static)) -> ExitCode {
+        let (text, collective) = (with_causes(error), collective_behind(error));
+        let is_secondary =
+            collective.is_some_and(CollectiveError::is_secondary) || others_have_failed(&self.seat);
+        let (kind, code) = match collective {
+            _ if is_secondary => (ReportKind::PeerLost, EXIT_PEER_LOST),
+            Some(error) if error.is_timeout() => (ReportKind::Own, EXIT_STALLED),
+            _ => (ReportKind::Own, EXIT_FAILURE),
+        };
+        let group = self.leave_seat();
+        if let Some(environment) = &self.environment {
+            let step = group.as_ref().map(ProcessGroup::step);
+            environment.report(kind, step.filter(|&step| step > 0), &text);
+        }
+        say(&format!("error: {text}"));
+        if let Some(group) = group {
+            match collective {
+                Some(error) => group.abort_because(error, text),
+                None => group.abort(text),
+            }
+        }
+        ExitCode::from(u8::try_from(code).unwrap_or(1))
+    }
+
+    fn leave_seat(&self) -> Option<ProcessGroup> {
+        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
+        seat.take()
+    }
+}
+
+/// Whether another rank has given up or is lost, as far as this one knows. Never waits: a panic asks.
+fn others_have_failed(seat: &Seat) -> bool {
+    let Ok(seat) = seat.try_lock() else {
+        return false;
+    };
+    seat.as_ref().is_some_and(|group| {
+        let failure = group.failure();
+        let told = failure.is_some_and(|it| it.by != group.rank() || it.lost.is_some());
+        told || !group.lost_ranks().is_empty()
+    })
+}
+
+/// The error of a process group that `error` is, or comes from.
+fn collective_behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CollectiveError> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// The error, and what it comes from where it does not say so itself.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str("\n  because: ");
+            text.push_str(&said);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Tells the user, who is the one that a program's front door talks to.
+pub(crate) fn say(text: &dyn Display) {
+    // Nobody is left to tell where standard error is closed; what happens next does not depend on it.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the training failed")]
+    struct OfAnotherCrate(#[source] JoinError);
+
+    #[test]
+    fn an_error_of_a_group_is_found_behind_others_and_told_with_them() {
+        let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
+        let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
+        other.abort("out of memory");
+        let lost = own.barrier().wait().unwrap_err();
+        let error = OfAnotherCrate(lost.into());
+        assert!(collective_behind(&error).unwrap().is_secondary());
+        let text = with_causes(&error);
+        assert!(
+            text.starts_with("the training failed\n  because: rank 1 aborted"),
+            "{text}"
+        );
+        // The group's own error stands behind the one that repeats it.
+        assert_eq!(text.matches("because").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn the_only_rank_joins_nobody_and_always_the_same_group() {
+        let rank = Rank::alone();
+        assert_eq!(
+            (rank.rank(), rank.world_size(), rank.local_rank()),
+            (0, 1, 0)
+        );
+        rank.group().unwrap().set_step(7);
+        assert_eq!(rank.group().unwrap().step(), 7);
+    }
+
+    #[test]
+    fn a_rank_whose_group_others_have_given_up_is_no_cause() {
+        let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
+        let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
+        let seat = Mutex::new(Some(own.clone()));
+        assert!(!others_have_failed(&seat));
+        other.abort("out of memory");
+        assert!(own.barrier().wait().is_err());
+        assert!(others_have_failed(&seat));
+        let seat = Mutex::new(Some(other));
+        assert!(!others_have_failed(&seat), "who gives up is to blame");
+    }
+}

@@ -1,0 +1,220 @@
+//! `run`: a program that starts its own ranks. The program is this test binary.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use everburn_collectives::group::ReduceOp;
+use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
+use everburn_launch::{Rank, run, variables};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::process::{LauncherProcess, TOKEN, number_in, runs, wait_until};
+
+const PART: &str = "EVERBURN_LAUNCH_TEST_RUN";
+const RANKS: &str = "TEST_RANKS";
+const FOLDER: &str = "DIR";
+
+/// The entry of this binary when a test starts it as a program that calls `run`.
+#[test]
+fn program() {
+    let Ok(part) = std::env::var(PART) else {
+        return;
+    };
+    let ranks = std::env::var(RANKS).unwrap().parse().unwrap();
+    let code = run(ranks, |rank| play(&part, rank));
+    // The `main` of a test program is not ours, so its exit code has to be found out.
+    let code = (0..=u8::MAX).find(|&number| ExitCode::from(number) == code);
+    std::process::exit(code.unwrap().into())
+}
+
+fn play(part: &str, rank: &Rank) -> Result<(), Box<dyn Error>> {
+    let folder = PathBuf::from(std::env::var(FOLDER)?);
+    let write = |name: &str, number: i32| {
+        fs::write(
+            folder.join(format!("{name}.{}", rank.rank())),
+            format!("{number}\n"),
+        )
+    };
+    write("pid", i32::try_from(std::process::id())?)?;
+    let group = rank.group()?;
+    let sum = group.all_reduce(vec![rank.rank() as i32 + 1], ReduceOp::Sum);
+    write("sum", sum.wait()?[0])?;
+    match (part, rank.rank()) {
+        ("adds up", _) => return Ok(()),
+        ("fails", 1) => return Err("the data is gone".into()),
+        ("panics", 1) => panic!("the weights went out of the window"),
+        ("is killed", 1) => kill_process(getpid(), Signal::KILL)?,
+        ("waits", _) => loop {
+            std::thread::park();
+        },
+        _ => {}
+    }
+    // The others wait for rank 1, some of them without a thought of its end.
+    let waited = rank.group()?.barrier().wait();
+    match part {
+        "fails" => Ok(waited?),
+        _ => {
+            waited.unwrap();
+            Ok(())
+        }
+    }
+}
+
+/// A command that starts this binary as the program; `folder` is also the one for temporary files.
+fn command(folder: &Path, part: &str, ranks: usize) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["run::program", "--exact", "--nocapture"])
+        .env(PART, part)
+        .env(RANKS, ranks.to_string())
+        .env(FOLDER, folder)
+        .env("TMPDIR", folder)
+        .env_remove(variables::JOB_TOKEN)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(folder.join("stderr")).unwrap());
+    command
+}
+
+fn start(mut command: Command) -> LauncherProcess {
+    LauncherProcess(command.spawn().unwrap())
+}
+
+/// The exit code of a program, and what it has said on standard error.
+fn end_of(folder: &Path, part: &str, ranks: usize) -> (Option<i32>, String) {
+    let status = start(command(folder, part, ranks)).wait();
+    let told = fs::read_to_string(folder.join("stderr")).unwrap();
+    (status.code(), told)
+}
+
+fn logs_in(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    names
+        .filter(|it| it.to_string_lossy().starts_with("everburn-"))
+        .count()
+}
+
+fn assert_ended(folder: &Path, rank: usize) {
+    let process = number_in(folder, &format!("pid.{rank}"));
+    wait_until("the rank's end", || !runs(process));
+}
+
+#[test]
+fn two_ranks_meet_and_end_with_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "adds up", 2);
+    assert_eq!(code, Some(0), "{told}");
+    for rank in 0..2 {
+        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
+    }
+    let pids = [0, 1].map(|rank| number_in(folder.path(), &format!("pid.{rank}")));
+    assert_ne!(pids[0], pids[1]);
+    // Nobody needs the logs of a job that went well.
+    assert_eq!(logs_in(folder.path()), 0);
+}
+
+#[test]
+fn one_rank_needs_no_launcher() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = start(command(folder.path(), "adds up", 1));
+    let process = program.0.id();
+    assert_eq!(program.wait().code(), Some(0));
+    assert_eq!(number_in(folder.path(), "pid.0"), process);
+    assert_eq!(number_in(folder.path(), "sum.0"), 1);
+}
+
+#[test]
+fn the_error_of_a_rank_is_shown_with_its_rank_and_ends_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "fails", 3);
+    assert_eq!(code, Some(1), "{told}");
+    for part in [
+        "[rank 1] error: the data is gone",
+        "rank 1 ended with exit code 1\n  the data is gone",
+        "rank 0 ended with exit code 75 (it lost another rank)",
+        "rank-1.log",
+    ] {
+        assert!(told.contains(part), "{part} not in\n{told}");
+    }
+    for rank in 0..3 {
+        assert_ended(folder.path(), rank);
+    }
+    assert_eq!(logs_in(folder.path()), 1, "{told}");
+}
+
+#[test]
+fn a_panic_is_shown_with_its_rank_and_ends_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "panics", 2);
+    assert_eq!(code, Some(101), "{told}");
+    let named = told.find("rank 1 ended with exit code 101 (a panic)\n");
+    let story = &told[named.unwrap_or_else(|| panic!("rank 1 is not named:\n{told}"))..];
+    assert!(
+        story.contains("the weights went out of the window"),
+        "{told}"
+    );
+    assert_ended(folder.path(), 0);
+}
+
+/// The other one panics too, at the lost rank, and the launcher may hear of that first.
+#[test]
+fn a_killed_rank_is_blamed_and_not_the_one_that_panics_for_want_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "is killed", 2);
+    assert_eq!(code, Some(137), "{told}");
+    assert!(told.contains("rank 1 was ended by SIGKILL"), "{told}");
+    assert_ended(folder.path(), 0);
+}
+
+#[test]
+fn an_interrupt_ends_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = start(command(folder.path(), "waits", 2));
+    for rank in 0..2 {
+        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
+    }
+    program.signal(Signal::INT);
+    assert_eq!(program.wait().code(), Some(130));
+    for rank in 0..2 {
+        assert_ended(folder.path(), rank);
+    }
+    assert_eq!(logs_in(folder.path()), 0);
+}
+
+#[test]
+fn no_ranks_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, told) = end_of(folder.path(), "adds up", 0);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("error: 0 ranks"), "{told}");
+}
+
+/// As `torchrun` and its like do. Then they say how many ranks there are.
+#[test]
+fn ranks_that_another_launcher_has_started_do_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let access = StoreAccess::Token(TOKEN.parse().unwrap());
+    let address = "127.0.0.1:0".parse().unwrap();
+    let store = TcpStoreServer::bind(address, StoreOptions::new(access)).unwrap();
+    let port = store.local_addr().port().to_string();
+    let ranks = ["0", "1"].map(|rank| {
+        let mut command = command(folder.path(), "adds up", 5);
+        command
+            .env(variables::RANK, rank)
+            .env(variables::WORLD_SIZE, "2")
+            .env(variables::MASTER_ADDR, "127.0.0.1")
+            .env(variables::MASTER_PORT, &port)
+            .env(variables::AGENT_STORE, "True")
+            .env(variables::JOB_TOKEN, TOKEN);
+        start(command)
+    });
+    for mut rank in ranks {
+        assert_eq!(rank.wait().code(), Some(0));
+    }
+    for rank in 0..2 {
+        assert_eq!(number_in(folder.path(), &format!("sum.{rank}")), 3);
+    }
+}
