@@ -41,6 +41,9 @@ enum Command {
     /// Evaluate a run's model on the test set, as in `eval runs/a`
     #[command(disable_help_flag = true)]
     Eval(HandedOn),
+    /// Write what a run's model predicts, as in `predict runs/a --output predictions.jsonl`
+    #[command(disable_help_flag = true)]
+    Predict(HandedOn),
     /// Let a run's model of text write, as in `generate runs/a --prompt "To be"`
     #[command(disable_help_flag = true)]
     Generate(HandedOn),
@@ -142,6 +145,7 @@ fn run() -> miette::Result<ExitCode> {
     match Cli::parse().command {
         Command::Train(args) => binary::become_everburn("train", &args.arguments),
         Command::Eval(args) => binary::become_everburn("eval", &args.arguments),
+        Command::Predict(args) => binary::become_everburn("predict", &args.arguments),
         Command::Generate(args) => binary::become_everburn("generate", &args.arguments),
         Command::Export(args) => binary::become_everburn("export", &args.arguments),
         Command::Import(args) => binary::become_everburn("import", &args.arguments),

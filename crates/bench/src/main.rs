@@ -106,10 +106,8 @@ fn main() -> ExitCode {
         Part::Bench { arguments } => bench::run(&arguments),
         Part::GpuCheck(arguments) => gpu_check::run(&arguments),
         Part::Side(side) => run_side(&side).map(|()| ExitCode::SUCCESS),
-        Part::Everburn(words) => {
-            let words = [OsString::from("everburn")].into_iter().chain(words);
-            return everburn::tasks::app().run(words);
-        }
+        // It is all of this process's command line.
+        Part::Everburn(_) => return everburn::tasks::app().main(),
     };
     done.unwrap_or_else(Failure::tell)
 }

@@ -5,10 +5,17 @@ use std::process::ExitCode;
 
 use everburn_train::{AnyTask, Hook, Hooks, Task};
 
-use crate::tasks;
+use crate::{kept_memory, tasks};
 
 /// Keys of a configuration that are every run's own, and no task's.
-const RESERVED: [&str; 5] = ["model", "init_from", "ranks", "training", "parallel"];
+const RESERVED: [&str; 6] = [
+    "model",
+    "init_from",
+    "ranks",
+    "training",
+    "parallel",
+    "optimizer",
+];
 
 /// A program with every command of Everburn, on tasks of its own.
 ///
@@ -61,7 +68,7 @@ impl App {
     ///
     /// # Panics
     /// Panics if the name has other characters than small letters, digits, `-` and `_`, is a key that every
-    /// configuration has (`model`, `init_from`, `ranks`, `training`, `parallel`), or is another task's.
+    /// configuration has (`model`, `init_from`, `ranks`, `training`, `parallel`, `optimizer`), or is another task's.
     #[must_use]
     pub fn task<T: Task>(mut self, name: &str, task: T) -> Self {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
@@ -110,12 +117,18 @@ impl App {
         self.tasks
     }
 
-    /// Does what this process's command line asks for, and yields the exit code.
+    /// Does what this process's command line asks for, and yields the exit code. Before it computes anything, the
+    /// process may begin anew once, so that its allocator keeps what a step frees for the next.
     pub fn main(self) -> ExitCode {
-        self.run(std::env::args_os())
+        let words = std::env::args_os().collect::<Vec<_>>();
+        if crate::trains(&words) {
+            kept_memory::keep();
+        }
+        self.run(words)
     }
 
-    /// Does what a command line asks for, whose first word is the program's name.
+    /// Does what a command line asks for, whose first word is the program's name. The process stays the one it is: what
+    /// it has done before is not done again.
     pub fn run(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
         tasks::register(self.tasks, self.hooks);
         crate::run(words)

@@ -25,7 +25,9 @@ use crate::bottleneck::BottleneckArguments;
 use crate::commands::Tool;
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
+use crate::eval::EvalArguments;
 use crate::generate::GenerateArguments;
+use crate::predict::PredictArguments;
 use crate::simulate::SimulateArguments;
 use crate::weights::{ExportArguments, ImportArguments};
 
@@ -46,10 +48,14 @@ impl Arguments {
     /// The command line of these words, under the name by which the user has called the program. Ends the process,
     /// with help or an error, where there is nothing to do.
     pub(crate) fn of(words: impl IntoIterator<Item = OsString>) -> Self {
+        Self::try_of(words).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The same, or why there is nothing to do.
+    pub(crate) fn try_of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command().bin_name(invocation::name());
-        let mut matches = command.clone().get_matches_from(words);
-        Self::from_arg_matches_mut(&mut matches)
-            .unwrap_or_else(|error| error.format(&mut command).exit())
+        let mut matches = command.clone().try_get_matches_from(words)?;
+        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
     }
 }
 
@@ -61,6 +67,8 @@ pub(crate) enum Command {
     Bottleneck(Box<BottleneckArguments>),
     /// Measure a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
+    /// Write what a trained model predicts of each test sample, as lines of JSON.
+    Predict(Box<PredictArguments>),
     /// Let a trained model of text write.
     Generate(GenerateArguments),
     /// Write a run's model as a state dict of PyTorch.
@@ -84,7 +92,11 @@ impl Command {
     pub(crate) fn trains(&self) -> bool {
         matches!(
             self,
-            Self::Train(_) | Self::Bottleneck(_) | Self::Eval(_) | Self::Generate(_)
+            Self::Train(_)
+                | Self::Bottleneck(_)
+                | Self::Eval(_)
+                | Self::Predict(_)
+                | Self::Generate(_)
         )
     }
 }
@@ -172,7 +184,8 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) batch_size: Option<usize>,
 
-    /// adam, adam-w or sgd [default: adam].
+    /// adam, adam-w, sgd, adagrad, adafactor, adan, lamb, lion, muon or rmsprop [default: adam]. Its own settings are set
+    /// by --set, as in optimizer.beta_1=0.95.
     #[arg(long, value_parser = kebab::<OptimizerKind>)]
     pub(crate) optimizer: Option<OptimizerKind>,
 
@@ -185,7 +198,7 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) schedule: Vec<ScheduleFlag>,
 
-    /// The share of its last update that sgd keeps [default: 0].
+    /// The share of their last update that sgd, rmsprop and muon keep [default: 0; rmsprop 0.9, muon 0.95].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) momentum: Option<f64>,
 
@@ -426,34 +439,6 @@ pub(crate) struct ParallelFlags {
     /// names of the blocks that begin a stage, as in conv2,fc1 [default: auto].
     #[arg(long, value_name = "WHERE")]
     pub(crate) stages: Option<Stages>,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct EvalArguments {
-    /// The folder of the run.
-    pub(crate) run_dir: PathBuf,
-
-    /// Measure a checkpoint instead of the trained model: `best`, or the number of an epoch.
-    #[arg(long, value_name = "EPOCH")]
-    pub(crate) checkpoint: Option<String>,
-
-    /// Take the averaged parameters, of a run that was trained with --ema.
-    #[arg(long)]
-    pub(crate) ema: bool,
-
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Where rank 0 leaves its result for the launcher.
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub(crate) result_file: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) data: DataFlags,
-
-    #[command(flatten)]
-    pub(crate) ranks: RankFlags,
 }
 
 /// Parses what serde calls a unit variant in kebab case, so that flags and files agree.

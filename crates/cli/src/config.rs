@@ -1,6 +1,7 @@
 //! A run's configuration: flags, then the file, then the model's preset, then the defaults.
 
 mod flags;
+mod optimizer;
 
 use std::path::{Path, PathBuf};
 
@@ -99,7 +100,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 impl RunConfig {
     /// What is trained, with its settings.
-    pub(crate) fn task(&self) -> Result<ConfiguredTask, CliError> {
+    pub(crate) fn task(&self) -> Result<Box<dyn ConfiguredTask>, CliError> {
         let task = tasks::find(&self.model).ok_or_else(|| unknown_model(&self.model))?;
         self.refuse_foreign_sections(&task.sections())?;
         Ok(task.configure(&self.sections)?)
@@ -165,8 +166,11 @@ impl RunConfig {
         };
         let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
         let mut table = task.preset();
-        merge(&mut table, file_layer);
-        merge(&mut table, flags_layer(arguments, &model)?);
+        for mut layer in [file_layer, flags_layer(arguments, &model)?] {
+            optimizer::lift(&mut layer)?;
+            optimizer::leave_out_others(&mut table, &layer);
+            merge(&mut table, layer);
+        }
         require_average(&table)?;
         let fault = |reason: String| match &file {
             Some(path) => CliError::Config {
@@ -206,6 +210,8 @@ impl RunConfig {
         config.validate_ranks()?;
         let parallelism = mesh::settle(&mut config, arguments)?;
         config.training.validate(parallelism.mesh.data)?;
+        let shares_layers = parallelism.mesh.tensor > 1;
+        config.training.check_shared_layers(shares_layers)?;
         refuse_flags_of_rounds(&config, arguments)?;
         for device in &config.ranks.devices {
             config.training.precision.check_device(device)?;

@@ -10,8 +10,8 @@ use everburn_train::Generation;
 
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::eval::{Which, load_parameters};
 use crate::sampling::Writer;
+use crate::trained::{Which, load_parameters};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GenerateArguments {
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
     devices::check(&names, 1)?;
     let device = devices::of_rank(&names, 0)?;
     let task = config.task()?;
-    let Some(writer) = Writer::of(&task, device.clone())? else {
+    let Some(writer) = Writer::of(&*task, device.clone())? else {
         return Err(CliError::usage_with_help(
             format!("{} does not write text", config.model),
             "generate is for models of text, such as gpt-nano",

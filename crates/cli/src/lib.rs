@@ -41,6 +41,7 @@ mod model_parallel;
 mod monitor;
 mod over_ranks;
 mod plan;
+mod predict;
 mod rank;
 mod recording;
 mod sampling;
@@ -48,6 +49,7 @@ mod simulate;
 mod summary;
 mod tasks;
 mod train;
+mod trained;
 mod vitals;
 mod weights;
 
@@ -68,12 +70,15 @@ mod prelude {
     };
 }
 
+/// Whether a command line is right, and one of a command that takes the same memory again and again.
+fn trains(words: &[OsString]) -> bool {
+    let arguments = Arguments::try_of(words.iter().cloned());
+    arguments.is_ok_and(|arguments| arguments.command.trains())
+}
+
 /// Does what a command line asks for, whose first word is the program's name.
 fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = Arguments::of(words);
-    if arguments.command.trains() {
-        kept_memory::keep();
-    }
     let rank = match rank::from_environment(&arguments.command) {
         Ok(rank) => rank,
         Err(error) => {
@@ -87,6 +92,7 @@ fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Train(train) => train::run(train, rank.as_ref(), &log),
         Command::Bottleneck(bottleneck) => bottleneck::run(bottleneck, &log),
         Command::Eval(eval) => eval::run(eval, rank.as_ref()),
+        Command::Predict(predict) => predict::run(predict, rank.as_ref()),
         Command::Generate(generate) => generate::run(generate),
         Command::Export(export) => weights::export(export),
         Command::Import(import) => weights::import(import),

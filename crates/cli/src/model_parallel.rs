@@ -73,7 +73,7 @@ pub(crate) fn devices_of_rank(
 /// The model, cut over `devices` so that all take about as long. The backward pass computes as many blocks again
 /// as `checkpointing` says.
 pub(crate) fn place(
-    task: &ConfiguredTask,
+    task: &dyn ConfiguredTask,
     model: AnyModel,
     devices: &[(String, Device)],
     checkpointing: ActivationCheckpointing,

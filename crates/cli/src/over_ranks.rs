@@ -16,7 +16,7 @@ use crate::summary::print_report;
 /// yields the stages of `--stages auto`, on rank 0.
 pub(crate) fn fit(
     trainer: Trainer,
-    task: &ConfiguredTask,
+    task: &dyn ConfiguredTask,
     model: AnyModel,
     data: &AnyData,
     parallelism: &Parallelism,

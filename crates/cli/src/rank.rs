@@ -46,7 +46,8 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
 fn flags_of_ranks(command: &Command) -> Option<&RankFlags> {
     match command {
         Command::Train(train) if !train.list && !train.plan => Some(&train.ranks),
-        Command::Eval(eval) => Some(&eval.ranks),
+        Command::Eval(eval) => Some(&eval.trained.ranks),
+        Command::Predict(predict) => Some(&predict.trained.ranks),
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Of the task's model on `device`, if it writes text.
-    pub(crate) fn of(task: &ConfiguredTask, device: Device) -> Result<Option<Self>, CliError> {
+    pub(crate) fn of(task: &dyn ConfiguredTask, device: Device) -> Result<Option<Self>, CliError> {
         let language = task.language()?;
         Ok(language.map(|language| Self { language, device }))
     }

@@ -22,7 +22,7 @@ use everburn_train::{
 };
 
 use self::joining::{Joined, join};
-use self::preparation::{check_resume, rank_arguments, resolve_data};
+use self::preparation::{check_groups, check_resume, rank_arguments, resolve_data};
 pub(crate) use self::preparation::{claim_first_free, prepare_run_directory};
 use self::ranks::{train_on_threads, train_one_rank};
 use crate::arguments::{Strategy, TrainArguments};
@@ -63,9 +63,10 @@ pub(crate) fn run(
     let mut task = config.task()?;
     let loaded = task.load()?;
     say!("{}", loaded.description);
-    resolve_data(&mut config, &task, &loaded)?;
-    let held_out = config.training.held_out_of(loaded.train_len);
+    resolve_data(&mut config, &*task, &loaded)?;
+    let held_out = loaded.held_out(&config.training);
     let samples = loaded.train_len.saturating_sub(held_out);
+    check_groups(&config, &*task)?;
     config.training.check_schedule(samples)?;
     if arguments.resume {
         check_resume(&config, arguments, &loaded)?;
@@ -73,11 +74,11 @@ pub(crate) fn run(
         weights::check(&config)?; // the file is on machine 0
     }
     if arguments.input.warmup {
-        return warm_up::run(&config, &task, &loaded, kernels);
+        return warm_up::run(&config, &*task, &loaded, kernels);
     }
     let alone = config.world_size() == 1 && config.ranks.elastic.is_none();
     if alone || config.ranks.strategy == Strategy::DataParallel {
-        return train_here(&config, arguments, (&task, &loaded), log, kernels);
+        return train_here(&config, arguments, (&*task, &loaded), log, kernels);
     }
     drop(loaded);
     let (run, _lock) = prepare_run_directory(&config, arguments)?;
@@ -104,7 +105,7 @@ pub(crate) fn run(
 fn train_here(
     config: &RunConfig,
     arguments: &TrainArguments,
-    (task, loaded): (&ConfiguredTask, &LoadedData),
+    (task, loaded): (&dyn ConfiguredTask, &LoadedData),
     log: &LogOutput,
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
@@ -154,7 +155,7 @@ fn train_as_rank(
     compute_on_this_thread(rayon::current_num_threads())?;
     let mut task = config.task()?;
     let loaded = task.load()?;
-    resolve_data(&mut config, &task, &loaded)?;
+    resolve_data(&mut config, &*task, &loaded)?;
     let ours = environment.launcher_pid.is_some();
     if !ours {
         // Our launcher has checked before it started the ranks.
@@ -190,7 +191,7 @@ fn train_as_rank(
         recorder: recorder.clone(),
         parallelism: mesh::check(&config)?,
         kernels,
-        ..RankJob::new(&config, arguments, &task, &loaded, Some(environment))?
+        ..RankJob::new(&config, arguments, &*task, &loaded, Some(environment))?
     };
     let joined = join(&config, environment);
     let Joined {
@@ -245,7 +246,7 @@ fn train_as_rank(
 /// What every rank of this process does.
 struct RankJob<'a> {
     config: &'a RunConfig,
-    task: &'a ConfiguredTask,
+    task: &'a dyn ConfiguredTask,
     loaded: &'a LoadedData,
     resume: bool,
     display: renderer::Display,
@@ -263,7 +264,7 @@ impl<'a> RankJob<'a> {
     fn new(
         config: &'a RunConfig,
         arguments: &TrainArguments,
-        task: &'a ConfiguredTask,
+        task: &'a dyn ConfiguredTask,
         loaded: &'a LoadedData,
         environment: Option<&RankEnvironment>,
     ) -> Result<Self, CliError> {
@@ -309,6 +310,7 @@ impl<'a> RankJob<'a> {
             evaluation_batch: self.task.evaluation_batch(),
             class_names: self.loaded.class_names.clone(),
             kernels: self.kernels.clone(),
+            task: Some(self.task.shared()),
             recorder: self.recorder.clone(),
             hooks: tasks::hooks(),
             ..Trainer::new(self.config.training.clone(), group)

@@ -12,8 +12,8 @@ use everburn_train::{load_safetensors, load_state_dict, save_safetensors, save_s
 use crate::arguments::{DataFlags, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
-use crate::eval::{Which, load_parameters};
 use crate::train::prepare_run_directory;
+use crate::trained::{Which, load_parameters};
 
 /// What is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

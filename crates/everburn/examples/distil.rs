@@ -215,6 +215,7 @@ fn training_data<I: 'static, B: 'static>(
     TrainingData {
         train,
         test,
+        validation: None,
         batcher: Arc::new(batcher),
         name: data.description.name.clone(),
         fingerprint: String::new(),

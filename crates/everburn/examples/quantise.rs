@@ -57,6 +57,7 @@ fn train_and_quantise(data: &LoadedData, epochs: usize) -> Result<[Measured; 2],
     let data = TrainingData {
         train: Arc::new(data.train.clone()),
         test: Arc::new(data.test.clone()),
+        validation: None,
         batcher: Arc::new(ImageBatcher::unit()),
         name: data.description.name.clone(),
         fingerprint: String::new(),

@@ -38,6 +38,9 @@ use crate::App;
 /// decide it.
 const TINYSHAKESPEARE_CHARACTERS: usize = 65;
 
+/// Where a machine has its data, and why it took them: others may have other folders.
+const LOCAL_SETTINGS: [&str; 2] = ["data.folder", "data.reason"];
+
 /// The program `everburn`: all of these tasks.
 pub fn app() -> App {
     App::new()

@@ -36,6 +36,7 @@ fn help_names_the_commands_and_the_flags() {
     for command in [
         "train",
         "eval",
+        "predict",
         "generate",
         "export",
         "import",
@@ -74,6 +75,17 @@ fn messages_name_the_program_as_it_was_called() {
     assert!(told.contains("`everburn train --list`"), "{told}");
     let told = why(Some("cargo xtask"));
     assert!(told.contains("`cargo xtask train --list`"), "{told}");
+}
+
+#[test]
+fn a_command_line_that_a_program_runs_leaves_its_process_the_one_it_is() {
+    // A process that has begun anew for its allocator knows it by its environment.
+    let is_new = || std::env::var_os("MALLOC_TRIM_THRESHOLD_").is_some();
+    let was_new = is_new();
+    let words = ["everburn", "eval", "/nowhere/run"];
+    let code = everburn::tasks::app().run(words.map(Into::into));
+    assert!(code == std::process::ExitCode::from(2));
+    assert_eq!(is_new(), was_new);
 }
 
 #[test]

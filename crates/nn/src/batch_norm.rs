@@ -1,15 +1,14 @@
 //! Batch norm, over the samples of one rank or of all.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::{
-    Content, Devices, DisplaySettings, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper,
-    ModuleVisitor,
+    Content, Devices, DisplaySettings, Flag, Module, ModuleDisplay, ModuleDisplayDefault,
+    ModuleMapper, ModuleVisitor, Param, RunningState,
 };
 use burn::nn as burns;
 use burn::prelude::*;
@@ -55,7 +54,7 @@ impl BatchNormConfig {
 
 /// Burn's [`burn::nn::BatchNorm`], whose training statistics span all ranks of a group once there is one.
 ///
-/// It wraps Burn's module and shows its fields. Parameters, their paths, records and the settings
+/// It has the fields of Burn's module. Parameters, their paths, records and the settings
 /// that `freeze` and its like change are Burn's, so a checkpoint loads either way. Without a group,
 /// with a group of one it computes what Burn's module does, on flex by the kernels of
 /// `everburn-kernels` and so but for rounding; frozen it *is* Burn's module.
@@ -82,14 +81,34 @@ impl BatchNormConfig {
 /// assert_eq!(output.dims(), [8, 3]);
 /// assert_eq!(norm.gamma.val().dims(), [3]);
 ///
+/// // A field is changed as in Burn's module.
+/// let mut norm = norm;
+/// norm.gamma = norm.gamma.set_require_grad(false);
+///
 /// let burns_own: burn::nn::BatchNorm = norm.into();
 /// let _ours = BatchNorm::from(burns_own);
 /// ```
 #[derive(Debug, Clone)]
 pub struct BatchNorm {
-    norm: burns::BatchNorm,
+    /// What each normalised channel is multiplied by.
+    pub gamma: Param<Tensor<1>>,
+    /// What is added to each channel then.
+    pub beta: Param<Tensor<1>>,
+    /// Whether the layer trains where gradients are recorded.
+    pub training: Param<Flag>,
+    /// The running mean of each channel.
+    pub running_mean: RunningState<Tensor<1>>,
+    /// The running variance of each channel.
+    pub running_var: RunningState<Tensor<1>>,
+    /// The share of each batch's statistics that goes into the running ones.
+    pub momentum: f64,
+    /// What is added to the variance so that nothing is divided by zero.
+    pub epsilon: f64,
     membership: Option<Membership>,
 }
+
+/// The name under which visitors meet the layer: Burn's.
+const CONTAINER: &str = "Struct:BatchNorm";
 
 /// A layer's place among the ranks.
 #[derive(Debug, Clone)]
@@ -138,7 +157,7 @@ impl BatchNorm {
     /// # Panics
     /// Panics if the input has another number of channels than the configuration.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        if is_half(input.dtype()) && !is_half(self.norm.gamma.dtype()) {
+        if is_half(input.dtype()) && !is_half(self.gamma.dtype()) {
             return in_f32(input, |input| self.forward_in_own_type(input));
         }
         self.forward_in_own_type(input)
@@ -164,19 +183,19 @@ impl BatchNorm {
     fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let device = input.device();
         let trains = self.trains(&input);
-        if !trains && device.is_autodiff() {
-            return self.norm.forward(input);
-        }
-        let [num_features] = self.norm.gamma.shape().dims();
+        let [num_features] = self.gamma.shape().dims();
         assert_shape!(input, [_, num_features, ..]);
-        if !trains {
-            let affine = [self.norm.gamma.val(), self.norm.beta.val()];
-            let running = [&self.norm.running_mean, &self.norm.running_var]
-                .map(|running| running.value().to_device(&device));
-            return batch_norm(input, affine, running, self.norm.epsilon);
+        if !trains && device.is_autodiff() {
+            return self.forward_by_running_statistics(input);
         }
-        let (gamma, beta) = (self.norm.gamma.val(), self.norm.beta.val());
-        let (output, [mean, variance]) = batch_norm_train(input, gamma, beta, self.norm.epsilon);
+        if !trains {
+            let affine = [self.gamma.val(), self.beta.val()];
+            let running = [&self.running_mean, &self.running_var]
+                .map(|running| running.value().to_device(&device));
+            return batch_norm(input, affine, running, self.epsilon);
+        }
+        let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        let (output, [mean, variance]) = batch_norm_train(input, gamma, beta, self.epsilon);
         // When a checkpointed segment runs again, its samples have been counted.
         if !recomputing() {
             self.update_running_statistics(&mean, &variance, &device);
@@ -186,7 +205,7 @@ impl BatchNorm {
 
     /// When Burn trains.
     fn trains<const D: usize>(&self, input: &Tensor<D>) -> bool {
-        input.device().is_autodiff() && self.norm.training.is_enabled()
+        input.device().is_autodiff() && self.training.is_enabled()
     }
 
     fn forward_over_ranks<const D: usize>(
@@ -194,7 +213,7 @@ impl BatchNorm {
         input: Tensor<D>,
         membership: &Membership,
     ) -> Tensor<D> {
-        let [num_features] = self.norm.gamma.shape().dims();
+        let [num_features] = self.gamma.shape().dims();
         assert_shape!(input, [_, num_features, ..]);
         let call = membership.calls.fetch_add(1, Ordering::Relaxed);
         let samples = match membership.has_samples {
@@ -212,7 +231,7 @@ impl BatchNorm {
             self.update_running_statistics(&mean, &variance, &input.device());
         }
         let batch = GlobalBatch {
-            epsilon: self.norm.epsilon,
+            epsilon: self.epsilon,
             elements: statistics.elements,
             weight: GlobalBatch::weight(&membership.group, samples),
             place: membership.place(call),
@@ -220,8 +239,8 @@ impl BatchNorm {
         };
         Tensor::from_dispatch(<Dispatch as RankOps>::batch_norm_over_ranks(
             input.into_dispatch(),
-            self.norm.gamma.val().into_dispatch(),
-            self.norm.beta.val().into_dispatch(),
+            self.gamma.val().into_dispatch(),
+            self.beta.val().into_dispatch(),
             mean.into_dispatch(),
             variance.into_dispatch(),
             batch,
@@ -231,11 +250,8 @@ impl BatchNorm {
     /// What enters a running statistic is what enters Burn's: the biased variance, with the share
     /// `momentum`.
     fn update_running_statistics(&self, mean: &Tensor<1>, variance: &Tensor<1>, device: &Device) {
-        let momentum = self.norm.momentum;
-        let new = [
-            (&self.norm.running_mean, mean),
-            (&self.norm.running_var, variance),
-        ];
+        let momentum = self.momentum;
+        let new = [(&self.running_mean, mean), (&self.running_var, variance)];
         for (running, of_batch) in new {
             let of_batch = of_batch.clone().mul_scalar(momentum);
             let old = running.value_sync().to_device(device);
@@ -248,41 +264,32 @@ impl BatchNorm {
         let device = input.device();
         burn::tensor::module::batch_norm(
             input,
-            self.norm.gamma.val(),
-            self.norm.beta.val(),
-            self.norm.running_mean.value().to_device(&device),
-            self.norm.running_var.value().to_device(&device),
-            self.norm.epsilon,
+            self.gamma.val(),
+            self.beta.val(),
+            self.running_mean.value().to_device(&device),
+            self.running_var.value().to_device(&device),
+            self.epsilon,
         )
     }
 }
 
 impl From<burns::BatchNorm> for BatchNorm {
     fn from(norm: burns::BatchNorm) -> Self {
-        Self {
-            norm,
-            membership: None,
-        }
+        Self::of(norm, None)
     }
 }
 
 impl From<BatchNorm> for burns::BatchNorm {
     fn from(norm: BatchNorm) -> Self {
-        norm.norm
-    }
-}
-
-impl Deref for BatchNorm {
-    type Target = burns::BatchNorm;
-
-    fn deref(&self) -> &burns::BatchNorm {
-        &self.norm
-    }
-}
-
-impl DerefMut for BatchNorm {
-    fn deref_mut(&mut self) -> &mut burns::BatchNorm {
-        &mut self.norm
+        Self {
+            gamma: norm.gamma,
+            beta: norm.beta,
+            training: norm.training,
+            running_mean: norm.running_mean,
+            running_var: norm.running_var,
+            momentum: norm.momentum,
+            epsilon: norm.epsilon,
+        }
     }
 }
 
@@ -290,7 +297,11 @@ impl DerefMut for BatchNorm {
 /// same container type, by which `burn-store` translates names and leaves batch norms in `f32`.
 impl Module for BatchNorm {
     fn collect_devices(&self, devices: Devices) -> Devices {
-        self.norm.collect_devices(devices)
+        let devices = self.gamma.collect_devices(devices);
+        let devices = self.beta.collect_devices(devices);
+        let devices = self.training.collect_devices(devices);
+        let devices = self.running_mean.collect_devices(devices);
+        self.running_var.collect_devices(devices)
     }
 
     fn fork(self, device: &Device) -> Self {
@@ -307,7 +318,13 @@ impl Module for BatchNorm {
 
     fn valid(&self) -> Self {
         Self {
-            norm: self.norm.valid(),
+            gamma: self.gamma.valid(),
+            beta: self.beta.valid(),
+            training: self.training.valid(),
+            running_mean: self.running_mean.valid(),
+            running_var: self.running_var.valid(),
+            momentum: self.momentum,
+            epsilon: self.epsilon,
             membership: self.membership.clone(),
         }
     }
@@ -317,22 +334,57 @@ impl Module for BatchNorm {
     }
 
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
-        self.norm.visit(visitor);
+        visit_field("gamma", &self.gamma, visitor);
+        visit_field("beta", &self.beta, visitor);
+        visit_field("training", &self.training, visitor);
+        visit_field("running_mean", &self.running_mean, visitor);
+        visit_field("running_var", &self.running_var, visitor);
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        let membership = conversion::converted(self.membership);
-        let norm = conversion::inside(|| self.norm.map(mapper));
-        Self { norm, membership }
+        let membership = conversion::converted(self.membership.clone());
+        let norm = conversion::inside(|| burns::BatchNorm::from(self).map(mapper));
+        Self::of(norm, membership)
     }
 }
 
+fn visit_field<V: ModuleVisitor>(name: &str, field: &impl Module, visitor: &mut V) {
+    visitor.enter_module(name, CONTAINER);
+    field.visit(visitor);
+    visitor.exit_module(name, CONTAINER);
+}
+
 impl BatchNorm {
-    fn with(self, change: impl FnOnce(burns::BatchNorm) -> burns::BatchNorm) -> Self {
+    fn of(norm: burns::BatchNorm, membership: Option<Membership>) -> Self {
+        let burns::BatchNorm {
+            gamma,
+            beta,
+            training,
+            running_mean,
+            running_var,
+            momentum,
+            epsilon,
+        } = norm;
         Self {
-            norm: change(self.norm),
-            membership: self.membership,
+            gamma,
+            beta,
+            training,
+            running_mean,
+            running_var,
+            momentum,
+            epsilon,
+            membership,
         }
+    }
+
+    fn with(self, change: impl FnOnce(burns::BatchNorm) -> burns::BatchNorm) -> Self {
+        let membership = self.membership.clone();
+        Self::of(change(self.into()), membership)
+    }
+
+    /// Burn's module, to be looked at: its parameters are copies.
+    fn as_burns(&self) -> burns::BatchNorm {
+        self.clone().into()
     }
 
     fn described(&self, content: Content) -> Content {
@@ -345,22 +397,25 @@ impl BatchNorm {
 
 impl ModuleDisplayDefault for BatchNorm {
     fn content(&self, content: Content) -> Option<Content> {
-        let content = self.norm.content(content)?;
+        let content = self.as_burns().content(content)?;
         Some(self.described(content))
     }
 
     fn num_params(&self) -> usize {
-        Module::num_params(&self.norm)
+        Module::num_params(&self.gamma)
+            + Module::num_params(&self.beta)
+            + Module::num_params(&self.running_mean)
+            + Module::num_params(&self.running_var)
     }
 }
 
 impl ModuleDisplay for BatchNorm {
     fn custom_settings(&self) -> Option<DisplaySettings> {
-        self.norm.custom_settings()
+        self.as_burns().custom_settings()
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        let content = self.norm.custom_content(content)?;
+        let content = self.as_burns().custom_content(content)?;
         Some(self.described(content))
     }
 }

@@ -40,8 +40,8 @@
 //! Everything else is Burn's, re-exported: recurrent layers, transformer decoders, embeddings, convolutions of other
 //! dimensions, the other pools, norms, activations and losses. A layer of Burn that holds others (`Lstm`,
 //! `TransformerDecoder`, `SwiGlu`, [`activation::Activation`]) holds Burn's; `into` makes one of ours of Burn's and
-//! back, and [`Relu`] and [`Gelu`] go `into` an `Activation`. [`BatchNorm`] dereferences to Burn's, so a field cannot be
-//! moved out of it (`norm.gamma.set_require_grad(false)`): change Burn's layer, and make ours of it.
+//! back, and [`Relu`] and [`Gelu`] go `into` an `Activation`. [`BatchNorm`] has Burn's fields, to be changed as
+//! those are; [`Linear`] and the others dereference to Burn's, so that a field cannot be moved out of one: `into` Burn's, and back.
 //!
 //! Ours have Burn's configurations (fields, builders, defaults), initial values, parameter paths and records: a
 //! checkpoint of either loads into the other. Results and gradients are Burn's but for rounding, and have the same

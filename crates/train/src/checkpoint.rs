@@ -53,6 +53,9 @@ pub struct Progress {
     pub samples_per_epoch: usize,
     /// The optimizer, whose state a checkpoint holds.
     pub optimizer: OptimizerKind,
+    /// The groups of parameters that learn otherwise than the rest, in words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub parameter_groups: String,
     /// The schedule of the learning rate.
     pub schedule: Schedule,
     /// The numbers of that.
@@ -150,6 +153,7 @@ impl Progress {
             batch_size: config.batch_size,
             samples_per_epoch,
             optimizer: config.optimizer.kind,
+            parameter_groups: config.optimizer.describe_groups(),
             schedule: config.schedule,
             schedule_numbers: config.schedule_numbers,
             total_steps: config.total_steps(samples_per_epoch),
@@ -170,12 +174,17 @@ impl Progress {
                 true => progress.total_steps.to_string(),
             };
             let schedule = progress.schedule_numbers.describe(progress.schedule);
+            let groups = match progress.parameter_groups.as_str() {
+                "" => "none".to_string(),
+                groups => groups.to_string(),
+            };
             [
                 ("model", progress.model.clone()),
                 ("seed", progress.seed.to_string()),
                 ("batch size", progress.batch_size.to_string()),
                 ("training samples", progress.samples_per_epoch.to_string()),
                 ("optimizer", format!("{:?}", progress.optimizer)),
+                ("parameter groups", groups),
                 ("schedule", schedule),
                 ("steps of the schedule", steps),
             ]

@@ -4,7 +4,8 @@ mod combinations;
 
 use std::ops::RangeInclusive;
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::LrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
 use burn::prelude::Device;
 use everburn_distributed::{DdpConfig, OuterConfig};
 use serde::{Deserialize, Serialize};
@@ -19,9 +20,10 @@ use crate::ema::EmaConfig;
 use crate::error::TrainError;
 use crate::input::InputConfig;
 use crate::optimizer_config::OptimizerConfig;
+use crate::parameter_groups::Parameters;
 use crate::precision::Precision;
 use crate::read_metrics::ReadMetrics;
-use crate::schedule::{Schedule, ScheduleNumbers};
+use crate::schedule::{Schedule, ScheduleNumbers, initialised};
 use crate::seeds::mix;
 use crate::sync_interval::SyncInterval;
 
@@ -256,7 +258,7 @@ impl TrainingConfig {
                 "--best-by looks at the validation: give --validation-samples".to_string(),
             );
         }
-        self.optimizer.init()?;
+        self.optimizer.check()?;
         self.validate_sync()?;
         self.validate_sharding()?;
         self.validate_precision()?;
@@ -265,13 +267,46 @@ impl TrainingConfig {
         }
         // How many steps there will be is not known yet.
         let steps = self.schedule_numbers.warmup_steps.saturating_add(1);
+        for group in &self.optimizer.groups {
+            let factor = group.learning_rate_factor.unwrap_or(1.0);
+            let wrong =
+                |error| TrainError::Config(format!("{error}, of the group `{}`", group.matches));
+            self.scheduler_at(factor, steps).map_err(wrong)?;
+        }
         self.scheduler(steps).map(drop)
     }
 
     /// Burn's scheduler of the learning rate, in a run of `total_steps` steps.
     pub(crate) fn scheduler(&self, total_steps: usize) -> Result<ModuleLrScheduler, TrainError> {
-        let rate = self.optimizer.learning_rate;
-        self.schedule_numbers.init(self.schedule, rate, total_steps)
+        initialised(&ModuleLrSchedulerConfig::new(
+            self.scheduler_at(1.0, total_steps)?,
+        ))
+    }
+
+    /// The same, with the rates of the groups of `parameters`.
+    pub(crate) fn scheduler_of(
+        &self,
+        parameters: &Parameters,
+        total_steps: usize,
+    ) -> Result<ModuleLrScheduler, TrainError> {
+        let mut config = ModuleLrSchedulerConfig::new(self.scheduler_at(1.0, total_steps)?);
+        for (factor, group) in parameters.by_learning_rate() {
+            config = config.with_group(group, self.scheduler_at(factor, total_steps)?);
+        }
+        initialised(&config)
+    }
+
+    /// The schedule at so many times the learning rate.
+    fn scheduler_at(
+        &self,
+        factor: f64,
+        total_steps: usize,
+    ) -> Result<LrSchedulerConfig, TrainError> {
+        let rate = self.optimizer.learning_rate * factor;
+        let numbers = self.schedule_numbers.times(factor);
+        let config = numbers.config(self.schedule, rate, total_steps)?;
+        initialised(&ModuleLrSchedulerConfig::new(config.clone()))?;
+        Ok(config)
     }
 
     /// The learning rate of each step of a run of `total_steps` steps.
@@ -313,7 +348,7 @@ mod tests {
         assert!(refused(|c| c.accumulate = 0).contains("--accumulate"));
         assert!(refused(|c| c.ddp.max_gradient_norm = Some(0.0)).contains("--max-gradient-norm"));
         assert!(refused(|c| c.optimizer.learning_rate = -1.0).contains("learning rate"));
-        assert!(refused(|c| c.optimizer.momentum = 0.9).contains("sgd"));
+        assert!(refused(|c| c.optimizer.momentum = Some(0.9)).contains("sgd"));
         assert!(refused(|c| c.early_stopping = Some(EarlyStopping { patience: 0 })).contains("1"));
         let too_high_for_cosine = refused(|c| {
             c.schedule = Schedule::Cosine;

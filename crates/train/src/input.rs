@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use burn::data::dataset::Dataset;
 use burn::prelude::Device;
 use everburn_distributed::{Prefetch, Resident, Row, Rows};
 use everburn_record::units;
@@ -83,6 +84,7 @@ impl Trainer {
     ) -> Result<TrainingData<Row, B>, TrainError> {
         let TrainingData {
             train,
+            validation,
             test,
             batcher,
             name,
@@ -92,7 +94,8 @@ impl Trainer {
         let checkpointing = self.config.activation_checkpointing;
         let device = checkpointing.autodiff(self.device.clone());
         let wrong = |error: burn::data::dataset::DatasetError| TrainError::Data(error.to_string());
-        let sets = [train, test];
+        let mut sets = vec![train, test];
+        sets.extend(validation);
         let bytes = Resident::bytes_of(&sets, &*batcher, &device).map_err(wrong)?;
         if let Some(free) = free.filter(|free| bytes > free / 2) {
             return Err(TrainError::Config(format!(
@@ -102,10 +105,23 @@ impl Trainer {
                 units::bytes(free)
             )));
         }
-        let (resident, [train, test]) =
-            Resident::place(&sets, &*batcher, &device).map_err(wrong)?;
+        let place = |sets: &[_]| match sets {
+            [train, test, validation] => {
+                let sets = [train, test, validation].map(Arc::clone);
+                let (resident, [train, test, validation]) =
+                    Resident::place(&sets, &*batcher, &device)?;
+                Ok((resident, [train, test], Some(validation)))
+            }
+            sets => {
+                let sets = [0, 1].map(|set: usize| Arc::clone(&sets[set]));
+                let (resident, sets) = Resident::place(&sets, &*batcher, &device)?;
+                Ok((resident, sets, None))
+            }
+        };
+        let (resident, [train, test], validation) = place(&sets).map_err(wrong)?;
         Ok(TrainingData {
             train: Arc::new(train),
+            validation: validation.map(|set| Arc::new(set) as Arc<dyn Dataset<Row>>),
             test: Arc::new(test),
             batcher: Arc::new(resident),
             name,

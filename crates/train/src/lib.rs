@@ -62,6 +62,7 @@ mod optimizer_config;
 mod optimizer_states;
 mod outcome;
 mod parallel_config;
+mod parameter_groups;
 mod placement;
 mod precision;
 mod predictions;
@@ -123,8 +124,9 @@ pub use metrics::RankMetric;
 pub use model_over_ranks::ModelOverRanks;
 pub use named_sum::{Amount, NamedSum};
 pub use objective::{Classification, Loss, NextToken, Objective};
-pub use optimizer_config::{OptimizerConfig, OptimizerKind};
+pub use optimizer_config::{MuonRate, OptimizerConfig, OptimizerKind};
 pub use parallel_config::{InvalidStages, ParallelConfig, ParallelError, Parallelism, Stages};
+pub use parameter_groups::{ParameterGroup, Patterns};
 pub use precision::{InvalidPrecision, Precision};
 pub use predictions::{Classes, Predictions};
 pub use rank_times::{ForwardPass, PassTimes};
@@ -143,8 +145,8 @@ pub use supervised::{Classifier, LabeledBatch, LanguageModel, Supervised, TextBa
 pub use sync_interval::{InvalidSyncInterval, SyncInterval};
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, DrawnBlocks, Language, LoadedData, MeshModel,
-    ModelBlocks, OnDevice, Task, TaskData, TaskError, block_loss,
+    ModelBlocks, OnDevice, Predict, Predictor, Task, TaskData, TaskError, block_loss,
 };
-pub use trainer::{Trainer, TrainingData, WarmUp};
+pub use trainer::{PredictionInput, Trainer, TrainingData, WarmUp};
 pub use training_state::{with_averaged_parameters, with_parameters};
 pub use weights::{load_averaged, load_safetensors, save_safetensors};

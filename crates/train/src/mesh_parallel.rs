@@ -267,6 +267,10 @@ where
         self.max_gradient_norm
     }
 
+    fn cuts_layers(&self) -> bool {
+        self.mesh.tensor > 1
+    }
+
     fn prepare(&self, model: Supervised<M, O>) -> Result<Supervised<M, O>, TrainError> {
         let holders = self.job_holders(|place| {
             let ranks = 0..self.mesh.world_size();

@@ -24,6 +24,9 @@ pub trait ModelOverRanks<M, B>: Send + Sync {
     /// Where the norm of all gradients is above this, [`step`](Self::step) makes them smaller.
     fn max_gradient_norm(&self) -> Option<f64>;
 
+    /// Whether a rank has a part of some parameters only.
+    fn cuts_layers(&self) -> bool;
+
     /// This rank's part of the model, with rank 0's values. All ranks call it.
     ///
     /// # Errors
@@ -110,6 +113,7 @@ impl TrainingConfig {
         if self.ddp.shard.is_some() {
             return refuse("--shard");
         }
+        self.check_shared_layers(over.cuts_layers())?;
         let wrong = |what: String| Err(TrainError::Config(what));
         let norm = self.ddp.max_gradient_norm.map(f64::from);
         if norm != over.max_gradient_norm() {

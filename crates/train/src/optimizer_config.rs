@@ -1,36 +1,32 @@
 //! The rule by which gradients change parameters, and its numbers.
 
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
+mod build;
+mod kind;
+mod settings;
+
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
 use serde::{Deserialize, Serialize};
 
+pub use self::kind::{MuonRate, OptimizerKind};
 use crate::error::TrainError;
+use crate::parameter_groups::{ParameterGroup, Parameters};
 
-/// The rule by which gradients change parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerKind {
-    /// Kingma and Ba 2015.
-    #[default]
-    Adam,
-    /// Loshchilov and Hutter 2019: weight decay apart from the gradient.
-    AdamW,
-    /// Stochastic gradient descent, with momentum if it is not zero.
-    Sgd,
-}
-
-impl OptimizerKind {
-    /// Whether it treats each number of a parameter by itself, with a state of one number for each: then ranks
-    /// can share a parameter's update. Not so what looks at a parameter's rows, or norm.
-    pub(crate) const fn is_elementwise(self) -> bool {
-        match self {
-            Self::Adam | Self::AdamW | Self::Sgd => true,
-        }
-    }
-}
-
-/// An optimizer and its numbers.
+/// An optimizer and its numbers. What is absent has the optimizer's usual value; what the named optimizer has not is
+/// refused.
+///
+/// ```
+/// use everburn_train::{OptimizerConfig, OptimizerKind};
+///
+/// let text = "kind = 'lion'\nlearning_rate = 1e-4\nbeta_2 = 0.98";
+/// let config = toml::from_str::<OptimizerConfig>(text).unwrap();
+/// assert_eq!((config.kind, config.beta_2), (OptimizerKind::Lion, Some(0.98)));
+/// config.check().unwrap();
+///
+/// let config = OptimizerConfig { momentum: Some(0.9), ..config };
+/// let error = config.check().unwrap_err().to_string();
+/// assert!(error.contains("`momentum` is no setting of lion"), "{error}");
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerConfig {
@@ -38,15 +34,81 @@ pub struct OptimizerConfig {
     pub kind: OptimizerKind,
     /// The learning rate at the start.
     pub learning_rate: f64,
-    /// The share of the last update that SGD keeps; 0 for none.
-    pub momentum: f64,
     /// How strongly parameters are pulled to zero.
     pub weight_decay: f64,
-    /// The share of the last second moment of gradients that Adam and AdamW keep: less of it follows
-    /// gradients that change quickly, as those of a short run do.
-    pub beta_2: f64,
-    /// What Adam and AdamW add to the root of the second moment.
-    pub epsilon: f64,
+    /// The share of the last update that is kept: of `sgd` (0 if absent), `rmsprop` (0.9) and `muon` (0.95).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
+    /// The share of a gradient that does not enter the momentum of `sgd` and `muon`; 0 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dampening: Option<f64>,
+    /// Whether `sgd` (no, if absent) and `muon` (yes) look ahead along the momentum (Sutskever et al. 2013).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nesterov: Option<bool>,
+    /// The share of the last first moment of gradients that is kept: of `adam`, `adam-w`, `lamb` and `lion` (0.9 if
+    /// absent) and `adan` (0.98).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta_1: Option<f64>,
+    /// The share of the last second moment that is kept: less of it follows gradients that change quickly, as those of a
+    /// short run do. Of `adam`, `adam-w` and `lamb` (0.999 if absent), `lion` (0.99), and of the differences of `adan`
+    /// (0.92).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta_2: Option<f64>,
+    /// The share of the last second moment that `adan` keeps; 0.99 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta_3: Option<f64>,
+    /// What is added to the root of the second moment: of `adam`, `adam-w` and `adan` (1e-8 if absent), `lamb` (1e-6),
+    /// `adagrad` and `rmsprop` (1e-5); to the norm of `muon` (1e-7).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epsilon: Option<f64>,
+    /// Whether `adam` and `adam-w` divide by the largest second moment so far (Reddi et al. 2018).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub amsgrad: Option<bool>,
+    /// Whether `adam-w` decays only what its update moves towards zero too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cautious_weight_decay: Option<bool>,
+    /// By how much the learning rate of `adagrad` falls with each step; 0 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate_decay: Option<f64>,
+    /// The share of the last second moment that `rmsprop` keeps; 0.99 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// Whether `rmsprop` takes the mean out of the second moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub centered: Option<bool>,
+    /// Whether `adan` decays weights as `adam-w` does, and not by a proximal step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_prox: Option<bool>,
+    /// Whether `lamb` scales each parameter's update by the parameter's norm; yes, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust_ratio: Option<bool>,
+    /// What `adafactor` adds to squared gradients; 1e-30 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epsilon_1: Option<f64>,
+    /// The least root mean square that `adafactor` takes a parameter to have; 1e-3 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epsilon_2: Option<f64>,
+    /// The largest root mean square of an update of `adafactor`; 1 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_threshold: Option<f64>,
+    /// The exponent by which `adafactor` forgets second moments; -0.8 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_rate: Option<f64>,
+    /// Whether the learning rate of `adafactor` is at most the inverse root of the step; yes, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relative_step: Option<bool>,
+    /// Whether `adafactor` scales a step by the parameter's root mean square; yes, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_parameter: Option<bool>,
+    /// In how many steps `muon` makes an update orthogonal; 5 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newton_schulz_steps: Option<usize>,
+    /// How the learning rate of `muon` follows a matrix's shape.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adjust_learning_rate: Option<MuonRate>,
+    /// Parameters that learn otherwise than the rest, by their paths.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<ParameterGroup>,
 }
 
 impl Default for OptimizerConfig {
@@ -54,64 +116,51 @@ impl Default for OptimizerConfig {
         Self {
             kind: OptimizerKind::Adam,
             learning_rate: 1e-3,
-            momentum: 0.0,
             weight_decay: 0.0,
-            beta_2: 0.999,
-            epsilon: 1e-8,
+            momentum: None,
+            dampening: None,
+            nesterov: None,
+            beta_1: None,
+            beta_2: None,
+            beta_3: None,
+            epsilon: None,
+            amsgrad: None,
+            cautious_weight_decay: None,
+            learning_rate_decay: None,
+            alpha: None,
+            centered: None,
+            no_prox: None,
+            trust_ratio: None,
+            epsilon_1: None,
+            epsilon_2: None,
+            clip_threshold: None,
+            decay_rate: None,
+            relative_step: None,
+            scale_parameter: None,
+            newton_schulz_steps: None,
+            adjust_learning_rate: None,
+            groups: Vec::new(),
         }
     }
 }
 
 impl OptimizerConfig {
-    /// Burn's optimizer of this configuration.
+    /// Burn's optimizer of this configuration, for the parameters of `model`. None of them is drawn.
     ///
     /// # Errors
-    /// [`TrainError::Config`] if a number is out of its range.
-    pub fn init(&self) -> Result<ModuleOptimizer, TrainError> {
-        let refuse = |what: &str| {
-            Err(TrainError::Config(format!(
-                "{what}, in [training.optimizer]"
-            )))
-        };
-        if !(self.learning_rate.is_finite() && self.learning_rate > 0.0) {
-            return refuse("the learning rate must be a positive number");
-        }
-        if !(0.0..1.0).contains(&self.momentum) {
-            return refuse("the momentum must be at least 0 and below 1");
-        }
-        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
-            return refuse("the weight decay must not be negative");
-        }
-        if self.momentum != 0.0 && self.kind != OptimizerKind::Sgd {
-            return refuse("momentum goes with --optimizer sgd only");
-        }
-        if !(0.0..1.0).contains(&self.beta_2) {
-            return refuse("beta_2 must be at least 0 and below 1");
-        }
-        if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
-            return refuse("epsilon must be a positive number");
-        }
-        let decay =
-            (self.weight_decay > 0.0).then(|| WeightDecayConfig::new(self.weight_decay as f32));
-        Ok(match self.kind {
-            OptimizerKind::Adam => AdamConfig::new()
-                .with_weight_decay(decay)
-                .with_beta_2(self.beta_2 as f32)
-                .with_epsilon(self.epsilon as f32)
-                .init(),
-            OptimizerKind::AdamW => AdamWConfig::new()
-                .with_weight_decay(self.weight_decay as f32)
-                .with_beta_2(self.beta_2 as f32)
-                .with_epsilon(self.epsilon as f32)
-                .init(),
-            OptimizerKind::Sgd => SgdConfig::new()
-                .with_weight_decay(decay)
-                .with_momentum((self.momentum > 0.0).then(|| {
-                    MomentumConfig::new()
-                        .with_momentum(self.momentum)
-                        .with_dampening(0.0)
-                }))
-                .init(),
-        })
+    /// [`TrainError::Config`] if a number is out of its range, the optimizer has not a setting, or a group's pattern
+    /// matches no parameter.
+    pub fn init<M: Module>(&self, model: &M) -> Result<ModuleOptimizer, TrainError> {
+        self.check()?;
+        Ok(self.build(&Parameters::of(model, &self.groups)?))
+    }
+
+    /// What tells these groups of parameters from others.
+    pub(crate) fn describe_groups(&self) -> String {
+        let groups = self.groups.iter().map(ParameterGroup::describe);
+        groups.collect::<Vec<_>>().join("; ")
     }
 }
+
+#[cfg(test)]
+mod tests;

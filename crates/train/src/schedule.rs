@@ -154,16 +154,24 @@ impl ScheduleNumbers {
         }
     }
 
-    /// Burn's scheduler of a run of `total_steps` steps.
+    /// The same of a learning rate that is so many times this one's.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self {
+            final_learning_rate: self.final_learning_rate.map(|rate| rate * factor),
+            ..self
+        }
+    }
+
+    /// What Burn's scheduler of a run of `total_steps` steps is made of.
     ///
     /// # Errors
     /// [`TrainError::Config`] if a number cannot be used, or the run ends within the warm-up.
-    pub(crate) fn init(
+    pub(crate) fn config(
         &self,
         schedule: Schedule,
         learning_rate: f64,
         total_steps: usize,
-    ) -> Result<ModuleLrScheduler, TrainError> {
+    ) -> Result<LrSchedulerConfig, TrainError> {
         self.check(schedule, learning_rate)?;
         let warmup = self.warmup_steps;
         if schedule.has_an_end() && warmup > 0 && warmup >= total_steps {
@@ -187,19 +195,27 @@ impl ScheduleNumbers {
                     .into()
             }
         };
-        let config = match warmup {
+        Ok(match warmup {
             0 => main,
             steps => {
                 let first = learning_rate / (steps + 1) as f64;
                 let rise = LinearLrSchedulerConfig::new(first, learning_rate, steps);
                 SequentialLrSchedulerConfig::new(vec![rise.into(), main], vec![steps]).into()
             }
-        };
-        let scheduler = ModuleLrSchedulerConfig::new(config).init();
-        scheduler.map_err(|error| {
-            TrainError::Config(format!("--schedule with this --learning-rate: {error}"))
         })
     }
+}
+
+/// Burn's scheduler of this configuration.
+///
+/// # Errors
+/// [`TrainError::Config`] if Burn does not take its numbers.
+pub(crate) fn initialised(
+    config: &ModuleLrSchedulerConfig,
+) -> Result<ModuleLrScheduler, TrainError> {
+    config.init().map_err(|error| {
+        TrainError::Config(format!("--schedule with this --learning-rate: {error}"))
+    })
 }
 
 #[cfg(test)]
@@ -211,9 +227,19 @@ mod tests {
         numbers: ScheduleNumbers,
         steps: usize,
     ) -> Result<Vec<f64>, String> {
-        let scheduler = numbers.init(schedule, 0.8, steps);
+        let scheduler = init(numbers, schedule, steps);
         let mut scheduler = scheduler.map_err(|error| error.to_string())?;
         Ok((0..steps).map(|_| scheduler.step().base()).collect())
+    }
+
+    fn init(
+        numbers: ScheduleNumbers,
+        schedule: Schedule,
+        steps: usize,
+    ) -> Result<ModuleLrScheduler, TrainError> {
+        initialised(&ModuleLrSchedulerConfig::new(
+            numbers.config(schedule, 0.8, steps)?,
+        ))
     }
 
     fn close(rates: &[f64], expected: &[f64]) {
@@ -266,7 +292,7 @@ mod tests {
         };
         let all = rates(Schedule::Step, numbers, 9).unwrap();
         for made in 0..9 {
-            let fresh = || numbers.init(Schedule::Step, 0.8, 9).unwrap();
+            let fresh = || init(numbers, Schedule::Step, 9).unwrap();
             let mut scheduler = fresh();
             (0..made).for_each(|_| drop(scheduler.step()));
             let mut again = fresh().load_record(scheduler.to_record());

@@ -5,25 +5,34 @@
 
 mod any;
 mod blocks;
+mod configured;
 mod data;
 mod error;
 mod language;
 mod on_device;
+mod own_loss;
+mod predict;
+mod with_config;
 
 use std::fmt::Display;
 
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
+use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Table;
 
-pub use self::any::{AnyTask, ConfiguredTask};
+pub use self::any::AnyTask;
 pub use self::blocks::{BlockRunner, BlocksOf, DrawnBlocks, MeshModel, ModelBlocks, block_loss};
+pub use self::configured::ConfiguredTask;
 pub use self::data::LoadedData;
 pub use self::error::TaskError;
+pub(crate) use self::error::told;
 pub use self::language::Language;
 pub use self::on_device::OnDevice;
+pub use self::predict::{Predict, Predictor};
 use crate::objective::Loss;
 use crate::trainer::TrainingData;
 
@@ -83,6 +92,7 @@ const EVALUATION_BATCH: usize = 1_000;
 ///         Ok(TaskData::from(TrainingData {
 ///             train: Arc::new(InMemDataset::new(points(100))),
 ///             test: Arc::new(InMemDataset::new(points(10))),
+///             validation: None,
 ///             batcher: Arc::new(Points),
 ///             name: "a line".to_string(),
 ///             fingerprint: String::new(),
@@ -168,6 +178,74 @@ pub trait Task: Sized + Send + Sync + 'static {
         false
     }
 
+    /// Settings that need not be the same on all ranks, by their paths in the configuration: where a machine has its
+    /// files, say. A rank that is started with another value of any other setting is refused.
+    fn local_settings(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// An optimizer of the task's own, in the place of the one that `[training.optimizer]` says: any of Burn's, with
+    /// groups by [`ParamGroup`](burn::module::ParamGroup), or one's own. The learning rate is the schedule's.
+    ///
+    /// ```
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use burn::prelude::*;
+    /// # use everburn_train::{Loss, TaskData};
+    /// use burn::optim::{LionConfig, ModuleOptimizer};
+    /// use everburn_train::{Task, TaskError};
+    ///
+    /// struct Line;
+    ///
+    /// impl Task for Line {
+    /// #     type Config = std::collections::BTreeMap<String, String>;
+    /// #     type Model = Linear;
+    /// #     type Item = f32;
+    /// #     type Batch = Tensor<2>;
+    /// #     fn model(&self, _: &Self::Config, device: &Device) -> Result<Linear, TaskError> {
+    /// #         Ok(LinearConfig::new(1, 1).init(device))
+    /// #     }
+    /// #     fn data(&self, _: &mut Self::Config) -> Result<TaskData<f32, Self::Batch>, TaskError> {
+    /// #         Err(TaskError::new("there are none"))
+    /// #     }
+    /// #     fn loss(&self, _: &Self::Config, model: &Linear, batch: Self::Batch) -> Loss {
+    /// #         Loss::new(model.forward(batch).mean(), 1)
+    /// #     }
+    ///     // Besides the model, the data and the loss:
+    ///     fn optimizer(
+    ///         &self,
+    ///         _config: &Self::Config,
+    ///         _model: &Linear,
+    ///     ) -> Result<Option<ModuleOptimizer>, TaskError> {
+    ///         Ok(Some(LionConfig::new().with_beta_2(0.98).init()))
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// If there is none with these settings.
+    fn optimizer(
+        &self,
+        config: &Self::Config,
+        model: &Self::Model,
+    ) -> Result<Option<ModuleOptimizer>, TaskError> {
+        let _ = (config, model);
+        Ok(None)
+    }
+
+    /// A schedule of the learning rate of the task's own, in the place of the configuration's, for a run of
+    /// `total_steps` steps. A run that goes on must say the same steps again.
+    ///
+    /// # Errors
+    /// If there is none with these settings.
+    fn schedule(
+        &self,
+        config: &Self::Config,
+        total_steps: usize,
+    ) -> Result<Option<ModuleLrScheduler>, TaskError> {
+        let _ = (config, total_steps);
+        Ok(None)
+    }
+
     /// How many samples all ranks together read at once in validation and test.
     fn evaluation_batch(&self, config: &Self::Config) -> usize {
         let _ = config;
@@ -181,6 +259,12 @@ pub trait Task: Sized + Send + Sync + 'static {
 
     /// How the data are kept on the device as a whole (`--data-on-device`).
     fn on_device(&self) -> Option<OnDevice<Self>> {
+        None
+    }
+
+    /// How the model predicts something of samples, for `predict`: `Some(Predictor::by_task())` of a task that
+    /// implements [`Predict`].
+    fn predictor(&self) -> Option<Predictor<Self>> {
         None
     }
 

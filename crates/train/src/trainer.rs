@@ -3,6 +3,8 @@
 mod elastic;
 mod evaluating;
 mod loaders;
+mod optimizing;
+mod predicting;
 mod profiling;
 mod recording;
 mod warm_up;
@@ -21,6 +23,7 @@ use everburn_distributed::{ConnectExchange, name_of};
 use everburn_profile::Recorder;
 use everburn_record::Phase;
 
+pub use self::predicting::PredictionInput;
 pub use self::warm_up::WarmUp;
 use crate::config::TrainingConfig;
 use crate::erased::{
@@ -41,6 +44,7 @@ use crate::run_directory::{RunDirectory, write_file};
 use crate::samples::Samples;
 use crate::stop::StopSignal;
 use crate::strategy::{RankSetup, RankStrategy};
+use crate::task::ConfiguredTask;
 use crate::training_state::TrainingState;
 use crate::weights::save_safetensors;
 
@@ -49,8 +53,11 @@ const EVALUATION_BATCH: usize = 1_000;
 
 /// The data of a run: every rank is given all of it and reads its own share.
 pub struct TrainingData<I, B> {
-    /// The samples to learn from; the last of them are held out to validate on.
+    /// The samples to learn from; the last of them are held out to validate on, unless there is a set for that.
     pub train: Arc<dyn Dataset<I>>,
+    /// The samples to validate on; if absent, as many of those to learn from as
+    /// [`TrainingConfig::validation_samples`] says.
+    pub validation: Option<Arc<dyn Dataset<I>>>,
     /// The samples that the report's accuracy is measured on, once, at the end.
     pub test: Arc<dyn Dataset<I>>,
     /// Makes a batch of several samples.
@@ -68,6 +75,7 @@ impl<I, B> Clone for TrainingData<I, B> {
     fn clone(&self) -> Self {
         Self {
             train: Arc::clone(&self.train),
+            validation: self.validation.clone(),
             test: Arc::clone(&self.test),
             batcher: Arc::clone(&self.batcher),
             name: self.name.clone(),
@@ -119,6 +127,9 @@ pub struct Trainer {
     pub warm_up: Option<bool>,
     /// Where compiled kernels are kept, for the message.
     pub kernels: KernelCache,
+    /// The task whose model is trained: its settings must be the same on all ranks, and an optimizer or a schedule of
+    /// its own takes the place of the configuration's.
+    pub task: Option<Arc<dyn ConfiguredTask>>,
     /// Is told where each step's time goes; on all ranks or on none. On a device that computes by itself, each phase
     /// of a step is then waited for.
     pub recorder: Option<Recorder>,
@@ -146,6 +157,7 @@ impl Trainer {
             signs: None,
             warm_up: None,
             kernels: KernelCache::Nowhere("nobody has said where".to_string()),
+            task: None,
             recorder: None,
             hooks: Hooks::default(),
         }
@@ -248,6 +260,7 @@ impl Trainer {
         over: Option<&AnyModelOverRanks>,
     ) -> Result<(AnyModel, TrainingReport), TrainError> {
         let start = Instant::now();
+        let model = self.freeze(model)?;
         let readers = over.map_or(&self.group, |over| over.replicas());
         let micro_batches = over.map(|over| over.micro_batches());
         self.config.validate(readers.world_size())?;
@@ -294,8 +307,8 @@ impl Trainer {
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.progress.step);
         let total_steps = self.config.total_steps(train.sampler().samples_per_epoch());
-        let scheduler = self.config.scheduler(total_steps)?;
-        let state = TrainingState::new(self.config.optimizer.init()?, scheduler);
+        let scheduler = self.scheduler(&model, total_steps)?;
+        let state = TrainingState::new(self.optimizer(&model)?, scheduler);
         let learner = Learner::new(
             model.train(),
             state.optimizer.clone(),

@@ -283,7 +283,7 @@ fn with_tensors<M: Module>(model: M, checkpoint: &Checkpoint, file: &str) -> Res
 
 /// The identity of a parameter that first stands at `path`: the same on all ranks that read a checkpoint, for
 /// they exchange the states of parameters by it.
-fn identity(path: &str) -> ParamId {
+pub(crate) fn identity(path: &str) -> ParamId {
     let digest = Sha256::digest(path);
     let (first, _) = digest.split_first_chunk().expect("a SHA-256 has 32 bytes");
     ParamId::from(u64::from_le_bytes(*first))

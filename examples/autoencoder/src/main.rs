@@ -88,6 +88,7 @@ impl Task for Circles {
         Ok(TaskData::from(TrainingData {
             train: drawings(0..config.samples),
             test: drawings(config.samples..config.samples + 200),
+            validation: None,
             batcher: Arc::new(DrawingBatcher { size: config.size }),
             name: "circles".to_string(),
             fingerprint: config.size.to_string(),

@@ -71,6 +71,11 @@ impl Task for ImageFolders {
         })
     }
 
+    // Machines may have the images in other folders; all else must be the same on all ranks.
+    fn local_settings(&self) -> &'static [&'static str] {
+        &["folder"]
+    }
+
     // The model is built after the data are loaded, for as many classes as there are folders.
     fn data_decide_model(&self) -> bool {
         true
@@ -84,6 +89,7 @@ impl Task for ImageFolders {
         let data = TrainingData {
             train: Arc::new(InMemDataset::new(read(config, "train")?)),
             test: Arc::new(InMemDataset::new(read(config, "test")?)),
+            validation: None,
             batcher: Arc::new(PictureBatcher { size: config.size as usize }),
             name: "images".to_string(),
             fingerprint: config.classes.join(" "),

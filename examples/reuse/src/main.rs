@@ -23,6 +23,7 @@ fn train_on_threads(ranks: usize, samples: usize) -> Result<TrainingReport, Box<
         fingerprint: train.fingerprint(),
         train: Arc::new(train),
         test: Arc::new(digits.generate(Split::Test, 1_000)?),
+        validation: None,
         batcher: Arc::new(ImageBatcher::unit()),
         name: "synthetic-digits".to_string(),
         origin: "generated".to_string(),

@@ -1,6 +1,6 @@
 //! Predicts the price of a house from a row of a table.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -45,6 +45,8 @@ struct House {
     rooms: f32,
     age: f32,
     distance: f32,
+    /// Unknown where it is to be predicted.
+    #[serde(default)]
     price: f32,
 }
 
@@ -55,6 +57,14 @@ struct Regressor {
     hidden: Linear,
     output: Linear,
     relu: Relu,
+}
+
+impl Regressor {
+    fn forward(&self, columns: Tensor<2>) -> Tensor<2> {
+        let hidden = self.relu.forward(self.input.forward(columns));
+        let hidden = self.relu.forward(self.hidden.forward(hidden));
+        self.output.forward(hidden)
+    }
 }
 
 /// Columns `[B, 4]` and prices `[B, 1]`.
@@ -89,14 +99,13 @@ impl Task for Houses {
     }
 
     fn data(&self, config: &mut HousesConfig) -> Result<TaskData<House, HouseBatch>, TaskError> {
-        // Any error becomes a `TaskError` by `?`, and the user reads it.
-        let rows = csv::Reader::from_path(&config.file)?.into_deserialize();
-        let mut train = rows.collect::<Result<Vec<House>, _>>()?;
+        let mut train = read(&config.file)?;
         // The last tenth is kept to test on.
         let test = train.split_off(train.len() - train.len() / 10);
         Ok(TaskData::from(TrainingData {
             train: Arc::new(InMemDataset::new(train)),
             test: Arc::new(InMemDataset::new(test)),
+            validation: None,
             batcher: Arc::new(HouseBatcher),
             name: "houses".to_string(),
             fingerprint: String::new(),
@@ -106,9 +115,7 @@ impl Task for Houses {
 
     fn loss(&self, _config: &HousesConfig, model: &Regressor, (columns, prices): HouseBatch) -> Loss {
         let samples = prices.dims()[0];
-        let hidden = model.relu.forward(model.input.forward(columns));
-        let hidden = model.relu.forward(model.hidden.forward(hidden));
-        let errors = model.output.forward(hidden) - prices;
+        let errors = model.forward(columns) - prices;
         // The gradients are those of the mean; metrics are sums with weights, so that ranks add up.
         let absolute = errors.clone().detach().abs().sum();
         Loss::new(errors.powi_scalar(2).mean(), samples).with_metric("mae", absolute, samples)
@@ -117,4 +124,39 @@ impl Task for Houses {
     fn summary(&self) -> String {
         "the price of a house, from its area, rooms, age and distance".to_string()
     }
+
+    // Machines may have the table in other places; all else must be the same on all ranks.
+    fn local_settings(&self) -> &'static [&'static str] {
+        &["file"]
+    }
+
+    fn predictor(&self) -> Option<Predictor<Self>> {
+        Some(Predictor::by_task())
+    }
+}
+
+// What `predict` writes of each house: its price, a number.
+impl Predict for Houses {
+    type Prediction = f32;
+
+    fn predict(
+        &self,
+        _config: &HousesConfig,
+        model: &Regressor,
+        (columns, _prices): HouseBatch,
+    ) -> Result<Vec<f32>, TaskError> {
+        let prices = model.forward(columns) * 100.0;
+        Ok(prices.try_into_data()?.iter::<f32>().collect())
+    }
+
+    // `predict RUN --input FILE` is for other houses than those of the data.
+    fn read(&self, _config: &HousesConfig, file: &Path) -> Result<Vec<House>, TaskError> {
+        read(file)
+    }
+}
+
+/// The rows of a table. Any error becomes a `TaskError` by `?`, and the user reads it.
+fn read(file: &Path) -> Result<Vec<House>, TaskError> {
+    let rows = csv::Reader::from_path(file)?.into_deserialize();
+    Ok(rows.collect::<Result<_, _>>()?)
 }

@@ -20,3 +20,23 @@ fn a_training_that_was_killed_goes_on_and_learns_the_same() {
     let weights = |run: &Path| std::fs::read(run.join("model.safetensors")).expect("a trained model");
     assert!(weights(&whole) == weights(&killed));
 }
+
+#[test]
+fn each_house_has_its_price_on_any_number_of_ranks() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let run = folder.join("table-predict");
+    assert!(train(&run, &[]));
+    let predicted = |ranks: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_table"));
+        let output = run.join(format!("{ranks}.jsonl"));
+        command.arg("predict").arg(&run).args(["--ranks", ranks]);
+        let table = concat!(env!("CARGO_MANIFEST_DIR"), "/houses.csv");
+        command.args(["--input", table, "--output"]).arg(&output);
+        assert!(command.status().expect("the program starts").success());
+        let text = std::fs::read_to_string(output).expect("predictions are written");
+        text.lines().map(|price| price.parse::<f32>().expect("a price")).collect::<Vec<_>>()
+    };
+    let (alone, together) = (predicted("1"), predicted("2"));
+    assert!(alone.len() > 100 && alone.len() == together.len());
+    assert!(alone.iter().zip(together).all(|(one, other)| (one - other).abs() < 0.1));
+}

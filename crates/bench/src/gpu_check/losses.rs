@@ -30,7 +30,7 @@ fn optimizer(model: CheckedModel) -> OptimizerConfig {
         CheckedModel::GptNano => OptimizerConfig {
             kind: OptimizerKind::AdamW,
             learning_rate: 0.003,
-            beta_2: 0.99,
+            beta_2: Some(0.99),
             weight_decay: 0.1,
             ..OptimizerConfig::default()
         },

@@ -139,6 +139,7 @@ fn data<I, B>(
     TrainingData {
         train,
         test,
+        validation: None,
         batcher,
         name: name.to_string(),
         fingerprint: String::new(),

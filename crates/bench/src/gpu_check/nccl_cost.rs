@@ -71,8 +71,8 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
         };
         Ok(Side {
             ddp,
+            optimizer: settings.init(&model)?,
             model: Some(model),
-            optimizer: settings.init()?,
         })
     };
     let mut sides = [side(None)?, side(Some(exchange(name)?))?];

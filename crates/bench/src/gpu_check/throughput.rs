@@ -84,7 +84,7 @@ pub(super) fn run(
             let optimizer = OptimizerConfig {
                 kind: OptimizerKind::Sgd,
                 learning_rate: 0.1,
-                momentum: 0.9,
+                momentum: Some(0.9),
                 ..OptimizerConfig::default()
             };
             let model = config.init(device);
@@ -118,7 +118,7 @@ pub(super) fn gpt2_optimizer() -> OptimizerConfig {
     OptimizerConfig {
         kind: OptimizerKind::AdamW,
         learning_rate: 6e-4,
-        beta_2: 0.95,
+        beta_2: Some(0.95),
         weight_decay: 0.1,
         ..OptimizerConfig::default()
     }
@@ -152,6 +152,7 @@ fn mnist(device: &Device, batch: usize, quick: bool) -> Result<Rate, Failure> {
     let train = ImageDataset::new(noise.collect(), labels.collect(), 10)?;
     let data = TrainingData {
         test: Arc::new(train.first(1)),
+        validation: None,
         train: Arc::new(train),
         batcher: Arc::new(ImageBatcher::unit()),
         name: "noise".to_string(),
@@ -201,10 +202,10 @@ where
     let device = device.inner().autodiff();
     let (inputs, targets) = batch(&device);
     let model = Supervised::<M, O>::of_blocks(model.train().fork(&device));
+    let rate = optimizer.learning_rate;
+    let mut optimizer = optimizer.init(&model)?;
     // Handed over to the optimizer and back: parameters that nobody else has are updated in place.
     let mut model = Some(model);
-    let rate = optimizer.learning_rate;
-    let mut optimizer = optimizer.init()?;
     let wait = |device: &Device| {
         let done = device.sync();
         done.map_err(|error| Failure::usage(format!("the device has failed: {error}")))

@@ -215,13 +215,14 @@ fn files(template: &Template, name: &str, everburn: Option<&Path>) -> Vec<(PathB
     files
 }
 
-/// The same text with the keys `task.key` under another name; at the end of a sentence there is no key.
+/// The same text with the keys `task.key` under another name; at the end of a sentence, and in a path, there is no key.
 fn rename_keys(text: &str, task: &str, name: &str) -> String {
     let key = format!("{task}.");
     let mut parts = text.split(&key);
     let mut renamed = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let is_key = part.starts_with(|c: char| c.is_ascii_lowercase());
+        let is_file = renamed.ends_with('/');
+        let is_key = !is_file && part.starts_with(|c: char| c.is_ascii_lowercase());
         renamed.push_str(if is_key { name } else { task });
         renamed.push('.');
         renamed.push_str(part);
@@ -269,6 +270,8 @@ mod tests {
                 "{kind:?}"
             );
             assert!(text("src/main.rs").contains("--set flowers."), "{kind:?}");
+            let data = text("src/main.rs").contains("/houses.csv");
+            assert_eq!(data, *kind == Kind::Table, "{kind:?}");
             let test = text("tests/ranks.rs");
             assert!(test.contains("CARGO_BIN_EXE_flowers\""), "{kind:?}");
         }

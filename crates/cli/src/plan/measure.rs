@@ -24,7 +24,10 @@ const KEPT_RUNS: u64 = 4;
 pub(super) fn measure(config: &RunConfig, samples: usize) -> Result<Figures, CliError> {
     let device = devices::of_rank(&config.ranks.devices, 0)?;
     let measure = Measure { samples, device };
-    Ok(Figures::measured(measure.blocks(&config.task()?)?, samples))
+    Ok(Figures::measured(
+        measure.blocks(&*config.task()?)?,
+        samples,
+    ))
 }
 
 struct Measure {
@@ -33,7 +36,7 @@ struct Measure {
 }
 
 impl Measure {
-    fn blocks(&self, task: &ConfiguredTask) -> Result<Vec<BlockFigures>, CliError> {
+    fn blocks(&self, task: &dyn ConfiguredTask) -> Result<Vec<BlockFigures>, CliError> {
         let device = self.device.clone().autodiff();
         let runner = task.block_runner(self.samples, &device)?;
         // An input of the model has no gradient; what passes between blocks has.

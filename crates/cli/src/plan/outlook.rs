@@ -237,9 +237,23 @@ fn layers_sent(samples: usize, model: &ModelInBlocks, figures: &Figures) -> Vec<
 pub(super) fn optimizer_state(config: &RunConfig) -> OptimizerState {
     let optimizer = &config.training.optimizer;
     match optimizer.kind {
-        OptimizerKind::Adam | OptimizerKind::AdamW => OptimizerState::ADAM,
-        OptimizerKind::Sgd if optimizer.momentum > 0.0 => OptimizerState::MOMENTUM,
-        OptimizerKind::Sgd => OptimizerState::SGD,
+        OptimizerKind::Adam | OptimizerKind::AdamW | OptimizerKind::Lamb => OptimizerState::ADAM,
+        OptimizerKind::Sgd if optimizer.momentum.unwrap_or_default() > 0.0 => {
+            OptimizerState::MOMENTUM
+        }
+        // The rows and columns of Adafactor are few.
+        OptimizerKind::Sgd | OptimizerKind::Adafactor => OptimizerState::SGD,
+        // Muon's is of matrices; what AdamW has of the rest is little.
+        OptimizerKind::AdaGrad | OptimizerKind::Lion | OptimizerKind::Muon => {
+            OptimizerState::MOMENTUM
+        }
+        OptimizerKind::RmsProp => {
+            let centered = u32::from(optimizer.centered.unwrap_or_default());
+            OptimizerState {
+                copies: 3 + centered,
+            }
+        }
+        OptimizerKind::Adan => OptimizerState { copies: 4 },
     }
 }
 

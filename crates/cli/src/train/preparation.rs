@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::prelude::*;
+use burn::prelude::Device;
 use everburn_train::checkpoint::{CheckpointFolder, Progress};
 use everburn_train::{ConfiguredTask, LoadedData, RunLock, renderer};
 
@@ -34,7 +35,7 @@ pub(super) fn check_resume(
         }
     }
     let samples = loaded.train_len;
-    let samples = samples.saturating_sub(training.held_out_of(samples));
+    let samples = samples.saturating_sub(loaded.held_out(training));
     let here = Progress::start(&config.model, training, samples);
     let fits = here.fits(&newest.checkpoint.progress);
     fits.map_err(|reason| TrainError::Checkpoint {
@@ -123,11 +124,24 @@ pub(crate) fn claim_first_free(model: &str) -> Result<PathBuf, CliError> {
 /// Fixes what the data decide, so that the configuration that is written says it.
 pub(super) fn resolve_data(
     config: &mut RunConfig,
-    task: &ConfiguredTask,
+    task: &dyn ConfiguredTask,
     loaded: &LoadedData,
 ) -> Result<(), CliError> {
     config.sections = task.sections()?;
-    let held_out = config.training.held_out_of(loaded.train_len);
-    config.training.validation_samples = Some(held_out);
+    config.training.check_validation(loaded.validation_len)?;
+    if loaded.validation_len.is_none() {
+        let held_out = config.training.held_out_of(loaded.train_len);
+        config.training.validation_samples = Some(held_out);
+    }
+    Ok(())
+}
+
+/// Checks that the groups of parameters are some of the task's model. No parameter is drawn.
+pub(super) fn check_groups(config: &RunConfig, task: &dyn ConfiguredTask) -> Result<(), CliError> {
+    if config.training.optimizer.groups.is_empty() {
+        return Ok(());
+    }
+    let model = task.model(&Device::default())?;
+    config.training.optimizer.init(&model)?;
     Ok(())
 }

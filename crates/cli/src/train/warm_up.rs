@@ -14,7 +14,7 @@ use crate::mesh;
 /// Compiles what the first rank of a job would; the others have the same to do.
 pub(super) fn run(
     config: &RunConfig,
-    task: &ConfiguredTask,
+    task: &dyn ConfiguredTask,
     loaded: &LoadedData,
     kernels: KernelCache,
 ) -> Result<ExitCode, CliError> {
@@ -33,6 +33,7 @@ pub(super) fn run(
         model_name: config.model.clone(),
         evaluation_batch: task.evaluation_batch(),
         kernels,
+        task: Some(task.shared()),
         ..Trainer::new(config.training.clone(), ranks.remove(0))
     };
     let free = devices::free_memory(&config.ranks.devices, 0, config.ranks.ranks);

@@ -4,16 +4,17 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use burn::prelude::*;
+use burn::tensor::activation::softmax;
 use everburn_datasets::{DataRequest, ImageBatcher, ImageItem, SyntheticDigits};
 use everburn_nn::TensorParallel;
 use everburn_train::{
-    BlocksOf, Classification, LabeledBatch, Loss, OnDevice, Task, TaskData, TaskError,
-    TrainingData, block_loss,
+    BlocksOf, Classification, LabeledBatch, Loss, OnDevice, Predict, Predictor, Task, TaskData,
+    TaskError, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::DataConfig;
+use super::{DataConfig, LOCAL_SETTINGS};
 
 /// The classes of Fashion-MNIST, as its authors name them.
 const FASHION: [&str; 10] = [
@@ -104,10 +105,7 @@ impl<M: ImageModel> Task for Images<M> {
         })?;
         config.data.pin(&mut loaded.description);
         let description = loaded.description;
-        let class_names = match description.name.as_str() {
-            "fashion-mnist" => FASHION.as_slice(),
-            _ => &[],
-        };
+        let class_names = class_names(&description.name);
         let batcher = match self.pixels_as_bytes {
             true => ImageBatcher::bytes(),
             false => ImageBatcher::unit(),
@@ -120,6 +118,7 @@ impl<M: ImageModel> Task for Images<M> {
                 fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
                 train: Arc::new(train),
                 test: Arc::new(test),
+                validation: None,
                 batcher: Arc::new(batcher),
                 origin: format!("{}: {}", description.origin, description.reason),
                 name: description.name,
@@ -139,6 +138,10 @@ impl<M: ImageModel> Task for Images<M> {
         &["data"]
     }
 
+    fn local_settings(&self) -> &'static [&'static str] {
+        &LOCAL_SETTINGS
+    }
+
     fn preset(&self) -> Table {
         self.preset.clone()
     }
@@ -151,5 +154,56 @@ impl<M: ImageModel> Task for Images<M> {
 
     fn on_device(&self) -> Option<OnDevice<Self>> {
         Some(OnDevice::by_rows())
+    }
+
+    fn predictor(&self) -> Option<Predictor<Self>> {
+        Some(Predictor::by_task())
+    }
+}
+
+/// What a model takes an image for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PredictedClass {
+    /// The likeliest class: its name, or its number where it has none.
+    pub class: String,
+    /// How likely each class is, in the order of their numbers.
+    pub probabilities: Vec<f32>,
+}
+
+impl<M: ImageModel> Predict for Images<M> {
+    type Prediction = PredictedClass;
+
+    fn predict(
+        &self,
+        config: &ImagesConfig,
+        model: &M,
+        (images, _classes): LabeledBatch<4>,
+    ) -> Result<Vec<PredictedClass>, TaskError> {
+        let logits = model.blocks().forward(model, images);
+        let [_, classes] = logits.dims();
+        let names = class_names(&config.data.name);
+        let name = |class: usize| {
+            names
+                .get(class)
+                .map_or(class.to_string(), ToString::to_string)
+        };
+        let probabilities = softmax(logits, 1).try_into_data()?;
+        let probabilities = probabilities.iter::<f32>().collect::<Vec<_>>();
+        let rows = probabilities.chunks_exact(classes).map(|row| {
+            let likeliest = (0..classes).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a)));
+            PredictedClass {
+                class: name(likeliest.unwrap_or_default()),
+                probabilities: row.to_vec(),
+            }
+        });
+        Ok(rows.collect())
+    }
+}
+
+/// The names of the classes of a data set; none where they are digits.
+fn class_names(dataset: &str) -> &'static [&'static str] {
+    match dataset {
+        "fashion-mnist" => &FASHION,
+        _ => &[],
     }
 }

@@ -13,7 +13,7 @@ use everburn_train::{
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::DataConfig;
+use super::{DataConfig, LOCAL_SETTINGS};
 
 /// The most tokens that are read at once where no gradients are needed: the scores of more would fill the memory.
 const EVALUATION_TOKENS: usize = 16_384;
@@ -147,6 +147,7 @@ impl Task for Text {
             data: TrainingData {
                 train: Arc::new(loaded.train),
                 test: Arc::new(loaded.test),
+                validation: None,
                 batcher: Arc::new(TextBatcher),
                 fingerprint,
                 origin: format!("{}: {}", description.origin, description.reason),
@@ -165,6 +166,10 @@ impl Task for Text {
 
     fn sections(&self) -> &'static [&'static str] {
         &["data", "text", "gpt"]
+    }
+
+    fn local_settings(&self) -> &'static [&'static str] {
+        &LOCAL_SETTINGS
     }
 
     fn preset(&self) -> Table {

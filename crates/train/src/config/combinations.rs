@@ -5,9 +5,46 @@ use everburn_distributed::{CommunicationHookConfig, VirtualRanks};
 use super::TrainingConfig;
 use crate::divergence::OnDivergence;
 use crate::error::TrainError;
+use crate::optimizer_config::OptimizerKind;
 use crate::sync_interval::SyncInterval;
 
 impl TrainingConfig {
+    /// Checks what is said of the validation against the set that the data have for it, of so many samples.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if samples are to be held out all the same, or the set is empty.
+    pub fn check_validation(&self, own: Option<usize>) -> Result<(), TrainError> {
+        let refuse = |message: String| Err(TrainError::Config(message));
+        match (own, self.validation_samples) {
+            (Some(0), _) => refuse(
+                "the data have a validation set of their own, and it is empty: `TrainingData::validation` is None \
+                 where training samples are to be held out"
+                    .to_string(),
+            ),
+            (Some(own), Some(_)) => refuse(format!(
+                "--validation-samples holds out training samples, and the data have a validation set of their own, \
+                 of {own} samples: leave it out"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses an optimizer that looks at whole parameters where ranks have parts of some, because they share layers.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] naming it.
+    pub fn check_shared_layers(&self, shared: bool) -> Result<(), TrainError> {
+        let kind = self.optimizer.kind;
+        match shared && !kind.is_elementwise() {
+            true => Err(TrainError::Config(format!(
+                "--optimizer {kind} and layers that several ranks share do not go together: a rank has a part of each \
+                 matrix, and {kind} looks at whole ones; use {}, or a mesh with tensor=1",
+                OptimizerKind::list(OptimizerKind::is_elementwise)
+            ))),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
         let Some(count) = self.virtual_ranks else {
             return Ok(());
@@ -46,8 +83,7 @@ impl TrainingConfig {
         Ok(())
     }
 
-    /// Refuses what does not go with `--shard`. (Its optimizers treat each number by itself, as all of
-    /// [`OptimizerKind`](crate::OptimizerKind) do.)
+    /// Refuses what does not go with `--shard`: optimizers that look at whole parameters, for one.
     pub(super) fn validate_sharding(&self) -> Result<(), TrainError> {
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
         let Some(stage) = self.ddp.shard else {
@@ -63,10 +99,12 @@ impl TrainingConfig {
             .validate()
             .map_err(|error| TrainError::Config(error.to_string()))?;
         if !self.optimizer.kind.is_elementwise() {
-            return refuse(
-                "--shard is for optimizers that treat each number by itself: use --optimizer sgd, adam or \
-                 adam-w",
-            );
+            let cut = OptimizerKind::list(OptimizerKind::is_elementwise);
+            let kind = self.optimizer.kind;
+            return refuse(&format!(
+                "--shard and --optimizer {kind} do not go together: a rank has a slice of each parameter, and {kind} \
+                 looks at whole ones; {cut} treat each number by itself"
+            ));
         }
         if self.virtual_ranks.is_some() {
             return refuse(

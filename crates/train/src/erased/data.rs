@@ -15,6 +15,12 @@ use crate::trainer::TrainingData;
 #[derive(Clone)]
 pub struct AnyItem(Arc<dyn Any + Send + Sync>);
 
+impl AnyItem {
+    pub(crate) fn new<I: Send + Sync + 'static>(item: I) -> Self {
+        Self(Arc::new(item))
+    }
+}
+
 /// A batch of any batcher.
 pub struct AnyBatch(Box<dyn Any + Send>);
 
@@ -51,6 +57,7 @@ where
     }
     TrainingData {
         train: Arc::new(AnyDataset(data.train.clone())),
+        validation: data.validation.clone().map(any_dataset),
         test: Arc::new(AnyDataset(data.test.clone())),
         batcher: Arc::new(AnyBatcher(data.batcher.clone())),
         name: data.name.clone(),
@@ -59,19 +66,20 @@ where
     }
 }
 
+fn any_dataset<I: Send + Sync + 'static>(set: Arc<dyn Dataset<I>>) -> Arc<dyn Dataset<AnyItem>> {
+    Arc::new(AnyDataset(set))
+}
+
 struct AnyDataset<I>(Arc<dyn Dataset<I>>);
 
 impl<I: Send + Sync + 'static> Dataset<AnyItem> for AnyDataset<I> {
     fn get(&self, index: usize) -> Result<AnyItem, DatasetError> {
-        Ok(AnyItem(Arc::new(self.0.get(index)?)))
+        Ok(AnyItem::new(self.0.get(index)?))
     }
 
     fn get_many(&self, indexes: Vec<usize>) -> Result<Vec<AnyItem>, DatasetError> {
         let items = self.0.get_many(indexes)?;
-        Ok(items
-            .into_iter()
-            .map(|item| AnyItem(Arc::new(item)))
-            .collect())
+        Ok(items.into_iter().map(AnyItem::new).collect())
     }
 
     fn len(&self) -> usize {

@@ -48,6 +48,10 @@ impl<M: Trainable> ModelOverRanks<AnyModel, AnyBatch> for Erased<M> {
         self.0.max_gradient_norm()
     }
 
+    fn cuts_layers(&self) -> bool {
+        self.0.cuts_layers()
+    }
+
     fn prepare(&self, model: AnyModel) -> Result<AnyModel, TrainError> {
         Ok(AnyModel::new(self.0.prepare(model.open())?))
     }

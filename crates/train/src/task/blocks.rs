@@ -104,6 +104,9 @@ pub struct MeshModel {
 pub(super) trait BlockTask<T: Task>: Send + Sync {
     fn supervised(&self, model: T::Model) -> AnyModel;
 
+    /// The task's own module in a model of [`supervised`](Self::supervised).
+    fn model<'a>(&self, model: &'a AnyModel) -> &'a T::Model;
+
     fn checkpointed(&self, model: AnyModel, checkpointing: ActivationCheckpointing) -> AnyModel;
 
     fn on_devices(
@@ -155,6 +158,10 @@ where
 {
     fn supervised(&self, model: T::Model) -> AnyModel {
         AnyModel::new(Supervised::<T::Model, O>::of_blocks(model))
+    }
+
+    fn model<'a>(&self, model: &'a AnyModel) -> &'a T::Model {
+        model.inner::<Supervised<T::Model, O>>().model()
     }
 
     fn checkpointed(&self, model: AnyModel, checkpointing: ActivationCheckpointing) -> AnyModel {

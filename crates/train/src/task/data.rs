@@ -6,6 +6,7 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::prelude::*;
 
 use super::{Task, TaskData};
+use crate::config::TrainingConfig;
 use crate::erased::{AnyData, erase_data};
 use crate::error::TrainError;
 use crate::trainer::{Trainer, TrainingData};
@@ -20,6 +21,8 @@ pub struct LoadedData {
     pub name: String,
     /// How many samples there are to learn from, those that are held out for validation included.
     pub train_len: usize,
+    /// How many samples the task has for validation only, if it has a set of its own for that.
+    pub validation_len: Option<usize>,
     inner: Box<dyn ErasedData>,
 }
 
@@ -40,6 +43,14 @@ impl LoadedData {
 }
 
 impl LoadedData {
+    /// How many of the samples to learn from `config` holds out for validation: none where there is a set for that.
+    pub fn held_out(&self, config: &TrainingConfig) -> usize {
+        match self.validation_len {
+            Some(_) => 0,
+            None => config.held_out_of(self.train_len),
+        }
+    }
+
     /// The data of `task`.
     pub(super) fn of<T: Task>(task: Arc<T>, loaded: TaskData<T::Item, T::Batch>) -> Self {
         let TaskData {
@@ -48,10 +59,13 @@ impl LoadedData {
             class_names,
         } = loaded;
         let train_len = data.train.len();
+        let validation_len = data.validation.as_ref().map(|set| set.len());
+        let validated = validation_len.map(|samples| format!(" {samples} to validate,"));
         let description = match description.is_empty() {
             true => format!(
-                "{}: {train_len} samples, {} to test",
+                "{}: {train_len} samples,{} {} to test",
                 data.name,
+                validated.unwrap_or_default(),
                 data.test.len()
             ),
             false => description,
@@ -61,6 +75,7 @@ impl LoadedData {
             class_names,
             name: data.name.clone(),
             train_len,
+            validation_len,
             inner: Box::new(DataOf { task, data }),
         }
     }
@@ -104,6 +119,7 @@ where
 {
     TrainingData {
         train: Arc::clone(&data.train),
+        validation: data.validation.clone(),
         test: Arc::clone(&data.test),
         batcher: Arc::new(WithoutTargets(Arc::clone(&data.batcher))),
         name: data.name.clone(),

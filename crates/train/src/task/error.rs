@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use crate::error::TrainError;
+
 /// What is wrong with a task's settings or data, and what to do. Any error becomes one by `?`.
 ///
 /// ```
@@ -43,6 +45,15 @@ impl TaskError {
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
+}
+
+/// The error of a training that a task's is, with what to do.
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
+pub(crate) fn told(error: TaskError) -> TrainError {
+    TrainError::Config(match error.help() {
+        Some(help) => format!("{error}; {help}"),
+        None => error.to_string(),
+    })
 }
 
 impl Display for TaskError {

@@ -17,6 +17,7 @@ use crate::metric_sums::MetricSums;
 use crate::model_over_ranks::ModelOverRanks;
 use crate::outcome::LoopOutcome;
 use crate::predictions::Counts;
+use crate::task::told;
 use crate::tensor_board::TensorBoard;
 use crate::training_state::agree_on_newest;
 use crate::weights::with_safetensors;
@@ -47,7 +48,7 @@ impl Trainer {
         over: Option<&dyn ModelOverRanks<AnyModel, AnyBatch>>,
         counts: Option<&RefCell<Counts>>,
     ) -> Result<Option<MetricSums>, TrainError> {
-        self.about_data(data).check(&self.group)?;
+        self.about_data(data)?.check(&self.group)?;
         let readers = over.map_or(&self.group, ModelOverRanks::replicas);
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
         let stop_wanted = || self.stop.is_set();
@@ -58,19 +59,30 @@ impl Trainer {
         })
     }
 
-    pub(super) fn about_data(&self, data: &AnyData) -> Agreement {
-        Agreement::default()
-            .and("model", &self.model_name)
+    pub(super) fn about_data(&self, data: &AnyData) -> Result<Agreement, TrainError> {
+        let mut about = Agreement::default().and("model", &self.model_name);
+        // Before the data, which may follow from them.
+        if let Some(task) = &self.task {
+            for (setting, value) in task.agreed_settings().map_err(told)? {
+                about = about.and(&setting, value);
+            }
+        }
+        let about = about
             .and("data", &data.name)
-            .and("training samples", data.train.len())
+            .and("training samples", data.train.len());
+        let about = match &data.validation {
+            Some(own) => about.and("validation samples", own.len()),
+            None => about,
+        };
+        Ok(about
             .and("test samples", data.test.len())
-            .and("fingerprint of the data", &data.fingerprint)
+            .and("fingerprint of the data", &data.fingerprint))
     }
 
     /// Ranks with other data, another seed or another batch size would train together and learn
     /// something that nobody asked for.
     pub(super) fn agreement(&self, data: &AnyData) -> Result<Agreement, TrainError> {
-        let about = self.about_data(data);
+        let about = self.about_data(data)?;
         let about = match self.regroup {
             // A rank that comes later goes on all the same.
             Some(_) => about,

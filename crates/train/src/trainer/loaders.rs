@@ -21,7 +21,10 @@ impl Trainer {
         readers: &ProcessGroup,
     ) -> Result<(AnyLoader, Option<AnyLoader>), TrainError> {
         let all = data.train.len();
-        let held_out = self.config.held_out_of(all);
+        let own = data.validation.as_ref();
+        let own_samples = own.map(Dataset::len);
+        self.config.check_validation(own_samples)?;
+        let held_out = self.held_out(data);
         if held_out >= all {
             return Err(TrainError::Config(format!(
                 "--validation-samples {held_out} leaves nothing of the {all} training samples"
@@ -47,10 +50,18 @@ impl Trainer {
         )
         .in_micro_batches(self.config.accumulate)
         .prefetching(self.prefetch());
-        let validation = (held_out > 0)
-            .then(|| self.ordered_loader(part(all - held_out, all), data, readers))
-            .transpose()?;
-        Ok((train, validation))
+        let validation = own.cloned();
+        let validation = validation.or_else(|| (held_out > 0).then(|| part(all - held_out, all)));
+        let validation = validation.map(|set| self.ordered_loader(set, data, readers));
+        Ok((train, validation.transpose()?))
+    }
+
+    /// How many of the samples to learn from are held out to validate on: none where there is a set for that.
+    pub(super) fn held_out(&self, data: &AnyData) -> usize {
+        match &data.validation {
+            Some(_) => 0,
+            None => self.config.held_out_of(data.train.len()),
+        }
     }
 
     pub(super) fn ordered_loader(

@@ -20,7 +20,7 @@ const FAR: f64 = 64.0;
 fn one_step(config: &TrainingConfig) -> TrainingConfig {
     let mut config = config.clone();
     config.steps = Some(1);
-    config.optimizer.momentum = 0.0;
+    config.optimizer.momentum = None;
     config.optimizer.learning_rate = FAR;
     config
 }

@@ -180,7 +180,7 @@ fn a_checkpoint_of_one_cut_goes_on_in_any_other() {
     let mut config = config(usize::MAX, OptimizerKind::Adam);
     (config.steps, config.epochs) = (None, 1);
     // With Adam's own, a gradient that is nothing but rounding moves a parameter as far as any other.
-    config.optimizer.epsilon = 1e-3;
+    config.optimizer.epsilon = Some(1e-3);
     let two = cut(2, ScheduleKind::OneForwardOneBackward, 4);
     let four = cut(4, ScheduleKind::GPipe, 2);
     let [shared, _, replicas, stages] = meshes_of_four(two.kind, 2).try_into().unwrap();

@@ -104,6 +104,7 @@ where
                 let data = TrainingData {
                     train: Arc::clone(&train),
                     test: Arc::clone(&test) as _,
+                    validation: None,
                     batcher: Arc::clone(&self.batcher),
                     name: self.name.to_string(),
                     origin: "made from integers".to_string(),

@@ -103,7 +103,7 @@ impl Golden {
         OptimizerConfig {
             kind,
             learning_rate,
-            momentum,
+            momentum: Some(momentum),
             weight_decay,
             ..OptimizerConfig::default()
         }

@@ -118,11 +118,11 @@ fn a_slightly_different_optimizer_does_not_follow() {
     let right = golden.optimizer();
     let wrong = [
         OptimizerConfig {
-            epsilon: 1e-5, // Burn's default
+            epsilon: Some(1e-5), // Burn's default
             ..right.clone()
         },
         OptimizerConfig {
-            beta_2: 0.998,
+            beta_2: Some(0.998),
             ..right.clone()
         },
         OptimizerConfig {

@@ -83,7 +83,7 @@ fn sgd_with_momentum_agrees_on_one_and_more_ranks() {
     let config = fifty_steps(OptimizerConfig {
         kind: OptimizerKind::Sgd,
         learning_rate: 0.01,
-        momentum: 0.9,
+        momentum: Some(0.9),
         ..OptimizerConfig::default()
     });
     let model = initial_weights();

@@ -82,6 +82,7 @@ fn data(train: usize) -> TrainingData<Sample, (Tensor<2>, Tensor<2>)> {
     TrainingData {
         train: Arc::new(InMemDataset::new(samples(train, 0.0))),
         test: Arc::new(InMemDataset::new(samples(13, 100.0))),
+        validation: None,
         batcher: Arc::new(Rows),
         name: "plane".to_string(),
         fingerprint: String::new(),

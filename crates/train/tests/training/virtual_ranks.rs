@@ -22,7 +22,7 @@ fn config(virtual_ranks: Option<usize>) -> TrainingConfig {
         optimizer: OptimizerConfig {
             kind: OptimizerKind::Sgd,
             learning_rate: 0.05,
-            momentum: 0.9,
+            momentum: Some(0.9),
             ..OptimizerConfig::default()
         },
         ..TrainingConfig::default()

@@ -67,7 +67,7 @@ pub(super) fn measure(order: &Order) -> Result<Measured, Failure> {
             let config = BatchNormConfig::new(channels).with_epsilon(epsilon);
             let mut norm = config.init(device);
             if !scales {
-                norm.gamma = norm.gamma.clone().set_require_grad(false);
+                norm.gamma = norm.gamma.set_require_grad(false);
             }
             let shape = [batch, channels, side, side];
             call::measure(order, device, [shape], &norm, |norm, [x]| norm.forward(x))

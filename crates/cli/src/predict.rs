@@ -1,0 +1,183 @@
+//! `everburn predict`
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use everburn_launch::{LaunchConfig, RankEnvironment};
+use everburn_train::PredictionInput;
+
+use crate::config::RunConfig;
+use crate::error::CliError;
+use crate::files;
+use crate::prelude::*;
+use crate::summary::counted;
+use crate::trained::{Opened, TrainedFlags, TrainedRank, forget};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PredictArguments {
+    #[command(flatten)]
+    pub(crate) trained: TrainedFlags,
+
+    /// The samples: test, train or validation of the task's data, or a file that the task reads [default: test].
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) input: Option<PredictionInput>,
+
+    /// The file that the predictions are written to, a line of JSON for each sample, whole or not at all
+    /// [default: they are printed].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// Lets a run's model predict something of samples, as a rank, as the only rank, or by launching ranks.
+pub(crate) fn run(
+    arguments: &PredictArguments,
+    environment: Option<&RankEnvironment>,
+) -> Result<ExitCode, CliError> {
+    let Opened {
+        run,
+        config,
+        launch: plan,
+    } = arguments.trained.open(environment, true)?;
+    if environment.is_none() {
+        check(arguments, &config)?;
+    }
+    if let Some(plan) = plan {
+        return launch(arguments, &run, plan);
+    }
+    let rank = TrainedRank::join(&config, environment)?;
+    let predictions = |write: &mut dyn FnMut(&[u8]) -> io::Result<()>| {
+        let data = rank.loaded.for_training();
+        let input = arguments.input();
+        rank.with_model(&run, &arguments.trained, |model| {
+            rank.trainer
+                .predict(&*rank.task, model, &data, &input, write)
+        })
+    };
+    match arguments
+        .output
+        .as_deref()
+        .filter(|_| rank.trainer.group.rank() == 0)
+    {
+        Some(output) => write_to(output, predictions)?,
+        // Where nobody reads any more (`| head`), the other ranks have their part all the same.
+        None => drop(predictions(&mut |lines| {
+            let _ = io::stdout().write_all(lines);
+            Ok(())
+        })?),
+    }
+    rank.trainer.group.clone().destroy()?;
+    if environment.is_none() {
+        arguments.tell();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Finds what can be wrong before a rank is started.
+fn check(arguments: &PredictArguments, config: &RunConfig) -> Result<(), CliError> {
+    let task = config.task()?;
+    if !task.predicts() {
+        let help = match task.language() {
+            Ok(None) => "implement `Predict` for the task, and `Task::predictor`",
+            _ => "`generate` lets a model of text write, and `eval` measures it",
+        };
+        let what = format!("{} makes no predictions", config.model);
+        return Err(CliError::usage_with_help(what, help));
+    }
+    if let PredictionInput::File(file) = arguments.input()
+        && !file.exists()
+    {
+        return Err(CliError::usage_with_help(
+            format!("--input {}: there is no such file", file.display()),
+            "--input takes test, train, validation or a file that the task reads",
+        ));
+    }
+    let folder = arguments.output.as_deref().and_then(Path::parent);
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => Err(CliError::usage_with_help(
+            format!("--output: {} is no folder", folder.display()),
+            "make it, or name another file",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Ranks leave their predictions in a file, so that what is printed is the same for any number of them.
+fn launch(
+    arguments: &PredictArguments,
+    run: &RunDirectory,
+    plan: LaunchConfig,
+) -> Result<ExitCode, CliError> {
+    let logs = run.logs().join("predict");
+    let kept = logs.join("predictions.jsonl");
+    forget(&kept);
+    let output = arguments.output.as_ref().unwrap_or(&kept);
+    let own = vec![
+        "--input".into(),
+        arguments.input().to_string().into(),
+        "--output".into(),
+        output.into(),
+    ];
+    let told = arguments.trained.for_ranks("predict", own);
+    let (code, shows) = arguments.trained.launch(plan, told, logs)?;
+    if shows {
+        match &arguments.output {
+            Some(_) => arguments.tell(),
+            None => print(&kept)?,
+        }
+    }
+    Ok(code)
+}
+
+/// Writes what `predictions` yield to `output`, whole or not at all.
+fn write_to(
+    output: &Path,
+    predictions: impl FnOnce(&mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<usize, CliError>,
+) -> Result<(), CliError> {
+    let mut failed = None;
+    let written = files::replace(output, |file| {
+        predictions(&mut |lines| file.write_all(lines)).map_or_else(
+            |error| {
+                let cause = io::Error::other(error.to_string());
+                failed = Some(error);
+                Err(cause)
+            },
+            |_samples| Ok(()),
+        )
+    });
+    match (failed, written) {
+        (Some(error), _) => Err(error),
+        (None, Err(error)) => Err(CliError::usage(format!(
+            "writing {} failed: {error}",
+            output.display()
+        ))),
+        (None, Ok(())) => Ok(()),
+    }
+}
+
+fn print(path: &Path) -> Result<(), CliError> {
+    let lost = |error| CliError::usage(format!("rank 0 left no predictions: {error}"));
+    let mut file = files::open(path).map_err(lost)?;
+    // Nobody reads any more.
+    let _ = io::copy(&mut file, &mut io::stdout());
+    Ok(())
+}
+
+impl PredictArguments {
+    fn input(&self) -> PredictionInput {
+        self.input.clone().unwrap_or_default()
+    }
+
+    /// Says where the predictions are.
+    fn tell(&self) {
+        let Some(output) = &self.output else { return };
+        let lines = files::open(output).map_or(0, |file| {
+            let lines = io::BufRead::lines(io::BufReader::new(file));
+            lines.count()
+        });
+        let lines = counted(lines, "prediction");
+        say!("{} written: {lines} of {}", output.display(), self.input());
+    }
+}

@@ -1,0 +1,269 @@
+//! A trained model, on as many ranks as are asked for: what `eval` and `predict` have in common.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use burn::module::Module;
+use clap::Args;
+use everburn_collectives::watch::Watch;
+use everburn_launch::{LaunchConfig, RankEnvironment};
+use everburn_train::checkpoint::{Checkpoint, CheckpointFolder};
+use everburn_train::{
+    AnyModel, ConfiguredTask, LoadedData, load_averaged, load_safetensors,
+    with_averaged_parameters, with_parameters,
+};
+
+use crate::arguments::{DataFlags, RankFlags};
+use crate::config::RunConfig;
+use crate::error::CliError;
+use crate::prelude::*;
+use crate::{devices, gradient_exchange, launching, rank};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TrainedFlags {
+    /// The folder of the run.
+    pub(crate) run_dir: PathBuf,
+
+    /// Take a checkpoint instead of the trained model: `best`, or the number of an epoch.
+    #[arg(long, value_name = "EPOCH")]
+    pub(crate) checkpoint: Option<String>,
+
+    /// Take the averaged parameters, of a run that was trained with --ema.
+    #[arg(long)]
+    pub(crate) ema: bool,
+
+    #[command(flatten)]
+    pub(crate) data: DataFlags,
+
+    #[command(flatten)]
+    pub(crate) ranks: RankFlags,
+}
+
+/// A run, and what this process does with it.
+pub(crate) struct Opened {
+    pub(crate) run: RunDirectory,
+    pub(crate) config: RunConfig,
+    /// What is to be launched, where this process is no rank but starts them.
+    pub(crate) launch: Option<LaunchConfig>,
+}
+
+impl TrainedFlags {
+    /// Opens the run, as a rank, as the only rank, or as the launcher of ranks. What can be wrong with the flags is
+    /// found here; `quiet` says nothing of the devices.
+    pub(crate) fn open(
+        &self,
+        environment: Option<&RankEnvironment>,
+        quiet: bool,
+    ) -> Result<Opened, CliError> {
+        let run = RunDirectory::open(&self.run_dir)?;
+        let config = run.read_config::<RunConfig>()?;
+        let config = config.for_evaluation(&self.data, &self.ranks)?;
+        let mut launch = None;
+        if let Some(environment) = environment {
+            rank::limit_threads(environment, &config.ranks)?;
+        } else {
+            gradient_exchange::check(&config)?;
+            if let Some(gpus) = devices::check(&config.ranks.devices, config.ranks.ranks)?
+                && !quiet
+            {
+                say!("{gpus}");
+            }
+            let plan = launching::plan(&config.ranks, &self.ranks)?;
+            if config.world_size() > 1 {
+                launch = Some(plan);
+            } else if let Some(threads) = config.ranks.threads_per_rank {
+                rank::use_threads(threads)?;
+            }
+        }
+        Ok(Opened {
+            run,
+            config,
+            launch,
+        })
+    }
+
+    /// What a rank of `command` is told of these flags; `own` are the command's own.
+    pub(crate) fn for_ranks(&self, command: &str, own: Vec<OsString>) -> Vec<OsString> {
+        let mut list: Vec<OsString> = vec![command.into(), self.run_dir.clone().into()];
+        list.extend(own);
+        let mut flag = |name: &str, value: Option<OsString>| {
+            if let Some(value) = value {
+                list.extend([name.into(), value]);
+            }
+        };
+        let DataFlags {
+            data,
+            data_dir,
+            train_samples,
+            test_samples,
+        } = self.data.clone();
+        let RankFlags {
+            gpus,
+            devices,
+            timeout,
+            heartbeat_timeout,
+            backend,
+            transport,
+            // What the launcher does, or says to ranks in their environment.
+            ranks: _,
+            threads_per_rank: _,
+            nodes: _,
+            node_rank: _,
+            rendezvous: _,
+            job_token: _,
+            open_store: _,
+            // Of no use to a rank that trains nothing.
+            strategy: _,
+            elastic: _,
+            max_restarts: _,
+            no_dashboard: _,
+        } = self.ranks.clone();
+        let number = |n: usize| OsString::from(n.to_string());
+        flag("--checkpoint", self.checkpoint.clone().map(Into::into));
+        flag("--data", data.map(Into::into));
+        flag("--data-dir", data_dir.map(Into::into));
+        flag("--train-samples", train_samples.map(number));
+        flag("--test-samples", test_samples.map(number));
+        flag("--gpus", gpus.map(number));
+        flag("--devices", devices.map(|names| names.join(",").into()));
+        flag("--timeout", timeout.map(|n| n.to_string().into()));
+        flag(
+            "--heartbeat-timeout",
+            heartbeat_timeout.map(|n| n.to_string().into()),
+        );
+        flag("--backend", backend.map(|way| way.to_string().into()));
+        flag("--transport", transport.map(|kind| kind.to_string().into()));
+        list.extend(self.ema.then(|| "--ema".into()));
+        list
+    }
+
+    /// Starts the ranks with `arguments`, their logs in `logs`; whether all is done and this machine is to show it.
+    pub(crate) fn launch(
+        &self,
+        mut plan: LaunchConfig,
+        arguments: Vec<OsString>,
+        logs: PathBuf,
+    ) -> Result<(ExitCode, bool), CliError> {
+        plan.dashboard = false;
+        let outcome = launching::run(plan, arguments, logs, |_| {})?;
+        let code = ExitCode::from(&outcome);
+        let shows = code == ExitCode::SUCCESS && self.ranks.node_rank.unwrap_or(0) == 0;
+        Ok((code, shows))
+    }
+
+    fn which(&self) -> Which<'_> {
+        Which {
+            checkpoint: self.checkpoint.as_deref(),
+            ema: self.ema,
+        }
+    }
+}
+
+/// This process as one of the ranks that hold the model.
+pub(crate) struct TrainedRank<'a> {
+    pub(crate) task: Box<dyn ConfiguredTask>,
+    pub(crate) loaded: LoadedData,
+    pub(crate) trainer: Trainer,
+    watch: Option<Watch>,
+    environment: Option<&'a RankEnvironment>,
+}
+
+impl<'a> TrainedRank<'a> {
+    /// Loads the data and meets the other ranks.
+    pub(crate) fn join(
+        config: &RunConfig,
+        environment: Option<&'a RankEnvironment>,
+    ) -> Result<Self, CliError> {
+        let local_rank = environment.map_or(0, |environment| environment.local_rank);
+        let mut task = config.task()?;
+        let loaded = task.load()?;
+        let (group, watch) = match environment {
+            None => (rank::join(None, &config.ranks)?, None),
+            Some(environment) => {
+                let (group, watch, _store) = rank::join_watched(environment, &config.ranks)?;
+                (group, watch)
+            }
+        };
+        let trainer = Trainer {
+            evaluation_batch: task.evaluation_batch(),
+            device: devices::of_rank(&config.ranks.devices, local_rank)?,
+            task: Some(task.shared()),
+            ..Trainer::new(config.training.clone(), group)
+        };
+        Ok(Self {
+            task,
+            loaded,
+            trainer,
+            watch,
+            environment,
+        })
+    }
+
+    /// What `work` does with the model of `run`; the user is told who has stalled, where that is why it fails.
+    pub(crate) fn with_model<R>(
+        &self,
+        run: &RunDirectory,
+        flags: &TrainedFlags,
+        work: impl FnOnce(&AnyModel) -> Result<R, TrainError>,
+    ) -> Result<R, CliError> {
+        let done = || -> Result<R, CliError> {
+            let model = self.task.model(&self.trainer.device)?;
+            Ok(work(&load_parameters(model, run, flags.which())?)?)
+        };
+        done().map_err(|error| match self.environment {
+            Some(environment) => rank::report_stall(error, self.watch.as_ref(), environment, None),
+            None => error,
+        })
+    }
+}
+
+/// The checkpoint of an epoch, or of the best epoch.
+fn load_checkpoint(run: &RunDirectory, which: &str) -> Result<Checkpoint, CliError> {
+    let folder = CheckpointFolder::new(run.checkpoints(), 1);
+    let epoch = match which {
+        "best" => folder
+            .load_newest()?
+            .checkpoint
+            .progress
+            .best
+            .map(|best| best.epoch),
+        number => number.parse().ok(),
+    };
+    let epoch = epoch.ok_or_else(|| {
+        CliError::usage_with_help(
+            format!("there is no checkpoint `{which}`"),
+            "--checkpoint takes best (where there was a validation) or the number of an epoch",
+        )
+    })?;
+    Ok(folder.load(epoch)?)
+}
+
+/// Which parameters of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Which<'a> {
+    /// Those of a checkpoint: `best`, or the number of an epoch; else those of the run's end.
+    pub(crate) checkpoint: Option<&'a str>,
+    /// The averaged ones.
+    pub(crate) ema: bool,
+}
+
+/// The model with the parameters of a run's end, or of a checkpoint.
+pub(crate) fn load_parameters<M: Module>(
+    model: M,
+    run: &RunDirectory,
+    which: Which<'_>,
+) -> Result<M, CliError> {
+    Ok(match (which.checkpoint, which.ema) {
+        (None, false) => load_safetensors(model, run)?,
+        (None, true) => load_averaged(model, run)?,
+        (Some(name), false) => with_parameters(model, &load_checkpoint(run, name)?)?,
+        (Some(name), true) => with_averaged_parameters(model, &load_checkpoint(run, name)?)?,
+    })
+}
+
+/// Removes a result of an earlier command, which must not be taken for this one's.
+pub(crate) fn forget(result: &Path) {
+    // Where there is none, there is nothing to forget; what cannot be removed cannot be written either.
+    let _ = std::fs::remove_file(result);
+}

@@ -1,0 +1,164 @@
+//! Optimizers by name.
+
+use std::fmt;
+
+use burn::optim::AdjustLrFn;
+use serde::{Deserialize, Serialize};
+
+/// The rule by which gradients change parameters: each of Burn's, but L-BFGS, which would compute the loss several times
+/// a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerKind {
+    /// Kingma and Ba 2015.
+    #[default]
+    Adam,
+    /// Loshchilov and Hutter 2019: weight decay apart from the gradient.
+    #[serde(alias = "adamw")]
+    AdamW,
+    /// Stochastic gradient descent, with momentum if it is not zero.
+    Sgd,
+    /// Duchi et al. 2011: the sum of all squared gradients.
+    #[serde(rename = "adagrad", alias = "ada-grad")]
+    AdaGrad,
+    /// Shazeer and Stern 2018: second moments of rows and columns.
+    Adafactor,
+    /// Xie et al. 2022: Nesterov's momentum, adaptive.
+    Adan,
+    /// You et al. 2020: Adam with a rate for each parameter, by its norm.
+    Lamb,
+    /// Chen et al. 2023: the sign of a momentum.
+    Lion,
+    /// Jordan et al. 2024: orthogonal updates of matrices. All else, biases and convolutions say, is AdamW's.
+    Muon,
+    /// Tieleman and Hinton 2012: gradients by the root of their second moment.
+    #[serde(rename = "rmsprop", alias = "rms-prop")]
+    RmsProp,
+}
+
+impl OptimizerKind {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Adam,
+        Self::AdamW,
+        Self::Sgd,
+        Self::AdaGrad,
+        Self::Adafactor,
+        Self::Adan,
+        Self::Lamb,
+        Self::Lion,
+        Self::Muon,
+        Self::RmsProp,
+    ];
+
+    /// Its name, as a flag and a file have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Adam => "adam",
+            Self::AdamW => "adam-w",
+            Self::Sgd => "sgd",
+            Self::AdaGrad => "adagrad",
+            Self::Adafactor => "adafactor",
+            Self::Adan => "adan",
+            Self::Lamb => "lamb",
+            Self::Lion => "lion",
+            Self::Muon => "muon",
+            Self::RmsProp => "rmsprop",
+        }
+    }
+
+    /// The settings that it has besides the learning rate and the weight decay.
+    ///
+    /// ```
+    /// use everburn_train::OptimizerKind;
+    ///
+    /// assert_eq!(OptimizerKind::Lion.settings(), ["beta_1", "beta_2"]);
+    /// ```
+    pub const fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::Adam => &["beta_1", "beta_2", "epsilon", "amsgrad"],
+            Self::AdamW => &[
+                "beta_1",
+                "beta_2",
+                "epsilon",
+                "amsgrad",
+                "cautious_weight_decay",
+            ],
+            Self::Sgd => &["momentum", "dampening", "nesterov"],
+            Self::AdaGrad => &["learning_rate_decay", "epsilon"],
+            Self::Adafactor => &[
+                "epsilon_1",
+                "epsilon_2",
+                "clip_threshold",
+                "decay_rate",
+                "relative_step",
+                "scale_parameter",
+            ],
+            Self::Adan => &["beta_1", "beta_2", "beta_3", "epsilon", "no_prox"],
+            Self::Lamb => &["beta_1", "beta_2", "epsilon", "trust_ratio"],
+            Self::Lion => &["beta_1", "beta_2"],
+            Self::Muon => &[
+                "momentum",
+                "dampening",
+                "nesterov",
+                "epsilon",
+                "newton_schulz_steps",
+                "adjust_learning_rate",
+            ],
+            Self::RmsProp => &["alpha", "momentum", "epsilon", "centered"],
+        }
+    }
+
+    /// Whether it treats each number of a parameter by itself, with a state of one number for each: then ranks
+    /// can share a parameter's update. Not so what looks at a parameter's rows, or norm.
+    pub const fn is_elementwise(self) -> bool {
+        match self {
+            Self::Adam
+            | Self::AdamW
+            | Self::Sgd
+            | Self::AdaGrad
+            | Self::Adan
+            | Self::Lion
+            | Self::RmsProp => true,
+            Self::Adafactor | Self::Lamb | Self::Muon => false,
+        }
+    }
+
+    /// The names of those that `wanted` holds for: `sgd, adam and lion`.
+    pub(crate) fn list(wanted: impl Fn(Self) -> bool) -> String {
+        let mut names = Self::ALL.into_iter().filter(|kind| wanted(*kind));
+        let names = names.by_ref().map(Self::name).collect::<Vec<_>>();
+        match names.as_slice() {
+            [] => "none".to_string(),
+            [only] => (*only).to_string(),
+            [first @ .., last] => format!("{} and {last}", first.join(", ")),
+        }
+    }
+}
+
+impl fmt::Display for OptimizerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How the learning rate of Muon follows the shape of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MuonRate {
+    /// By the root of rows by columns, where there are more rows (Jordan et al. 2024).
+    #[default]
+    Original,
+    /// So that updates are as large as AdamW's, whose learning rates then suit (Liu et al. 2025).
+    #[serde(alias = "match-rms-adamw")]
+    MatchRmsAdamW,
+}
+
+impl From<MuonRate> for AdjustLrFn {
+    fn from(rate: MuonRate) -> Self {
+        match rate {
+            MuonRate::Original => Self::Original,
+            MuonRate::MatchRmsAdamW => Self::MatchRmsAdamW,
+        }
+    }
+}

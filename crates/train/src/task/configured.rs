@@ -1,0 +1,154 @@
+//! Tasks with their settings, without their types: as commands know them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::data::dataset::Dataset;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::optim::ModuleOptimizer;
+use burn::prelude::*;
+use everburn_collectives::group::ProcessGroup;
+use everburn_nn::{DeviceSplit, ParameterShard};
+use toml::Table;
+
+use super::data::LoadedData;
+use super::{BlockRunner, Language, MeshModel, ModelBlocks, TaskError};
+use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::error::TrainError;
+use crate::mesh_parallel::MeshParallelConfig;
+
+/// A task with its settings, without its types.
+pub trait ConfiguredTask: Send + Sync {
+    /// The sections of `config.toml` with every setting of the task.
+    ///
+    /// # Errors
+    /// If the settings cannot be written as TOML.
+    fn sections(&self) -> Result<Table, TaskError>;
+
+    /// Every setting of the task that must be the same on all ranks, by its path in `config.toml`.
+    ///
+    /// # Errors
+    /// If the settings cannot be written as TOML.
+    fn agreed_settings(&self) -> Result<BTreeMap<String, String>, TaskError>;
+
+    /// The same task with the same settings, to be kept.
+    fn shared(&self) -> Arc<dyn ConfiguredTask>;
+
+    /// Reads the data, which may decide settings that were left open.
+    ///
+    /// # Errors
+    /// If they cannot be had.
+    fn load(&mut self) -> Result<LoadedData, TaskError>;
+
+    /// Whether the data decide what the model is like: it is built after they are loaded.
+    fn data_decide_model(&self) -> bool;
+
+    /// How many samples all ranks together read at once in validation and test.
+    fn evaluation_batch(&self) -> usize;
+
+    /// The model with its first weights, in one piece on `device`. Its parameters' paths are those of the task's own
+    /// module.
+    ///
+    /// # Errors
+    /// If there is no model with these settings.
+    fn model(&self, device: &Device) -> Result<AnyModel, TaskError>;
+
+    /// The number of trainable and fixed numbers of the model; none of them is drawn.
+    ///
+    /// # Errors
+    /// If there is no model with these settings.
+    fn num_params(&self) -> Result<usize, TaskError>;
+
+    /// The optimizer that the task has of its own for a model of [`model`](Self::model), if it has.
+    ///
+    /// # Errors
+    /// If there is none with these settings.
+    fn optimizer(&self, model: &AnyModel) -> Result<Option<ModuleOptimizer>, TaskError>;
+
+    /// The schedule that the task has of its own for a run of so many steps, if it has.
+    ///
+    /// # Errors
+    /// If there is none with these settings.
+    fn schedule(&self, total_steps: usize) -> Result<Option<ModuleLrScheduler>, TaskError>;
+
+    /// Makes the backward pass of a model of [`model`](Self::model) compute as much again as `checkpointing` says.
+    ///
+    /// # Errors
+    /// If that is by blocks, and the task has none.
+    fn checkpointed(
+        &self,
+        model: AnyModel,
+        checkpointing: ActivationCheckpointing,
+    ) -> Result<AnyModel, TaskError>;
+
+    /// A model of [`model`](Self::model), cut over `devices` so that all take about as long.
+    ///
+    /// # Errors
+    /// If the task has no blocks, too few for the devices, or a device fails.
+    ///
+    /// # Panics
+    /// Panics if there is no device.
+    fn on_devices(
+        &self,
+        model: AnyModel,
+        devices: &[Device],
+        checkpointing: ActivationCheckpointing,
+    ) -> Result<(AnyModel, DeviceSplit), TrainError>;
+
+    /// A model of [`model`](Self::model) over the ranks of `group`, whose layers are cut by the model's own rules.
+    ///
+    /// # Errors
+    /// If the task has no blocks, or as [`MeshParallel::new`](crate::MeshParallel::new).
+    fn over_ranks(
+        &self,
+        group: ProcessGroup,
+        model: AnyModel,
+        config: MeshParallelConfig,
+        device: Device,
+    ) -> Result<MeshModel, TrainError>;
+
+    /// The blocks of the model. No parameter is drawn.
+    ///
+    /// # Errors
+    /// If the task has none.
+    fn blocks(&self) -> Result<ModelBlocks, TaskError>;
+
+    /// The parameters of which each of `parts` ranks would have a part.
+    ///
+    /// # Errors
+    /// If the task has no blocks, or its layers cannot be cut in so many parts.
+    fn shards(&self, parts: usize) -> Result<Vec<ParameterShard>, TaskError>;
+
+    /// Runs blocks one by one on `samples` samples, on `device`.
+    ///
+    /// # Errors
+    /// If the task has no blocks.
+    fn block_runner(
+        &self,
+        samples: usize,
+        device: &Device,
+    ) -> Result<Box<dyn BlockRunner + '_>, TaskError>;
+
+    /// How the model writes text, if it does.
+    ///
+    /// # Errors
+    /// If the settings do not say which tokens there are.
+    fn language(&self) -> Result<Option<Language<AnyModel>>, TaskError>;
+
+    /// Whether its model predicts something of samples.
+    fn predicts(&self) -> bool;
+
+    /// What a model of [`model`](Self::model) predicts for each sample of a batch, as JSON.
+    ///
+    /// # Errors
+    /// If the task makes no predictions, or cannot of this batch.
+    fn predict(&self, model: &AnyModel, batch: AnyBatch) -> Result<Vec<String>, TaskError>;
+
+    /// The samples in a file that is none of the data, to predict something of them.
+    ///
+    /// # Errors
+    /// If the task makes no predictions, or does not read this file.
+    fn read(&self, file: &Path) -> Result<Arc<dyn Dataset<AnyItem>>, TaskError>;
+}

@@ -1,0 +1,109 @@
+//! Models that map samples to predictions.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{Task, TaskError};
+
+/// What a [`Task`] implements besides whose model maps samples to predictions: `predict RUN` then writes a line of
+/// JSON for each. [`Task::predictor`] makes it known.
+///
+/// ```
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::prelude::*;
+/// # use everburn_train::{Loss, TaskData};
+/// use everburn_train::{Predict, Predictor, Task, TaskError};
+///
+/// struct Houses;
+///
+/// impl Task for Houses {
+/// #     type Config = std::collections::BTreeMap<String, String>;
+/// #     type Model = Linear;
+/// #     type Item = f32;
+/// #     type Batch = (Tensor<2>, Tensor<2>);
+/// #     fn model(&self, _: &Self::Config, device: &Device) -> Result<Linear, TaskError> {
+/// #         Ok(LinearConfig::new(1, 1).init(device))
+/// #     }
+/// #     fn data(&self, _: &mut Self::Config) -> Result<TaskData<f32, Self::Batch>, TaskError> {
+/// #         Err(TaskError::new("there are none"))
+/// #     }
+/// #     fn loss(&self, _: &Self::Config, model: &Linear, (areas, _): Self::Batch) -> Loss {
+/// #         Loss::new(model.forward(areas).mean(), 1)
+/// #     }
+///     // Besides the model, the data and the loss:
+///     fn predictor(&self) -> Option<Predictor<Self>> {
+///         Some(Predictor::by_task())
+///     }
+/// }
+///
+/// impl Predict for Houses {
+///     type Prediction = f32; // or any structure that serde writes
+///
+///     fn predict(
+///         &self,
+///         _config: &Self::Config,
+///         model: &Linear,
+///         (areas, _prices): (Tensor<2>, Tensor<2>),
+///     ) -> Result<Vec<f32>, TaskError> {
+///         Ok(model.forward(areas).into_data().iter::<f32>().collect())
+///     }
+/// }
+/// ```
+pub trait Predict: Task {
+    /// What is written of a sample.
+    type Prediction: Serialize;
+
+    /// What `model` predicts for each sample of `batch`, in their order.
+    ///
+    /// # Errors
+    /// If the device does not give the numbers, or the samples cannot be told anything of.
+    fn predict(
+        &self,
+        config: &Self::Config,
+        model: &Self::Model,
+        batch: Self::Batch,
+    ) -> Result<Vec<Self::Prediction>, TaskError>;
+
+    /// The samples in a file that is none of the task's data, for `predict RUN --input FILE`. What a sample has to say
+    /// besides, its class say, may be anything.
+    ///
+    /// # Errors
+    /// If the task reads no such files, or not this one.
+    fn read(&self, config: &Self::Config, file: &Path) -> Result<Vec<Self::Item>, TaskError> {
+        let _ = config;
+        Err(TaskError::new(format!(
+            "the task reads no samples from {}: it does not implement `Predict::read`",
+            file.display()
+        ))
+        .with_help("--input takes test, train or validation of such a task"))
+    }
+}
+
+type PredictLines<T> = fn(
+    &T,
+    &<T as Task>::Config,
+    &<T as Task>::Model,
+    <T as Task>::Batch,
+) -> Result<Vec<String>, TaskError>;
+type Read<T> = fn(&T, &<T as Task>::Config, &Path) -> Result<Vec<<T as Task>::Item>, TaskError>;
+
+/// How predictions of a task's model are made.
+pub struct Predictor<T: Task> {
+    pub(super) predict: PredictLines<T>,
+    pub(super) read: Read<T>,
+}
+
+impl<T: Predict> Predictor<T> {
+    /// As the task's [`Predict`] says.
+    pub fn by_task() -> Self {
+        Self {
+            predict: |task, config, model, batch| {
+                let predictions = task.predict(config, model, batch)?.into_iter();
+                let lines = predictions.map(|prediction| Ok(serde_json::to_string(&prediction)?));
+                lines.collect()
+            },
+            read: |task, config, file| task.read(config, file),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What takes a task's types away.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::data::dataset::{Dataset, InMemDataset};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use burn::prelude::*;
+use burn::tensor::Int;
+use everburn_collectives::group::ProcessGroup;
+use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::blocks::{BlockTask, DrawnBlocks};
+use super::data::LoadedData;
+use super::own_loss::OwnLoss;
+use super::{
+    BlockRunner, ConfiguredTask, Language, MeshModel, ModelBlocks, Predictor, Task, TaskError,
+};
+use crate::activation_checkpointing::ActivationCheckpointing;
+use crate::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::error::TrainError;
+use crate::mesh_parallel::MeshParallelConfig;
+use crate::supervised::Supervised;
+
+/// `task`, called `name`, with the settings of these sections.
+pub(super) fn configure<T: Task>(
+    name: &str,
+    task: &Arc<T>,
+    sections: &Table,
+) -> Result<Box<dyn ConfiguredTask>, TaskError> {
+    let own = match task.sections() {
+        [] => match sections.get(name) {
+            Some(Value::Table(own)) => own.clone(),
+            Some(_) => return Err(TaskError::new(format!("`{name}` is no section"))),
+            None => Table::new(),
+        },
+        names => {
+            let own = sections.iter();
+            let own = own.filter(|(name, _)| names.contains(&name.as_str()));
+            own.map(|(name, value)| (name.clone(), value.clone()))
+                .collect()
+        }
+    };
+    let config = T::Config::deserialize(Value::Table(own))
+        .map_err(|error| TaskError::new(crate::run_directory::configuration_fault(&error, "")))?;
+    task.check(&config)?;
+    Ok(Box::new(WithConfig {
+        name: name.to_string(),
+        task: Arc::clone(task),
+        config: Arc::new(config),
+    }))
+}
+
+/// A task with its settings, and with its types.
+struct WithConfig<T: Task> {
+    name: String,
+    task: Arc<T>,
+    config: Arc<T::Config>,
+}
+
+impl<T: Task> WithConfig<T> {
+    fn block_task(&self) -> Result<Arc<dyn BlockTask<T>>, TaskError> {
+        let blocks = self.task.blocks().ok_or_else(|| {
+            TaskError::new(format!("the model of `{}` does not list its blocks", self.name))
+                .with_help("implement `Task::blocks`; without it, each rank holds the whole model on one device")
+        })?;
+        Ok(blocks.0)
+    }
+
+    /// The task's own module in a model of [`ConfiguredTask::model`].
+    fn own_model<'a>(&self, model: &'a AnyModel) -> &'a T::Model {
+        match self.task.blocks() {
+            Some(blocks) => blocks.0.model(model),
+            None => model.inner::<Supervised<T::Model, OwnLoss<T>>>().model(),
+        }
+    }
+
+    fn predictor(&self) -> Result<Predictor<T>, TaskError> {
+        self.task.predictor().ok_or_else(|| {
+            TaskError::new(format!("`{}` makes no predictions", self.name))
+                .with_help("implement `Predict` for the task, and `Task::predictor`")
+        })
+    }
+}
+
+/// Takes the value at `path` out of `table`, if there is one.
+fn leave_out(table: &mut Table, path: &str) {
+    match path.split_once('.') {
+        None => drop(table.remove(path)),
+        Some((section, rest)) => {
+            if let Some(Value::Table(section)) = table.get_mut(section) {
+                leave_out(section, rest);
+            }
+        }
+    }
+}
+
+/// The values in `table` by their paths.
+fn flatten(prefix: &str, table: &Table, settings: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        match value {
+            Value::Table(section) => flatten(&format!("{prefix}{key}."), section, settings),
+            value => drop(settings.insert(format!("{prefix}{key}"), value.to_string())),
+        }
+    }
+}
+
+fn config_error(error: &TaskError) -> TrainError {
+    TrainError::Config(error.to_string())
+}
+
+impl<T: Task> ConfiguredTask for WithConfig<T> {
+    fn sections(&self) -> Result<Table, TaskError> {
+        let own = Table::try_from(&*self.config)?;
+        Ok(match self.task.sections() {
+            [] if own.is_empty() => own,
+            [] => Table::from_iter([(self.name.clone(), Value::Table(own))]),
+            _ => own,
+        })
+    }
+
+    fn agreed_settings(&self) -> Result<BTreeMap<String, String>, TaskError> {
+        let mut own = Table::try_from(&*self.config)?;
+        for path in self.task.local_settings() {
+            leave_out(&mut own, path);
+        }
+        let prefix = match self.task.sections() {
+            [] => format!("{}.", self.name),
+            _ => String::new(),
+        };
+        let mut settings = BTreeMap::new();
+        flatten(&prefix, &own, &mut settings);
+        Ok(settings)
+    }
+
+    fn shared(&self) -> Arc<dyn ConfiguredTask> {
+        Arc::new(Self {
+            name: self.name.clone(),
+            task: Arc::clone(&self.task),
+            config: Arc::clone(&self.config),
+        })
+    }
+
+    fn load(&mut self) -> Result<LoadedData, TaskError> {
+        let config = Arc::make_mut(&mut self.config);
+        let loaded = self.task.data(config)?;
+        Ok(LoadedData::of(Arc::clone(&self.task), loaded))
+    }
+
+    fn data_decide_model(&self) -> bool {
+        self.task.data_decide_model()
+    }
+
+    fn evaluation_batch(&self) -> usize {
+        self.task.evaluation_batch(&self.config)
+    }
+
+    fn model(&self, device: &Device) -> Result<AnyModel, TaskError> {
+        let model = self.task.model(&self.config, device)?;
+        if let Some(blocks) = self.task.blocks() {
+            return Ok(blocks.0.supervised(model));
+        }
+        let (task, config) = (Arc::clone(&self.task), Arc::clone(&self.config));
+        let loss = move |model: &T::Model, batch: T::Batch| task.loss(&config, model, batch);
+        Ok(AnyModel::new(Supervised::<T::Model, OwnLoss<T>>::new(
+            model, loss,
+        )))
+    }
+
+    fn num_params(&self) -> Result<usize, TaskError> {
+        Ok(self.model(&Device::default())?.num_params())
+    }
+
+    fn optimizer(&self, model: &AnyModel) -> Result<Option<ModuleOptimizer>, TaskError> {
+        self.task.optimizer(&self.config, self.own_model(model))
+    }
+
+    fn schedule(&self, total_steps: usize) -> Result<Option<ModuleLrScheduler>, TaskError> {
+        self.task.schedule(&self.config, total_steps)
+    }
+
+    fn checkpointed(
+        &self,
+        model: AnyModel,
+        checkpointing: ActivationCheckpointing,
+    ) -> Result<AnyModel, TaskError> {
+        match checkpointing.blocks_a_segment() {
+            None => Ok(model),
+            Some(_) => Ok(self.block_task()?.checkpointed(model, checkpointing)),
+        }
+    }
+
+    fn on_devices(
+        &self,
+        model: AnyModel,
+        devices: &[Device],
+        checkpointing: ActivationCheckpointing,
+    ) -> Result<(AnyModel, DeviceSplit), TrainError> {
+        let blocks = self.block_task().map_err(|error| config_error(&error))?;
+        blocks.on_devices((&self.task, &self.config), model, devices, checkpointing)
+    }
+
+    fn over_ranks(
+        &self,
+        group: ProcessGroup,
+        model: AnyModel,
+        config: MeshParallelConfig,
+        device: Device,
+    ) -> Result<MeshModel, TrainError> {
+        let blocks = self.block_task().map_err(|error| config_error(&error))?;
+        blocks.over_ranks(group, model, config, device)
+    }
+
+    fn blocks(&self) -> Result<ModelBlocks, TaskError> {
+        let blocks = self.block_task()?;
+        Ok(blocks.list(&self.task.model(&self.config, &Device::default())?))
+    }
+
+    fn shards(&self, parts: usize) -> Result<Vec<ParameterShard>, TaskError> {
+        let blocks = self.block_task()?;
+        self.task.check_tensor_parallel(&self.config)?;
+        let model = self.task.model(&self.config, &Device::default())?;
+        Ok(blocks.shards(&model, parts)?)
+    }
+
+    fn block_runner(
+        &self,
+        samples: usize,
+        device: &Device,
+    ) -> Result<Box<dyn BlockRunner + '_>, TaskError> {
+        Ok(Box::new(Runner {
+            of: self,
+            blocks: self.block_task()?,
+            samples,
+            device: device.clone(),
+        }))
+    }
+
+    fn language(&self) -> Result<Option<Language<AnyModel>>, TaskError> {
+        let Some(language) = self.task.language(&self.config)? else {
+            return Ok(None);
+        };
+        let blocks = self.task.blocks();
+        let scores =
+            move |model: &AnyModel,
+                  tokens: Tensor<2, Int>,
+                  own: &dyn Fn(&T::Model, Tensor<2, Int>) -> Tensor<3>| {
+                // A model over several devices knows the way through its blocks.
+                let scores = |blocks: &super::BlocksOf<T>| blocks.0.scores(model, tokens.clone());
+                match blocks.as_ref().and_then(scores) {
+                    Some(scores) => scores,
+                    None => own(
+                        model.inner::<Supervised<T::Model, OwnLoss<T>>>().model(),
+                        tokens,
+                    ),
+                }
+            };
+        Ok(Some(language.of(scores)))
+    }
+
+    fn predicts(&self) -> bool {
+        self.task.predictor().is_some()
+    }
+
+    fn predict(&self, model: &AnyModel, batch: AnyBatch) -> Result<Vec<String>, TaskError> {
+        let predictor = self.predictor()?;
+        // Batches have the form that the way to the loss takes.
+        let batch = match self.task.blocks() {
+            Some(_) => batch.open::<T::Batch>(),
+            None => batch.open::<(T::Batch, ())>().0,
+        };
+        (predictor.predict)(&self.task, &self.config, self.own_model(model), batch)
+    }
+
+    fn read(&self, file: &Path) -> Result<Arc<dyn Dataset<AnyItem>>, TaskError> {
+        let items = (self.predictor()?.read)(&self.task, &self.config, file)?;
+        let items = items.into_iter().map(AnyItem::new).collect();
+        Ok(Arc::new(InMemDataset::new(items)))
+    }
+}
+
+/// Runs blocks of the task's model.
+struct Runner<'a, T: Task> {
+    of: &'a WithConfig<T>,
+    blocks: Arc<dyn BlockTask<T>>,
+    samples: usize,
+    device: Device,
+}
+
+impl<T: Task> BlockRunner for Runner<'_, T> {
+    fn input(&self) -> Box<dyn AnyActivation> {
+        let of = (&*self.of.task, &*self.of.config);
+        self.blocks.input(of, self.samples, &self.device)
+    }
+
+    fn draw(&self) -> Result<Box<dyn DrawnBlocks>, TaskError> {
+        let model = self.of.task.model(&self.of.config, &self.device)?;
+        Ok(self.blocks.drawn(model))
+    }
+}

@@ -1,0 +1,75 @@
+//! By which rule a training changes its parameters.
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+
+use super::Trainer;
+use crate::erased::AnyModel;
+use crate::error::TrainError;
+use crate::parameter_groups::Parameters;
+use crate::task::told;
+
+impl Trainer {
+    /// The model, of which the groups of the configuration stay as they are that are frozen.
+    pub(super) fn freeze(&self, model: AnyModel) -> Result<AnyModel, TrainError> {
+        let parameters = Parameters::of(&model, &self.config.optimizer.groups)?;
+        Ok(match parameters.frozen() {
+            Some(frozen) => model.freeze_group(frozen),
+            None => model,
+        })
+    }
+
+    /// The optimizer of `model`: the task's own, or the configuration's.
+    pub(super) fn optimizer(&self, model: &AnyModel) -> Result<ModuleOptimizer, TrainError> {
+        let own = match &self.task {
+            Some(task) => task.optimizer(model).map_err(told)?,
+            None => None,
+        };
+        let Some(own) = own else {
+            return self.config.optimizer.init(model);
+        };
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        if self.config.ddp.shard.is_some() {
+            return refuse(
+                "--shard and a task's own optimizer do not go together: a rank would have a slice of each parameter, \
+                 and nothing says that the optimizer treats each number by itself; train without --shard",
+            );
+        }
+        let groups = &self.config.optimizer.groups;
+        if groups.iter().any(|group| group.weight_decay.is_some()) {
+            return refuse(
+                "`weight_decay` in [[training.optimizer.groups]] is for the optimizer of the configuration, and the \
+                 task has one of its own: say it in `Task::optimizer`",
+            );
+        }
+        Ok(own)
+    }
+
+    /// The learning rate of each step of `model`: by the task's own schedule, or the configuration's.
+    pub(super) fn scheduler(
+        &self,
+        model: &AnyModel,
+        total_steps: usize,
+    ) -> Result<ModuleLrScheduler, TrainError> {
+        let own = match &self.task {
+            Some(task) => task.schedule(total_steps).map_err(told)?,
+            None => None,
+        };
+        let groups = &self.config.optimizer.groups;
+        match own {
+            None => {
+                let parameters = Parameters::of(model, groups)?;
+                self.config.scheduler_of(&parameters, total_steps)
+            }
+            Some(_) if groups.iter().any(|it| it.learning_rate_factor.is_some()) => {
+                Err(TrainError::Config(
+                    "`learning_rate_factor` in [[training.optimizer.groups]] is for the schedule of the configuration, \
+                     and the task has one of its own: say it in `Task::schedule`"
+                        .to_string(),
+                ))
+            }
+            Some(own) => Ok(own),
+        }
+    }
+}

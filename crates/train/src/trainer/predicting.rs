@@ -1,0 +1,146 @@
+//! Predictions of all ranks, in the order of the samples.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::data::dataset::Dataset;
+use burn::data::dataset::transform::PartialDataset;
+use burn::module::Module;
+
+use super::Trainer;
+use crate::erased::{AnyData, AnyItem, AnyModel};
+use crate::error::TrainError;
+use crate::task::{ConfiguredTask, told};
+
+/// Whose predictions are asked for.
+///
+/// ```
+/// use everburn_train::PredictionInput;
+///
+/// assert_eq!("train".parse(), Ok(PredictionInput::Train));
+/// assert_eq!(PredictionInput::File("houses.csv".into()).to_string(), "houses.csv");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum PredictionInput {
+    /// The samples that a model is tested on.
+    #[default]
+    Test,
+    /// The samples that a model learns from.
+    Train,
+    /// The samples that a training validates on.
+    Validation,
+    /// The samples in a file that the task reads.
+    File(PathBuf),
+}
+
+impl std::str::FromStr for PredictionInput {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "test" => Self::Test,
+            "train" => Self::Train,
+            "validation" => Self::Validation,
+            file => Self::File(file.into()),
+        })
+    }
+}
+
+impl fmt::Display for PredictionInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Test => f.write_str("test"),
+            Self::Train => f.write_str("train"),
+            Self::Validation => f.write_str("validation"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl Trainer {
+    /// What `model` predicts for the samples of `input`, a line of JSON each, in the order of the samples on any
+    /// number of ranks. All ranks call it; `write` is given the lines on rank 0 as they come. Yields how many samples
+    /// there were.
+    ///
+    /// # Errors
+    /// [`TrainError`] when a rank fails, the ranks have different data, or the task has no such samples or makes no
+    /// predictions; as `write` fails.
+    pub fn predict(
+        &self,
+        task: &dyn ConfiguredTask,
+        model: &AnyModel,
+        data: &AnyData,
+        input: &PredictionInput,
+        write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<usize, TrainError> {
+        let items = self.samples_of(task, data, input)?;
+        let about = self.about_data(data)?.and("input", input);
+        about
+            .and("samples of the input", items.len())
+            .check(&self.group)?;
+        let count = items.len();
+        let loader = self.ordered_loader(items, data, &self.group)?;
+        let model = model.valid();
+        let compute_type = self.config.precision.compute_type();
+        for share in loader.epoch(0) {
+            let share = share.map_err(|error| TrainError::Data(error.to_string()))?;
+            let mut own = Vec::new();
+            for part in share.micro_batches {
+                let predict = || task.predict(&model, part.batch);
+                let lines = everburn_nn::compute_in(compute_type, predict).map_err(told)?;
+                if lines.len() != part.samples {
+                    return Err(TrainError::Config(format!(
+                        "the task predicts {} values for a batch of {} samples: `Predict::predict` has to yield one \
+                         for each",
+                        lines.len(),
+                        part.samples
+                    )));
+                }
+                for line in lines {
+                    own.extend_from_slice(line.as_bytes());
+                    own.push(b'\n');
+                }
+            }
+            let all = self.group.all_gather_varied(own).wait()?;
+            if self.group.rank() == 0 {
+                for lines in &all {
+                    write(lines).map_err(|error| {
+                        TrainError::Data(format!("writing predictions failed: {error}"))
+                    })?;
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn samples_of(
+        &self,
+        task: &dyn ConfiguredTask,
+        data: &AnyData,
+        input: &PredictionInput,
+    ) -> Result<Arc<dyn Dataset<AnyItem>>, TrainError> {
+        let all = data.train.len();
+        let learnt = all.saturating_sub(self.held_out(data));
+        let part = |from: usize, to: usize| -> Arc<dyn Dataset<AnyItem>> {
+            Arc::new(PartialDataset::new(data.train.clone(), from, to))
+        };
+        let items = match input {
+            PredictionInput::Test => data.test.clone(),
+            PredictionInput::Train => part(0, learnt),
+            PredictionInput::Validation => match &data.validation {
+                Some(own) => own.clone(),
+                None => part(learnt, all),
+            },
+            PredictionInput::File(file) => task.read(file).map_err(told)?,
+        };
+        match items.len() {
+            0 => Err(TrainError::Config(format!(
+                "there are no samples to predict of {input}: --input takes test, train, validation or a file that \
+                 the task reads"
+            ))),
+            _ => Ok(items),
+        }
+    }
+}

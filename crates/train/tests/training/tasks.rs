@@ -1,0 +1,224 @@
+//! What a task says besides its model: settings, an optimizer and a schedule, a set to validate on.
+
+use std::sync::Arc;
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataset::InMemDataset;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::prelude::*;
+use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_distributed::{DdpConfig, ShardStage};
+use everburn_train::{
+    AnyTask, ConfiguredTask, Loss, MetricKind, RunDirectory, Task, TaskData, TaskError, TrainError,
+    Trainer, TrainingConfig, TrainingData, TrainingReport,
+};
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use crate::harness::run::metric_lines;
+
+/// A weight, of which the gradient is one for each sample.
+struct Slope;
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SlopeConfig {
+    /// Whether the task has an optimizer and a schedule of its own.
+    own: bool,
+    /// How many samples there are to validate on, if there is a set for that.
+    validation: Option<usize>,
+    nested: Nested,
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Nested {
+    width: usize,
+    folder: String,
+}
+
+struct Ones;
+
+impl Batcher<f32, Tensor<2>> for Ones {
+    fn batch(&self, items: Vec<f32>, device: &Device) -> Tensor<2> {
+        Tensor::<1>::from_floats(items.as_slice(), device).unsqueeze_dim(1)
+    }
+}
+
+impl Task for Slope {
+    type Config = SlopeConfig;
+    type Model = Linear;
+    type Item = f32;
+    type Batch = Tensor<2>;
+
+    fn model(&self, _: &SlopeConfig, device: &Device) -> Result<Linear, TaskError> {
+        let mut model = LinearConfig::new(1, 1).with_bias(false).init(device);
+        model.weight = model.weight.map(|weight| weight.zeros_like());
+        Ok(model)
+    }
+
+    fn data(&self, config: &mut SlopeConfig) -> Result<TaskData<f32, Tensor<2>>, TaskError> {
+        let ones = |count: usize, one: f32| Arc::new(InMemDataset::new(vec![one; count])) as _;
+        Ok(TaskData::from(TrainingData {
+            train: ones(20, 1.0),
+            // Of a loss that is told from the others'.
+            validation: config.validation.map(|count| ones(count, 10.0)),
+            test: ones(5, 1.0),
+            batcher: Arc::new(Ones),
+            name: "ones".to_string(),
+            fingerprint: String::new(),
+            origin: String::new(),
+        }))
+    }
+
+    fn loss(&self, _: &SlopeConfig, model: &Linear, batch: Tensor<2>) -> Loss {
+        let samples = batch.dims()[0];
+        Loss::new(model.forward(batch).mean(), samples)
+    }
+
+    fn local_settings(&self) -> &'static [&'static str] {
+        &["nested.folder"]
+    }
+
+    fn optimizer(
+        &self,
+        config: &SlopeConfig,
+        model: &Linear,
+    ) -> Result<Option<ModuleOptimizer>, TaskError> {
+        assert_eq!(model.weight.dims(), [1, 1]);
+        Ok(config.own.then(|| SgdConfig::new().init()))
+    }
+
+    fn schedule(
+        &self,
+        config: &SlopeConfig,
+        total_steps: usize,
+    ) -> Result<Option<ModuleLrScheduler>, TaskError> {
+        let rate = 1.0 / total_steps as f64;
+        Ok(config.own.then(|| ModuleLrScheduler::new(rate)))
+    }
+}
+
+fn configured(settings: &str) -> Box<dyn ConfiguredTask> {
+    let settings = settings.parse::<Table>().unwrap();
+    AnyTask::new("slope", Slope).configure(&settings).unwrap()
+}
+
+type Trained = Result<(f32, TrainingReport), TrainError>;
+
+/// Trains on a rank for each of these settings; the weights that come of it.
+fn train(settings: &[&str], config: &TrainingConfig, run: Option<&RunDirectory>) -> Vec<Trained> {
+    let groups = ProcessGroup::over_threads(settings.len(), GroupOptions::default());
+    std::thread::scope(|scope| {
+        let ranks = groups.into_iter().zip(settings).map(|(group, settings)| {
+            scope.spawn(move || {
+                let mut task = configured(settings);
+                let data = task.load().unwrap().for_training();
+                let trainer = Trainer {
+                    device: Device::flex(),
+                    run: run.filter(|_| group.rank() == 0).cloned(),
+                    task: Some(task.shared()),
+                    ..Trainer::new(config.clone(), group)
+                };
+                let model = task.model(&trainer.device).unwrap();
+                let (model, report) = trainer.fit(model, &data)?;
+                let weight = crate::harness::parameters::parameters(&model).concat();
+                Ok((weight[0], report))
+            })
+        });
+        let ranks = ranks.collect::<Vec<_>>().into_iter();
+        ranks.map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn five_steps() -> TrainingConfig {
+    TrainingConfig {
+        epochs: 1,
+        batch_size: 4,
+        ..TrainingConfig::default()
+    }
+}
+
+fn error(trained: Vec<Trained>) -> String {
+    let mut errors = trained.into_iter().map(|rank| rank.err().unwrap());
+    errors.next().unwrap().to_string()
+}
+
+#[test]
+fn an_optimizer_and_a_schedule_of_the_tasks_own_take_the_place_of_the_configurations() {
+    let config = TrainingConfig {
+        validation_samples: Some(0),
+        ..five_steps()
+    };
+    let own = ["[slope]\nown = true"; 2];
+    for rank in train(&own, &config, None) {
+        // Five steps of a fifth along a gradient of one.
+        let (weight, _) = rank.unwrap();
+        assert!((weight + 1.0).abs() < 1e-6, "{weight}");
+    }
+    let (weight, _) = train(&["[slope]"], &config, None).remove(0).unwrap();
+    assert!((weight + 0.005).abs() < 1e-4, "Adam's steps: {weight}");
+    let shard = TrainingConfig {
+        ddp: DdpConfig {
+            shard: Some(ShardStage::Optimizer),
+            ..DdpConfig::default()
+        },
+        ..config
+    };
+    let refused = error(train(&own, &shard, None));
+    assert!(refused.contains("a task's own optimizer"), "{refused}");
+}
+
+#[test]
+fn a_rank_with_other_settings_is_refused_by_name_unless_machines_may_differ_in_them() {
+    let refused = error(train(
+        &["[slope.nested]\nwidth = 3", "[slope.nested]\nwidth = 4"],
+        &five_steps(),
+        None,
+    ));
+    let expected = "rank 1 runs something else: `slope.nested.width = 4` there, \
+                    `slope.nested.width = 3` on rank 0";
+    assert!(refused.starts_with(expected), "{refused}");
+    let settings = [
+        "[slope.nested]\nfolder = \"a\"",
+        "[slope.nested]\nfolder = \"b\"",
+    ];
+    assert!(
+        train(&settings, &five_steps(), None)
+            .iter()
+            .all(Result::is_ok)
+    );
+}
+
+#[test]
+fn a_set_of_the_tasks_own_is_validated_on_and_nothing_is_held_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunDirectory::create(folder.path()).unwrap();
+    let settings = ["[slope]\nvalidation = 7"; 2];
+    let trained = train(&settings, &five_steps(), Some(&run));
+    let (weight, report) = trained.into_iter().next().unwrap().unwrap();
+    assert_eq!(report.steps, 5, "all 20 samples are learnt from");
+    let lines = metric_lines(folder.path());
+    let validation = lines
+        .iter()
+        .find(|line| line.kind == MetricKind::Validation);
+    let validation = validation.unwrap();
+    assert_eq!(validation.samples, 7);
+    let expected = 10.0 * f64::from(weight);
+    assert!((validation.loss - expected).abs() < 1e-6, "{validation:?}");
+}
+
+#[test]
+fn a_set_of_the_tasks_own_and_samples_to_hold_out_do_not_go_together() {
+    let config = TrainingConfig {
+        validation_samples: Some(3),
+        ..five_steps()
+    };
+    let refused = error(train(&["[slope]\nvalidation = 7"], &config, None));
+    assert!(refused.contains("--validation-samples"), "{refused}");
+    assert!(refused.contains("of 7 samples"), "{refused}");
+    let refused = error(train(&["[slope]\nvalidation = 0"], &five_steps(), None));
+    assert!(refused.contains("it is empty"), "{refused}");
+}

@@ -1,0 +1,120 @@
+//! Optimizers and groups of parameters, from the command line to what is learnt.
+
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn, Run};
+
+fn train(folder: &Path, name: &str, flags: &[&str]) -> Ended {
+    Everburn::train(folder, "mlp")
+        .args(["--run-dir", name, "--epochs", "1", "--steps", "4"])
+        .args(["--log-every", "1"])
+        .args(flags)
+        .run()
+}
+
+fn losses(folder: &Path, name: &str) -> Vec<f64> {
+    let losses = Run::new(folder.join(name)).losses("step").into_iter();
+    losses.map(|(_, loss)| loss).collect()
+}
+
+#[test]
+fn each_optimizer_is_named_on_the_command_line_and_trains_on_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut known: Vec<Vec<f64>> = Vec::new();
+    for kind in [
+        "adam",
+        "sgd",
+        "adagrad",
+        "adafactor",
+        "adan",
+        "lamb",
+        "lion",
+        "muon",
+        "rmsprop",
+    ] {
+        let flags = ["--optimizer", kind, "--ranks", "2"];
+        train(folder.path(), kind, &flags).succeeded();
+        let found = losses(folder.path(), kind);
+        assert_eq!(found.len(), 4, "{kind}");
+        assert!(!known.contains(&found), "{kind}");
+        known.push(found);
+        let config = Run::new(folder.path().join(kind)).text("config.toml");
+        assert!(config.contains(&format!("kind = \"{kind}\"")), "{config}");
+    }
+    train(folder.path(), "long", &["--optimizer", "adam-w"]).succeeded();
+    train(folder.path(), "short", &["--optimizer", "adamw"]).succeeded();
+    assert_eq!(
+        losses(folder.path(), "long"),
+        losses(folder.path(), "short")
+    );
+}
+
+#[test]
+fn settings_of_an_optimizer_are_set_by_their_names_in_a_section_or_on_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "model = 'mlp'\n[optimizer]\nname = 'sgd'\nlearning_rate = 0.05\nmomentum = 0.9\n";
+    std::fs::write(folder.path().join("my.toml"), file).unwrap();
+    let arguments = ["train", "--config", "my.toml"];
+    Everburn::new(folder.path(), arguments)
+        .args(everburn_tests::SMALL)
+        .args(["--run-dir", "file", "--steps", "4", "--log-every", "1"])
+        .run()
+        .succeeded();
+    let set = ["--set", "optimizer.momentum=0.9"];
+    let flags = ["--optimizer", "sgd", "--learning-rate", "0.05"];
+    train(folder.path(), "set", &[&flags[..], &set].concat()).succeeded();
+    train(folder.path(), "none", &flags).succeeded();
+    assert_eq!(losses(folder.path(), "file"), losses(folder.path(), "set"));
+    assert_ne!(losses(folder.path(), "none"), losses(folder.path(), "set"));
+}
+
+#[test]
+fn what_the_named_optimizer_has_not_is_refused_before_anything_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |flags: &[&str], messages: &[&str]| {
+        train(folder.path(), "run", flags).failed_with(2, messages);
+        assert!(!folder.path().join("run").exists());
+    };
+    let foreign = ["--optimizer", "adam", "--momentum", "0.9"];
+    let messages = ["`momentum` is no setting of adam", "sgd, muon and rmsprop"];
+    refused(&foreign, &messages);
+    let foreign = ["--optimizer", "lion", "--set", "optimizer.epsilon=1e-6"];
+    refused(&foreign, &["`epsilon` is no setting of lion"]);
+    let unknown = ["--set", "optimizer.momentums=0.9"];
+    refused(&unknown, &["momentums"]);
+    let cut = [
+        "--optimizer",
+        "muon",
+        "--shard",
+        "optimizer",
+        "--ranks",
+        "2",
+    ];
+    refused(&cut, &["--shard and --optimizer muon do not go together"]);
+    let cut = ["--optimizer", "lamb", "--mesh", "tensor=2", "--ranks", "2"];
+    refused(
+        &cut,
+        &["--optimizer lamb and layers that several ranks share"],
+    );
+}
+
+#[test]
+fn groups_of_parameters_learn_as_they_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = |name: &str| std::fs::read(folder.path().join(name).join("model.safetensors"));
+    let groups = |text: &str| format!("optimizer.groups=[{text}]");
+    let faster = groups("{match=\"layers.2.*\", learning_rate_factor=10.0}");
+    train(folder.path(), "plain", &[]).succeeded();
+    train(folder.path(), "faster", &["--set", &faster]).succeeded();
+    assert_ne!(
+        losses(folder.path(), "plain"),
+        losses(folder.path(), "faster")
+    );
+    let none = groups("{match=\"layers.3.*\", frozen=true}");
+    let ended = train(folder.path(), "none", &["--set", &none, "--ranks", "2"]);
+    ended.failed_with(2, &["`match = \"layers.3.*\"`", "the nearest is `layers."]);
+    assert!(!folder.path().join("none").exists());
+    let silent = groups("{match=\"layers.2.*\"}");
+    train(folder.path(), "silent", &["--set", &silent]).failed_with(2, &["nothing is said"]);
+    assert!(weights("plain").unwrap() != weights("faster").unwrap());
+}

@@ -1,0 +1,115 @@
+//! What a trained model predicts, from the command line to the lines.
+
+use std::path::Path;
+
+use everburn_tests::{Ended, Everburn};
+use serde_json::Value;
+
+/// A model that has learnt for a moment, in the run directory `run`.
+fn trained(folder: &Path, model: &str, flags: &[&str]) {
+    Everburn::train(folder, model)
+        .args(["--run-dir", "run", "--epochs", "1"])
+        .args(flags)
+        .run()
+        .succeeded();
+}
+
+fn predict(folder: &Path, flags: &[&str]) -> Ended {
+    Everburn::new(folder, ["predict", "run"]).args(flags).run()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), "mlp", &["--steps", "6"]);
+    let printed = predict(folder.path(), &[]).succeeded();
+    let alone = lines(&printed.stdout);
+    assert_eq!(alone.len(), 200, "{printed}");
+    for ranks in ["2", "3"] {
+        let name = format!("{ranks}.jsonl");
+        let flags = ["--ranks", ranks, "--output", &name];
+        let told = predict(folder.path(), &flags).succeeded();
+        assert!(told.stdout.contains("200 predictions of test"), "{told}");
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        for (one, other) in alone.iter().zip(lines(&text)) {
+            assert_eq!(one["class"], other["class"]);
+            let numbers = |line: &Value| {
+                let numbers = line["probabilities"].as_array().unwrap().clone();
+                numbers
+                    .iter()
+                    .map(|it| it.as_f64().unwrap())
+                    .collect::<Vec<_>>()
+            };
+            let (one, other) = (numbers(one), numbers(&other));
+            assert!((one.iter().sum::<f64>() - 1.0).abs() < 1e-5 && one.len() == 10);
+            assert!(one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-5));
+        }
+    }
+    let again = predict(folder.path(), &["--ranks", "2"]).succeeded();
+    assert_eq!(lines(&again.stdout).len(), 200, "{again}");
+}
+
+#[test]
+fn other_samples_and_checkpoints_are_taken_where_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), "mlp", &["--steps", "6"]);
+    for (input, count) in [("train", 500), ("validation", 100), ("test", 200)] {
+        let flags = ["--input", input, "--checkpoint", "1"];
+        let printed = predict(folder.path(), &flags).succeeded();
+        assert_eq!(lines(&printed.stdout).len(), count, "{input}");
+    }
+}
+
+#[test]
+fn a_file_is_written_whole_or_stays_what_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), "mlp", &["--steps", "1"]);
+    let output = folder.path().join("kept.jsonl");
+    std::fs::write(&output, "before").unwrap();
+    let flags = ["--output", "kept.jsonl", "--input", "run/config.toml"];
+    let messages = ["reads no samples from run/config.toml"];
+    predict(folder.path(), &flags).failed_with(2, &messages);
+    assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
+    predict(folder.path(), &["--output", "kept.jsonl"]).succeeded();
+    assert_eq!(lines(&std::fs::read_to_string(&output).unwrap()).len(), 200);
+    let left = std::fs::read_dir(folder.path()).unwrap().flatten();
+    let mut left = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert!(!left.any(|name| name.starts_with(".everburn-")));
+}
+
+#[test]
+fn what_cannot_be_predicted_is_refused_before_a_rank_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), "mlp", &["--steps", "1"]);
+    let refused = |flags: &[&str], messages: &[&str]| {
+        let flags = [&["--ranks", "2"], flags].concat();
+        predict(folder.path(), &flags).failed_with(2, messages);
+        assert!(!folder.path().join("run/logs/predict").exists());
+    };
+    let messages = [
+        "nowhere.csv: there is no such file",
+        "test, train, validation",
+    ];
+    refused(&["--input", "nowhere.csv"], &messages);
+    refused(&["--output", "none/a.jsonl"], &["none is no folder"]);
+}
+
+#[test]
+fn a_model_of_text_writes_and_does_not_predict() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "model = \"gpt-nano\"\n[gpt]\ncontext = 8\nwidth = 8\nlayers = 1\nheads = 1\n\
+                [data]\nname = \"embedded\"\ntrain_samples = 40\ntest_samples = 8\n\
+                [training]\nbatch_size = 8\nvalidation_samples = 8\nsteps = 1\n";
+    std::fs::write(folder.path().join("text.toml"), text).unwrap();
+    let arguments = ["train", "--config", "text.toml", "--run-dir", "run"];
+    Everburn::new(folder.path(), arguments).run().succeeded();
+    let messages = ["gpt-nano makes no predictions", "`generate`"];
+    predict(folder.path(), &[]).failed_with(2, &messages);
+}
