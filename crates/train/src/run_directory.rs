@@ -286,20 +286,12 @@ impl RunDirectory {
         })
     }
 
-    /// Opens `metrics.jsonl` for a run that has come to `step`: later lines, and those of a test,
-    /// are taken out, because they will come again.
-    ///
-    /// # Errors
-    /// [`TrainError::File`] if it cannot be read or written.
-    pub fn metrics_from(&self, step: usize) -> Result<MetricsFile, TrainError> {
-        self.metrics_between(step, None)
-    }
-
-    /// The same; the lines of the end of an epoch that is not `over` are taken out too.
-    pub(crate) fn metrics_between(
+    /// Opens `metrics.jsonl` for a run that has come to `step`: later lines, those of a test, and those of the end of an
+    /// epoch that is not `over` are taken out, because they will come again.
+    pub(crate) fn metrics_from(
         &self,
         step: usize,
-        over: Option<EpochsOver>,
+        over: EpochsOver,
     ) -> Result<MetricsFile, TrainError> {
         let path = self.path.join("metrics.jsonl");
         let text = match std::fs::read_to_string(&path) {
@@ -308,8 +300,7 @@ impl RunDirectory {
         };
         let stays = |line: &&str| {
             serde_json::from_str::<MetricLine>(line).is_ok_and(|line| {
-                let is_over = over.is_none_or(|over| over.includes(&line));
-                line.step <= step && line.kind != MetricKind::Test && is_over
+                line.step <= step && line.kind != MetricKind::Test && over.includes(&line)
             })
         };
         let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));

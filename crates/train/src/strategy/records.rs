@@ -41,7 +41,6 @@ impl RankLoop {
     /// Opens what rank 0 records in, forgets what was recorded and will come again, and writes what a lost
     /// rank 0 did not come to.
     pub(super) fn open_records(&mut self) -> Result<(), TrainError> {
-        let again = self.setup.regroup.is_some() && self.resumed_at != Some(self.outcome.step);
         let setup = &mut self.setup;
         // What has failed meanwhile counts, though another writer follows.
         if let Some(checkpoints) = &mut setup.checkpoints {
@@ -63,11 +62,11 @@ impl RankLoop {
         setup.checkpoints = Some(CheckpointWriter::new(folder, on_failure));
         // The lines of an epoch that is not over come again, as far as there were any.
         let (validated, trained) = (self.outcome.epoch, self.outcome.trained.is_some());
-        let over = again.then_some(EpochsOver {
+        let over = EpochsOver {
             trained: validated + usize::from(trained),
             validated,
-        });
-        let metrics = match run.metrics_between(step, over) {
+        };
+        let metrics = match run.metrics_from(step, over) {
             Ok(metrics) => Some(metrics),
             Err(error) => {
                 on_failure.decide::<()>(Err(error))?;
@@ -84,7 +83,7 @@ impl RankLoop {
         let recorded = run.recorded_lines(earliest.unwrap_or(step));
         let is_missing = |line: &&MetricLine| {
             let same = |other: &(MetricKind, usize)| *other == (line.kind, line.step);
-            let is_over = over.is_none_or(|over| over.includes(line));
+            let is_over = over.includes(line);
             line.step <= step && is_over && !recorded.iter().any(same)
         };
         let missing = self.recent.lines.iter().filter(is_missing);
