@@ -139,8 +139,11 @@ impl Hook for SaveCheckpoints {
         let Moment {
             votes, made, left, ..
         } = run.moment;
-        // Whatever ends a training within an epoch: it can go on.
-        let ends = votes.stop || votes.heed || run.ranks.limit_is_reached();
+        // Whatever ends a training within an epoch: it can go on. Where ranks take steps by themselves, a checkpoint
+        // changes what they learn, and the newest is good enough after a stop: from there come the same bits.
+        let alone = run.ranks.setup.config.sync.steps().is_some();
+        let stops = votes.stop || run.ranks.limit_is_reached();
+        let ends = votes.heed || stops && !alone;
         let due = ends || votes.save || run.ranks.saves_after(made.clone());
         if due && *left > 0 {
             run.change_model(|ranks, model, at| {
