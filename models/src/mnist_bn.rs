@@ -75,14 +75,12 @@ impl MnistBnConfig {
     /// A batch norm without scale: a relu follows and the next layer can scale, so gamma stays at
     /// one and is not trained.
     fn norm(&self, features: usize, device: &Device) -> BatchNorm {
-        let mut norm = nn::BatchNorm::from(
-            BatchNormConfig::new(features)
-                .with_epsilon(1e-3)
-                .with_momentum(self.momentum)
-                .init(device),
-        );
+        let mut norm = BatchNormConfig::new(features)
+            .with_epsilon(1e-3)
+            .with_momentum(self.momentum)
+            .init(device);
         norm.gamma = norm.gamma.set_require_grad(false);
-        norm.into()
+        norm
     }
 }
 

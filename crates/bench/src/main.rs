@@ -75,7 +75,10 @@ enum Part {
     Side(Side),
     /// Whatever `everburn` does
     #[command(external_subcommand)]
-    Everburn(Vec<OsString>),
+    Everburn(
+        #[cfg_attr(not(test), expect(dead_code, reason = "`App::main` reads it again"))]
+        Vec<OsString>,
+    ),
 }
 
 /// The processes of benchmarks: ranks, and one side of a comparison.

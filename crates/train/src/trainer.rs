@@ -7,13 +7,12 @@ mod optimizing;
 mod predicting;
 mod profiling;
 mod recording;
+mod training_data;
 mod warm_up;
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataset::Dataset;
 use burn::prelude::*;
 use burn_train::logger::InMemoryMetricLogger;
 use burn_train::metric::LearningRateMetric;
@@ -24,6 +23,7 @@ use everburn_profile::Recorder;
 use everburn_record::Phase;
 
 pub use self::predicting::PredictionInput;
+pub use self::training_data::TrainingData;
 pub use self::warm_up::WarmUp;
 use crate::config::TrainingConfig;
 use crate::erased::{
@@ -50,40 +50,6 @@ use crate::weights::save_safetensors;
 
 /// The usual batch size of an evaluation: no gradients, so larger than in training.
 const EVALUATION_BATCH: usize = 1_000;
-
-/// The data of a run: every rank is given all of it and reads its own share.
-pub struct TrainingData<I, B> {
-    /// The samples to learn from; the last of them are held out to validate on, unless there is a set for that.
-    pub train: Arc<dyn Dataset<I>>,
-    /// The samples to validate on; if absent, as many of those to learn from as
-    /// [`TrainingConfig::validation_samples`] says.
-    pub validation: Option<Arc<dyn Dataset<I>>>,
-    /// The samples that the report's accuracy is measured on, once, at the end.
-    pub test: Arc<dyn Dataset<I>>,
-    /// Makes a batch of several samples.
-    pub batcher: Arc<dyn Batcher<I, B>>,
-    /// The name that goes into the report.
-    pub name: String,
-    /// What tells this data from other of the same name, a hash say: ranks whose data differ are
-    /// refused. May be empty.
-    pub fingerprint: String,
-    /// Where the data came from, for the report.
-    pub origin: String,
-}
-
-impl<I, B> Clone for TrainingData<I, B> {
-    fn clone(&self) -> Self {
-        Self {
-            train: Arc::clone(&self.train),
-            validation: self.validation.clone(),
-            test: Arc::clone(&self.test),
-            batcher: Arc::clone(&self.batcher),
-            name: self.name.clone(),
-            fingerprint: self.fingerprint.clone(),
-            origin: self.origin.clone(),
-        }
-    }
-}
 
 /// Trains a model on the ranks of a process group: every rank makes the same call.
 ///

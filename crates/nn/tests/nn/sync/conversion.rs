@@ -165,9 +165,29 @@ fn records_of_burns_norms_load_and_the_other_way_round() {
     assert_eq!(state(&back), state(&ours));
 }
 
+/// The numbers of a norm.
+trait Fields {
+    fn affine(&self) -> [&Param<Tensor<1>>; 2];
+    fn running(&self) -> [Tensor<1>; 2];
+}
+
+macro_rules! fields {
+    ($($norm:ty),*) => {$(
+        impl Fields for $norm {
+            fn affine(&self) -> [&Param<Tensor<1>>; 2] {
+                [&self.gamma, &self.beta]
+            }
+            fn running(&self) -> [Tensor<1>; 2] {
+                [self.running_mean.value_sync(), self.running_var.value_sync()]
+            }
+        }
+    )*};
+}
+fields!(BatchNorm, burns::BatchNorm);
+
 /// Output, gradients and running statistics of a step, to the bit.
 fn step(
-    norm: &burns::BatchNorm,
+    norm: &impl Fields,
     forward: impl Fn(Tensor<3>) -> Tensor<3>,
     device: &Device,
 ) -> Vec<Vec<f32>> {
@@ -176,13 +196,15 @@ fn step(
     let weights = tensor::<3>(3, [5, 3, 4], device);
     let gradients = (output.clone() * weights).sum().backward();
     let gradient = |param: &Param<Tensor<1>>| param.val().grad(&gradients).map(values);
+    let [gamma, beta] = norm.affine();
+    let [mean, variance] = norm.running();
     vec![
         values(output),
         input.grad(&gradients).map(values).unwrap_or_default(),
-        gradient(&norm.gamma).unwrap_or_default(),
-        gradient(&norm.beta).unwrap_or_default(),
-        values(norm.running_mean.value_sync()),
-        values(norm.running_var.value_sync()),
+        gradient(gamma).unwrap_or_default(),
+        gradient(beta).unwrap_or_default(),
+        values(mean),
+        values(variance),
     ]
 }
 
