@@ -35,7 +35,7 @@ fn point(number: usize) -> [f32; 2] {
 
 /// Writes points `[B, 2]`, one a line.
 pub fn write(path: &Path, points: Tensor<2>) -> Result<(), Box<dyn Error>> {
-    let coordinates = points.into_data().to_vec::<f32>()?;
+    let coordinates = points.into_data().try_into_vec::<f32>()?;
     let lines = coordinates.chunks_exact(2).map(|point| format!("{},{}\n", point[0], point[1]));
     Ok(fs::write(path, lines.collect::<String>())?)
 }

@@ -85,7 +85,8 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
         let fake = sync.watch_last(&generator, count).forward(data::noise(count, &device));
         let generator_loss = softplus(-discriminator.forward(fake), 1.0).mean();
         drop(generator_loss.backward());
-        generator = generator_optimizer.step(RATE, generator, sync.finish(&generator)?.gradients);
+        let synced = sync.finish(&generator)?;
+        generator = generator_optimizer.step(RATE, generator, synced.gradients);
 
         if step % CHECKPOINT_EVERY == 0 || step == steps {
             // What a rank sees is the loss of its own samples; every rank takes part in the mean.
