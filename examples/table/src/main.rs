@@ -1,17 +1,19 @@
 //! Predicts the price of a house from a row of a table.
 
+mod data;
+mod net;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use everburn::burn::data::dataloader::batcher::Batcher;
 use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
-// `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
-use everburn::burn;
-use everburn::nn::{Linear, LinearConfig, Relu};
 use everburn::prelude::*;
 use serde::{Deserialize, Serialize};
+
+use crate::data::{House, HouseBatch, HouseBatcher, read};
+use crate::net::Regressor;
 
 // Every command of Everburn works on the tasks that are named here: `train`, `eval`, `monitor`, ...
 fn main() -> ExitCode {
@@ -38,51 +40,6 @@ impl Default for HousesConfig {
     }
 }
 
-/// A row of the table; the header names the columns.
-#[derive(Debug, Clone, Deserialize)]
-struct House {
-    area: f32,
-    rooms: f32,
-    age: f32,
-    distance: f32,
-    /// Unknown where it is to be predicted.
-    #[serde(default)]
-    price: f32,
-}
-
-/// The model, an ordinary Burn module: columns `[B, 4]` to prices `[B, 1]`.
-#[derive(Module, Debug)]
-struct Regressor {
-    input: Linear,
-    hidden: Linear,
-    output: Linear,
-    relu: Relu,
-}
-
-impl Regressor {
-    fn forward(&self, columns: Tensor<2>) -> Tensor<2> {
-        let hidden = self.relu.forward(self.input.forward(columns));
-        let hidden = self.relu.forward(self.hidden.forward(hidden));
-        self.output.forward(hidden)
-    }
-}
-
-/// Columns `[B, 4]` and prices `[B, 1]`.
-type HouseBatch = (Tensor<2>, Tensor<2>);
-
-/// Makes a batch of several rows; columns are scaled to about -1 to 1.
-struct HouseBatcher;
-
-impl Batcher<House, HouseBatch> for HouseBatcher {
-    fn batch(&self, houses: Vec<House>, device: &Device) -> HouseBatch {
-        let columns =
-            |h: &House| [h.area / 100.0 - 1.0, h.rooms / 4.0 - 1.0, h.age / 50.0 - 1.0, h.distance / 10.0 - 1.0];
-        let columns = houses.iter().map(|house| Tensor::<1>::from_floats(columns(house), device));
-        let prices = houses.iter().map(|house| Tensor::<1>::from_floats([house.price / 100.0], device));
-        (Tensor::stack(columns.collect(), 0), Tensor::stack(prices.collect(), 0))
-    }
-}
-
 impl Task for Houses {
     type Config = HousesConfig;
     type Model = Regressor;
@@ -90,12 +47,7 @@ impl Task for Houses {
     type Batch = HouseBatch;
 
     fn model(&self, config: &HousesConfig, device: &Device) -> Result<Regressor, TaskError> {
-        Ok(Regressor {
-            input: LinearConfig::new(4, config.width).init(device),
-            hidden: LinearConfig::new(config.width, config.width).init(device),
-            output: LinearConfig::new(config.width, 1).init(device),
-            relu: Relu::new(),
-        })
+        Ok(Regressor::new(config.width, device))
     }
 
     fn data(&self, config: &mut HousesConfig) -> Result<TaskData<House, HouseBatch>, TaskError> {
@@ -153,10 +105,4 @@ impl Predict for Houses {
     fn read(&self, _config: &HousesConfig, file: &Path) -> Result<Vec<House>, TaskError> {
         read(file)
     }
-}
-
-/// The rows of a table. Any error becomes a `TaskError` by `?`, and the user reads it.
-fn read(file: &Path) -> Result<Vec<House>, TaskError> {
-    let rows = csv::Reader::from_path(file)?.into_deserialize();
-    Ok(rows.collect::<Result<_, _>>()?)
 }

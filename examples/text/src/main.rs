@@ -86,6 +86,7 @@ impl Task for Texts {
         let data = TrainingData {
             train: Arc::new(InMemDataset::new(train)),
             test: Arc::new(InMemDataset::new(test)),
+            validation: None,
             batcher: Arc::new(LineBatcher),
             name: "texts".to_string(),
             fingerprint: config.classes.join(" "),

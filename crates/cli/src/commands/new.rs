@@ -85,7 +85,11 @@ impl Kind {
                 manifest: example!("table" / manifest),
                 main: example!("table" / "src/main.rs"),
                 test: example!("table" / "tests/ranks.rs"),
-                more: &[("houses.csv", example!("table" / "houses.csv"))],
+                more: &[
+                    ("src/data.rs", example!("table" / "src/data.rs")),
+                    ("src/net.rs", example!("table" / "src/net.rs")),
+                    ("houses.csv", example!("table" / "houses.csv")),
+                ],
             },
             Self::Text => Template {
                 package: "text",
