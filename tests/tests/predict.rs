@@ -59,7 +59,7 @@ fn each_image_has_a_class_and_probabilities_alike_on_any_number_of_ranks() {
 #[test]
 fn other_samples_and_checkpoints_are_taken_where_they_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), "mlp", &["--steps", "6"]);
+    trained(folder.path(), "mlp", &[]);
     for (input, count) in [("train", 500), ("validation", 100), ("test", 200)] {
         let flags = ["--input", input, "--checkpoint", "1"];
         let printed = predict(folder.path(), &flags).succeeded();

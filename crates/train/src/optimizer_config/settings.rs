@@ -41,10 +41,12 @@ impl Bounds {
     }
 
     fn hold(self, number: f64) -> bool {
-        number.is_finite()
+        // Burn computes with most of them as `f32`.
+        let single = number as f32;
+        single.is_finite()
             && match self {
-                Self::Share => (0.0..1.0).contains(&number),
-                Self::Positive => number > 0.0,
+                Self::Share => (0.0..1.0).contains(&single),
+                Self::Positive => single > 0.0,
                 Self::NotNegative => number >= 0.0,
                 Self::Negative => number < 0.0,
                 Self::Any => true,
