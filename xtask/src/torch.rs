@@ -14,6 +14,9 @@ pub const PYTHON: &str = "EVERBURN_PYTHON";
 /// What is installed: the first release with all operations that the tests use, or a later one.
 const PACKAGE: &str = "torch>=2.9";
 
+/// What the script that makes goldens needs besides; PyTorch does without.
+const NUMPY: &str = "numpy";
+
 /// Says the version, and fails as `import` does. On the CPU all need gloo, which not every build has.
 const PROBE: &str = include_str!("../../crates/bench/peers/probe.py");
 
@@ -48,7 +51,7 @@ pub fn python() -> miette::Result<OsString> {
 /// The version of a Python's PyTorch.
 fn probe(python: &OsStr) -> miette::Result<String> {
     let output = Command::new(python)
-        .args(["-c", PROBE])
+        .args(["-c", &format!("{PROBE}\nimport {NUMPY}\n")])
         .stdin(Stdio::null())
         .output()
         .into_diagnostic()
@@ -58,7 +61,7 @@ fn probe(python: &OsStr) -> miette::Result<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(miette!(
-        "{} cannot import torch: {}",
+        "{} cannot import torch and {NUMPY}: {}",
         python.display(),
         said.lines().last().unwrap_or("it has not said why")
     ))
@@ -92,7 +95,7 @@ fn make(folder: &Path, python: &Path) -> miette::Result<()> {
     environment.args(["-m", "venv"]).arg(folder);
     let mut install = Command::new(python);
     install.args(["-m", "pip", "install", "--disable-pip-version-check"]);
-    install.arg(PACKAGE);
+    install.args([PACKAGE, NUMPY]);
     for mut command in [environment, install] {
         let line = format!("{command:?}");
         let status = command
