@@ -20,8 +20,12 @@ NORM_TOLERANCES = (1e-4, 1e-4)
 # gradient of the cases, of a bias in `gpt-nano`, is 4.5e-4 of all: of it, 9e-4 is allowed.
 NORM_FLOOR = 4e-3
 # What is made anew, by another PyTorch or on another processor, may be this many times as far from what is there as
-# PyTorch was found to be from itself, which is of few roundings; and always so far: some twenty last bits of an f32.
-ANEW, LEAST = 2, 2e-6
+# PyTorch was found to be from itself on either of the two.
+ANEW = 2
+# And always this far, which is some twenty last bits of an f32. After 50 steps a rounding may have changed which of two
+# nearly equal pixels a max pool takes, or on which side of zero a ReLU's input lies: the curve then jumps by 1e-5 to
+# 4e-5 (of `two-convolutions-sgd` and `mnist-bn-sgd`, on some processors and from some shaken weights).
+LEAST, LEAST_NORM = (2e-6, 1e-4), (2e-6, 2e-6)
 # Of a checkpoint's numbers, relative to the largest of a tensor: the file is there for its format.
 CHECKPOINT_TOLERANCE = 1e-3
 
@@ -76,14 +80,14 @@ def differences_of_cases(name, there, anew):
     if any(there.get(part, {}).keys() != anew[part].keys() for part in parts):
         return [*found, f"{name}: curves of other ranks, or norms of other parameters"]
     pairs = [
-        (f"losses of {ranks} ranks", losses_apart(there["losses"][ranks], anew["losses"][ranks]), "divergence")
+        (f"losses of {ranks} ranks", losses_apart(there["losses"][ranks], anew["losses"][ranks]), "divergence", LEAST)
         for ranks in there["losses"]
     ]
     norms = norms_apart(*(golden["gradient_norms"] for golden in (there, anew)))
-    pairs.append(("norms of gradients", norms, "norms_divergence"))
-    for what, apart, recorded in pairs:
-        measured = zip(*there[recorded].values(), strict=True)
-        allowed = [max(ANEW * largest(values), LEAST) for values in measured]
+    pairs.append(("norms of gradients", norms, "norms_divergence", LEAST_NORM))
+    for what, apart, recorded, least in pairs:
+        measured = zip(*there[recorded].values(), *anew[recorded].values(), strict=True)
+        allowed = [max(ANEW * largest(values), always) for values, always in zip(measured, least, strict=True)]
         said = f"{name}: {what} are apart by {shown(apart)}, and {shown(allowed)} is allowed"
         print(said)
         if any(value > most for value, most in zip(apart, allowed, strict=True)):
