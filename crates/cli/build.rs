@@ -1,17 +1,63 @@
-//! Says where the projects are that `everburn new` begins with: the repository's examples, or their copies in a published
-//! package, whose manifests have another name there because cargo leaves packages within a package out.
+//! Copies the projects that `everburn new` begins with into the build folder, with a list of their files: from the
+//! repository's examples, or from `templates/` in a published package, whose manifests have another name there because
+//! cargo leaves packages within a package out.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-fn main() {
-    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let copies = package.join("templates");
-    let (folder, manifest) = if copies.is_dir() {
-        (copies, "manifest.toml")
+const TEMPLATES: [&str; 4] = ["autoencoder", "images", "table", "text"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // Relative to the package: cargo then finds a checkout unchanged that was moved.
+    let packaged = Path::new("templates");
+    let examples = if packaged.is_dir() {
+        packaged
     } else {
-        (package.join("../../examples"), "Cargo.toml")
+        Path::new("../../examples")
     };
-    println!("cargo::rustc-env=EVERBURN_EXAMPLES={}", folder.display());
-    println!("cargo::rustc-env=EVERBURN_EXAMPLE_MANIFEST={manifest}");
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let mut list = String::from("&[\n");
+    for name in TEMPLATES {
+        let mut files = Vec::new();
+        collect(&examples.join(name), Path::new(""), &mut files)?;
+        files.sort();
+        list += &format!("({name:?}, &[\n");
+        for file in files {
+            let source = examples.join(name).join(&file);
+            println!("cargo::rerun-if-changed={}", source.display());
+            let copy = Path::new("templates").join(name).join(&file);
+            fs::create_dir_all(out.join(&copy).parent().ok_or("a file without a folder")?)?;
+            fs::copy(&source, out.join(&copy))?;
+            let file = file.to_str().ok_or("a name that is not UTF-8")?;
+            let file = if file == "manifest.toml" {
+                "Cargo.toml"
+            } else {
+                file
+            };
+            list += &format!(
+                "({file:?}, include_str!(concat!(env!(\"OUT_DIR\"), \"/{}\"))),\n",
+                copy.display()
+            );
+        }
+        list += "]),\n";
+    }
+    fs::write(out.join("templates.rs"), list + "]")?;
     println!("cargo::rerun-if-changed=build.rs");
+    Ok(())
+}
+
+/// The files below `folder`, relative to it.
+fn collect(folder: &Path, below: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    println!("cargo::rerun-if-changed={}", folder.display());
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = below.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            collect(&entry.path(), &name, files)?;
+        } else {
+            files.push(name);
+        }
+    }
+    Ok(())
 }

@@ -39,86 +39,35 @@ pub(crate) struct NewArguments {
     everburn: Option<PathBuf>,
 }
 
-/// The files of an example.
+/// An example with which a project begins.
 struct Template {
-    /// The example's package.
+    /// Its package.
     package: &'static str,
     /// Its task.
     task: &'static str,
-    manifest: &'static str,
-    main: &'static str,
-    test: &'static str,
-    /// Other files that the project begins with.
-    more: &'static [(&'static str, &'static str)],
 }
 
-/// A file of an example; see `build.rs`.
-macro_rules! example {
-    ($name:literal / manifest) => {
-        include_str!(concat!(
-            env!("EVERBURN_EXAMPLES"),
-            "/",
-            $name,
-            "/",
-            env!("EVERBURN_EXAMPLE_MANIFEST")
-        ))
-    };
-    ($name:literal / $file:literal) => {
-        include_str!(concat!(env!("EVERBURN_EXAMPLES"), "/", $name, "/", $file))
-    };
+/// The files of each example, by the example's package and by path; `build.rs` writes the list.
+const TEMPLATES: &[(&str, &[(&str, &str)])] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
+
+impl Template {
+    fn files(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let of_package = TEMPLATES
+            .iter()
+            .filter(|(package, _)| *package == self.package);
+        of_package.flat_map(|(_, files)| files.iter().copied())
+    }
 }
 
 impl Kind {
     fn template(self) -> Template {
-        match self {
-            Self::Images => Template {
-                package: "images",
-                task: "images",
-                manifest: example!("images" / manifest),
-                main: example!("images" / "src/main.rs"),
-                test: example!("images" / "tests/ranks.rs"),
-                more: &[("src/data.rs", example!("images" / "src/data.rs"))],
-            },
-            Self::Table => Template {
-                package: "table",
-                task: "houses",
-                manifest: example!("table" / manifest),
-                main: example!("table" / "src/main.rs"),
-                test: example!("table" / "tests/ranks.rs"),
-                more: &[
-                    ("src/data.rs", example!("table" / "src/data.rs")),
-                    ("src/net.rs", example!("table" / "src/net.rs")),
-                    ("houses.csv", example!("table" / "houses.csv")),
-                ],
-            },
-            Self::Text => Template {
-                package: "text",
-                task: "text",
-                manifest: example!("text" / manifest),
-                main: example!("text" / "src/main.rs"),
-                test: example!("text" / "tests/ranks.rs"),
-                more: &[
-                    ("src/data.rs", example!("text" / "src/data.rs")),
-                    (
-                        "texts/question.txt",
-                        example!("text" / "texts/question.txt"),
-                    ),
-                    ("texts/request.txt", example!("text" / "texts/request.txt")),
-                    (
-                        "texts/statement.txt",
-                        example!("text" / "texts/statement.txt"),
-                    ),
-                ],
-            },
-            Self::Custom => Template {
-                package: "autoencoder",
-                task: "circles",
-                manifest: example!("autoencoder" / manifest),
-                main: example!("autoencoder" / "src/main.rs"),
-                test: example!("autoencoder" / "tests/ranks.rs"),
-                more: &[("src/data.rs", example!("autoencoder" / "src/data.rs"))],
-            },
-        }
+        let (package, task) = match self {
+            Self::Images => ("images", "images"),
+            Self::Table => ("table", "houses"),
+            Self::Text => ("text", "text"),
+            Self::Custom => ("autoencoder", "circles"),
+        };
+        Template { package, task }
     }
 }
 
@@ -198,25 +147,25 @@ fn files(template: &Template, name: &str, everburn: Option<&Path>) -> Vec<(PathB
         Some(path) => format!("everburn = {{ path = {:?} }}", path.join("crates/everburn")),
         None => format!("everburn = \"{}\"", env!("CARGO_PKG_VERSION")),
     };
-    let manifest = template
-        .manifest
-        .replace(
-            &format!("name = \"{}\"", template.package),
-            &format!("name = \"{name}\""),
-        )
-        .replace("everburn = { path = \"../../crates/everburn\" }", &source);
-    let mut files = vec![
-        (PathBuf::from("Cargo.toml"), format!("{manifest}{PROFILE}")),
-        (
-            PathBuf::from(".gitignore"),
-            "/target\n/runs\n/data\n".to_owned(),
-        ),
-        (PathBuf::from("src/main.rs"), renamed(template.main)),
-        (PathBuf::from("tests/ranks.rs"), renamed(template.test)),
-    ];
-    let more = template.more.iter();
-    files.extend(more.map(|(name, text)| (PathBuf::from(name), (*text).to_owned())));
-    files
+    let manifest = |text: &str| {
+        let name = format!("name = \"{name}\"");
+        let text = text.replace(&format!("name = \"{}\"", template.package), &name);
+        let text = text.replace("everburn = { path = \"../../crates/everburn\" }", &source);
+        format!("{text}{PROFILE}")
+    };
+    let ignored = (
+        PathBuf::from(".gitignore"),
+        "/target\n/runs\n/data\n".to_owned(),
+    );
+    let copied = template.files().map(|(file, text)| {
+        let text = match file {
+            "Cargo.toml" => manifest(text),
+            "src/main.rs" | "tests/ranks.rs" => renamed(text),
+            _ => text.to_owned(),
+        };
+        (PathBuf::from(file), text)
+    });
+    copied.chain([ignored]).collect()
 }
 
 /// The same text with the keys `task.key` under another name; at the end of a sentence, and in a path, there is no key.
