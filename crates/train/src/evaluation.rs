@@ -9,16 +9,16 @@ use crate::erased::{AnyBatch, AnyLoader, AnyModel};
 use crate::error::TrainError;
 use crate::metric_layout::MetricAgreement;
 use crate::metric_sums::MetricSums;
-use crate::model_over_ranks::ModelOverRanks;
+use crate::parallel_model::ParallelModel;
 use crate::predictions::Counts;
-use crate::step_exchange::{OwnReply, Votes};
+use crate::step_exchange::{LocalReply, Votes};
 use crate::step_report::Report;
 use crate::virtual_sums::VirtualSums;
 
 /// This rank's sums over a batch; its classes are counted where that is wanted.
 pub(crate) fn infer(
     model: &AnyModel,
-    over: Option<&dyn ModelOverRanks<AnyModel, AnyBatch>>,
+    over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
     batch: AnyBatch,
     counts: Option<&RefCell<Counts>>,
 ) -> Result<MetricSums, TrainError> {
@@ -62,7 +62,7 @@ pub(crate) fn evaluate(
                     local += infer(part.batch)?;
                 }
                 let layout = agreement.layout([&local], group)?;
-                let own = OwnReply {
+                let own = LocalReply {
                     sums: &local,
                     votes: Votes {
                         stop: stop_wanted(),
@@ -71,7 +71,7 @@ pub(crate) fn evaluate(
                     memory: None,
                     past: None,
                 };
-                let reply = own.tell(layout, group).wait()?;
+                let reply = own.send(layout, group).wait()?;
                 (reply.sums, reply.votes.stop)
             }
             Some(ranks) => {
@@ -80,7 +80,7 @@ pub(crate) fn evaluate(
                     sums.set(part.index, infer(part.batch)?, std::iter::empty());
                 }
                 let layout = agreement.layout(sums.found(), group)?;
-                let (batch, _, stop) = sums.tell(stop_wanted(), layout, group).wait()?;
+                let (batch, _, stop) = sums.send(stop_wanted(), layout, group).wait()?;
                 (batch, stop)
             }
         };

@@ -1,4 +1,4 @@
-//! What a user's own code is told while a training goes on.
+//! Code of the user that a training calls.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -13,21 +13,21 @@ use crate::strategy::Run;
 /// Why a hook failed. Any error goes into it by `?`.
 pub type HookError = Box<dyn Error + Send + Sync>;
 
-/// Code that a training calls after each step, epoch, checkpoint and failure: a tracker, an alarm, a rule for stopping.
+/// Code that a training calls after each step, epoch, checkpoint and failure: a tracker, an alarm, a stopping rule.
 ///
-/// Every rank has hooks of its own and calls them in the same order, with the same numbers. What only one rank shall
-/// do, a hook does where [`Run::rank`] is 0. A hook that exchanges something with its counterparts on other ranks, by
-/// [`Run::group`], does so in the same call on all of them.
+/// Every rank has its own hooks and calls them in the same order with the same numbers. Work for one rank alone goes
+/// behind `if run.rank() == 0`. A hook may use the collectives of [`Run::group`] if it does so in the same call on all
+/// ranks.
 ///
-/// A hook that fails, or panics, ends the training on all ranks: after the next step the ranks write a checkpoint
-/// together, and each says which hook of which rank failed, and of what.
+/// A hook that fails or panics ends the training on all ranks: after the next step the ranks write a checkpoint
+/// together and report the hook, its rank, and the error.
 ///
-/// In a job that outlives its ranks, an epoch may be told twice to those that are left, because it is validated again.
+/// An elastic job that loses a rank during validation validates again, and calls [`Hook::after_epoch`] twice.
 ///
 /// ```
 /// use everburn_train::{Hook, HookError, MetricLine, Run};
 ///
-/// /// Stops a training that has learnt enough.
+/// /// Stops the training at a target loss.
 /// struct GoodEnough(f64);
 ///
 /// impl Hook for GoodEnough {
@@ -40,14 +40,14 @@ pub type HookError = Box<dyn Error + Send + Sync>;
 /// }
 /// ```
 pub trait Hook: Send + 'static {
-    /// What messages call it: the name of its type, without more being said.
+    /// The name in messages. Default: the name of the type.
     fn name(&self) -> Cow<'static, str> {
         let name = std::any::type_name::<Self>();
         let plain = name.split('<').next().unwrap_or(name);
         Cow::Borrowed(plain.rsplit("::").next().unwrap_or(plain))
     }
 
-    /// Before the first step of this process. A training that was resumed has made [`Run::step`] steps.
+    /// Before the first step of this process. A resumed training has [`Run::step`] steps already.
     ///
     /// # Errors
     /// Ends the training, as for all methods.
@@ -56,7 +56,7 @@ pub trait Hook: Send + 'static {
         Ok(())
     }
 
-    /// After each step, once all ranks know its numbers. On a GPU these may come some steps late.
+    /// After each step, with metrics over all ranks. On a GPU the call may come some steps late (`--read-metrics`).
     ///
     /// # Errors
     /// Ends the training.
@@ -65,8 +65,8 @@ pub trait Hook: Send + 'static {
         Ok(())
     }
 
-    /// After some steps of which the ranks have come to know together: one, unless each rank takes steps by itself
-    /// (`--sync`) or numbers are read late (`--read-metrics`). It tells [`after_step`](Self::after_step) of each.
+    /// After steps whose metrics became available together: one, or several with local steps (`--sync`) and late
+    /// metrics (`--read-metrics`). The default calls [`after_step`](Self::after_step) for each.
     ///
     /// # Errors
     /// Ends the training.
@@ -83,7 +83,7 @@ pub trait Hook: Send + 'static {
         Ok(())
     }
 
-    /// After a checkpoint is written and verified: on rank 0, which has the folder.
+    /// After a checkpoint is written and verified, on rank 0.
     ///
     /// # Errors
     /// Ends the training.
@@ -92,31 +92,31 @@ pub trait Hook: Send + 'static {
         Ok(())
     }
 
-    /// After this rank has failed, or has lost others with whom it trained. `goes_on` tells whether the training does.
+    /// After this rank has failed or lost other ranks. `goes_on` is true if the training continues.
     fn after_failure(&mut self, error: &TrainError, goes_on: bool) {
         let _ = (error, goes_on);
     }
 
-    /// At the end, when the run's files are written.
+    /// At the end, after the run's files are written.
     ///
     /// # Errors
-    /// Ends the job with a failure; what was trained is kept.
+    /// The job ends with a failure; its files stay.
     fn at_end(&mut self, report: &TrainingReport) -> Result<(), HookError> {
         let _ = report;
         Ok(())
     }
 }
 
-/// What an epoch has shown, over the samples of all ranks.
+/// The metrics of an epoch over all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpochLines {
-    /// All its training steps together.
+    /// Over the epoch's training steps.
     pub train: MetricLine,
-    /// Its validation, where there are samples for one.
+    /// Over its validation samples, if there are any.
     pub validation: Option<MetricLine>,
 }
 
-/// The hooks of a training, in the order in which they are called.
+/// The user's hooks of a training, in the order of the calls.
 ///
 /// ```
 /// use everburn_train::{Hook, Hooks};
@@ -132,14 +132,14 @@ pub struct EpochLines {
 pub struct Hooks(Vec<Arc<dyn Fn() -> Box<dyn Hook> + Send + Sync>>);
 
 impl Hooks {
-    /// These, and one more behind them. Each rank that trains makes its own by `make`.
+    /// Appends a hook. Each rank makes its own by `make`.
     #[must_use]
     pub fn with<H: Hook>(mut self, make: impl Fn() -> H + Send + Sync + 'static) -> Self {
         self.0.push(Arc::new(move || Box::new(make())));
         self
     }
 
-    /// Their names, by making each once.
+    /// The names of the hooks. Makes each once.
     pub fn names(&self) -> Vec<String> {
         let hooks = self.make().into_iter();
         hooks.map(|hook| hook.name().into_owned()).collect()

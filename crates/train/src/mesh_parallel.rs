@@ -27,9 +27,9 @@ use crate::agreement::Agreement;
 use crate::error::TrainError;
 use crate::mesh::{Axis, Coordinates, Mesh};
 use crate::metric_sums::MetricSums;
-use crate::model_over_ranks::ModelOverRanks;
 use crate::objective::Objective;
 use crate::optimizer_states;
+use crate::parallel_model::ParallelModel;
 use crate::rank_times::PassTimes;
 use crate::step_report::StepReport;
 use crate::supervised::Supervised;
@@ -250,7 +250,7 @@ where
     }
 }
 
-impl<M, O> ModelOverRanks<Supervised<M, O>, (O::Input, O::Targets)> for MeshParallel<M, O>
+impl<M, O> ParallelModel<Supervised<M, O>, (O::Input, O::Targets)> for MeshParallel<M, O>
 where
     M: InBlocks<Input = O::Input, Output = O::Output> + 'static,
     O: Objective<Input: Activation, Output: Activation>,

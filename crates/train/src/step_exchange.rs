@@ -11,16 +11,16 @@ use crate::metric_layout::MetricLayout;
 use crate::metric_sums::MetricSums;
 use crate::rank_times::{self, NUMBERS, PastStep};
 
-/// What a rank wants after a step, and then what any of them wants.
+/// What a rank votes for after a step, and then what any rank has voted for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Votes {
     pub(crate) stop: bool,
     /// A checkpoint is due.
     pub(crate) save: bool,
-    /// Somebody waits to be let in.
+    /// A rank waits to join.
     pub(crate) regroup: bool,
-    /// A hook has a wish, or has failed.
-    pub(crate) heed: bool,
+    /// A hook has a request for all ranks.
+    pub(crate) hook_requests: bool,
 }
 
 /// How many votes there are.
@@ -65,12 +65,12 @@ impl StepCodec {
             stop,
             save,
             regroup,
-            heed,
+            hook_requests,
         } = votes;
         let width = self.layout.width();
         let behind = VOTES + self.steps * width;
         let mut numbers = vec![0.0; behind + self.own * self.ranks];
-        numbers[..VOTES].copy_from_slice(&[stop, save, regroup, heed].map(f64::from));
+        numbers[..VOTES].copy_from_slice(&[stop, save, regroup, hook_requests].map(f64::from));
         for (step, sums) in sums.into_iter().enumerate() {
             let place = &mut numbers[VOTES..behind][step * width..][..width];
             self.layout.write(sums, place);
@@ -91,7 +91,7 @@ impl StepCodec {
                 stop: votes[0] > 0.0,
                 save: votes[1] > 0.0,
                 regroup: votes[2] > 0.0,
-                heed: votes[3] > 0.0,
+                hook_requests: votes[3] > 0.0,
             },
             sums: sums.map(|numbers| self.layout.read(numbers)).collect(),
             of_ranks: (0..self.ranks).map(of_rank).collect(),
@@ -99,20 +99,20 @@ impl StepCodec {
     }
 }
 
-/// What a rank tells the others after a step.
+/// What a rank sends to the others after a step.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OwnReply<'a> {
+pub(crate) struct LocalReply<'a> {
     pub(crate) sums: &'a MetricSums,
     pub(crate) votes: Votes,
     /// What memory this rank has used, in bytes.
     pub(crate) memory: Option<u64>,
-    /// What the step before was for this rank, if it has made one; told on all ranks or on none.
+    /// What the step before was for this rank, if it has made one; sent by all ranks or by none.
     pub(crate) past: Option<Option<PastStep>>,
 }
 
-impl OwnReply<'_> {
-    /// Starts to tell all ranks.
-    pub(crate) fn tell(self, layout: MetricLayout, group: &ProcessGroup) -> PendingReply {
+impl LocalReply<'_> {
+    /// Starts to send it to all ranks.
+    pub(crate) fn send(self, layout: MetricLayout, group: &ProcessGroup) -> PendingReply {
         let mut own = vec![self.memory.unwrap_or(0) as f64];
         if let Some(past) = self.past {
             own.extend(past.map_or([0.0; NUMBERS], |past| past.numbers()));
@@ -138,7 +138,7 @@ pub(crate) struct PendingReply {
 }
 
 impl PendingReply {
-    /// All that the ranks have told.
+    /// The messages of all ranks.
     pub(crate) fn wait(self) -> Result<StepReply, CollectiveError> {
         let told = self.codec.unpack(&self.numbers.wait()?);
         let memory = told.of_ranks.iter().map(|own| own[0] as u64).max();
@@ -254,7 +254,7 @@ mod tests {
                     0 => MetricSums::default(),
                     rank => sums(rank),
                 };
-                let reply = OwnReply {
+                let reply = LocalReply {
                     sums: &own,
                     votes: Votes {
                         stop: group.rank() == 0,
@@ -264,7 +264,7 @@ mod tests {
                     past: Some((group.rank() == 1).then_some(PastStep { step: 3, times })),
                 };
                 let layout = MetricLayout::of(&sums(0));
-                reply.tell(layout, &group).wait().unwrap()
+                reply.send(layout, &group).wait().unwrap()
             })
         });
         for rank in ranks.collect::<Vec<_>>() {

@@ -2,7 +2,6 @@
 
 mod averaged;
 mod checkpoints;
-mod each_step;
 mod elastic;
 mod engine;
 mod epoch;
@@ -11,13 +10,14 @@ mod gradients;
 mod guard;
 mod half_precision;
 mod hooks;
+mod local_steps;
+mod pending_metrics;
 mod profiling;
 mod records;
 mod round_stats;
-mod rounds;
 mod run;
 mod sharded;
-mod unread;
+mod synchronous_steps;
 mod validation;
 mod virtual_step;
 
@@ -39,7 +39,7 @@ use everburn_profile::Recorder;
 
 use self::hooks::HookState;
 use self::records::Recent;
-use self::rounds::Leftover;
+use self::local_steps::InterruptedRound;
 pub use self::run::Run;
 use crate::agreement::Agreement;
 use crate::checkpoint::Checkpoint;
@@ -163,19 +163,19 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             interrupter: components.interrupter,
             events: components.event_processor,
             outcome,
-            kept: None,
+            snapshot: None,
             entered: false,
             resumed_at: None,
-            suffered: 0,
+            faults_until: 0,
             recent: Recent::default(),
             futile: 0,
             finished_at: Instant::now(),
             interrupted: false,
-            leftover: None,
+            interrupted_round: None,
             pace: None,
             late: BTreeSet::new(),
             past: None,
-            reads_late: false,
+            defers_readback: false,
             shards: None,
             low_before: everburn_nn::low_products(),
             metrics: MetricAgreement::default(),
@@ -186,13 +186,13 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
             Ok(trained) => trained,
             Err(error) => {
                 error.abort(&rank_loop.setup.group);
-                rank_loop.tell_of_failure(&error, false);
+                rank_loop.notify_failure(&error, false);
                 rank_loop.outcome.error = Some(error);
                 model
             }
         };
         rank_loop.outcome.past = rank_loop.past;
-        *lock(&rank_loop.setup.hooks) = rank_loop.hooks.into_users();
+        *lock(&rank_loop.setup.hooks) = rank_loop.hooks.into_user_hooks();
         *lock(&self.outcome) = rank_loop.outcome;
         (model, rank_loop.events)
     }
@@ -211,19 +211,19 @@ pub(crate) struct RankLoop {
     clock: Clock,
     /// What the steps of this epoch have cost.
     epoch_cost: StepCost,
-    /// What is called behind steps and epochs.
+    /// Called after steps and epochs.
     hooks: HookState,
     interrupter: Interrupter,
     events: SupervisedTrainingEventProcessor<AnyModel>,
     outcome: LoopOutcome,
-    /// The model after the newest finished step, where ranks may be lost or were given another's state.
-    kept: Option<(AnyModel, Buffers)>,
+    /// The model to roll back to, after the newest finished step: in elastic jobs, or after a repair.
+    snapshot: Option<(AnyModel, Buffers)>,
     /// Whether this rank has been in a group before.
     entered: bool,
     /// The step of the checkpoint that the run was resumed from.
     resumed_at: Option<usize>,
     /// The newest step whose faults have happened.
-    suffered: usize,
+    faults_until: usize,
     /// What the newest step and epoch had to record.
     recent: Recent,
     /// How often in a row the group was formed anew without a step between.
@@ -232,16 +232,16 @@ pub(crate) struct RankLoop {
     finished_at: Instant,
     /// Ranks were lost or came since then.
     interrupted: bool,
-    /// A round of steps of this rank that is yet to be joined with the others'.
-    leftover: Option<Leftover>,
-    /// How long a step of most ranks takes, in seconds, where each takes steps by itself.
+    /// Local steps of this rank that a failure has kept from the outer step.
+    interrupted_round: Option<InterruptedRound>,
+    /// The median seconds per local step over the ranks.
     pace: Option<f64>,
-    /// Who has been told of for being late.
+    /// The ranks that a warning has named as late.
     late: BTreeSet<usize>,
     /// What the newest step was for this rank.
     past: Option<PastStep>,
-    /// The numbers of steps are left on the device for a while.
-    reads_late: bool,
+    /// Metrics are read from the device some steps late.
+    defers_readback: bool,
     /// What each rank keeps a part of, if anything.
     shards: Option<ParameterShards>,
     /// How many products this thread had computed in half precision before.
@@ -251,24 +251,24 @@ pub(crate) struct RankLoop {
 }
 
 impl RankLoop {
-    /// Trains, and goes on with those that are left where ranks may be lost.
+    /// Trains. An elastic job continues with the remaining ranks after a failure.
     fn run(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
         let mut model = model;
         loop {
-            self.keep(&model)?;
+            self.take_snapshot(&model)?;
             let error = match self.run_in_group(model) {
                 Ok(trained) => return Ok(trained),
                 Err(error) => error,
             };
-            // What was learnt with the last step that was finished.
-            let Some((kept, buffers)) = self.kept.take() else {
+            // The model after the last finished step.
+            let Some((snapshot, buffers)) = self.snapshot.take() else {
                 return Err(error);
             };
-            model = everburn_nn::isolate_batch_norms(buffers.write(kept));
+            model = everburn_nn::isolate_batch_norms(buffers.write(snapshot));
             match self.setup.regroup.clone() {
                 _ if matches!(error, TrainError::Repaired) => {}
                 Some(regroup) if error.may_be_outlived() => {
-                    self.tell_of_failure(&error, true);
+                    self.notify_failure(&error, true);
                     self.regroup(&*regroup, &model, &error)?;
                 }
                 _ => return Err(error),
@@ -328,9 +328,9 @@ impl RankLoop {
         if let Some(recorder) = &self.setup.recorder {
             ddp.record_into(recorder);
         }
-        self.reads_late = self.agree_on_reading()?;
+        self.defers_readback = self.agree_on_reading()?;
         // All have rank 0's parameters from here on.
-        self.keep(&model)?;
+        self.take_snapshot(&model)?;
         self.meet(&model)?;
         self.make_up_for_checkpoint(&model)?;
         let model = self.begin_sharding(model, &ddp)?;
@@ -347,8 +347,7 @@ impl RankLoop {
         if let Err(error) = &model
             && !matches!(error, TrainError::Repaired)
         {
-            // Told while the replicas still stand together: the others would else hear that this
-            // rank has left before they hear why.
+            // The other ranks must get the reason before this rank's connections close.
             error.abort(&self.setup.group);
         }
         model.map(everburn_nn::isolate_batch_norms)
@@ -380,7 +379,7 @@ impl RankLoop {
         if let (Some(own), Some(before)) = (&mut self.outcome.loss_scaling, progress.loss_scaling) {
             *own = before;
         }
-        self.leftover = None;
+        self.interrupted_round = None;
         Ok(model)
     }
 
@@ -407,7 +406,7 @@ impl RankLoop {
             // What is written from here on must not come from a sum that has failed meanwhile.
             ddp.settle()?;
             model = ddp.synchronize_buffers(model)?;
-            self.keep(&model)?;
+            self.take_snapshot(&model)?;
             if !finished && self.outcome.stopped.is_some() {
                 break;
             }
@@ -436,12 +435,12 @@ impl RankLoop {
     }
 
     /// Where ranks may be lost, `model` is what the training goes on with if one is.
-    fn keep(&mut self, model: &AnyModel) -> Result<(), TrainError> {
+    fn take_snapshot(&mut self, model: &AnyModel) -> Result<(), TrainError> {
         if self.setup.regroup.is_none() {
             return Ok(());
         }
         // Running statistics change behind a clone's back.
-        self.kept = Some((model.clone(), Buffers::read(model)?));
+        self.snapshot = Some((model.clone(), Buffers::read(model)?));
         Ok(())
     }
 

@@ -36,7 +36,7 @@ use crate::live_file::{LiveSlot, Signs};
 use crate::memory::PeakMemory;
 use crate::metric_sums::MetricSums;
 use crate::metrics::{NewestReport, RankMetric};
-use crate::model_over_ranks::ModelOverRanks;
+use crate::parallel_model::ParallelModel;
 use crate::regroup::Regroup;
 use crate::renderer::{Display, NamedMetrics};
 use crate::report::{TrainingReport, Versions};
@@ -192,7 +192,7 @@ impl Trainer {
         model: M,
         data: &TrainingData<I, M::Batch>,
         samples: Option<Samples<M>>,
-        over: &Arc<dyn ModelOverRanks<M, M::Batch>>,
+        over: &Arc<dyn ParallelModel<M, M::Batch>>,
     ) -> Result<(M, TrainingReport), TrainError>
     where
         M: Trainable,

@@ -45,7 +45,7 @@ impl VirtualSums {
     }
 
     /// Starts to tell all ranks, and whether this one wants to stop.
-    pub(crate) fn tell(
+    pub(crate) fn send(
         self,
         stop: bool,
         layout: MetricLayout,

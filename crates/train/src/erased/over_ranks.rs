@@ -10,17 +10,17 @@ use super::data::AnyBatch;
 use super::model::{AnyModel, Trainable};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
-use crate::model_over_ranks::ModelOverRanks;
+use crate::parallel_model::ParallelModel;
 use crate::rank_times::PassTimes;
 use crate::samples::Samples;
 use crate::step_report::StepReport;
 
 /// Any model that several ranks hold together.
-pub type AnyModelOverRanks = Arc<dyn ModelOverRanks<AnyModel, AnyBatch>>;
+pub type AnyModelOverRanks = Arc<dyn ParallelModel<AnyModel, AnyBatch>>;
 
 /// The same without the model's type.
 pub(crate) fn erase_over_ranks<M: Trainable>(
-    over: Arc<dyn ModelOverRanks<M, M::Batch>>,
+    over: Arc<dyn ParallelModel<M, M::Batch>>,
 ) -> AnyModelOverRanks {
     if let Some(erased) = (&over as &dyn Any).downcast_ref::<AnyModelOverRanks>() {
         return Arc::clone(erased);
@@ -33,9 +33,9 @@ pub(crate) fn erase_samples<M: Trainable>(samples: Samples<M>) -> Samples<AnyMod
     samples.of(|model: &AnyModel| model.inner())
 }
 
-struct Erased<M: Trainable>(Arc<dyn ModelOverRanks<M, M::Batch>>);
+struct Erased<M: Trainable>(Arc<dyn ParallelModel<M, M::Batch>>);
 
-impl<M: Trainable> ModelOverRanks<AnyModel, AnyBatch> for Erased<M> {
+impl<M: Trainable> ParallelModel<AnyModel, AnyBatch> for Erased<M> {
     fn replicas(&self) -> &ProcessGroup {
         self.0.replicas()
     }

@@ -81,7 +81,7 @@ impl RankLoop {
         let (run, step) = (self.setup.run.clone(), self.outcome.step as u64);
         let for_hooks = self
             .hooks
-            .has_users()
+            .has_user_hooks()
             .then(|| Arc::clone(&self.hooks.written));
         let written = move |path: &Path| {
             if let Some(written) = for_hooks {

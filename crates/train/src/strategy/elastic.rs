@@ -172,12 +172,12 @@ impl RankLoop {
         }
         // This rank is now known to be where the others are, so it must not fall back to what it was before.
         self.entered = true;
-        self.keep(&model)?;
+        self.take_snapshot(&model)?;
         if furthest.known && self.setup.config.compare_every > 0 {
             // What comes next would hide a difference: all are given rank 0's parameters.
             if let Some(found) = find_divergence(&model, &group)? {
                 model = self.mend(model, found)?;
-                self.keep(&model)?;
+                self.take_snapshot(&model)?;
             }
         }
         Ok(model)

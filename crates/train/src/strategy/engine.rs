@@ -6,60 +6,59 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use everburn_distributed::{Communication, Ddp, GradientNorm};
 
 use super::RankLoop;
-use super::each_step::EachStep;
-use super::rounds::Rounds;
+use super::local_steps::LocalSteps;
+use super::synchronous_steps::SynchronousSteps;
 use crate::erased::{AnyLoader, AnyModel};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
 use crate::step_exchange::Votes;
 use crate::step_report::StepCost;
 
-/// Makes the steps of an epoch: with all ranks at each step, or with each rank by itself for a while.
+/// Makes the steps of an epoch: synchronous ones, or local ones with an outer step between.
 pub(super) trait Engine {
     /// How many global batches of the epoch are left.
     fn left(&self) -> usize;
 
-    /// Makes the next step, or several at once. Where the ranks may lose each other, an error leaves what all have
-    /// made before it in [`RankLoop::kept`].
-    fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<Made, TrainError>;
+    /// Makes the next step, or several local ones. An error in an elastic job leaves the model of the last finished
+    /// step in [`RankLoop::snapshot`].
+    fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError>;
 }
 
-/// What an engine has made.
-pub(super) struct Made {
+/// What [`Engine::step`] returns.
+pub(super) struct EngineStep {
     pub(super) model: AnyModel,
-    /// `None` while the numbers of its steps are left on the device.
-    pub(super) known: Option<Known>,
+    /// `None` while the step's metrics are still on the device.
+    pub(super) synced: Option<SyncedSteps>,
 }
 
-/// What all ranks know of the newest steps: the same on each.
-pub(super) struct Known {
-    /// The steps of which they know now.
-    pub(super) steps: Vec<KnownStep>,
-    /// Those that were made since they knew last.
-    pub(super) made: RangeInclusive<usize>,
-    /// What any of them wants.
+/// The newest steps, the same on all ranks.
+pub(super) struct SyncedSteps {
+    pub(super) steps: Vec<SyncedStep>,
+    /// Their numbers; some may be without metrics.
+    pub(super) range: RangeInclusive<usize>,
+    /// The votes of all ranks together.
     pub(super) votes: Votes,
 }
 
 /// A step on this rank.
-pub(super) struct OwnStep {
+pub(super) struct LocalStep {
     pub(super) number: usize,
     pub(super) rate: ModuleLearningRate,
     pub(super) gradient_norm: Option<GradientNorm>,
-    /// Gradients were too large: nothing was learnt in it.
+    /// The gradients have overflowed, and the optimizer has skipped the step.
     pub(super) skipped: bool,
     pub(super) communication: Communication,
 }
 
-/// A step of which all ranks know the same.
-pub(super) struct KnownStep {
-    pub(super) step: OwnStep,
+/// A step with its metrics over all ranks.
+pub(super) struct SyncedStep {
+    pub(super) step: LocalStep,
     pub(super) sums: MetricSums,
     pub(super) cost: StepCost,
 }
 
 impl RankLoop {
-    /// The engine of an epoch, and the model as it wants it.
+    /// The engine of an epoch, and the model prepared for it.
     pub(super) fn engine<'a>(
         &self,
         model: AnyModel,
@@ -68,10 +67,13 @@ impl RankLoop {
         epoch: usize,
     ) -> Result<(Box<dyn Engine + 'a>, AnyModel), TrainError> {
         match self.setup.config.sync.steps() {
-            None => Ok((Box::new(EachStep::begin(self, loader, ddp, epoch)), model)),
+            None => {
+                let steps = SynchronousSteps::begin(self, loader, ddp, epoch);
+                Ok((Box::new(steps), model))
+            }
             Some(every) => {
-                let (rounds, model) = Rounds::begin(self, model, loader, epoch, every)?;
-                Ok((Box::new(rounds), model))
+                let (steps, model) = LocalSteps::begin(self, model, loader, epoch, every)?;
+                Ok((Box::new(steps), model))
             }
         }
     }

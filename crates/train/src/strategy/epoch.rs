@@ -1,11 +1,11 @@
-//! The training loop: an epoch's steps, and what comes behind each.
+//! The training loop: the steps of an epoch, and the hooks after each.
 
 use burn_train::{LearnerEvent, TrainingItem};
 use everburn_distributed::Ddp;
 use everburn_record::Phase;
 
-use super::engine::{Known, KnownStep};
-use super::run::Moment;
+use super::engine::{SyncedStep, SyncedSteps};
+use super::run::StepContext;
 use super::{RankLoop, items};
 use crate::checkpoint_every::Clock;
 use crate::erased::AnyModel;
@@ -27,19 +27,19 @@ impl RankLoop {
         self.begin_epoch(epoch)?;
         let loader = self.setup.train.clone();
         let (mut engine, mut model) = self.engine(model, &loader, ddp, epoch)?;
-        self.keep(&model)?;
+        self.take_snapshot(&model)?;
         let mut finished = true;
         while engine.left() > 0 {
             if self.limit_is_reached() {
                 finished = false;
                 break;
             }
-            let made = engine.step(self, model)?;
-            model = made.model;
-            // The numbers of some steps are left on the device for a while.
-            let Some(known) = made.known else { continue };
-            let votes = known.votes;
-            model = self.after_steps(model, ddp, epoch, known, engine.left())?;
+            let step = engine.step(self, model)?;
+            model = step.model;
+            // Metrics may be read some steps late.
+            let Some(synced) = step.synced else { continue };
+            let votes = synced.votes;
+            model = self.after_steps(model, ddp, epoch, synced, engine.left())?;
             if self.ends_after(votes)? {
                 finished = engine.left() == 0;
                 break;
@@ -52,42 +52,46 @@ impl RankLoop {
         Ok((model, finished))
     }
 
-    /// Records steps of which all ranks know now, and calls the hooks.
+    /// Records steps whose metrics all ranks have, and calls the hooks.
     fn after_steps(
         &mut self,
         mut model: AnyModel,
         ddp: &Ddp,
         epoch: usize,
-        known: Known,
+        synced: SyncedSteps,
         left: usize,
     ) -> Result<AnyModel, TrainError> {
-        let Known { steps, made, votes } = known;
-        for step in made.clone() {
+        let SyncedSteps {
+            steps,
+            range,
+            votes,
+        } = synced;
+        for step in range.clone() {
             model = self.corrupt(model, step);
         }
-        self.finish_step(*made.end());
-        self.keep(&model)?;
-        let sums = steps.last().map(|known| known.sums.clone());
+        self.finish_step(*range.end());
+        self.take_snapshot(&model)?;
+        let sums = steps.last().map(|step| step.sums.clone());
         let mut lines = Vec::with_capacity(steps.len());
-        for known in steps {
-            lines.extend(self.record(known, epoch)?);
+        for step in steps {
+            lines.extend(self.record(step, epoch)?);
         }
-        let moment = Moment {
+        let context = StepContext {
             ddp,
             epoch,
-            made,
+            steps: range,
             left,
             votes,
             sums: sums.unwrap_or_default(),
         };
-        let model = self.call_hooks(model, &moment, |hook, run| hook.after_steps(&lines, run))?;
-        self.tell_of_checkpoints(model, &moment)
+        let model = self.call_hooks(model, &context, |hook, run| hook.after_steps(&lines, run))?;
+        self.notify_checkpoints(model, &context)
     }
 
-    /// Whether the training ends here, by the votes of all ranks.
+    /// Whether the votes of all ranks end the training here.
     fn ends_after(&mut self, votes: Votes) -> Result<bool, TrainError> {
-        if votes.heed {
-            self.heed_hooks()?;
+        if votes.hook_requests {
+            self.exchange_hook_requests()?;
         }
         if votes.stop && self.outcome.stopped.is_none() {
             // On whichever rank: this one may learn of a signal only after the others.
@@ -118,7 +122,7 @@ impl RankLoop {
         self.log(&line)
     }
 
-    /// What the steps of an epoch have shown together.
+    /// The metrics of all steps of an epoch so far.
     pub(super) fn epoch_line(&self, epoch: usize) -> MetricLine {
         let (step, so_far) = (self.outcome.step, &self.outcome.so_far);
         MetricLine {
@@ -127,18 +131,18 @@ impl RankLoop {
         }
     }
 
-    /// What this rank wants after the present step.
+    /// The votes of this rank after the current step.
     pub(super) fn votes(&mut self) -> Votes {
         let due = self.is_first() && self.clock.is_due();
         Votes {
             stop: self.stop_wanted(),
             save: std::mem::take(&mut self.hooks.save_wanted) || due,
             regroup: self.somebody_waits(),
-            heed: !self.hooks.wishes.is_empty(),
+            hook_requests: !self.hooks.requests.is_empty(),
         }
     }
 
-    /// The model has made `steps`, whether or not their numbers are known, and has `learnt` in them or not.
+    /// Counts `steps` as made. `learnt` is the model after them, unless the optimizer skipped them.
     pub(super) fn advance(
         &mut self,
         learnt: Option<&AnyModel>,
@@ -155,15 +159,19 @@ impl RankLoop {
         self.futile = 0;
     }
 
-    /// Adds a step to what the epoch has shown, and records it. Of a step that was skipped there may be nothing.
-    fn record(&mut self, known: KnownStep, epoch: usize) -> Result<Option<MetricLine>, TrainError> {
-        let KnownStep { step, sums, cost } = known;
+    /// Adds a step to the epoch's metrics and records it. A skipped step without a finite loss has no record.
+    fn record(
+        &mut self,
+        synced: SyncedStep,
+        epoch: usize,
+    ) -> Result<Option<MetricLine>, TrainError> {
+        let SyncedStep { step, sums, cost } = synced;
         self.outcome.samples += sums.samples;
         self.outcome.cost += cost;
         self.epoch_cost += cost;
         let (number, loss) = (step.number, sums.mean_loss());
         if sums.samples == 0 || step.skipped && !loss.is_finite() {
-            // An activation was too large already, and the mean of the epoch would be no number either.
+            // An activation has overflowed: the loss would make the epoch's mean NaN.
             return Ok(None);
         }
         self.outcome.so_far += &sums;
@@ -175,7 +183,7 @@ impl RankLoop {
         line.learning_rate = Some(step.rate.base());
         line.loss_scale = scaling.map(|scaling| scaling.scale);
         line.skipped_steps = scaling.map(|scaling| scaling.skipped_steps);
-        if logged || self.hooks.has_users() {
+        if logged || self.hooks.has_user_hooks() {
             line.gradient_norm = step.gradient_norm.map(|norm| norm.read()).transpose()?;
         }
         if logged {

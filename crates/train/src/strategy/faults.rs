@@ -10,10 +10,9 @@ use crate::chaos::Fault;
 use crate::erased::AnyModel;
 
 impl RankLoop {
-    /// What happens at the beginning of step `step`. Each fault happens once, also where the step is made
-    /// again.
-    pub(super) fn suffer(&mut self, step: usize) {
-        let again = std::mem::replace(&mut self.suffered, step) >= step;
+    /// Injects the faults that are due at the start of step `step`: each once, even if the step is repeated.
+    pub(super) fn inject_faults(&mut self, step: usize) {
+        let again = std::mem::replace(&mut self.faults_until, step) >= step;
         for fault in self.faults_at(step) {
             if again && !matches!(fault, Fault::Slow(..)) {
                 continue;

@@ -8,7 +8,7 @@ use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
 use everburn_profile::Phase;
 
 use super::RankLoop;
-use super::unread::LocalOutput;
+use super::pending_metrics::LocalOutput;
 use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
@@ -30,15 +30,15 @@ impl RankLoop {
             self.profile_parts(began, &times);
             return Ok((synced, LocalOutput::Sums(sums), times));
         }
-        let mut local = match self.reads_late {
-            true => LocalOutput::Unread(Vec::new()),
+        let mut local = match self.defers_readback {
+            true => LocalOutput::OnDevice(Vec::new()),
             false => LocalOutput::Sums(MetricSums::default()),
         };
         let mut times = PassTimes::default();
         let mut pass = |model: &AnyModel, batch: AnyBatch| -> Result<GradientsParams, TrainError> {
             self.profile_pass(&mut times, |times| match &mut local {
                 LocalOutput::Sums(sums) => Ok(timed_pass(model, batch, times, sums)?.grads),
-                LocalOutput::Unread(outputs) => {
+                LocalOutput::OnDevice(outputs) => {
                     let output = unread_pass(model, batch, times);
                     outputs.push(output.item);
                     Ok(output.grads)

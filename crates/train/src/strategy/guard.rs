@@ -10,9 +10,8 @@ use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
 
 impl RankLoop {
-    /// Compares the parameters of all ranks, after a step of which `sums` tells or after an epoch, and mends
-    /// or refuses what differs. Where it has mended, it fails with [`TrainError::Repaired`], for which the
-    /// ranks begin anew with what is kept.
+    /// Compares the parameters of all ranks after an epoch, or after a step with these `sums`. Repairs or refuses a
+    /// difference. After a repair it fails with [`TrainError::Repaired`], and the ranks restart from the snapshot.
     pub(super) fn compare(
         &mut self,
         model: AnyModel,
@@ -32,7 +31,7 @@ impl RankLoop {
             self.hash(&model, step..=step, sums)?;
         }
         // A restored model has parameters of its own, which another `Ddp` has to know.
-        self.kept = Some((model.clone(), Buffers::read(&model)?));
+        self.snapshot = Some((model.clone(), Buffers::read(&model)?));
         Err(TrainError::Repaired)
     }
 

@@ -1,5 +1,6 @@
-//! What is called behind steps and epochs: hooks of ours, and those of users.
+//! The hooks of a training: the built-in ones and the user's.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -9,7 +10,7 @@ use everburn_collectives::worker::message_of;
 use everburn_distributed::Ddp;
 use serde::{Deserialize, Serialize};
 
-use super::run::{Moment, Run};
+use super::run::{Run, StepContext};
 use super::{RankLoop, lock};
 use crate::erased::AnyModel;
 use crate::error::TrainError;
@@ -18,74 +19,75 @@ use crate::metric_line::MetricLine;
 use crate::metric_sums::MetricSums;
 use crate::step_exchange::Votes;
 
-/// The hooks of a rank, and what they want.
+/// The hooks of a rank, and their requests.
 #[derive(Default)]
 pub(super) struct HookState {
-    /// In the order in which they are called: ours, the user's, and checkpoints last, behind what the user's may have
-    /// to say.
+    /// In the order of the calls: built-in ones, the user's, and last the checkpoints, which a user's hook may request.
     list: Vec<Box<dyn Hook>>,
-    has_users: bool,
-    /// They know that the training has begun.
-    begun: bool,
-    /// What they want, and no other rank has been told yet.
-    pub(super) wishes: Vec<Wish>,
-    /// One of them wants a checkpoint.
+    has_user_hooks: bool,
+    /// [`Hook::at_start`] was called.
+    started: bool,
+    /// Requests of this rank that the other ranks do not have yet.
+    pub(super) requests: Vec<HookRequest>,
+    /// A hook has requested a checkpoint.
     pub(super) save_wanted: bool,
-    /// One of them has failed, on whichever rank; the training ends of it when all is saved.
-    failed: Option<TrainError>,
-    /// Checkpoints that they have not been told of.
+    /// The positions in `list` of hooks of this rank that have failed; they are not called again.
+    failed: BTreeSet<usize>,
+    /// The first failure on any rank. The training ends with it after a last checkpoint.
+    failure: Option<TrainError>,
+    /// Checkpoints for which [`Hook::after_checkpoint`] is due.
     pub(super) written: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 impl HookState {
-    pub(super) fn new(of_user: Vec<Box<dyn Hook>>) -> Self {
+    pub(super) fn new(user_hooks: Vec<Box<dyn Hook>>) -> Self {
         let mut list: Vec<Box<dyn Hook>> = vec![
             Box::new(CompareReplicas),
             Box::new(HashState),
             Box::new(DrawSamples),
         ];
-        let has_users = !of_user.is_empty();
-        list.extend(of_user);
+        let has_user_hooks = !user_hooks.is_empty();
+        list.extend(user_hooks);
         list.push(Box::new(SaveCheckpoints));
         Self {
             list,
-            has_users,
+            has_user_hooks,
             ..Self::default()
         }
     }
 
     /// The user's hooks.
-    pub(super) fn into_users(mut self) -> Vec<Box<dyn Hook>> {
+    pub(super) fn into_user_hooks(mut self) -> Vec<Box<dyn Hook>> {
         self.list.pop();
-        self.list.split_off(OURS_BEFORE)
+        self.list.split_off(BUILT_IN_BEFORE)
     }
 
-    /// Whether there are any of a user: the same on all ranks.
-    pub(super) fn has_users(&self) -> bool {
-        self.has_users
+    /// Whether the user has hooks: the same on all ranks.
+    pub(super) fn has_user_hooks(&self) -> bool {
+        self.has_user_hooks
     }
 }
 
-/// How many of ours come before the user's.
-const OURS_BEFORE: usize = 3;
+/// How many built-in hooks come before the user's.
+const BUILT_IN_BEFORE: usize = 3;
 
-/// What a user's hook wants of all ranks.
+/// What a user's hook requests of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Wish {
+pub(super) enum HookRequest {
     /// Ends the training early.
     Stop { hook: String, why: String },
-    /// It has failed.
+    /// Ends the training with a failure of the hook.
     Fail { hook: String, reason: String },
 }
 
-/// Finds replicas that are no longer equal.
+/// Compares the replicas.
 struct CompareReplicas;
 
 impl Hook for CompareReplicas {
     fn after_steps(&mut self, _: &[MetricLine], run: &mut Run<'_>) -> Result<(), HookError> {
         let config = &run.ranks.setup.config;
-        let due = config.compares_after_any(run.moment.made.clone());
-        // Of what each rank has a part of its own of, there is nothing to compare.
+        let due = config.compares_after_any(run.context.steps.clone());
+        // Shards differ from rank to rank.
         if due && !run.ranks.cuts_parameters() {
             run.change_model(|ranks, model, at| ranks.compare(model, at.ddp, Some(&at.sums)))?;
         }
@@ -93,25 +95,25 @@ impl Hook for CompareReplicas {
     }
 }
 
-/// Writes fingerprints of all that was learnt.
+/// Records hashes of the training state.
 struct HashState;
 
 impl Hook for HashState {
     fn after_steps(&mut self, _: &[MetricLine], run: &mut Run<'_>) -> Result<(), HookError> {
         run.change_model(|ranks, model, at| {
-            ranks.hash(&model, at.made.clone(), &at.sums)?;
+            ranks.hash(&model, at.steps.clone(), &at.sums)?;
             Ok(model)
         })?;
         Ok(())
     }
 }
 
-/// Shows what the model can do by now.
+/// Shows samples of the model's output.
 struct DrawSamples;
 
 impl Hook for DrawSamples {
     fn after_steps(&mut self, _: &[MetricLine], run: &mut Run<'_>) -> Result<(), HookError> {
-        if run.moment.left > 0 && run.ranks.shows_after(run.moment.made.clone()) {
+        if run.context.left > 0 && run.ranks.shows_after(run.context.steps.clone()) {
             run.change_model(|ranks, model, _| {
                 let model = ranks.open(model)?;
                 ranks.show_sample(&model)?;
@@ -130,25 +132,25 @@ impl Hook for DrawSamples {
     }
 }
 
-/// Writes checkpoints within an epoch; the one at its end belongs to the epoch.
+/// Writes checkpoints within an epoch; the loop writes the one at its end.
 struct SaveCheckpoints;
 
 impl Hook for SaveCheckpoints {
     fn after_steps(&mut self, _: &[MetricLine], run: &mut Run<'_>) -> Result<(), HookError> {
         run.ranks.check_on_checkpoint()?;
-        let Moment {
-            votes, made, left, ..
-        } = run.moment;
-        // Whatever ends a training within an epoch: it can go on. Where ranks take steps by themselves, a checkpoint
-        // changes what they learn, and the newest is good enough after a stop: from there come the same bits.
-        let alone = run.ranks.setup.config.sync.steps().is_some();
+        let StepContext {
+            votes, steps, left, ..
+        } = run.context;
+        // A training that ends within an epoch can be resumed. Between outer steps a checkpoint would change the bits:
+        // there a stop leaves the newest one.
+        let local = run.ranks.setup.config.sync.steps().is_some();
         let stops = votes.stop || run.ranks.limit_is_reached();
-        let ends = votes.heed || stops && !alone;
-        let due = ends || votes.save || run.ranks.saves_after(made.clone());
+        let ends = votes.hook_requests || stops && !local;
+        let due = ends || votes.save || run.ranks.saves_after(steps.clone());
         if due && *left > 0 {
             run.change_model(|ranks, model, at| {
                 let model = ranks.save_within_epoch(model, at.ddp, at.epoch)?;
-                ranks.keep(&model)?;
+                ranks.take_snapshot(&model)?;
                 ranks.clock.restart();
                 Ok(model)
             })?;
@@ -158,43 +160,43 @@ impl Hook for SaveCheckpoints {
 }
 
 impl RankLoop {
-    /// Calls `method` of each hook, in their order.
+    /// Calls `method` of each hook, in order.
     pub(super) fn call_hooks(
         &mut self,
         model: AnyModel,
-        moment: &Moment<'_>,
+        context: &StepContext<'_>,
         method: impl Fn(&mut dyn Hook, &mut Run<'_>) -> Result<(), HookError>,
     ) -> Result<AnyModel, TrainError> {
         let mut hooks = std::mem::take(&mut self.hooks.list);
         let mut run = Run {
             ranks: self,
             model: Some(model),
-            moment,
+            context,
             hook: String::new(),
         };
-        let called = hooks
-            .iter_mut()
-            .try_for_each(|hook| run.call(&mut **hook, &method));
+        let called = (0..)
+            .zip(&mut hooks)
+            .try_for_each(|(index, hook)| run.call(index, &mut **hook, &method));
         let model = run.model;
         self.hooks.list = hooks;
         called?;
         model.ok_or_else(|| TrainError::Panicked("a hook has left no model".to_string()))
     }
 
-    /// Tells the hooks that the training begins: once in a process.
+    /// Calls [`Hook::at_start`], once per process.
     pub(super) fn begin_hooks(
         &mut self,
         model: AnyModel,
         ddp: &Ddp,
     ) -> Result<AnyModel, TrainError> {
-        if std::mem::replace(&mut self.hooks.begun, true) {
+        if std::mem::replace(&mut self.hooks.started, true) {
             return Ok(model);
         }
-        let moment = self.moment(ddp, self.outcome.epoch + 1);
-        self.call_hooks(model, &moment, Hook::at_start)
+        let context = self.context(ddp, self.outcome.epoch + 1);
+        self.call_hooks(model, &context, Hook::at_start)
     }
 
-    /// Tells the hooks of an epoch and its validation, and all ranks what the hooks want.
+    /// Calls [`Hook::after_epoch`], and exchanges the hooks' requests.
     pub(super) fn after_epoch(
         &mut self,
         model: AnyModel,
@@ -206,15 +208,15 @@ impl RankLoop {
             train: self.epoch_line(epoch),
             validation,
         };
-        let moment = self.moment(ddp, epoch);
-        let model = self.call_hooks(model, &moment, |hook, run| hook.after_epoch(&lines, run))?;
-        if self.hooks.has_users() {
-            self.heed_hooks()?;
+        let context = self.context(ddp, epoch);
+        let model = self.call_hooks(model, &context, |hook, run| hook.after_epoch(&lines, run))?;
+        if self.hooks.has_user_hooks() {
+            self.exchange_hook_requests()?;
         }
         Ok(model)
     }
 
-    /// What is left to tell when the last step is made: the last checkpoint, and what hooks want or failed of.
+    /// Ends the hooks' work after the last step: the last checkpoint, requests and failures.
     pub(super) fn end_hooks(
         &mut self,
         mut model: AnyModel,
@@ -223,68 +225,68 @@ impl RankLoop {
         if let Some(checkpoints) = &mut self.setup.checkpoints {
             checkpoints.finish()?;
         }
-        let moment = self.moment(ddp, self.outcome.epoch);
-        model = self.tell_of_checkpoints(model, &moment)?;
-        if self.hooks.has_users() {
-            self.heed_hooks()?;
+        let context = self.context(ddp, self.outcome.epoch);
+        model = self.notify_checkpoints(model, &context)?;
+        if self.hooks.has_user_hooks() {
+            self.exchange_hook_requests()?;
         }
-        self.hooks.failed.take().map_or(Ok(model), Err)
+        self.hooks.failure.take().map_or(Ok(model), Err)
     }
 
-    /// Between two steps.
-    fn moment<'a>(&self, ddp: &'a Ddp, epoch: usize) -> Moment<'a> {
+    /// The context between two steps.
+    fn context<'a>(&self, ddp: &'a Ddp, epoch: usize) -> StepContext<'a> {
         let step = self.outcome.step;
-        Moment {
+        StepContext {
             ddp,
             epoch,
-            made: step + 1..=step,
+            steps: step + 1..=step,
             left: 0,
             votes: Votes::default(),
             sums: MetricSums::default(),
         }
     }
 
-    /// Tells the hooks of checkpoints that were written meanwhile.
-    pub(super) fn tell_of_checkpoints(
+    /// Calls [`Hook::after_checkpoint`] for the checkpoints written since.
+    pub(super) fn notify_checkpoints(
         &mut self,
         mut model: AnyModel,
-        moment: &Moment<'_>,
+        context: &StepContext<'_>,
     ) -> Result<AnyModel, TrainError> {
         let written = std::mem::take(&mut *lock(&self.hooks.written));
         for folder in written {
-            model = self.call_hooks(model, moment, |hook, run| {
+            model = self.call_hooks(model, context, |hook, run| {
                 hook.after_checkpoint(&folder, run)
             })?;
         }
         Ok(model)
     }
 
-    /// Tells the hooks of a failure of this rank or of others. What they make of it changes nothing.
-    pub(super) fn tell_of_failure(&mut self, error: &TrainError, goes_on: bool) {
+    /// Calls [`Hook::after_failure`] for a failure of this rank or of others. A panic in it is only logged.
+    pub(super) fn notify_failure(&mut self, error: &TrainError, goes_on: bool) {
         for hook in &mut self.hooks.list {
-            let told = catch_unwind(AssertUnwindSafe(|| hook.after_failure(error, goes_on)));
-            if told.is_err() {
+            let called = catch_unwind(AssertUnwindSafe(|| hook.after_failure(error, goes_on)));
+            if called.is_err() {
                 tracing::error!("the hook `{}` has panicked", hook.name());
             }
         }
     }
 
-    /// Comes to know what the hooks of all ranks want. All ranks call it.
-    pub(super) fn heed_hooks(&mut self) -> Result<(), TrainError> {
-        let own = std::mem::take(&mut self.hooks.wishes);
+    /// Exchanges the requests of all ranks' hooks. All ranks call it.
+    pub(super) fn exchange_hook_requests(&mut self) -> Result<(), TrainError> {
+        let own = std::mem::take(&mut self.hooks.requests);
         let wrong = |error: serde_json::Error| TrainError::Config(error.to_string());
         let own = serde_json::to_vec(&own).map_err(wrong)?;
         let all = self.setup.group.all_gather_varied(own).wait()?;
         let step = self.outcome.step;
         for (rank, member) in self.members().into_iter().enumerate() {
-            for wish in serde_json::from_slice::<Vec<Wish>>(&all[rank]).map_err(wrong)? {
-                match wish {
-                    Wish::Stop { hook, why } if self.outcome.stopped.is_none() => {
+            for request in serde_json::from_slice::<Vec<HookRequest>>(&all[rank]).map_err(wrong)? {
+                match request {
+                    HookRequest::Stop { hook, why } if self.outcome.stopped.is_none() => {
                         self.outcome.stopped = Some(format!("early, by the hook `{hook}`: {why}"));
                     }
-                    Wish::Fail { hook, reason } if self.hooks.failed.is_none() => {
+                    HookRequest::Fail { hook, reason } if self.hooks.failure.is_none() => {
                         self.outcome.stopped = Some(format!("by the hook `{hook}`, which failed"));
-                        self.hooks.failed = Some(TrainError::Hook {
+                        self.hooks.failure = Some(TrainError::Hook {
                             hook,
                             rank: member,
                             step,
@@ -300,16 +302,15 @@ impl RankLoop {
 }
 
 impl Run<'_> {
-    /// Calls a hook. An error of the training itself ends it; one of a user's hook is a wish to end it.
+    /// Calls the hook at `index`. An error of the training itself ends it; one of a user's hook requests its end.
     fn call(
         &mut self,
+        index: usize,
         hook: &mut dyn Hook,
         method: impl Fn(&mut dyn Hook, &mut Run<'_>) -> Result<(), HookError>,
     ) -> Result<(), TrainError> {
         self.hook = hook.name().into_owned();
-        let failed = |wish: &Wish| matches!(wish, Wish::Fail { hook, .. } if *hook == self.hook);
-        if self.ranks.hooks.wishes.iter().any(failed) {
-            // Its failure is told with the next step.
+        if self.ranks.hooks.failed.contains(&index) {
             return Ok(());
         }
         let reason = match catch_unwind(AssertUnwindSafe(|| method(hook, self))) {
@@ -321,12 +322,16 @@ impl Run<'_> {
             Err(panic) => format!("it panicked: {}", message_of(&*panic)),
         };
         let hook = self.hook.clone();
-        self.ranks.hooks.wishes.push(Wish::Fail { hook, reason });
+        self.ranks.hooks.failed.insert(index);
+        self.ranks
+            .hooks
+            .requests
+            .push(HookRequest::Fail { hook, reason });
         Ok(())
     }
 }
 
-/// The same error, if it is one that ranks may outlive, or ours.
+/// An error of the training itself, which passes through a built-in hook.
 fn into_training_error(error: HookError) -> Result<TrainError, HookError> {
     match error.downcast::<TrainError>() {
         Ok(error) => Ok(*error),

@@ -9,7 +9,7 @@ use everburn_distributed::Ddp;
 use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
-use super::hooks::Wish;
+use super::hooks::HookRequest;
 use crate::config::TrainingConfig;
 use crate::erased::AnyModel;
 use crate::error::TrainError;
@@ -20,29 +20,29 @@ use crate::step_exchange::Votes;
 /// The training that calls a [`Hook`](crate::Hook), on one of its ranks.
 pub struct Run<'a> {
     pub(super) ranks: &'a mut RankLoop,
-    /// `None` while a hook of ours works on it, and after it has failed.
+    /// `None` while a built-in hook works on it, and after that hook has failed.
     pub(super) model: Option<AnyModel>,
-    pub(super) moment: &'a Moment<'a>,
-    /// Which hook is called.
+    pub(super) context: &'a StepContext<'a>,
+    /// The name of the hook that is called.
     pub(super) hook: String,
 }
 
-/// Where a training is.
-pub(super) struct Moment<'a> {
+/// The position of a training.
+pub(super) struct StepContext<'a> {
     pub(super) ddp: &'a Ddp,
     pub(super) epoch: usize,
-    /// The newest steps.
-    pub(super) made: RangeInclusive<usize>,
+    /// The newest steps, by number.
+    pub(super) steps: RangeInclusive<usize>,
     /// How many global batches of the epoch are left.
     pub(super) left: usize,
-    /// What the ranks have voted for after the newest step.
+    /// The votes of all ranks after the newest step.
     pub(super) votes: Votes,
-    /// What the newest step has shown on all ranks.
+    /// The metrics of the newest step over all ranks.
     pub(super) sums: MetricSums,
 }
 
 impl Run<'_> {
-    /// This rank in the present group.
+    /// This rank in the current group.
     pub fn rank(&self) -> usize {
         self.group().rank()
     }
@@ -52,7 +52,7 @@ impl Run<'_> {
         self.group().world_size()
     }
 
-    /// The ranks that train: for what hooks tell each other. All of them make the same calls.
+    /// The process group of the training, for hooks that exchange something. All ranks make the same calls.
     pub fn group(&self) -> &ProcessGroup {
         &self.ranks.setup.group
     }
@@ -62,70 +62,76 @@ impl Run<'_> {
         &self.ranks.setup.device
     }
 
-    /// How the training was asked for.
+    /// The configuration of the training.
     pub fn config(&self) -> &TrainingConfig {
         &self.ranks.setup.config
     }
 
-    /// The name of what is trained.
+    /// The name of the model.
     pub fn model_name(&self) -> &str {
         &self.ranks.setup.model_name
     }
 
-    /// The present epoch, counted from 1.
+    /// The current epoch, from 1.
     pub fn epoch(&self) -> usize {
-        self.moment.epoch
+        self.context.epoch
     }
 
-    /// How many steps have been made over all epochs.
+    /// The number of steps so far, over all epochs.
     pub fn step(&self) -> usize {
         self.ranks.outcome.step
     }
 
-    /// The run directory, on a rank that has it: rank 0, and those that may take its place.
+    /// The run directory on ranks that have it: rank 0, and in elastic jobs those that may become rank 0.
     pub fn directory(&self) -> Option<&Path> {
         self.ranks.setup.run.as_ref().map(RunDirectory::path)
     }
 
-    /// The model, as a Burn module: its parameters are walked by a `ModuleVisitor`. Where ranks share the parameters
-    /// out (`--shard parameters`, meshes), it has this rank's part.
+    /// The model, a Burn module: a `ModuleVisitor` visits its parameters. With `--shard parameters` and meshes it
+    /// holds this rank's shard.
     pub fn model(&self) -> &AnyModel {
         let model = self.model.as_ref();
-        model.expect("no hook of a user is called while the model is away")
+        model.expect("user hooks are called while the model is here")
     }
 
-    /// Ends the training after the next step on all ranks, as early stopping does: with model, test and report.
+    /// Ends the training after the next step on all ranks, as early stopping does: model, test and report are written.
     pub fn stop(&mut self, why: impl Into<String>) {
         let (hook, why) = (self.hook.clone(), why.into());
-        self.ranks.hooks.wishes.push(Wish::Stop { hook, why });
+        self.ranks
+            .hooks
+            .requests
+            .push(HookRequest::Stop { hook, why });
     }
 
-    /// Has a checkpoint written after the next step.
+    /// Requests a checkpoint after the next step.
     pub fn save(&mut self) {
         self.ranks.hooks.save_wanted = true;
     }
 
-    /// Shows a text on rank 0's terminal, among its progress.
+    /// Prints a text on rank 0's terminal, between the lines of progress.
     pub fn show(&self, text: &str) {
         if self.ranks.is_first() {
             self.ranks.setup.display.show(text);
         }
     }
 
-    /// Writes a line into `events.jsonl`, which report and monitor show, on rank 0.
+    /// Writes an event to `events.jsonl` on rank 0; report and monitor show it.
     pub fn note(&self, text: impl Into<String>) {
         if self.ranks.is_first() {
             self.ranks.note(Event::new(EventKind::Warning, text.into()));
         }
     }
 
-    /// Has a hook of ours work on the model, which an error leaves nobody.
+    /// Runs a built-in hook's work on the model. An error drops the model.
     pub(super) fn change_model(
         &mut self,
-        change: impl FnOnce(&mut RankLoop, AnyModel, &Moment<'_>) -> Result<AnyModel, TrainError>,
+        change: impl FnOnce(&mut RankLoop, AnyModel, &StepContext<'_>) -> Result<AnyModel, TrainError>,
     ) -> Result<(), TrainError> {
-        let model = self.model.take().expect("the hook before has put it back");
-        self.model = Some(change(self.ranks, model, self.moment)?);
+        let model = self
+            .model
+            .take()
+            .expect("the previous hook has put it back");
+        self.model = Some(change(self.ranks, model, self.context)?);
         Ok(())
     }
 }

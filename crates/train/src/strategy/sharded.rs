@@ -13,7 +13,7 @@ use everburn_profile::Phase;
 
 use super::RankLoop;
 use super::gradients::{timed_pass, unread_pass};
-use super::unread::LocalOutput;
+use super::pending_metrics::LocalOutput;
 use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
@@ -26,7 +26,7 @@ use crate::step_report::StepReport;
 const STATES: u64 = 1 << 57;
 
 /// A step's mean gradients, what this rank has found in it, and how long its passes took.
-type Passed<O> = (SyncedGradients, LocalOutput<O>, PassTimes);
+type PassesOutput<O> = (SyncedGradients, LocalOutput<O>, PassTimes);
 
 impl RankLoop {
     /// Leaves this rank its slices, where that is asked for: of the parameters, and of the optimizer's state
@@ -88,9 +88,9 @@ impl RankLoop {
         model: &AnyModel,
         share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
-    ) -> Result<Passed<StepReport>, TrainError> {
-        let mut found = match self.reads_late {
-            true => LocalOutput::Unread(Vec::new()),
+    ) -> Result<PassesOutput<StepReport>, TrainError> {
+        let mut found = match self.defers_readback {
+            true => LocalOutput::OnDevice(Vec::new()),
             false => LocalOutput::Sums(MetricSums::default()),
         };
         let mut times = PassTimes::default();
@@ -116,7 +116,7 @@ impl RankLoop {
                         LocalOutput::Sums(sums) => {
                             timed_pass(&watched, part.batch, times, sums).map(drop)
                         }
-                        LocalOutput::Unread(outputs) => {
+                        LocalOutput::OnDevice(outputs) => {
                             outputs.push(unread_pass(&watched, part.batch, times).item);
                             Ok(())
                         }

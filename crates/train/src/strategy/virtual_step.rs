@@ -4,9 +4,9 @@ use everburn_distributed::{Buffers, Ddp, ShareOfBatch, VirtualRanks};
 use everburn_profile::Phase;
 
 use super::RankLoop;
-use super::each_step::Passed;
 use super::gradients::timed_pass;
-use super::unread::LocalOutput;
+use super::pending_metrics::LocalOutput;
+use super::synchronous_steps::PassOutput;
 use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
@@ -26,7 +26,7 @@ impl RankLoop {
         ddp: &Ddp,
         ranks: VirtualRanks,
         number: usize,
-    ) -> Result<Passed, TrainError> {
+    ) -> Result<PassOutput, TrainError> {
         let before = Buffers::read(&model)?;
         let mut samples = vec![0; ranks.own().len()];
         for part in &share.micro_batches {
@@ -64,7 +64,7 @@ impl RankLoop {
                 return Err(error);
             }
         };
-        let told = sums.tell(false, layout, &group);
+        let told = sums.send(false, layout, &group);
         let synced = step.finish(&model)?;
         let (total, statistics, _) = told.wait()?;
         let model = before.with_values(&statistics).write(model);
@@ -73,10 +73,10 @@ impl RankLoop {
         } else {
             MetricSums::default()
         };
-        Ok(Passed {
+        Ok(PassOutput {
             model,
             synced,
-            found: LocalOutput::Sums(total),
+            output: LocalOutput::Sums(total),
             times,
         })
     }

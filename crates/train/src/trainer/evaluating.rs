@@ -14,8 +14,8 @@ use crate::evaluation::{evaluate, infer};
 use crate::finite::require_finite_loss;
 use crate::metric_line::{MetricKind, MetricLine};
 use crate::metric_sums::MetricSums;
-use crate::model_over_ranks::ModelOverRanks;
 use crate::outcome::LoopOutcome;
+use crate::parallel_model::ParallelModel;
 use crate::predictions::Counts;
 use crate::task::told;
 use crate::tensor_board::TensorBoard;
@@ -45,11 +45,11 @@ impl Trainer {
         &self,
         model: &AnyModel,
         data: &AnyData,
-        over: Option<&dyn ModelOverRanks<AnyModel, AnyBatch>>,
+        over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
         counts: Option<&RefCell<Counts>>,
     ) -> Result<Option<MetricSums>, TrainError> {
         self.about_data(data)?.check(&self.group)?;
-        let readers = over.map_or(&self.group, ModelOverRanks::replicas);
+        let readers = over.map_or(&self.group, ParallelModel::replicas);
         let loader = self.ordered_loader(data.test.clone(), data, readers)?;
         let stop_wanted = || self.stop.is_set();
         let model = model.valid();
@@ -124,7 +124,7 @@ impl Trainer {
         &self,
         model: &AnyModel,
         data: &AnyData,
-        over: Option<&dyn ModelOverRanks<AnyModel, AnyBatch>>,
+        over: Option<&dyn ParallelModel<AnyModel, AnyBatch>>,
     ) -> Result<Option<(MetricSums, Option<ConfusionMatrix>)>, TrainError> {
         let counts = RefCell::new(Counts::default());
         let Some(sums) = self.evaluate_over(model, data, over, Some(&counts))? else {

@@ -7,8 +7,8 @@ use everburn_nn::{Activation, Placement, TensorParallel};
 use everburn_pipeline::Stages;
 use everburn_schedules::ScheduleKind;
 use everburn_train::{
-    Mesh, MeshParallel, MeshParallelConfig, ModelOverRanks, Objective, OptimizerConfig,
-    OptimizerKind, Supervised, Trainer, TrainingConfig, TrainingData,
+    Mesh, MeshParallel, MeshParallelConfig, Objective, OptimizerConfig, OptimizerKind,
+    ParallelModel, Supervised, Trainer, TrainingConfig, TrainingData,
 };
 
 use crate::harness::parameters::parameters;
@@ -128,7 +128,7 @@ where
         };
         let group = trainer.group.clone();
         let over = MeshParallel::<M, O>::new(group, &model, laid, Device::flex()).unwrap();
-        let over: Arc<dyn ModelOverRanks<_, _>> = Arc::new(over);
+        let over: Arc<dyn ParallelModel<_, _>> = Arc::new(over);
         let model = Supervised::<M, O>::of_blocks(model);
         trainer.fit_over_ranks(model, data, None, &over).unwrap()
     });

@@ -14,7 +14,7 @@ use crate::sync_interval::SyncInterval;
 /// How the ranks of a job hold one model, or several replicas of it, each over several ranks; what
 /// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks) trains with. See
 /// [`MeshParallel`](crate::MeshParallel).
-pub trait ModelOverRanks<M, B>: Send + Sync {
+pub trait ParallelModel<M, B>: Send + Sync {
     /// The ranks that hold the same part of the model: one of each replica. They share the samples.
     fn replicas(&self) -> &ProcessGroup;
 
@@ -85,7 +85,7 @@ impl TrainingConfig {
     /// Refuses what a model over several ranks does not do, or does otherwise.
     pub(crate) fn validate_over<M, B>(
         &self,
-        over: &dyn ModelOverRanks<M, B>,
+        over: &dyn ParallelModel<M, B>,
     ) -> Result<(), TrainError> {
         let refuse = |what: &str| {
             Err(TrainError::Config(format!(

@@ -1,4 +1,4 @@
-//! Steps that all ranks make together: their gradients are exchanged in each.
+//! Synchronous steps: the ranks exchange gradients in each.
 
 use std::time::{Duration, Instant};
 
@@ -8,62 +8,60 @@ use everburn_profile::Phase as Doing;
 use everburn_record::RankStep;
 
 use super::RankLoop;
-use super::engine::{Engine, Known, KnownStep, Made, OwnStep};
-use super::unread::{LocalOutput, Spans, Unread};
+use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
+use super::pending_metrics::{LocalOutput, PendingMetrics, Spans};
 use crate::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
 use crate::error::TrainError;
 use crate::memory::PeakMemory;
 use crate::metric_sums::MetricSums;
 use crate::placement::check_batch;
 use crate::rank_times::{PassTimes, PastStep, come_with};
-use crate::step_exchange::{OwnReply, Verdict};
+use crate::step_exchange::{LocalReply, Verdict};
 use crate::step_report::StepReport;
 
-/// Data parallelism in its four forms: whole replicas, replicas that keep a part each, logical shards, and models that
-/// several ranks hold together.
-pub(super) struct EachStep<'a> {
+/// Data parallelism in its four forms: full replicas, ZeRO, logical shards, and model-parallel meshes.
+pub(super) struct SynchronousSteps<'a> {
     ddp: &'a Ddp,
     shares: EpochBatches<'a, AnyItem, AnyBatch>,
     memory: PeakMemory,
-    unread: Unread<StepReport>,
-    /// When the step before was known. What is done behind a step (a checkpoint, a comparison, a line of the record)
-    /// counts for the next.
+    pending: PendingMetrics<StepReport>,
+    /// When the previous step ended. Work between steps (a checkpoint, a comparison, a record) counts for the next.
     start: Instant,
 }
 
-/// What the passes of a step have found.
-pub(super) struct Passed {
+/// What the passes over a local batch return.
+pub(super) struct PassOutput {
     pub(super) model: AnyModel,
     /// The mean gradients over all ranks.
     pub(super) synced: SyncedGradients,
-    pub(super) found: LocalOutput<StepReport>,
+    pub(super) output: LocalOutput<StepReport>,
     pub(super) times: PassTimes,
 }
 
-/// A step on its way to the other ranks.
-struct Told {
+/// A step whose metrics are being exchanged.
+struct PendingStep {
     verdict: Verdict,
-    /// How long it has been waited for.
+    /// How long this rank has waited for the exchange.
     waited: Duration,
     peak_memory: Option<u64>,
 }
 
-impl Engine for EachStep<'_> {
+impl Engine for SynchronousSteps<'_> {
     fn left(&self) -> usize {
         self.shares.len()
     }
 
-    fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<Made, TrainError> {
+    fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError> {
         let number = ranks.outcome.step + 1;
         let (share, data) = self.next_share(ranks)?;
         let samples = share.samples;
         ranks.begin_step(number);
         let model = ranks.before_passes(model)?;
         let scaled = ranks.scale_losses(number);
-        let Passed {
+        let PassOutput {
             model,
             mut synced,
-            found,
+            output,
             times: passes,
         } = ranks.passes(model, share, self.ddp, number)?;
         let skipped = ranks.unscale(&model, &mut synced, scaled, samples)?;
@@ -79,27 +77,27 @@ impl Engine for EachStep<'_> {
         let learn = |ranks: &mut RankLoop, times: &mut RankStep| {
             ranks.update(model, synced, skipped, number, ddp, times)
         };
-        match found {
+        match output {
             LocalOutput::Sums(sums) => {
-                let mut told = self.tell(ranks, &sums, number)?;
-                told.waited += Duration::from_secs_f64(passes.waited);
-                times.peak_memory = told.peak_memory;
+                let mut pending = self.send(ranks, &sums, number)?;
+                pending.waited += Duration::from_secs_f64(passes.waited);
+                times.peak_memory = pending.peak_memory;
                 let (model, step) = learn(ranks, &mut times)?;
-                self.conclude(ranks, model, step, told, times)
+                self.finish(ranks, model, step, pending, times)
             }
-            LocalOutput::Unread(outputs) => {
+            LocalOutput::OnDevice(outputs) => {
                 let (model, step) = learn(ranks, &mut times)?;
                 ranks.advance((!skipped).then_some(&model), number..=number);
-                self.unread.push(step, outputs, times);
-                let known = self.read_if_due(ranks, number)?;
-                Ok(Made { model, known })
+                self.pending.push(step, outputs, times);
+                let synced = self.read_if_due(ranks, number)?;
+                Ok(EngineStep { model, synced })
             }
         }
     }
 }
 
-impl<'a> EachStep<'a> {
-    /// Begins an epoch, behind what has been made of it.
+impl<'a> SynchronousSteps<'a> {
+    /// Begins an epoch after the batches that are done.
     pub(super) fn begin(
         ranks: &RankLoop,
         loader: &'a AnyLoader,
@@ -113,12 +111,12 @@ impl<'a> EachStep<'a> {
             ddp,
             shares: loader.epoch(epoch).behind(ranks.outcome.batches),
             memory,
-            unread: Unread::new(),
+            pending: PendingMetrics::new(),
             start: Instant::now(),
         }
     }
 
-    /// This rank's share of the next global batch, and how long it was waited for.
+    /// The next local batch, and how long this rank has waited for it.
     fn next_share(
         &mut self,
         ranks: &RankLoop,
@@ -138,14 +136,14 @@ impl<'a> EachStep<'a> {
         Ok((share, data))
     }
 
-    /// Tells the other ranks what this one has found, while its optimizer computes. Where ranks may be lost, all
-    /// know it first.
-    fn tell(
+    /// Starts to exchange the metrics of a step, while the optimizer computes. In elastic jobs the exchange ends
+    /// first.
+    fn send(
         &self,
         ranks: &mut RankLoop,
         sums: &MetricSums,
         number: usize,
-    ) -> Result<Told, TrainError> {
+    ) -> Result<PendingStep, TrainError> {
         let layout = ranks.metrics.layout([sums], &ranks.setup.group)?;
         let votes = ranks.votes();
         let peak_memory = peak_of(&self.memory);
@@ -154,41 +152,40 @@ impl<'a> EachStep<'a> {
         }
         let group = &ranks.setup.group;
         let past = ranks.past.filter(|past| past.step + 1 == number);
-        let own = OwnReply {
+        let own = LocalReply {
             sums,
             votes,
             memory: peak_memory,
             past: come_with(number, group.world_size()).then_some(past),
         };
-        let mut told = Told {
-            verdict: Verdict::Pending(own.tell(layout, group)),
+        let mut pending = PendingStep {
+            verdict: Verdict::Pending(own.send(layout, group)),
             waited: Duration::ZERO,
             peak_memory,
         };
         if ranks.setup.regroup.is_some() {
-            // What cannot fail any more may be done to the state that the survivors of a failure go on with, and
-            // nothing else.
+            // Only a step that can no longer fail may change the state from which survivors continue.
             ranks.profile(Doing::Waiting);
             let waiting = Instant::now();
-            told.verdict = told.verdict.known()?;
-            told.waited = waiting.elapsed();
-            ranks.kept = None;
+            pending.verdict = pending.verdict.known()?;
+            pending.waited = waiting.elapsed();
+            ranks.snapshot = None;
         }
-        Ok(told)
+        Ok(pending)
     }
 
-    /// Waits for what all ranks have found in the step that this one has learnt from.
-    fn conclude(
+    /// Waits for the step's metrics of all ranks, and counts the step.
+    fn finish(
         &mut self,
         ranks: &mut RankLoop,
         model: AnyModel,
-        step: OwnStep,
-        told: Told,
+        step: LocalStep,
+        pending: PendingStep,
         mut times: RankStep,
-    ) -> Result<Made, TrainError> {
+    ) -> Result<EngineStep, TrainError> {
         let waiting = Instant::now();
-        let reply = told.verdict.wait()?;
-        let waited = told.waited + waiting.elapsed();
+        let reply = pending.verdict.wait()?;
+        let waited = pending.waited + waiting.elapsed();
         ranks.profile(Doing::Records);
         let elapsed = std::mem::replace(&mut self.start, Instant::now()).elapsed();
         let number = step.number;
@@ -205,72 +202,72 @@ impl<'a> EachStep<'a> {
             step: number,
             times,
         });
-        let known = KnownStep {
+        let synced = SyncedStep {
             step,
             sums: reply.sums,
             cost,
         };
-        let known = Known {
-            steps: vec![known],
-            made: number..=number,
+        let synced = SyncedSteps {
+            steps: vec![synced],
+            range: number..=number,
             votes: reply.votes,
         };
-        Ok(Made {
+        Ok(EngineStep {
             model,
-            known: Some(known),
+            synced: Some(synced),
         })
     }
 
-    /// Reads the numbers of all steps that lie on the device, if they are to be known after step `number`.
+    /// Reads the pending metrics of all steps from the device, if they are due after step `number`.
     fn read_if_due(
         &mut self,
         ranks: &mut RankLoop,
         number: usize,
-    ) -> Result<Option<Known>, TrainError> {
-        if !self.unread.is_full() && !ranks.must_know(number, self.shares.len()) {
+    ) -> Result<Option<SyncedSteps>, TrainError> {
+        if !self.pending.is_full() && !ranks.must_know(number, self.shares.len()) {
             return Ok(None);
         }
         let (votes, peak) = (ranks.votes(), peak_of(&self.memory));
-        let (steps, votes, times) = ranks.read(&mut self.unread, votes, peak)?;
+        let (steps, votes, times) = ranks.read(&mut self.pending, votes, peak)?;
         ranks.record_ranks(number, times);
-        Ok(Some(Known {
+        Ok(Some(SyncedSteps {
             steps,
-            made: number..=number,
+            range: number..=number,
             votes,
         }))
     }
 }
 
 impl RankLoop {
-    /// A step begins: faults that are due befall this rank, and its random numbers are the step's own.
+    /// Begins a step: injects the faults that are due, and seeds the step's random numbers.
     pub(super) fn begin_step(&mut self, number: usize) {
         self.setup.group.set_step(number as u64);
-        self.suffer(number);
+        self.inject_faults(number);
         self.seed(number);
     }
 
-    /// The passes over this rank's share of a batch, and the mean gradients over all ranks.
+    /// The passes over the local batch, and the mean gradients over all ranks.
     fn passes(
         &mut self,
         model: AnyModel,
         share: ShareOfBatch<AnyBatch>,
         ddp: &Ddp,
         number: usize,
-    ) -> Result<Passed, TrainError> {
-        let (synced, found, times) = match self.setup.train.sampler().virtual_ranks() {
+    ) -> Result<PassOutput, TrainError> {
+        let (synced, output, times) = match self.setup.train.sampler().virtual_ranks() {
             Some(shards) => return self.step_of_virtual_ranks(model, share, ddp, shards, number),
             None if self.cuts_gradients() => self.forward_and_backward_cut(&model, share, ddp)?,
             None => self.forward_and_backward(&model, share, ddp)?,
         };
-        Ok(Passed {
+        Ok(PassOutput {
             model,
             synced,
-            found,
+            output,
             times,
         })
     }
 
-    /// What the optimizer makes of the model in a step, unless the step is skipped.
+    /// Updates the model by the optimizer, unless the step is skipped.
     fn update(
         &mut self,
         mut model: AnyModel,
@@ -279,12 +276,12 @@ impl RankLoop {
         number: usize,
         ddp: &Ddp,
         times: &mut RankStep,
-    ) -> Result<(AnyModel, OwnStep), TrainError> {
+    ) -> Result<(AnyModel, LocalStep), TrainError> {
         self.profile(Doing::Optimizer);
         let began = Instant::now();
         let scheduler = &mut self.setup.state.scheduler;
         let rate = match skipped {
-            // The next step has it again.
+            // The next step has the same rate.
             true => scheduler.clone().step(),
             false => scheduler.step(),
         };
@@ -297,7 +294,7 @@ impl RankLoop {
         times.optimizer = began.elapsed().as_secs_f64();
         times.exposed = synced.communication.exposed.as_secs_f64();
         self.profile(Doing::Waiting);
-        let step = OwnStep {
+        let step = LocalStep {
             number,
             rate,
             gradient_norm: synced.norm,

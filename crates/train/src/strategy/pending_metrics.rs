@@ -1,10 +1,9 @@
-//! Steps whose numbers lie on the device, unread.
+//! Steps whose metrics are still on the device.
 //!
-//! Where a device computes by itself, to read the loss of a step is to wait until it has come so far, with
-//! nothing queued behind. So the numbers of some steps are left there and read together, then told to all ranks
-//! in one exchange. How many, all ranks decide alike: as many as take a quarter of a second by the mean of what
-//! the ranks have measured, and none are left where something needs them: a checkpoint, a comparison, the last
-//! step of an epoch or of the training. A wish to stop is told with them.
+//! To read the loss of a step from a GPU is to wait for it with an empty queue. So the metrics of some steps stay on
+//! the device, and are read and exchanged together. All ranks choose the same number of steps: as many as take a
+//! quarter of a second by the ranks' mean, and none where something needs the metrics: a checkpoint, a comparison, the
+//! last step of an epoch or of the training. The exchange carries requests to stop, too.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use everburn_distributed::Communication;
 use everburn_record::RankStep;
 
 use super::RankLoop;
-use super::engine::{KnownStep, OwnStep};
+use super::engine::{LocalStep, SyncedStep};
 use crate::error::TrainError;
 use crate::metric_sums::MetricSums;
 use crate::rank_times;
@@ -21,12 +20,12 @@ use crate::read_metrics::{ReadMetrics, steps_unread};
 use crate::step_exchange::{StepCodec, Votes};
 use crate::step_report::{Report, StepCost, StepReport};
 
-/// What a rank has found in its share of a batch.
+/// The metrics of a local batch.
 pub(super) enum LocalOutput<O> {
-    /// It has been read.
+    /// On the host.
     Sums(MetricSums),
-    /// It lies on the device: the outputs of the micro-batches.
-    Unread(Vec<O>),
+    /// On the device: the outputs of the micro-batches.
+    OnDevice(Vec<O>),
 }
 
 impl<O: Report> LocalOutput<O> {
@@ -34,7 +33,7 @@ impl<O: Report> LocalOutput<O> {
     pub(super) fn read(self) -> Result<MetricSums, TrainError> {
         match self {
             Self::Sums(sums) => Ok(sums),
-            Self::Unread(outputs) => {
+            Self::OnDevice(outputs) => {
                 let sums = O::local_sums(&outputs);
                 let sums = sums.map_err(|error| TrainError::Device(error.to_string()))?;
                 Ok(sums
@@ -46,8 +45,8 @@ impl<O: Report> LocalOutput<O> {
 }
 
 /// The steps of this rank whose numbers have not been read.
-pub(super) struct Unread<O> {
-    steps: Vec<(OwnStep, Vec<O>)>,
+pub(super) struct PendingMetrics<O> {
+    steps: Vec<(LocalStep, Vec<O>)>,
     /// What each of them was for this rank, by its host's clock.
     times: Vec<RankStep>,
     /// How long the reading before them has held the rank up for the others.
@@ -57,7 +56,7 @@ pub(super) struct Unread<O> {
     since: Instant,
 }
 
-impl<O: Report> Unread<O> {
+impl<O: Report> PendingMetrics<O> {
     /// At first each step is read: nobody knows how long one takes.
     pub(super) fn new() -> Self {
         Self {
@@ -69,7 +68,7 @@ impl<O: Report> Unread<O> {
         }
     }
 
-    pub(super) fn push(&mut self, step: OwnStep, outputs: Vec<O>, times: RankStep) {
+    pub(super) fn push(&mut self, step: LocalStep, outputs: Vec<O>, times: RankStep) {
         self.steps.push((step, outputs));
         self.times.push(times);
     }
@@ -79,7 +78,7 @@ impl<O: Report> Unread<O> {
     }
 
     /// Takes all steps, each with what this rank has found in it.
-    fn read(&mut self) -> Result<Vec<(OwnStep, MetricSums)>, TrainError> {
+    fn read(&mut self) -> Result<Vec<(LocalStep, MetricSums)>, TrainError> {
         let mut outputs = Vec::new();
         let mut steps = Vec::new();
         for (step, own) in self.steps.drain(..) {
@@ -138,26 +137,26 @@ impl RankLoop {
             || self.shows_after(step..=step)
     }
 
-    /// Reads the numbers of all steps that are unread, and adds them up over all ranks; also what the ranks want,
-    /// and what the mean of these steps was for each.
+    /// Reads the metrics of all pending steps and sums them over all ranks, with the votes of all ranks and the mean
+    /// times of these steps on each.
     pub(super) fn read(
         &mut self,
-        unread: &mut Unread<StepReport>,
+        pending: &mut PendingMetrics<StepReport>,
         votes: Votes,
         memory: Option<u64>,
-    ) -> Result<(Vec<KnownStep>, Votes, Vec<RankStep>), TrainError> {
-        let steps = unread.read()?;
+    ) -> Result<(Vec<SyncedStep>, Votes, Vec<RankStep>), TrainError> {
+        let steps = pending.read()?;
         let count = steps.len().max(1);
-        let elapsed = unread.since.elapsed();
-        unread.since = Instant::now();
+        let elapsed = pending.since.elapsed();
+        pending.since = Instant::now();
         let group = self.setup.group.clone();
         let each = elapsed.as_secs_f64() / count as f64;
-        let waited_before = unread.waited.as_secs_f64() / count as f64;
+        let waited_before = pending.waited.as_secs_f64() / count as f64;
         let own = RankStep {
             seconds: each,
             waited: waited_before,
             peak_memory: memory,
-            ..rank_times::mean(&std::mem::take(&mut unread.times))
+            ..rank_times::mean(&std::mem::take(&mut pending.times))
         };
         let sums = steps.iter().map(|(_, own)| own);
         let codec = StepCodec {
@@ -170,20 +169,20 @@ impl RankLoop {
         let waiting = Instant::now();
         let numbers = group.all_reduce(numbers, ReduceOp::Sum).wait()?;
         let waited = waiting.elapsed();
-        unread.waited = waited;
+        pending.waited = waited;
         let told = codec.unpack(&numbers);
         let times = rank_times::of_ranks(&told.of_ranks.concat(), |rank| rank);
         let peak_memory = times.iter().filter_map(|times| times.peak_memory).max();
         // The first number of each rank is how long its steps took.
         let seconds: f64 = told.of_ranks.iter().map(|own| own[0]).sum();
-        unread.limit = steps_unread(seconds / codec.ranks as f64);
+        pending.limit = steps_unread(seconds / codec.ranks as f64);
         let spans = Spans {
             step: each,
             waited: waited / u32::try_from(count).unwrap_or(u32::MAX),
             peak_memory,
         };
         let known = steps.into_iter().zip(told.sums);
-        let known = known.map(|((step, _), sums)| KnownStep {
+        let known = known.map(|((step, _), sums)| SyncedStep {
             cost: spans.cost_of(step.communication),
             sums,
             step,

@@ -1,4 +1,4 @@
-//! Steps that each rank takes by itself, and the outer steps between them (DiLoCo: Douillard et al. 2023).
+//! Local steps, and the outer steps between them (DiLoCo: Douillard et al. 2023).
 //!
 //! Each rank takes up to so many steps on its own shares, in a *round*; then all take an outer step together. What may
 //! fail of others comes at the end of a round. Until an outer step counts, all that a round has changed is the model in
@@ -14,7 +14,7 @@ use everburn_distributed::{Buffers, Communication, Ddp, EpochBatches, OuterLoop,
 use everburn_record::RankStep;
 
 use super::RankLoop;
-use super::engine::{Engine, Known, KnownStep, Made, OwnStep};
+use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
 use super::round_stats::{Round, RoundStats};
 use crate::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
 use crate::error::TrainError;
@@ -29,14 +29,14 @@ const MADE: &str = "the outer loop is made when the ranks meet";
 
 /// A round that was under way when the ranks lost each other: what this rank has made of the parameters from
 /// which all had begun.
-pub(super) struct Leftover {
+pub(super) struct InterruptedRound {
     round: Round,
     parameters: Vec<f32>,
     buffers: Buffers,
 }
 
 /// Local steps, and outer steps between them.
-pub(super) struct Rounds<'a> {
+pub(super) struct LocalSteps<'a> {
     loader: &'a AnyLoader,
     epoch: usize,
     /// How many steps a round has at most.
@@ -44,13 +44,13 @@ pub(super) struct Rounds<'a> {
     /// Gradients stay here; what is done with them is what others do who exchange them.
     inner: Ddp,
     shares: EpochBatches<'a, AnyItem, AnyBatch>,
-    /// What the outer step before was for this rank.
-    behind: RankStep,
+    /// This rank's times of the previous outer step.
+    last_outer_step: RankStep,
     /// No round was made in this epoch since the ranks met.
     begins: bool,
 }
 
-/// What an outer step has found, before it counts.
+/// An outer step that has been exchanged, and does not count yet.
 struct Joined {
     stats: RoundStats,
     /// `None` where no rank had a sample.
@@ -72,8 +72,8 @@ impl Joined {
     }
 }
 
-impl<'a> Rounds<'a> {
-    /// Begins an epoch, behind what has been made of it.
+impl<'a> LocalSteps<'a> {
+    /// Begins an epoch after the batches that are done.
     pub(super) fn begin(
         ranks: &RankLoop,
         model: AnyModel,
@@ -89,26 +89,26 @@ impl<'a> Rounds<'a> {
             every,
             inner,
             shares: loader.epoch(epoch).behind(ranks.outcome.batches),
-            behind: RankStep::default(),
+            last_outer_step: RankStep::default(),
             begins: true,
         };
         Ok((this, model))
     }
 }
 
-impl Engine for Rounds<'_> {
+impl Engine for LocalSteps<'_> {
     fn left(&self) -> usize {
         self.shares.len()
     }
 
-    fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<Made, TrainError> {
-        let goes_on = std::mem::take(&mut self.begins) && ranks.somebody_has_begun_a_round()?;
+    fn step(&mut self, ranks: &mut RankLoop, model: AnyModel) -> Result<EngineStep, TrainError> {
+        let goes_on = std::mem::take(&mut self.begins) && ranks.any_round_interrupted()?;
         let limit = ranks.setup.config.steps.unwrap_or(usize::MAX);
         let left = self.shares.len();
         let planned = self.every.min(left).min(limit - ranks.outcome.step);
-        let mut round = Round::begin(std::mem::take(&mut self.behind));
+        let mut round = Round::begin(std::mem::take(&mut self.last_outer_step));
         let model = match goes_on {
-            true => ranks.take_up(model, &mut round)?,
+            true => ranks.resume_round(model, &mut round)?,
             false => {
                 ranks.steps_alone(model, &self.inner, &mut self.shares, &mut round, planned)?
             }
@@ -118,21 +118,21 @@ impl Engine for Rounds<'_> {
             Ok(joined) => joined,
             Err(error) => {
                 if ranks.setup.regroup.is_some() && error.may_be_outlived() {
-                    ranks.set_aside(&model, round)?;
+                    ranks.keep_interrupted_round(&model, round)?;
                 }
                 return Err(error);
             }
         };
-        self.behind = joined.times();
-        let (model, known) = ranks.count(model, joined, &round)?;
-        if self.shares.len() + known.made.clone().count() != left {
+        self.last_outer_step = joined.times();
+        let (model, synced) = ranks.count(model, joined, &round)?;
+        if self.shares.len() + synced.range.clone().count() != left {
             // Others have come further, or this rank has read them before.
             let epoch = self.loader.epoch(self.epoch);
             self.shares = epoch.behind(ranks.outcome.batches);
         }
-        Ok(Made {
+        Ok(EngineStep {
             model,
-            known: Some(known),
+            synced: Some(synced),
         })
     }
 }
@@ -167,9 +167,9 @@ impl RankLoop {
             let rate = scheduler.step();
             let mut sums = MetricSums::default();
             if share.samples > 0 {
-                let (synced, found, passes) = self.forward_and_backward(&model, share, inner)?;
+                let (synced, output, passes) = self.forward_and_backward(&model, share, inner)?;
                 self.setup.config.precision.check_reached(self.low_before)?;
-                sums = found.read()?;
+                sums = output.read()?;
                 let optimizing = Instant::now();
                 let optimizer = &mut self.setup.state.optimizer;
                 model = inner.tie(model.optimize(optimizer, rate, synced.gradients));
@@ -226,19 +226,19 @@ impl RankLoop {
         })
     }
 
-    /// Makes an outer step count; the model from which all go on, and what they know of the round.
+    /// Counts an outer step. Returns the model from which all ranks continue, and the steps of the round.
     fn count(
         &mut self,
         model: AnyModel,
         joined: Joined,
         round: &Round,
-    ) -> Result<(AnyModel, Known), TrainError> {
+    ) -> Result<(AnyModel, SyncedSteps), TrainError> {
         let Joined {
             stats,
             step,
             waited,
         } = joined;
-        self.tell_of_late_ranks(&stats);
+        self.warn_of_late_ranks(&stats);
         self.pace = stats.pace();
         let made = stats.sums.len();
         let (model, communication) = self.take_outer_step(model, step, made)?;
@@ -259,18 +259,18 @@ impl RankLoop {
         let steps = first..first + made;
         self.advance(Some(&model), first..=self.outcome.step + made);
         self.record_ranks(self.outcome.step, stats.times);
-        let known = steps.clone().zip(stats.sums).zip(rates).zip(costs);
-        let known = known.map(|(((number, sums), rate), cost)| KnownStep {
+        let synced = steps.clone().zip(stats.sums).zip(rates).zip(costs);
+        let synced = synced.map(|(((number, sums), rate), cost)| SyncedStep {
             step: alone(number, rate),
             sums,
             cost,
         });
-        let known = Known {
-            steps: known.collect(),
-            made: first..=self.outcome.step,
+        let synced = SyncedSteps {
+            steps: synced.collect(),
+            range: first..=self.outcome.step,
             votes: stats.votes,
         };
-        Ok((model, known))
+        Ok((model, synced))
     }
 
     /// The model that all ranks have after an outer step behind `made` steps of their own, and what that has cost.
@@ -298,7 +298,7 @@ impl RankLoop {
 
     /// Says, once for each, which ranks have joined an outer step with fewer steps than the others had
     /// patience for.
-    fn tell_of_late_ranks(&mut self, stats: &RoundStats) {
+    fn warn_of_late_ranks(&mut self, stats: &RoundStats) {
         if self.setup.config.outer_patience.is_none() || stats.votes.stop {
             return;
         }
@@ -317,11 +317,11 @@ impl RankLoop {
     }
 
     /// Keeps what this rank has learnt in a round that the ranks could not end together.
-    fn set_aside(&mut self, model: &AnyModel, round: Round) -> Result<(), TrainError> {
+    fn keep_interrupted_round(&mut self, model: &AnyModel, round: Round) -> Result<(), TrainError> {
         if round.made() == 0 {
             return Ok(());
         }
-        self.leftover = Some(Leftover {
+        self.interrupted_round = Some(InterruptedRound {
             parameters: self.outer().read(model)?,
             buffers: Buffers::read(model)?,
             round,
@@ -330,23 +330,23 @@ impl RankLoop {
     }
 
     /// Whether a rank has set a round aside: the next outer step then comes at once. All ranks ask.
-    fn somebody_has_begun_a_round(&self) -> Result<bool, TrainError> {
+    fn any_round_interrupted(&self) -> Result<bool, TrainError> {
         if self.setup.regroup.is_none() {
             return Ok(false);
         }
-        let own = i64::from(self.leftover.is_some());
+        let own = i64::from(self.interrupted_round.is_some());
         let all = self.setup.group.all_gather(vec![own]).wait()?;
         Ok(all.iter().any(|begun| begun[0] > 0))
     }
 
     /// Goes on with the round that this rank has set aside, if it has.
-    fn take_up(&mut self, model: AnyModel, round: &mut Round) -> Result<AnyModel, TrainError> {
-        let Some(leftover) = self.leftover.take() else {
+    fn resume_round(&mut self, model: AnyModel, round: &mut Round) -> Result<AnyModel, TrainError> {
+        let Some(interrupted_round) = self.interrupted_round.take() else {
             return Ok(model);
         };
-        *round = leftover.round;
-        let model = self.outer().write(model, &leftover.parameters);
-        Ok(leftover.buffers.write(model))
+        *round = interrupted_round.round;
+        let model = self.outer().write(model, &interrupted_round.parameters);
+        Ok(interrupted_round.buffers.write(model))
     }
 
     fn outer(&self) -> &OuterLoop {
@@ -355,8 +355,8 @@ impl RankLoop {
 }
 
 /// A step of which nothing was exchanged.
-fn alone(number: usize, rate: ModuleLearningRate) -> OwnStep {
-    OwnStep {
+fn alone(number: usize, rate: ModuleLearningRate) -> LocalStep {
+    LocalStep {
         number,
         rate,
         gradient_norm: None,
