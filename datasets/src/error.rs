@@ -124,6 +124,24 @@ pub enum DatasetError {
         expected: &'static str,
     },
 
+    /// A folder that should hold images in a folder for each class.
+    #[error("{}: {problem}", folder.display())]
+    ImageFolder {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+
+    /// An image file that cannot be decoded.
+    #[error("{} is damaged, or no image: {problem}", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder says.
+        problem: String,
+    },
+
     /// A number of samples that cannot be had.
     #[error("{count} {split} samples were asked for: expected 1 to {most}")]
     Count {

@@ -1,6 +1,6 @@
-//! Data sets, held in memory. Labelled 28x28 grey images: MNIST, Fashion-MNIST and a synthetic digit
-//! set that needs neither files nor network. Text in windows of tokens: tinyshakespeare and a text
-//! of our own.
+//! Data sets. Labelled 28x28 grey images: MNIST, Fashion-MNIST and a synthetic digit set that needs neither files nor
+//! network. Folders of JPEG and PNG files, one per class: [`ImageFolder`]. Text in windows of tokens: tinyshakespeare
+//! and a bundled text.
 //!
 //! The types, in the order in which a program meets them:
 //!
@@ -34,7 +34,7 @@
 //!   to use something else.
 //! - Nothing is written except by a download, and a download leaves either a whole, verified
 //!   file or none.
-//! - Pixels stay `u8`: scaling belongs to the batcher ([`MNIST_MEAN`], [`MNIST_STD`]).
+//! - Pixels stay `u8`: scaling belongs to the batchers ([`MNIST_MEAN`], [`MNIST_STD`]).
 //! - There is no process-wide state: what the environment says comes in through
 //!   [`Surroundings`].
 
@@ -46,6 +46,7 @@ mod download;
 mod error;
 mod idx;
 mod image_dataset;
+mod image_folder;
 mod locate;
 mod source;
 mod surroundings;
@@ -53,11 +54,12 @@ mod synthetic;
 mod text;
 
 #[cfg(feature = "tensors")]
-pub use batcher::ImageBatcher;
+pub use batcher::{ImageBatcher, RgbBatcher};
 pub use choice::{DataChoice, UnknownChoice};
 pub use error::DatasetError;
 pub use idx::{IdxError, IdxProblem};
 pub use image_dataset::{IMAGE_HEIGHT, IMAGE_PIXELS, IMAGE_WIDTH, ImageDataset, ImageItem};
+pub use image_folder::{ImageFolder, RgbItem};
 pub use locate::Place;
 pub use source::{
     DEFAULT_SYNTHETIC_SEED, DataRequest, DatasetDescription, LoadedData, load, load_in,

@@ -5,6 +5,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`collectives`] | stores, rendezvous, process groups: ranks exchange bytes |
+//! | [`datasets`] | folders of images, MNIST, text |
 //! | [`distributed`] | DDP, samplers and loaders on Burn tensors |
 //! | [`nn`] | `burn::nn` with faster layers on CPUs; modules that compute over several ranks |
 //! | [`tensor`] | `burn::tensor` with faster activations on CPUs |
@@ -42,6 +43,7 @@ pub mod tasks;
 pub use burn;
 pub use everburn_cli::{App, devices, kernels};
 pub use everburn_collectives as collectives;
+pub use everburn_datasets as datasets;
 pub use everburn_distributed as distributed;
 pub use everburn_launch as launch;
 pub use everburn_nccl as nccl;
@@ -58,6 +60,7 @@ pub mod prelude {
     pub use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
     pub use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest};
     pub use everburn_collectives::store::Store;
+    pub use everburn_datasets::{ImageFolder, RgbBatcher, RgbItem};
     pub use everburn_distributed::{
         Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
     };

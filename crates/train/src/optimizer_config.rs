@@ -1,4 +1,4 @@
-//! The rule by which gradients change parameters, and its numbers.
+//! Optimizers by name, with their settings.
 
 mod build;
 mod kind;
@@ -12,7 +12,7 @@ pub use self::kind::{MuonRate, OptimizerKind};
 use crate::error::TrainError;
 use crate::parameter_groups::{ParameterGroup, Parameters};
 
-/// An optimizer and its numbers. What is absent has the optimizer's usual value; what the named optimizer has not is
+/// An optimizer and its settings. Absent settings have the optimizer's default; settings of other optimizers are
 /// refused.
 ///
 /// ```
@@ -30,11 +30,11 @@ use crate::parameter_groups::{ParameterGroup, Parameters};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerConfig {
-    /// The rule.
+    /// Which optimizer.
     pub kind: OptimizerKind,
     /// The learning rate at the start.
     pub learning_rate: f64,
-    /// How strongly parameters are pulled to zero.
+    /// The weight decay.
     pub weight_decay: f64,
     /// The share of the last update that is kept: of `sgd` (0 if absent), `rmsprop` (0.9) and `muon` (0.95).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,7 +106,7 @@ pub struct OptimizerConfig {
     /// How the learning rate of `muon` follows a matrix's shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adjust_learning_rate: Option<MuonRate>,
-    /// Parameters that learn otherwise than the rest, by their paths.
+    /// Groups of parameters with settings of their own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ParameterGroup>,
 }
@@ -145,17 +145,17 @@ impl Default for OptimizerConfig {
 }
 
 impl OptimizerConfig {
-    /// Burn's optimizer of this configuration, for the parameters of `model`. None of them is drawn.
+    /// Burn's optimizer of this configuration, for the parameters of `model`. Lazy parameters stay uninitialised.
     ///
     /// # Errors
-    /// [`TrainError::Config`] if a number is out of its range, the optimizer has not a setting, or a group's pattern
+    /// [`TrainError::Config`] if a number is out of range, a setting is another optimizer's, or a group's pattern
     /// matches no parameter.
     pub fn init<M: Module>(&self, model: &M) -> Result<ModuleOptimizer, TrainError> {
         self.check()?;
         Ok(self.build(&Parameters::of(model, &self.groups)?))
     }
 
-    /// What tells these groups of parameters from others.
+    /// The groups as text, for their comparison.
     pub(crate) fn describe_groups(&self) -> String {
         let groups = self.groups.iter().map(ParameterGroup::describe);
         groups.collect::<Vec<_>>().join("; ")

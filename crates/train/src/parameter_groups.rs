@@ -1,4 +1,4 @@
-//! Parameters that learn otherwise than the rest.
+//! Groups of parameters with settings of their own.
 
 mod parameters;
 mod pattern;
@@ -9,8 +9,7 @@ pub(crate) use self::parameters::{Parameter, Parameters};
 pub use self::pattern::Patterns;
 use crate::error::TrainError;
 
-/// Parameters, by their paths, that learn otherwise than the rest. Of several groups that a parameter is in, the last one
-/// counts that says something of it.
+/// Parameters, by path, with optimizer settings of their own. Where groups overlap, the last one with a setting counts.
 ///
 /// ```
 /// use everburn_train::OptimizerConfig;
@@ -23,11 +22,11 @@ use crate::error::TrainError;
 ///     match = "head.*"
 ///     learning_rate_factor = 10.0
 ///
-///     [[groups]] # biases and norms are not pulled to zero
+///     [[groups]] # no weight decay for biases and norms
 ///     match = ["*.bias", "*norm*"]
 ///     weight_decay = 0.0
 ///
-///     [[groups]] # what was learnt before stays
+///     [[groups]] # the pretrained part stays as it is
 ///     match = "backbone.*"
 ///     frozen = true
 /// "#;
@@ -40,19 +39,19 @@ pub struct ParameterGroup {
     /// The paths of its parameters.
     #[serde(rename = "match")]
     pub matches: Patterns,
-    /// How many times the learning rate of the rest they have.
+    /// The factor of the learning rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate_factor: Option<f64>,
-    /// How strongly they are pulled to zero.
+    /// The weight decay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
-    /// Whether they stay as they are. A batch norm whose parts are all frozen takes its running statistics, too.
+    /// Whether they are frozen. A batch norm with all its parameters frozen keeps its running statistics, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<bool>,
 }
 
 impl ParameterGroup {
-    /// Refuses a group that says nothing, or a number out of its range.
+    /// Refuses a group without settings, and numbers out of range.
     pub(crate) fn check(&self) -> Result<(), TrainError> {
         let refuse = |what: &str| {
             Err(TrainError::Config(format!(
@@ -73,17 +72,17 @@ impl ParameterGroup {
         if !(decay.is_finite() && decay >= 0.0) {
             return refuse("`weight_decay` must not be negative");
         }
-        let silent = Self {
+        let empty = Self {
             matches: self.matches.clone(),
             ..Self::default()
         };
-        if *self == silent {
-            return refuse("nothing is said: give learning_rate_factor, weight_decay or frozen");
+        if *self == empty {
+            return refuse("no setting: give learning_rate_factor, weight_decay or frozen");
         }
         Ok(())
     }
 
-    /// What tells one group from another; numbers as far as they survive a file.
+    /// The group as text, for the comparison of groups; numbers in f32, as files keep them.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("`{}`", self.matches);
         if let Some(factor) = self.learning_rate_factor {

@@ -29,7 +29,6 @@ pub use self::blocks::{BlockRunner, BlocksOf, DrawnBlocks, MeshModel, ModelBlock
 pub use self::configured::ConfiguredTask;
 pub use self::data::LoadedData;
 pub use self::error::TaskError;
-pub(crate) use self::error::told;
 pub use self::language::Language;
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};
@@ -278,7 +277,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     }
 }
 
-/// The data of a task, and what people are told of them.
+/// The data of a task, and their description.
 pub struct TaskData<I, B> {
     /// The data sets and the batcher.
     pub data: TrainingData<I, B>,

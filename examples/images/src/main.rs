@@ -1,23 +1,19 @@
 //! Classifies images of any size, in a folder for each class: `train/roses/1.jpg`, `test/tulips/7.png`.
 
-mod data;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 // `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
 use everburn::burn;
-use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
+use everburn::burn::tensor::Int;
 use everburn::nn::conv::{Conv2d, Conv2dConfig};
 use everburn::nn::loss::CrossEntropyLossConfig;
 use everburn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
 use everburn::nn::{Linear, LinearConfig, Relu};
 use everburn::prelude::*;
 use serde::{Deserialize, Serialize};
-
-use crate::data::{Picture, PictureBatcher, Pictures, read};
 
 // Every command of Everburn works on the tasks that are named here: `train`, `eval`, `monitor`, ...
 fn main() -> ExitCode {
@@ -34,7 +30,7 @@ struct ImagesConfig {
     /// Has the folders `train` and `test`, and these one for each class.
     folder: PathBuf,
     /// The width and height to which images are scaled, in pixels.
-    size: u32,
+    size: usize,
     /// The names of the classes; the data decide them.
     classes: Vec<String>,
 }
@@ -44,6 +40,9 @@ impl Default for ImagesConfig {
         Self { folder: "data".into(), size: 32, classes: Vec::new() }
     }
 }
+
+/// Images `[B, 3, size, size]` and their classes `[B]`.
+type Images = (Tensor<4>, Tensor<1, Int>);
 
 /// The model, an ordinary Burn module: images `[B, 3, H, W]` to scores of classes `[B, K]`.
 #[derive(Module, Debug)]
@@ -58,8 +57,8 @@ struct Net {
 impl Task for ImageFolders {
     type Config = ImagesConfig;
     type Model = Net;
-    type Item = Picture;
-    type Batch = Pictures;
+    type Item = RgbItem;
+    type Batch = Images;
 
     fn model(&self, config: &ImagesConfig, device: &Device) -> Result<Net, TaskError> {
         Ok(Net {
@@ -81,26 +80,26 @@ impl Task for ImageFolders {
         true
     }
 
-    fn data(&self, config: &mut ImagesConfig) -> Result<TaskData<Picture, Pictures>, TaskError> {
-        let names = std::fs::read_dir(config.folder.join("train"))?;
-        let names = names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-        config.classes = names.collect::<Result<Vec<_>, TaskError>>()?;
-        config.classes.sort();
+    fn data(&self, config: &mut ImagesConfig) -> Result<TaskData<RgbItem, Images>, TaskError> {
+        let size = [config.size, config.size];
+        let train = ImageFolder::open(config.folder.join("train"), size)?;
+        config.classes = train.classes().to_vec();
+        let test = ImageFolder::with_classes(config.folder.join("test"), size, &config.classes)?;
         let data = TrainingData {
-            train: Arc::new(InMemDataset::new(read(config, "train")?)),
-            test: Arc::new(InMemDataset::new(read(config, "test")?)),
+            fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
+            train: Arc::new(train),
+            test: Arc::new(test),
             validation: None,
-            batcher: Arc::new(PictureBatcher { size: config.size as usize }),
+            batcher: Arc::new(RgbBatcher::default()),
             name: "images".to_string(),
-            fingerprint: config.classes.join(" "),
             origin: config.folder.display().to_string(),
         };
         Ok(TaskData { class_names: config.classes.clone(), ..TaskData::from(data) })
     }
 
-    fn loss(&self, _config: &ImagesConfig, model: &Net, (pictures, classes): Pictures) -> Loss {
+    fn loss(&self, _config: &ImagesConfig, model: &Net, (images, classes): Images) -> Loss {
         let count = classes.dims()[0];
-        let hidden = model.relu.forward(model.first.forward(pictures));
+        let hidden = model.relu.forward(model.first.forward(images));
         let hidden = model.relu.forward(model.second.forward(hidden));
         let scores = model.output.forward(model.pool.forward(hidden).flatten::<2>(1, 3));
         let correct = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(classes.clone());

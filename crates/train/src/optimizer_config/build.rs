@@ -11,12 +11,12 @@ use burn::optim::{
 use super::{OptimizerConfig, OptimizerKind};
 use crate::parameter_groups::{Parameter, Parameters};
 
-/// PyTorch's, which Adam and AdamW have where Burn's is larger.
+/// PyTorch's default for Adam and AdamW; Burn's is larger.
 const EPSILON: f64 = 1e-8;
 
-/// Where an optimizer goes.
+/// The parameters of an optimizer.
 enum Place {
-    /// It is all parameters', but those of groups.
+    /// All but those of groups.
     All,
     Group(ModuleOptimizer, ParamGroup),
 }
@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-/// `$config` with each of these settings that is given.
+/// `$config` with those of the settings that are given.
 macro_rules! with_given {
     ($config:expr, $($value:expr => $set:ident),* $(,)?) => {{
         let config = $config;
@@ -101,7 +101,7 @@ impl OptimizerConfig {
         )
     }
 
-    /// Beside Muon, which has none of its settings, it has the usual ones.
+    /// With Muon, AdamW updates what is no matrix, with default settings.
     fn adam_w(&self, weight_decay: f64) -> AdamWConfig {
         let config = AdamWConfig::new().with_weight_decay(weight_decay as f32);
         if self.kind == OptimizerKind::Muon {

@@ -5,8 +5,7 @@ use std::fmt;
 use burn::optim::AdjustLrFn;
 use serde::{Deserialize, Serialize};
 
-/// The rule by which gradients change parameters: each of Burn's, but L-BFGS, which would compute the loss several times
-/// a step.
+/// Burn's optimizers, except L-BFGS, which computes the loss several times per step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OptimizerKind {
@@ -29,7 +28,7 @@ pub enum OptimizerKind {
     Lamb,
     /// Chen et al. 2023: the sign of a momentum.
     Lion,
-    /// Jordan et al. 2024: orthogonal updates of matrices. All else, biases and convolutions say, is AdamW's.
+    /// Jordan et al. 2024: orthogonal updates of matrices. AdamW updates all other parameters.
     Muon,
     /// Tieleman and Hinton 2012: gradients by the root of their second moment.
     #[serde(rename = "rmsprop", alias = "rms-prop")]
@@ -51,7 +50,7 @@ impl OptimizerKind {
         Self::RmsProp,
     ];
 
-    /// Its name, as a flag and a file have it.
+    /// Its name in flags and files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Adam => "adam",
@@ -67,7 +66,7 @@ impl OptimizerKind {
         }
     }
 
-    /// The settings that it has besides the learning rate and the weight decay.
+    /// Its settings besides the learning rate and the weight decay.
     ///
     /// ```
     /// use everburn_train::OptimizerKind;
@@ -109,8 +108,8 @@ impl OptimizerKind {
         }
     }
 
-    /// Whether it treats each number of a parameter by itself, with a state of one number for each: then ranks
-    /// can share a parameter's update. Not so what looks at a parameter's rows, or norm.
+    /// Whether its update and state are elementwise, so that ranks can shard a parameter's update. Optimizers that use
+    /// rows or norms of a parameter are not.
     pub const fn is_elementwise(self) -> bool {
         match self {
             Self::Adam
@@ -124,7 +123,7 @@ impl OptimizerKind {
         }
     }
 
-    /// The names of those that `wanted` holds for: `sgd, adam and lion`.
+    /// The names of the `wanted` ones: `sgd, adam and lion`.
     pub(crate) fn list(wanted: impl Fn(Self) -> bool) -> String {
         let mut names = Self::ALL.into_iter().filter(|kind| wanted(*kind));
         let names = names.by_ref().map(Self::name).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Which settings an optimizer may be given, and within what bounds.
+//! The settings of each optimizer, and their bounds.
 
 use toml::{Table, Value};
 
@@ -6,13 +6,13 @@ use super::{OptimizerConfig, OptimizerKind};
 use crate::error::TrainError;
 use crate::parameter_groups::ParameterGroup;
 
-/// What every optimizer has.
+/// Settings of all optimizers.
 const COMMON: [&str; 4] = ["kind", "learning_rate", "weight_decay", "groups"];
 
-/// What configurations once said of every optimizer, whether it had such a setting or not: it says nothing.
-const ONCE_SAID: [(&str, f64); 3] = [("momentum", 0.0), ("beta_2", 0.999), ("epsilon", 1e-8)];
+/// Defaults that older configurations have for every optimizer, with or without such a setting. They are ignored.
+const OLD_DEFAULTS: [(&str, f64); 3] = [("momentum", 0.0), ("beta_2", 0.999), ("epsilon", 1e-8)];
 
-/// What a number has to be.
+/// The range of a number.
 #[derive(Clone, Copy)]
 enum Bounds {
     /// At least 0 and below 1.
@@ -65,7 +65,7 @@ impl Bounds {
 }
 
 impl OptimizerConfig {
-    /// Refuses numbers out of their range, and settings that the optimizer has not.
+    /// Refuses numbers out of range, and settings of other optimizers.
     ///
     /// # Errors
     /// [`TrainError::Config`] naming the setting.
@@ -93,11 +93,11 @@ impl OptimizerConfig {
                 };
                 return refuse(format!("{name} {}", bounds.demand()));
             }
-            let says_nothing = ONCE_SAID
+            let is_old_default = OLD_DEFAULTS
                 .iter()
                 .any(|(name, usual)| name == setting && number == Some(*usual));
-            if !self.kind.has(setting) && !says_nothing {
-                return refuse(self.foreign(setting));
+            if !self.kind.has(setting) && !is_old_default {
+                return refuse(self.not_a_setting(setting));
             }
         }
         if self.kind == OptimizerKind::Sgd && self.momentum.unwrap_or_default() == 0.0 {
@@ -107,14 +107,14 @@ impl OptimizerConfig {
             ];
             if let Some((setting, _)) = of_momentum.into_iter().find(|(_, given)| *given) {
                 return refuse(format!(
-                    "`{setting}` is about the momentum of sgd, and there is none: add --momentum 0.9, say"
+                    "`{setting}` is about the momentum of sgd, and there is none: add --momentum 0.9, for example"
                 ));
             }
         }
         self.groups.iter().try_for_each(ParameterGroup::check)
     }
 
-    fn foreign(&self, setting: &str) -> String {
+    fn not_a_setting(&self, setting: &str) -> String {
         let kind = self.kind;
         let others = OptimizerKind::list(|other| other.has(setting));
         let own = kind.settings().join(", ");

@@ -1,4 +1,4 @@
-//! The parameters of a model, and what is said of each.
+//! The parameters of a model, with the settings of their groups.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::pattern::fits;
 use crate::error::TrainError;
 use crate::training_state::identity;
 
-/// A parameter, or a flag of a module, and what the groups say of it.
+/// A parameter, or a flag of a module, with the settings of its groups.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameter {
     path: String,
@@ -29,7 +29,7 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// Those of `model` with what `groups` say of them. No parameter is drawn.
+    /// The parameters of `model` with the settings of `groups`. Lazy parameters stay uninitialised.
     ///
     /// # Errors
     /// [`TrainError::Config`] if a pattern fits no parameter, or all are frozen.
@@ -47,7 +47,7 @@ impl Parameters {
         for parameter in all.chain(&mut parameters.flags) {
             let path = parameter.path.clone();
             let about = groups.iter().filter(|group| group.matches.fit(&path));
-            about.for_each(|group| parameter.hear(group));
+            about.for_each(|group| parameter.apply(group));
         }
         let frozen = parameters
             .parameters
@@ -63,18 +63,18 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Those that are `wanted`; `None` if none is.
+    /// The `wanted` parameters; `None` if there are none.
     pub(crate) fn group(&self, wanted: impl Fn(&Parameter) -> bool) -> Option<ParamGroup> {
         group(self.parameters.iter().filter(|it| wanted(it)))
     }
 
-    /// What is frozen, the flags of modules among it.
+    /// The frozen parameters and flags.
     pub(crate) fn frozen(&self) -> Option<ParamGroup> {
         let all = self.parameters.iter().chain(&self.flags);
         group(all.filter(|it| it.frozen))
     }
 
-    /// Those that are `wanted` and have another weight decay than `usual`, by what it is.
+    /// The `wanted` parameters with a weight decay other than `usual`, by weight decay.
     pub(crate) fn by_weight_decay(
         &self,
         usual: f64,
@@ -87,7 +87,7 @@ impl Parameters {
         )
     }
 
-    /// Those that have another learning rate than the rest, by how many times it is that.
+    /// The parameters with a learning rate of their own, by its factor.
     pub(crate) fn by_learning_rate(&self) -> Vec<(f64, ParamGroup)> {
         let all = self.parameters.iter();
         by_number(all.map(|it| (it.learning_rate_factor, it)), 1.0)
@@ -95,7 +95,7 @@ impl Parameters {
 }
 
 impl Parameter {
-    fn hear(&mut self, group: &ParameterGroup) {
+    fn apply(&mut self, group: &ParameterGroup) {
         if let Some(factor) = group.learning_rate_factor {
             self.learning_rate_factor = factor;
         }
@@ -104,7 +104,7 @@ impl Parameter {
     }
 }
 
-/// Those whose number is another than `usual`, together with others of the same number.
+/// The parameters with a number other than `usual`, by number.
 fn by_number<'a>(
     numbered: impl Iterator<Item = (f64, &'a Parameter)>,
     usual: f64,
@@ -120,8 +120,8 @@ fn by_number<'a>(
     groups.collect()
 }
 
-/// By path, and by the identities that a parameter may have: its own, that of a checkpoint, which is made from its path.
-/// Slices have no paths.
+/// A group by path (shards have none) and by identity: the parameter's own, and the one that a checkpoint derives from
+/// its path.
 fn group<'a>(parameters: impl Iterator<Item = &'a Parameter>) -> Option<ParamGroup> {
     let parameters = parameters.collect::<Vec<_>>();
     if parameters.is_empty() {
@@ -133,25 +133,16 @@ fn group<'a>(parameters: impl Iterator<Item = &'a Parameter>) -> Option<ParamGro
 }
 
 fn no_match(pattern: &str, parameters: &[Parameter]) -> TrainError {
+    let letters = pattern.replace('*', "");
+    let likeness = |path: &str| strsim::sorensen_dice(&letters, path);
     let nearest = parameters
         .iter()
         .map(|it| it.path.as_str())
-        .max_by(|a, b| likeness(pattern, a).total_cmp(&likeness(pattern, b)));
+        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     let hint = nearest.map_or_else(String::new, |path| format!("; the nearest is `{path}`"));
     TrainError::Config(format!(
         "`match = \"{pattern}\"` of [[training.optimizer.groups]] matches no parameter of the model{hint}"
     ))
-}
-
-/// How much two texts have in common: the share of pairs of letters.
-fn likeness(pattern: &str, path: &str) -> f64 {
-    let pairs = |text: &str| {
-        let letters = text.replace('*', "").into_bytes();
-        letters.windows(2).map(<[u8]>::to_vec).collect::<Vec<_>>()
-    };
-    let (pattern, path) = (pairs(pattern), pairs(path));
-    let common = pattern.iter().filter(|pair| path.contains(pair)).count();
-    2.0 * common as f64 / (pattern.len() + path.len()).max(1) as f64
 }
 
 #[derive(Default)]

@@ -1,11 +1,10 @@
-//! Patterns of paths.
+//! Patterns of parameter paths.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Patterns of parameters' paths, of which one has to fit: one text, or a list of them. A star stands for any letters,
-/// dots included; all else for itself.
+/// Patterns of parameter paths, of which one must match: a string or a list. `*` matches any characters, dots included.
 ///
 /// ```
 /// use everburn_train::Patterns;
@@ -56,7 +55,7 @@ impl fmt::Display for Patterns {
 }
 
 impl Patterns {
-    /// Whether one of them fits `path`.
+    /// Whether one of them matches `path`.
     pub fn fit(&self, path: &str) -> bool {
         self.0.iter().any(|pattern| fits(pattern, path))
     }
@@ -72,7 +71,7 @@ impl Patterns {
     }
 }
 
-/// Whether `pattern` fits the whole of `path`.
+/// Whether `pattern` matches all of `path`.
 pub(super) fn fits(pattern: &str, path: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -82,7 +81,7 @@ pub(super) fn fits(pattern: &str, path: &str) -> bool {
     let Some(last) = parts.next_back() else {
         return rest.is_empty();
     };
-    // What stands between two stars is best found as early as can be.
+    // The earliest match of a middle part leaves the most for the rest.
     for part in parts {
         match rest.split_once(part) {
             Some((_, after)) => rest = after,

@@ -1,10 +1,10 @@
-//! Why a task could not do what it was asked.
+//! Errors of a task.
 
 use std::fmt::Display;
 
 use crate::error::TrainError;
 
-/// What is wrong with a task's settings or data, and what to do. Any error becomes one by `?`.
+/// An error in a task's settings or data, with help. Any error converts to it by `?`.
 ///
 /// ```
 /// use everburn_train::TaskError;
@@ -32,7 +32,7 @@ impl TaskError {
         }
     }
 
-    /// The same with what to do about it.
+    /// Adds help: what the user can do.
     #[must_use]
     pub fn with_help(self, help: impl Into<String>) -> Self {
         Self {
@@ -41,19 +41,20 @@ impl TaskError {
         }
     }
 
-    /// What to do about it.
+    /// What the user can do.
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
 }
 
-/// The error of a training that a task's is, with what to do.
-#[allow(clippy::needless_pass_by_value)] // for `map_err`
-pub(crate) fn told(error: TaskError) -> TrainError {
-    TrainError::Config(match error.help() {
-        Some(help) => format!("{error}; {help}"),
-        None => error.to_string(),
-    })
+/// A configuration error with the task's message and help.
+impl From<TaskError> for TrainError {
+    fn from(error: TaskError) -> Self {
+        Self::Config(match error.help() {
+            Some(help) => format!("{error}; {help}"),
+            None => error.to_string(),
+        })
+    }
 }
 
 impl Display for TaskError {

@@ -1,4 +1,4 @@
-//! What takes a task's types away.
+//! A task with its configuration, behind a trait object.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::error::TrainError;
 use crate::mesh_parallel::MeshParallelConfig;
 use crate::supervised::Supervised;
 
-/// `task`, called `name`, with the settings of these sections.
+/// The task `name`, configured by these sections.
 pub(super) fn configure<T: Task>(
     name: &str,
     task: &Arc<T>,
@@ -56,7 +56,7 @@ pub(super) fn configure<T: Task>(
     }))
 }
 
-/// A task with its settings, and with its types.
+/// A task with its configuration and types.
 struct WithConfig<T: Task> {
     name: String,
     task: Arc<T>,
@@ -72,14 +72,6 @@ impl<T: Task> WithConfig<T> {
         Ok(blocks.0)
     }
 
-    /// The task's own module in a model of [`ConfiguredTask::model`].
-    fn own_model<'a>(&self, model: &'a AnyModel) -> &'a T::Model {
-        match self.task.blocks() {
-            Some(blocks) => blocks.0.model(model),
-            None => model.inner::<Supervised<T::Model, OwnLoss<T>>>().model(),
-        }
-    }
-
     fn predictor(&self) -> Result<Predictor<T>, TaskError> {
         self.task.predictor().ok_or_else(|| {
             TaskError::new(format!("`{}` makes no predictions", self.name))
@@ -88,19 +80,27 @@ impl<T: Task> WithConfig<T> {
     }
 }
 
-/// Takes the value at `path` out of `table`, if there is one.
-fn leave_out(table: &mut Table, path: &str) {
+/// The task's own module in a model of [`ConfiguredTask::model`].
+fn own_model<'a, T: Task>(task: &T, model: &'a AnyModel) -> &'a T::Model {
+    match task.blocks() {
+        Some(blocks) => blocks.0.model(model),
+        None => model.inner::<Supervised<T::Model, OwnLoss<T>>>().model(),
+    }
+}
+
+/// Removes the value at `path` from `table`.
+fn remove(table: &mut Table, path: &str) {
     match path.split_once('.') {
         None => drop(table.remove(path)),
         Some((section, rest)) => {
             if let Some(Value::Table(section)) = table.get_mut(section) {
-                leave_out(section, rest);
+                remove(section, rest);
             }
         }
     }
 }
 
-/// The values in `table` by their paths.
+/// Collects the values of `table` by path.
 fn flatten(prefix: &str, table: &Table, settings: &mut BTreeMap<String, String>) {
     for (key, value) in table {
         match value {
@@ -108,10 +108,6 @@ fn flatten(prefix: &str, table: &Table, settings: &mut BTreeMap<String, String>)
             value => drop(settings.insert(format!("{prefix}{key}"), value.to_string())),
         }
     }
-}
-
-fn config_error(error: &TaskError) -> TrainError {
-    TrainError::Config(error.to_string())
 }
 
 impl<T: Task> ConfiguredTask for WithConfig<T> {
@@ -127,7 +123,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     fn agreed_settings(&self) -> Result<BTreeMap<String, String>, TaskError> {
         let mut own = Table::try_from(&*self.config)?;
         for path in self.task.local_settings() {
-            leave_out(&mut own, path);
+            remove(&mut own, path);
         }
         let prefix = match self.task.sections() {
             [] => format!("{}.", self.name),
@@ -177,7 +173,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     }
 
     fn optimizer(&self, model: &AnyModel) -> Result<Option<ModuleOptimizer>, TaskError> {
-        self.task.optimizer(&self.config, self.own_model(model))
+        self.task.optimizer(&self.config, own_model(&*self.task, model))
     }
 
     fn schedule(&self, total_steps: usize) -> Result<Option<ModuleLrScheduler>, TaskError> {
@@ -201,7 +197,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         devices: &[Device],
         checkpointing: ActivationCheckpointing,
     ) -> Result<(AnyModel, DeviceSplit), TrainError> {
-        let blocks = self.block_task().map_err(|error| config_error(&error))?;
+        let blocks = self.block_task()?;
         blocks.on_devices((&self.task, &self.config), model, devices, checkpointing)
     }
 
@@ -212,7 +208,7 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         config: MeshParallelConfig,
         device: Device,
     ) -> Result<MeshModel, TrainError> {
-        let blocks = self.block_task().map_err(|error| config_error(&error))?;
+        let blocks = self.block_task()?;
         blocks.over_ranks(group, model, config, device)
     }
 
@@ -245,20 +241,15 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         let Some(language) = self.task.language(&self.config)? else {
             return Ok(None);
         };
-        let blocks = self.task.blocks();
+        let task = Arc::clone(&self.task);
         let scores =
             move |model: &AnyModel,
                   tokens: Tensor<2, Int>,
                   own: &dyn Fn(&T::Model, Tensor<2, Int>) -> Tensor<3>| {
-                // A model over several devices knows the way through its blocks.
-                let scores = |blocks: &super::BlocksOf<T>| blocks.0.scores(model, tokens.clone());
-                match blocks.as_ref().and_then(scores) {
-                    Some(scores) => scores,
-                    None => own(
-                        model.inner::<Supervised<T::Model, OwnLoss<T>>>().model(),
-                        tokens,
-                    ),
-                }
+                // The blocks of a model may be on several devices.
+                let blocks = task.blocks();
+                let scores = blocks.and_then(|blocks| blocks.0.scores(model, tokens.clone()));
+                scores.unwrap_or_else(|| own(own_model(&*task, model), tokens))
             };
         Ok(Some(language.of(scores)))
     }
@@ -274,7 +265,8 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             Some(_) => batch.open::<T::Batch>(),
             None => batch.open::<(T::Batch, ())>().0,
         };
-        (predictor.predict)(&self.task, &self.config, self.own_model(model), batch)
+        let model = own_model(&*self.task, model);
+        (predictor.predict)(&self.task, &self.config, model, batch)
     }
 
     fn read(&self, file: &Path) -> Result<Arc<dyn Dataset<AnyItem>>, TaskError> {

@@ -17,7 +17,6 @@ use crate::metric_sums::MetricSums;
 use crate::outcome::LoopOutcome;
 use crate::parallel_model::ParallelModel;
 use crate::predictions::Counts;
-use crate::task::told;
 use crate::tensor_board::TensorBoard;
 use crate::training_state::agree_on_newest;
 use crate::weights::with_safetensors;
@@ -63,7 +62,7 @@ impl Trainer {
         let mut about = Agreement::default().and("model", &self.model_name);
         // Before the data, which may follow from them.
         if let Some(task) = &self.task {
-            for (setting, value) in task.agreed_settings().map_err(told)? {
+            for (setting, value) in task.agreed_settings()? {
                 about = about.and(&setting, value);
             }
         }

@@ -8,7 +8,6 @@ use super::Trainer;
 use crate::erased::AnyModel;
 use crate::error::TrainError;
 use crate::parameter_groups::Parameters;
-use crate::task::told;
 
 impl Trainer {
     /// The model, of which the groups of the configuration stay as they are that are frozen.
@@ -23,7 +22,7 @@ impl Trainer {
     /// The optimizer of `model`: the task's own, or the configuration's.
     pub(super) fn optimizer(&self, model: &AnyModel) -> Result<ModuleOptimizer, TrainError> {
         let own = match &self.task {
-            Some(task) => task.optimizer(model).map_err(told)?,
+            Some(task) => task.optimizer(model)?,
             None => None,
         };
         let Some(own) = own else {
@@ -53,7 +52,7 @@ impl Trainer {
         total_steps: usize,
     ) -> Result<ModuleLrScheduler, TrainError> {
         let own = match &self.task {
-            Some(task) => task.schedule(total_steps).map_err(told)?,
+            Some(task) => task.schedule(total_steps)?,
             None => None,
         };
         let groups = &self.config.optimizer.groups;

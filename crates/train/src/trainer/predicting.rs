@@ -12,7 +12,7 @@ use burn::module::Module;
 use super::Trainer;
 use crate::erased::{AnyData, AnyItem, AnyModel};
 use crate::error::TrainError;
-use crate::task::{ConfiguredTask, told};
+use crate::task::ConfiguredTask;
 
 /// Whose predictions are asked for.
 ///
@@ -89,7 +89,7 @@ impl Trainer {
             let mut own = Vec::new();
             for part in share.micro_batches {
                 let predict = || task.predict(&model, part.batch);
-                let lines = everburn_nn::compute_in(compute_type, predict).map_err(told)?;
+                let lines = everburn_nn::compute_in(compute_type, predict)?;
                 if lines.len() != part.samples {
                     return Err(TrainError::Config(format!(
                         "the task predicts {} values for a batch of {} samples: `Predict::predict` has to yield one \
@@ -133,7 +133,7 @@ impl Trainer {
                 Some(own) => own.clone(),
                 None => part(learnt, all),
             },
-            PredictionInput::File(file) => task.read(file).map_err(told)?,
+            PredictionInput::File(file) => task.read(file)?,
         };
         match items.len() {
             0 => Err(TrainError::Config(format!(

@@ -1,0 +1,183 @@
+use image::codecs::jpeg::JpegEncoder;
+use image::{ImageEncoder, Rgb, RgbImage};
+
+use super::*;
+
+/// Two classes with two images each.
+fn drawn() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (class, shade) in [("dark", 10), ("light", 240)] {
+        let below = folder.path().join(class);
+        fs::create_dir(&below).unwrap();
+        for (name, side) in [("b.png", 9), ("a.JPG", 30)] {
+            let picture = RgbImage::from_pixel(side, 2 * side, Rgb([shade, shade / 2, 0]));
+            let format = image::ImageFormat::from_path(name).unwrap();
+            picture.save_with_format(below.join(name), format).unwrap();
+        }
+        fs::write(below.join("notes.txt"), "not an image").unwrap();
+        fs::write(below.join(".hidden.png"), "not read").unwrap();
+    }
+    folder
+}
+
+#[test]
+fn images_of_any_size_come_in_the_order_of_their_names() {
+    let folder = drawn();
+    let set = ImageFolder::open(folder.path(), [4, 6]).unwrap();
+    assert_eq!(set.classes(), ["dark", "light"]);
+    let classes = set.iter().map(|item| item.unwrap().class);
+    assert_eq!(classes.collect::<Vec<_>>(), [0, 0, 1, 1]);
+    let last = set.image(3).unwrap();
+    let channel = |shade: u8| [shade; 4 * 6];
+    assert_eq!(
+        last.pixels[..],
+        [channel(240), channel(120), channel(0)].concat()
+    );
+    assert_eq!(last.size, [4, 6]);
+    assert!(set.files[0].0.ends_with("dark/a.JPG"));
+}
+
+#[test]
+fn pixels_are_the_same_with_and_without_a_cache() {
+    let folder = drawn();
+    let cached = ImageFolder::open(folder.path(), [5, 5]).unwrap();
+    let half = ImageFolder::open(folder.path(), [5, 5])
+        .unwrap()
+        .with_cache(2 * 75);
+    assert_eq!((cached.cache.len(), half.cache.len()), (4, 2));
+    for index in [0, 1, 2, 3, 3, 0] {
+        assert_eq!(cached.image(index).unwrap(), half.image(index).unwrap());
+    }
+    assert!(Arc::ptr_eq(
+        &cached.image(3).unwrap().pixels,
+        &cached.image(3).unwrap().pixels
+    ));
+}
+
+#[test]
+fn an_image_is_turned_as_its_orientation_says() {
+    let folder = drawn();
+    let file = folder.path().join("dark/a.JPG");
+    // Red on the left, blue on the right; orientation 6 turns it by 90 degrees clockwise: red comes on top.
+    let picture = RgbImage::from_fn(64, 64, |x, _| {
+        if x < 32 {
+            Rgb([255, 0, 0])
+        } else {
+            Rgb([0, 0, 255])
+        }
+    });
+    let mut bytes = Vec::new();
+    let mut encoder = JpegEncoder::new_with_quality(&mut bytes, 100);
+    let exif = [
+        b"II*\0\x08\0\0\0".as_slice(),
+        b"\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0",
+    ];
+    encoder.set_exif_metadata(exif.concat()).unwrap();
+    encoder.encode_image(&picture).unwrap();
+    fs::write(file, bytes).unwrap();
+    let set = ImageFolder::open(folder.path(), [2, 2]).unwrap();
+    let red = &set.image(0).unwrap().pixels[..4];
+    assert!(
+        red[0] > 200 && red[1] > 200 && red[2] < 60 && red[3] < 60,
+        "{red:?}"
+    );
+}
+
+#[test]
+fn folders_that_are_no_image_folder_are_refused_by_name() {
+    let folder = drawn();
+    let path = folder.path();
+    let refused = |size, path: &Path| ImageFolder::open(path, size).unwrap_err().to_string();
+    assert!(refused([0, 8], path).contains("0x8 is no size"));
+    assert!(refused([8, 1 << 20], path).contains("8x1048576 is no size"));
+    assert!(refused([8, 8], &path.join("dark")).contains("dark: it has no folders"));
+    assert!(refused([8, 8], &path.join("none")).contains("none"));
+    fs::create_dir(path.join("empty")).unwrap();
+    assert!(refused([8, 8], path).contains("empty: it has no JPEG or PNG file"));
+    let classes = ["dark".to_owned(), "light".to_owned()];
+    let error = ImageFolder::with_classes(path, [8, 8], &classes).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("`empty` is none of the classes dark, light")
+    );
+}
+
+#[test]
+fn the_fingerprint_follows_names_and_lengths() {
+    let folder = drawn();
+    let open = || {
+        ImageFolder::open(folder.path(), [3, 3])
+            .unwrap()
+            .fingerprint()
+            .to_owned()
+    };
+    let before = open();
+    assert_eq!(before, open());
+    let (old, new) = (
+        folder.path().join("dark/b.png"),
+        folder.path().join("dark/c.png"),
+    );
+    fs::rename(&old, &new).unwrap();
+    assert_ne!(before, open());
+    fs::rename(&new, &old).unwrap();
+    fs::write(folder.path().join("dark/a.JPG"), "shorter").unwrap();
+    assert_ne!(before, open());
+}
+
+/// Truncated, changed and foreign files, 200 of them: an error that names the file, or an image; never a panic.
+#[test]
+fn damaged_images_are_errors_with_the_file() {
+    let folder = drawn();
+    let mut random = 9_u64;
+    let mut below = |limit: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) as usize % limit
+    };
+    let mut refused = 0;
+    for round in 0..200 {
+        let name = ["a.JPG", "b.png"][round % 2];
+        let file = folder.path().join("dark").join(name);
+        let whole = fs::read(&file).unwrap();
+        let mut damaged = whole.clone();
+        match round % 3 {
+            0 => damaged.truncate(below(whole.len())),
+            1 => {
+                for _ in 0..8 {
+                    let at = below(damaged.len());
+                    damaged[at] ^= 1 << below(8);
+                }
+            }
+            _ => damaged = (0..below(400)).map(|_| below(256) as u8).collect(),
+        }
+        fs::write(&file, &damaged).unwrap();
+        let set = ImageFolder::open(folder.path(), [4, 4]).unwrap();
+        if let Err(error) = set.image(round % 2) {
+            assert!(error.to_string().contains(name), "{error}");
+            refused += 1;
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    assert!(refused > 100, "{refused}");
+}
+
+/// A PNG of few bytes that says it has 60,000 by 60,000 pixels.
+#[test]
+fn a_huge_image_in_a_small_file_is_refused() {
+    let folder = drawn();
+    let file = folder.path().join("dark/b.png");
+    let mut bytes = Vec::new();
+    let picture = RgbImage::new(1, 1);
+    image::codecs::png::PngEncoder::new(&mut bytes)
+        .write_image(&picture, 1, 1, image::ExtendedColorType::Rgb8)
+        .unwrap();
+    bytes[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
+    let crc = crc32fast::hash(&bytes[12..29]);
+    bytes[29..33].copy_from_slice(&crc.to_be_bytes());
+    fs::write(&file, bytes).unwrap();
+    let set = ImageFolder::open(folder.path(), [4, 4]).unwrap();
+    let error = set.image(1).unwrap_err().to_string();
+    assert!(error.contains("b.png"), "{error}");
+}
