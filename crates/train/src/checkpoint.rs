@@ -13,9 +13,18 @@
 //! steps) is one without dimensions. A folder is written under a temporary name, synced and renamed, so that
 //! one with such a name is whole; it is verified when read. Nothing in it depends on the world size.
 
+pub(crate) mod ema;
 mod exact;
 mod folder;
 mod manifest;
+pub(crate) mod optimizer_states;
+pub(crate) mod snapshot;
+pub(crate) mod state_dict;
+pub(crate) mod state_hashes;
+pub(crate) mod tensor_file;
+pub(crate) mod training_state;
+pub(crate) mod weights;
+pub(crate) mod writer;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,14 +33,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::best_by::BestBy;
 use crate::config::TrainingConfig;
+use crate::config::best_by::BestBy;
+use crate::config::loss_scaling::LossScaling;
+use crate::config::optimizer::OptimizerKind;
+use crate::config::schedule::{Schedule, ScheduleNumbers};
 use crate::error::TrainError;
-use crate::loss_scaling::LossScaling;
-use crate::metric_sums::MetricSums;
-use crate::optimizer_config::OptimizerKind;
-use crate::report::BestEpoch;
-use crate::schedule::{Schedule, ScheduleNumbers};
+use crate::metrics::sums::MetricSums;
+use crate::record::report::BestEpoch;
 
 pub use folder::CheckpointFolder;
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, TensorEntry};

@@ -1,6 +1,21 @@
 //! What a training run can be told, all of it written to `config.toml`.
 
+pub(crate) mod activation_checkpointing;
+pub(crate) mod best_by;
+pub(crate) mod chaos;
+pub(crate) mod checkpoint_every;
+pub(crate) mod checkpoint_failure;
 mod combinations;
+pub(crate) mod divergence;
+pub(crate) mod input;
+pub(crate) mod loss_scaling;
+pub(crate) mod optimizer;
+pub(crate) mod parallel;
+pub(crate) mod parameter_groups;
+pub(crate) mod precision;
+pub(crate) mod read_metrics;
+pub(crate) mod schedule;
+pub(crate) mod sync_interval;
 
 use std::ops::RangeInclusive;
 
@@ -10,22 +25,22 @@ use burn::prelude::Device;
 use everburn_distributed::{DdpConfig, OuterConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::activation_checkpointing::ActivationCheckpointing;
-use crate::best_by::BestBy;
-use crate::chaos::Chaos;
-use crate::checkpoint_every::CheckpointEvery;
-use crate::checkpoint_failure::OnCheckpointFailure;
-use crate::divergence::OnDivergence;
-use crate::ema::EmaConfig;
+use crate::checkpoint::ema::EmaConfig;
+use crate::config::activation_checkpointing::ActivationCheckpointing;
+use crate::config::best_by::BestBy;
+use crate::config::chaos::Chaos;
+use crate::config::checkpoint_every::CheckpointEvery;
+use crate::config::checkpoint_failure::OnCheckpointFailure;
+use crate::config::divergence::OnDivergence;
+use crate::config::input::InputConfig;
+use crate::config::optimizer::OptimizerConfig;
+use crate::config::parameter_groups::Parameters;
+use crate::config::precision::Precision;
+use crate::config::read_metrics::ReadMetrics;
+use crate::config::schedule::{Schedule, ScheduleNumbers, initialised};
+use crate::config::sync_interval::SyncInterval;
 use crate::error::TrainError;
-use crate::input::InputConfig;
-use crate::optimizer_config::OptimizerConfig;
-use crate::parameter_groups::Parameters;
-use crate::precision::Precision;
-use crate::read_metrics::ReadMetrics;
-use crate::schedule::{Schedule, ScheduleNumbers, initialised};
 use crate::seeds::mix;
-use crate::sync_interval::SyncInterval;
 
 /// When to stop before the last epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

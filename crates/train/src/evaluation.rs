@@ -5,15 +5,15 @@ use std::cell::RefCell;
 use burn_train::InferenceStep;
 use everburn_collectives::group::ProcessGroup;
 
-use crate::erased::{AnyBatch, AnyLoader, AnyModel};
 use crate::error::TrainError;
-use crate::metric_layout::MetricAgreement;
-use crate::metric_sums::MetricSums;
-use crate::parallel_model::ParallelModel;
-use crate::predictions::Counts;
-use crate::step_exchange::{LocalReply, Votes};
-use crate::step_report::Report;
-use crate::virtual_sums::VirtualSums;
+use crate::metrics::layout::MetricAgreement;
+use crate::metrics::step_exchange::{LocalReply, Votes};
+use crate::metrics::step_report::Report;
+use crate::metrics::sums::MetricSums;
+use crate::metrics::virtual_sums::VirtualSums;
+use crate::model::erased::{AnyBatch, AnyLoader, AnyModel};
+use crate::model::predictions::Counts;
+use crate::parallel::model::ParallelModel;
 
 /// This rank's sums over a batch; its classes are counted where that is wanted.
 pub(crate) fn infer(

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::TrainError;
-use crate::metric_line::MetricLine;
-use crate::report::TrainingReport;
+use crate::metrics::line::MetricLine;
+use crate::record::report::TrainingReport;
 use crate::strategy::Run;
 
 /// Why a hook failed. Any error goes into it by `?`.

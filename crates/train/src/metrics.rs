@@ -1,5 +1,14 @@
 //! burn-train metrics over the samples of all ranks.
 
+pub(crate) mod layout;
+pub(crate) mod line;
+pub(crate) mod named_sum;
+pub(crate) mod rank_times;
+pub(crate) mod step_exchange;
+pub(crate) mod step_report;
+pub(crate) mod sums;
+pub(crate) mod virtual_sums;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::TensorReadError;
@@ -10,8 +19,8 @@ use burn_train::metric::{
 };
 use everburn_record::units;
 
-use crate::metric_sums::ACCURACY;
-use crate::step_report::{StepCost, StepReport};
+use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::sums::ACCURACY;
 
 const MIB: f64 = (1 << 20) as f64;
 

@@ -38,35 +38,35 @@ use everburn_distributed::{
 use everburn_profile::Recorder;
 
 use self::hooks::HookState;
-use self::records::Recent;
 use self::local_steps::InterruptedRound;
+use self::records::Recent;
 pub use self::run::Run;
-use crate::agreement::Agreement;
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint_every::Clock;
-use crate::checkpoint_writer::CheckpointWriter;
+use crate::checkpoint::state_hashes::HashesFile;
+use crate::checkpoint::training_state::{self, TrainingState};
+use crate::checkpoint::writer::CheckpointWriter;
 use crate::config::TrainingConfig;
-use crate::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
+use crate::config::checkpoint_every::Clock;
+use crate::config::loss_scaling::LossScaling;
+use crate::elastic::agreement::Agreement;
+use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
 use crate::hook::Hook;
-use crate::live_file::{LiveSlot, Signs};
-use crate::loss_scaling::LossScaling;
-use crate::metric_layout::MetricAgreement;
-use crate::metric_line::MetricsFile;
-use crate::metric_sums::MetricSums;
-use crate::outcome::LoopOutcome;
-use crate::rank_times::PastStep;
-use crate::record_files::RankLines;
-use crate::regroup::Regroup;
+use crate::metrics::layout::MetricAgreement;
+use crate::metrics::line::MetricsFile;
+use crate::metrics::rank_times::PastStep;
+use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
+use crate::model::samples::Samples;
+use crate::record::live_file::{LiveSlot, Signs};
+use crate::record::outcome::LoopOutcome;
+use crate::record::record_files::RankLines;
+use crate::record::run_directory::RunDirectory;
+use crate::record::tensor_board::TensorBoard;
 use crate::renderer::Display;
-use crate::run_directory::RunDirectory;
-use crate::samples::Samples;
 use crate::seeds::mix;
-use crate::state_hashes::HashesFile;
-use crate::step_report::{StepCost, StepReport};
 use crate::stop::StopSignal;
-use crate::tensor_board::TensorBoard;
-use crate::training_state::{self, TrainingState};
 
 /// What a rank's loop needs besides the model.
 pub(crate) struct RankSetup {

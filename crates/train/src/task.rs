@@ -32,7 +32,7 @@ pub use self::error::TaskError;
 pub use self::language::Language;
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};
-use crate::objective::Loss;
+use crate::model::objective::Loss;
 use crate::trainer::TrainingData;
 
 /// The samples that all ranks together read at once in validation and test, where a task does not say.

@@ -25,28 +25,28 @@ use everburn_record::Phase;
 pub use self::predicting::PredictionInput;
 pub use self::training_data::TrainingData;
 pub use self::warm_up::WarmUp;
+use crate::checkpoint::training_state::TrainingState;
+use crate::checkpoint::weights::save_safetensors;
 use crate::config::TrainingConfig;
-use crate::erased::{
-    AnyData, AnyModel, AnyModelOverRanks, Trainable, erase_data, erase_over_ranks, erase_samples,
-};
+use crate::device::kernels::KernelCache;
+use crate::device::memory::PeakMemory;
+use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
 use crate::hook::Hooks;
-use crate::kernels::KernelCache;
-use crate::live_file::{LiveSlot, Signs};
-use crate::memory::PeakMemory;
-use crate::metric_sums::MetricSums;
+use crate::metrics::sums::MetricSums;
 use crate::metrics::{NewestReport, RankMetric};
-use crate::parallel_model::ParallelModel;
-use crate::regroup::Regroup;
+use crate::model::erased::{
+    AnyData, AnyModel, AnyModelOverRanks, Trainable, erase_data, erase_over_ranks, erase_samples,
+};
+use crate::model::samples::Samples;
+use crate::parallel::model::ParallelModel;
+use crate::record::live_file::{LiveSlot, Signs};
+use crate::record::report::{TrainingReport, Versions};
+use crate::record::run_directory::{RunDirectory, write_file};
 use crate::renderer::{Display, NamedMetrics};
-use crate::report::{TrainingReport, Versions};
-use crate::run_directory::{RunDirectory, write_file};
-use crate::samples::Samples;
 use crate::stop::StopSignal;
 use crate::strategy::{RankSetup, RankStrategy};
 use crate::task::ConfiguredTask;
-use crate::training_state::TrainingState;
-use crate::weights::save_safetensors;
 
 /// The usual batch size of an evaluation: no gradients, so larger than in training.
 const EVALUATION_BATCH: usize = 1_000;

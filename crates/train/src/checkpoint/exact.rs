@@ -26,7 +26,7 @@ impl Exact {
 
 pub(super) mod best {
     use super::{Deserialize, Deserializer, Exact, Serialize, Serializer};
-    use crate::report::BestEpoch;
+    use crate::record::report::BestEpoch;
 
     #[derive(Serialize, Deserialize)]
     struct Best {
@@ -69,7 +69,7 @@ pub(super) mod sums {
     use std::collections::BTreeMap;
 
     use super::{Deserialize, Deserializer, Exact, Serialize, Serializer};
-    use crate::metric_sums::{ACCURACY, MetricSums, WeightedSum};
+    use crate::metrics::sums::{ACCURACY, MetricSums, WeightedSum};
 
     #[derive(Serialize, Deserialize)]
     struct Sums {

@@ -9,7 +9,7 @@ use everburn_record::file::sync_folder;
 
 use super::manifest::Manifest;
 use super::{Checkpoint, Loaded, Place, Progress};
-use crate::checkpoint_failure::explain;
+use crate::config::checkpoint_failure::explain;
 use crate::error::TrainError;
 
 /// How the name of a checkpoint that is being written begins.

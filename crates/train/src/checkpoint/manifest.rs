@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Checkpoint, Progress};
-use crate::report::Versions;
-use crate::tensor_file;
+use crate::checkpoint::tensor_file;
+use crate::record::report::Versions;
 
 /// The version of the format that this program writes and reads.
 pub const FORMAT_VERSION: u32 = 2;

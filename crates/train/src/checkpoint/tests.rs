@@ -1,7 +1,7 @@
 //! What survives damage, and what a crash leaves.
 
 use super::*;
-use crate::tensor_file::{self, place_of};
+use crate::checkpoint::tensor_file::{self, place_of};
 use burn::tensor::TensorData;
 use manifest::MANIFEST;
 

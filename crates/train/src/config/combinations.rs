@@ -3,10 +3,10 @@
 use everburn_distributed::{CommunicationHookConfig, VirtualRanks};
 
 use super::TrainingConfig;
-use crate::divergence::OnDivergence;
+use crate::config::divergence::OnDivergence;
+use crate::config::optimizer::OptimizerKind;
+use crate::config::sync_interval::SyncInterval;
 use crate::error::TrainError;
-use crate::optimizer_config::OptimizerKind;
-use crate::sync_interval::SyncInterval;
 
 impl TrainingConfig {
     /// Checks what is said of the validation against the set that the data have for it, of so many samples.

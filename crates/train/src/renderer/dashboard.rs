@@ -10,7 +10,7 @@ use burn_train::renderer::{
 use burn_train::{Interrupter, LearnerSummary};
 use everburn_monitor::{Purpose, Screen};
 
-use crate::run_directory::RunDirectory;
+use crate::record::run_directory::RunDirectory;
 
 /// burn-train's terminal dashboard, and by the key `r` the ranks ([`everburn_monitor::Screen`]).
 ///

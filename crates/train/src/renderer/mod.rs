@@ -18,7 +18,7 @@ use burn_train::Interrupter;
 use burn_train::renderer::MetricsRenderer;
 use serde::{Deserialize, Serialize};
 
-use crate::run_directory::RunDirectory;
+use crate::record::run_directory::RunDirectory;
 
 /// How a rank shows its training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use burn_train::renderer::{
     MetricsRendererTraining,
 };
 
+use crate::metrics::step_report::StepReport;
 use crate::metrics::{NewestReport, RankMetric};
-use crate::step_report::StepReport;
 
 /// Shows what another renderer shows, and right behind the loss the metrics of the objective. burn-train wants its
 /// metrics registered before the training begins, when nobody knows what the objective will report: so these are

@@ -7,10 +7,10 @@ use burn_train::renderer::{MetricState, MetricsRenderer};
 use everburn_monitor::Update;
 use everburn_record::{MetricRecord, plain};
 
-use crate::metric_sums::{ACCURACY, MetricSums};
+use crate::metrics::step_report::{StepCost, StepReport};
+use crate::metrics::sums::{ACCURACY, MetricSums};
 use crate::metrics::{NewestReport, RankMetric};
 use crate::renderer::NamedMetrics;
-use crate::step_report::{StepCost, StepReport};
 
 /// Feeds a renderer with the lines of a run's `metrics.jsonl`, through the metrics of the training itself: what it shows
 /// is what the training's own dashboard shows, of the steps that were logged.

@@ -4,11 +4,11 @@ use burn::module::Module;
 use std::sync::Arc;
 
 use super::RankLoop;
-use crate::divergence::OnDivergence;
-use crate::ema::Keepers;
-use crate::erased::AnyModel;
+use crate::checkpoint::ema::Keepers;
+use crate::checkpoint::weights::to_safetensors;
+use crate::config::divergence::OnDivergence;
 use crate::error::TrainError;
-use crate::weights::to_safetensors;
+use crate::model::erased::AnyModel;
 
 impl RankLoop {
     /// Makes what needs the ranks of the present group, all of which have `model` now.

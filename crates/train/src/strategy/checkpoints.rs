@@ -10,9 +10,9 @@ use everburn_record::{Event, EventKind, Phase};
 
 use super::{RankLoop, lock};
 use crate::checkpoint::{CheckpointFolder, Progress};
-use crate::erased::AnyModel;
 use crate::error::TrainError;
-use crate::finite::require_finite;
+use crate::model::erased::AnyModel;
+use crate::model::finite::require_finite;
 
 impl RankLoop {
     /// Whether a checkpoint is due within an epoch, after one of the steps `steps`.

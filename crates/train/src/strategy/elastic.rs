@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
 use super::records::Recent;
+use crate::checkpoint::training_state::{agree_on_newest, share};
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Progress};
-use crate::erased::AnyModel;
+use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
-use crate::regroup::Regroup;
-use crate::report::{BestEpoch, OuterReport};
-use crate::step_report::StepCost;
-use crate::training_state::{agree_on_newest, share};
+use crate::metrics::step_report::StepCost;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::AnyModel;
+use crate::record::report::{BestEpoch, OuterReport};
 
 /// How often in a row ranks may meet in vain.
 const FUTILE: usize = 20;

@@ -8,11 +8,11 @@ use everburn_distributed::{Communication, Ddp, GradientNorm};
 use super::RankLoop;
 use super::local_steps::LocalSteps;
 use super::synchronous_steps::SynchronousSteps;
-use crate::erased::{AnyLoader, AnyModel};
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
-use crate::step_exchange::Votes;
-use crate::step_report::StepCost;
+use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_report::StepCost;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::{AnyLoader, AnyModel};
 
 /// Makes the steps of an epoch: synchronous ones, or local ones with an outer step between.
 pub(super) trait Engine {

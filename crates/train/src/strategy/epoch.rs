@@ -7,14 +7,14 @@ use everburn_record::Phase;
 use super::engine::{SyncedStep, SyncedSteps};
 use super::run::StepContext;
 use super::{RankLoop, items};
-use crate::checkpoint_every::Clock;
-use crate::erased::AnyModel;
+use crate::config::checkpoint_every::Clock;
 use crate::error::TrainError;
-use crate::finite::require_finite_loss;
-use crate::metric_line::{MetricKind, MetricLine};
-use crate::outcome::stopped_by_user;
-use crate::step_exchange::Votes;
-use crate::step_report::{Report, StepCost};
+use crate::metrics::line::{MetricKind, MetricLine};
+use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_report::{Report, StepCost};
+use crate::model::erased::AnyModel;
+use crate::model::finite::require_finite_loss;
+use crate::record::outcome::stopped_by_user;
 
 impl RankLoop {
     /// Trains on every global batch of an epoch; also tells whether the epoch was read to its end.

@@ -6,8 +6,8 @@ use everburn_record::{Event, EventKind};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::RankLoop;
-use crate::chaos::Fault;
-use crate::erased::AnyModel;
+use crate::config::chaos::Fault;
+use crate::model::erased::AnyModel;
 
 impl RankLoop {
     /// Injects the faults that are due at the start of step `step`: each once, even if the step is repeated.

@@ -9,11 +9,11 @@ use everburn_profile::Phase;
 
 use super::RankLoop;
 use super::pending_metrics::LocalOutput;
-use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
-use crate::rank_times::PassTimes;
-use crate::step_report::{Report, StepReport};
+use crate::metrics::rank_times::PassTimes;
+use crate::metrics::step_report::{Report, StepReport};
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::{AnyBatch, AnyModel};
 
 impl RankLoop {
     /// The mean gradients over all ranks, what this rank has found, and how long its passes took.

@@ -4,10 +4,10 @@ use everburn_distributed::{Buffers, Ddp, Divergence};
 use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
-use crate::divergence::OnDivergence;
-use crate::erased::AnyModel;
+use crate::config::divergence::OnDivergence;
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::AnyModel;
 
 impl RankLoop {
     /// Compares the parameters of all ranks after an epoch, or after a step with these `sums`. Repairs or refuses a

@@ -10,10 +10,10 @@ use everburn_distributed::{GradientNorm, SyncedGradients};
 use everburn_record::{Event, EventKind};
 
 use super::RankLoop;
-use crate::chaos::Fault;
-use crate::erased::AnyModel;
+use crate::config::chaos::Fault;
+use crate::config::loss_scaling::{LossScaling, ScaledLosses};
 use crate::error::TrainError;
-use crate::loss_scaling::{LossScaling, ScaledLosses};
+use crate::model::erased::AnyModel;
 
 /// What a clipped norm is compared with is raised by this, as in PyTorch.
 const NORM_EPSILON: f64 = 1e-6;

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::run::{Run, StepContext};
 use super::{RankLoop, lock};
-use crate::erased::AnyModel;
 use crate::error::TrainError;
 use crate::hook::{EpochLines, Hook, HookError};
-use crate::metric_line::MetricLine;
-use crate::metric_sums::MetricSums;
-use crate::step_exchange::Votes;
+use crate::metrics::line::MetricLine;
+use crate::metrics::step_exchange::Votes;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::AnyModel;
 
 /// The hooks of a rank, and their requests.
 #[derive(Default)]

@@ -16,13 +16,13 @@ use everburn_record::RankStep;
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
 use super::round_stats::{Round, RoundStats};
-use crate::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
+use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
-use crate::finite::require_finite_loss;
-use crate::memory::PeakMemory;
-use crate::metric_sums::MetricSums;
-use crate::step_exchange::Votes;
-use crate::step_report::StepCost;
+use crate::metrics::step_exchange::Votes;
+use crate::metrics::step_report::StepCost;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
+use crate::model::finite::require_finite_loss;
 
 /// Of the outer loop, which `run_in_group` makes before the first epoch.
 const MADE: &str = "the outer loop is made when the ranks meet";

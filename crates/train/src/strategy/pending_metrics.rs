@@ -13,12 +13,12 @@ use everburn_record::RankStep;
 
 use super::RankLoop;
 use super::engine::{LocalStep, SyncedStep};
+use crate::config::read_metrics::{ReadMetrics, steps_unread};
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
-use crate::rank_times;
-use crate::read_metrics::{ReadMetrics, steps_unread};
-use crate::step_exchange::{StepCodec, Votes};
-use crate::step_report::{Report, StepCost, StepReport};
+use crate::metrics::rank_times;
+use crate::metrics::step_exchange::{StepCodec, Votes};
+use crate::metrics::step_report::{Report, StepCost, StepReport};
+use crate::metrics::sums::MetricSums;
 
 /// The metrics of a local batch.
 pub(super) enum LocalOutput<O> {

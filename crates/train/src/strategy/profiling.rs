@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use everburn_profile::Phase;
 
 use super::RankLoop;
-use crate::rank_times::PassTimes;
+use crate::metrics::rank_times::PassTimes;
 
 impl RankLoop {
     /// The next step begins, with its data.

@@ -6,17 +6,17 @@ use everburn_record::{Event, EventKind, Live, Phase, RankStep};
 use serde::{Deserialize, Serialize};
 
 use super::RankLoop;
+use crate::checkpoint::state_hashes::{HashesFile, StateHashes};
+use crate::checkpoint::writer::CheckpointWriter;
 use crate::checkpoint::{CheckpointFolder, Place};
-use crate::checkpoint_writer::CheckpointWriter;
-use crate::erased::AnyModel;
 use crate::error::TrainError;
-use crate::live_file::LiveFile;
-use crate::metric_line::{EpochsOver, MetricKind, MetricLine};
-use crate::metric_sums::MetricSums;
-use crate::record_files::RankLines;
-use crate::run_directory::RunDirectory;
-use crate::state_hashes::{HashesFile, StateHashes};
-use crate::tensor_board::TensorBoard;
+use crate::metrics::line::{EpochsOver, MetricKind, MetricLine};
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::AnyModel;
+use crate::record::live_file::LiveFile;
+use crate::record::record_files::RankLines;
+use crate::record::run_directory::RunDirectory;
+use crate::record::tensor_board::TensorBoard;
 
 /// What the newest step had to record, on every rank of a training that may lose its rank 0: that may be
 /// before it has written.

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use everburn_collectives::group::{CollectiveError, ProcessGroup, ReduceOp};
 use everburn_record::RankStep;
 
-use crate::metric_layout::MetricLayout;
-use crate::metric_sums::MetricSums;
-use crate::rank_times;
-use crate::step_exchange::{StepCodec, StepNumbers, Votes};
-use crate::step_report::StepCost;
+use crate::metrics::layout::MetricLayout;
+use crate::metrics::rank_times;
+use crate::metrics::step_exchange::{StepCodec, StepNumbers, Votes};
+use crate::metrics::step_report::StepCost;
+use crate::metrics::sums::MetricSums;
 
 /// What this rank has done since the newest outer step.
 #[derive(Debug)]

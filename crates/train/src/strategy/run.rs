@@ -11,11 +11,11 @@ use everburn_record::{Event, EventKind};
 use super::RankLoop;
 use super::hooks::HookRequest;
 use crate::config::TrainingConfig;
-use crate::erased::AnyModel;
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
-use crate::run_directory::RunDirectory;
-use crate::step_exchange::Votes;
+use crate::metrics::step_exchange::Votes;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::AnyModel;
+use crate::record::run_directory::RunDirectory;
 
 /// The training that calls a [`Hook`](crate::Hook), on one of its ranks.
 pub struct Run<'a> {

@@ -14,13 +14,13 @@ use everburn_profile::Phase;
 use super::RankLoop;
 use super::gradients::{timed_pass, unread_pass};
 use super::pending_metrics::LocalOutput;
-use crate::erased::{AnyBatch, AnyModel};
+use crate::checkpoint::optimizer_states::{self, Shapes};
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
-use crate::optimizer_states::{self, Shapes};
-use crate::rank_times::PassTimes;
-use crate::report::ShardingReport;
-use crate::step_report::StepReport;
+use crate::metrics::rank_times::PassTimes;
+use crate::metrics::step_report::StepReport;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::{AnyBatch, AnyModel};
+use crate::record::report::ShardingReport;
 
 /// The tag of messages with slices of an optimizer's state.
 const STATES: u64 = 1 << 57;

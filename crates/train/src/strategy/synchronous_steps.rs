@@ -10,14 +10,14 @@ use everburn_record::RankStep;
 use super::RankLoop;
 use super::engine::{Engine, EngineStep, LocalStep, SyncedStep, SyncedSteps};
 use super::pending_metrics::{LocalOutput, PendingMetrics, Spans};
-use crate::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
+use crate::device::memory::PeakMemory;
 use crate::error::TrainError;
-use crate::memory::PeakMemory;
-use crate::metric_sums::MetricSums;
-use crate::placement::check_batch;
-use crate::rank_times::{PassTimes, PastStep, come_with};
-use crate::step_exchange::{LocalReply, Verdict};
-use crate::step_report::StepReport;
+use crate::metrics::rank_times::{PassTimes, PastStep, come_with};
+use crate::metrics::step_exchange::{LocalReply, Verdict};
+use crate::metrics::step_report::StepReport;
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::{AnyBatch, AnyItem, AnyLoader, AnyModel};
+use crate::parallel::placement::check_batch;
 
 /// Data parallelism in its four forms: full replicas, ZeRO, logical shards, and model-parallel meshes.
 pub(super) struct SynchronousSteps<'a> {

@@ -9,17 +9,17 @@ use burn_train::{LearnerEvent, TrainingItem};
 use everburn_record::Phase;
 
 use super::{RankLoop, items};
-use crate::best_by::Direction;
-use crate::erased::AnyModel;
+use crate::config::best_by::Direction;
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
-use crate::finite::{require_finite, require_finite_loss};
-use crate::metric_line::{MetricKind, MetricLine};
-use crate::metric_sums::MetricSums;
-use crate::outcome::stopped_by_user;
-use crate::predictions::Counts;
-use crate::report::BestEpoch;
-use crate::step_report::{Report, StepCost};
+use crate::metrics::line::{MetricKind, MetricLine};
+use crate::metrics::step_report::{Report, StepCost};
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::AnyModel;
+use crate::model::finite::{require_finite, require_finite_loss};
+use crate::model::predictions::Counts;
+use crate::record::outcome::stopped_by_user;
+use crate::record::report::BestEpoch;
 
 /// What a validation has shown, on all ranks.
 pub(super) struct Validated {

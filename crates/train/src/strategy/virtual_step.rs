@@ -7,12 +7,12 @@ use super::RankLoop;
 use super::gradients::timed_pass;
 use super::pending_metrics::LocalOutput;
 use super::synchronous_steps::PassOutput;
-use crate::erased::{AnyBatch, AnyModel};
 use crate::error::TrainError;
-use crate::metric_sums::MetricSums;
-use crate::rank_times::PassTimes;
+use crate::metrics::rank_times::PassTimes;
+use crate::metrics::sums::MetricSums;
+use crate::metrics::virtual_sums::VirtualSums;
+use crate::model::erased::{AnyBatch, AnyModel};
 use crate::seeds::mix;
-use crate::virtual_sums::VirtualSums;
 
 impl RankLoop {
     /// The mean gradients over all virtual ranks, their sums on rank 0 (zeros on the others), and the model with the

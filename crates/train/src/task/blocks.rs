@@ -13,12 +13,12 @@ use everburn_nn::{
 };
 
 use super::{Task, TaskError};
-use crate::activation_checkpointing::ActivationCheckpointing;
-use crate::erased::{AnyModel, AnyModelOverRanks, erase_over_ranks};
+use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
-use crate::mesh_parallel::{MeshParallel, MeshParallelConfig};
-use crate::objective::{Loss, Objective};
-use crate::supervised::Supervised;
+use crate::model::erased::{AnyModel, AnyModelOverRanks, erase_over_ranks};
+use crate::model::objective::{Loss, Objective};
+use crate::model::supervised::Supervised;
+use crate::parallel::mesh_parallel::{MeshParallel, MeshParallelConfig};
 
 /// How many samples blocks are timed on where a model is cut over devices: the shares hardly change with more.
 const TIMED_SAMPLES: usize = 8;

@@ -14,10 +14,10 @@ use toml::Table;
 
 use super::data::LoadedData;
 use super::{BlockRunner, Language, MeshModel, ModelBlocks, TaskError};
-use crate::activation_checkpointing::ActivationCheckpointing;
-use crate::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
-use crate::mesh_parallel::MeshParallelConfig;
+use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::parallel::mesh_parallel::MeshParallelConfig;
 
 /// A task with its settings, without its types.
 pub trait ConfiguredTask: Send + Sync {

@@ -7,8 +7,8 @@ use burn::prelude::*;
 
 use super::{Task, TaskData};
 use crate::config::TrainingConfig;
-use crate::erased::{AnyData, erase_data};
 use crate::error::TrainError;
+use crate::model::erased::{AnyData, erase_data};
 use crate::trainer::{Trainer, TrainingData};
 
 /// The data of a task, without their types.

@@ -4,8 +4,8 @@ use everburn_distributed::Rows;
 
 use super::Task;
 use super::data::without_targets;
-use crate::erased::{AnyData, erase_data};
 use crate::error::TrainError;
+use crate::model::erased::{AnyData, erase_data};
 use crate::trainer::{Trainer, TrainingData};
 
 type Place<T> = fn(

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::Task;
-use crate::objective::{Loss, Objective};
+use crate::model::objective::{Loss, Objective};
 
 /// The loss is the task's own: what a model "yields" for a batch is its loss.
 pub(super) struct OwnLoss<T>(PhantomData<fn(T)>);

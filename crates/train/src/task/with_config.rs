@@ -21,11 +21,11 @@ use super::own_loss::OwnLoss;
 use super::{
     BlockRunner, ConfiguredTask, Language, MeshModel, ModelBlocks, Predictor, Task, TaskError,
 };
-use crate::activation_checkpointing::ActivationCheckpointing;
-use crate::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
-use crate::mesh_parallel::MeshParallelConfig;
-use crate::supervised::Supervised;
+use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::model::supervised::Supervised;
+use crate::parallel::mesh_parallel::MeshParallelConfig;
 
 /// The task `name`, configured by these sections.
 pub(super) fn configure<T: Task>(
@@ -46,8 +46,11 @@ pub(super) fn configure<T: Task>(
                 .collect()
         }
     };
-    let config = T::Config::deserialize(Value::Table(own))
-        .map_err(|error| TaskError::new(crate::run_directory::configuration_fault(&error, "")))?;
+    let config = T::Config::deserialize(Value::Table(own)).map_err(|error| {
+        TaskError::new(crate::record::run_directory::configuration_fault(
+            &error, "",
+        ))
+    })?;
     task.check(&config)?;
     Ok(Box::new(WithConfig {
         name: name.to_string(),
@@ -173,7 +176,8 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
     }
 
     fn optimizer(&self, model: &AnyModel) -> Result<Option<ModuleOptimizer>, TaskError> {
-        self.task.optimizer(&self.config, own_model(&*self.task, model))
+        self.task
+            .optimizer(&self.config, own_model(&*self.task, model))
     }
 
     fn schedule(&self, total_steps: usize) -> Result<Option<ModuleLrScheduler>, TaskError> {

@@ -6,20 +6,20 @@ use burn::module::Module;
 use everburn_record::ConfusionMatrix;
 
 use super::{Trainer, TrainingData};
-use crate::agreement::Agreement;
+use crate::checkpoint::training_state::agree_on_newest;
+use crate::checkpoint::weights::with_safetensors;
 use crate::checkpoint::{Checkpoint, CheckpointFolder};
-use crate::erased::{AnyBatch, AnyData, AnyModel, Trainable, erase_data};
+use crate::elastic::agreement::Agreement;
 use crate::error::TrainError;
 use crate::evaluation::{evaluate, infer};
-use crate::finite::require_finite_loss;
-use crate::metric_line::{MetricKind, MetricLine};
-use crate::metric_sums::MetricSums;
-use crate::outcome::LoopOutcome;
-use crate::parallel_model::ParallelModel;
-use crate::predictions::Counts;
-use crate::tensor_board::TensorBoard;
-use crate::training_state::agree_on_newest;
-use crate::weights::with_safetensors;
+use crate::metrics::line::{MetricKind, MetricLine};
+use crate::metrics::sums::MetricSums;
+use crate::model::erased::{AnyBatch, AnyData, AnyModel, Trainable, erase_data};
+use crate::model::finite::require_finite_loss;
+use crate::model::predictions::Counts;
+use crate::parallel::model::ParallelModel;
+use crate::record::outcome::LoopOutcome;
+use crate::record::tensor_board::TensorBoard;
 
 impl Trainer {
     /// Evaluates `model` on the test samples, each counted once, over all ranks; `None` if a rank

@@ -10,8 +10,8 @@ use everburn_distributed::{
 };
 
 use super::Trainer;
-use crate::erased::{AnyData, AnyItem, AnyLoader};
 use crate::error::TrainError;
+use crate::model::erased::{AnyData, AnyItem, AnyLoader};
 
 impl Trainer {
     /// The loaders of the samples to learn from and, where any are held out, to validate on.

@@ -5,9 +5,9 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::Trainer;
-use crate::erased::AnyModel;
+use crate::config::parameter_groups::Parameters;
 use crate::error::TrainError;
-use crate::parameter_groups::Parameters;
+use crate::model::erased::AnyModel;
 
 impl Trainer {
     /// The model, of which the groups of the configuration stay as they are that are frozen.

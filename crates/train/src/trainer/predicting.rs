@@ -10,8 +10,8 @@ use burn::data::dataset::transform::PartialDataset;
 use burn::module::Module;
 
 use super::Trainer;
-use crate::erased::{AnyData, AnyItem, AnyModel};
 use crate::error::TrainError;
+use crate::model::erased::{AnyData, AnyItem, AnyModel};
 use crate::task::ConfiguredTask;
 
 /// Whose predictions are asked for.

@@ -3,9 +3,9 @@
 use everburn_profile::machine;
 
 use super::Trainer;
-use crate::common_clock::compare_clocks;
+use crate::config::sync_interval::SyncInterval;
+use crate::elastic::common_clock::compare_clocks;
 use crate::error::TrainError;
-use crate::sync_interval::SyncInterval;
 
 impl Trainer {
     /// Refuses what no profile can be made of.

@@ -10,9 +10,9 @@ use everburn_record::{Event, EventKind};
 use super::Trainer;
 use crate::error::TrainError;
 use crate::hook::Hook;
-use crate::rank_times::{self, NUMBERS, PastStep};
-use crate::record_files::RankLines;
-use crate::report::TrainingReport;
+use crate::metrics::rank_times::{self, NUMBERS, PastStep};
+use crate::record::record_files::RankLines;
+use crate::record::report::TrainingReport;
 use crate::strategy::lock;
 
 impl Trainer {

@@ -16,10 +16,10 @@ use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Buffers, ShareOfBatch};
 
 use super::{Trainer, TrainingData};
-use crate::erased::{AnyBatch, AnyData, AnyLoader, AnyModel, Trainable, erase_data};
+use crate::config::read_metrics::computes_by_itself;
+use crate::device::kernels::LaunchCount;
 use crate::error::TrainError;
-use crate::kernels::LaunchCount;
-use crate::read_metrics::computes_by_itself;
+use crate::model::erased::{AnyBatch, AnyData, AnyLoader, AnyModel, Trainable, erase_data};
 
 /// How long other ranks wait for the one that compiles and tunes: a large model takes minutes.
 const PATIENCE: Duration = Duration::from_secs(1800);

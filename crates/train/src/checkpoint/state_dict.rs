@@ -1,0 +1,248 @@
+//! State dicts of PyTorch: a model's tensors by PyTorch's names and in PyTorch's layouts.
+//!
+//! Names are paths, as here; what differs is translated by `burn-store`: weights of linear layers are
+//! transposed, and scale and shift of norms are called `weight` and `bias`. Batch norms have a count of
+//! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
+//! not read.
+
+mod pytorch;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use burn::module::Module;
+use burn::store::burn_pack::Tensor as PackedTensor;
+use burn::store::{
+    BurnToPyTorchAdapter, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore,
+    PyTorchToBurnAdapter, SafetensorsStore, bridge,
+};
+use burn::tensor::{DType, TensorData};
+
+use crate::checkpoint::tensor_file::{self, NamedTensor};
+use crate::error::TrainError;
+use crate::record::run_directory::write_file;
+
+/// What PyTorch calls a batch norm's count of batches.
+const BATCHES: &str = "num_batches_tracked";
+
+/// What `DistributedDataParallel` puts before all names of the model that it wraps.
+const WRAPPED: &str = "module.";
+
+/// How many tensors of a file are named that the model does not have.
+const MOST_UNKNOWN: usize = 100;
+
+/// The kind of file that a state dict lies in.
+///
+/// ```
+/// use everburn_train::StateDictFile;
+///
+/// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
+/// assert_eq!(StateDictFile::of("weights.bin".as_ref()), None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateDictFile {
+    /// `.safetensors`
+    Safetensors,
+    /// `.pt` or `.pth`: what `torch.save` writes and `torch.load` reads, `weights_only` or not.
+    PyTorch,
+}
+
+impl StateDictFile {
+    /// The kind that the path's ending says.
+    pub fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "safetensors" => Some(Self::Safetensors),
+            "pt" | "pth" => Some(Self::PyTorch),
+            _ => None,
+        }
+    }
+}
+
+fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> TrainError {
+    TrainError::File {
+        action,
+        path: path.to_path_buf(),
+        reason: reason.to_string(),
+    }
+}
+
+fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainError> {
+    StateDictFile::of(path).ok_or_else(|| {
+        let reason =
+            "its name says what kind of file it is, and must end in .safetensors, .pt or .pth";
+        refuse(action, path, &reason)
+    })
+}
+
+/// Writes the parameters and running statistics of `model` as a state dict, atomically; the path's ending
+/// says as which [`StateDictFile`]. `batches` is how many batches batch norms have seen.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn_train::{load_state_dict, save_state_dict};
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// let path = folder.path().join("weights.pt");
+/// let config = LinearConfig::new(3, 2);
+/// let device = Device::flex();
+/// let model = config.init(&device);
+/// save_state_dict(&model, 0, &path).unwrap();
+/// let loaded = load_state_dict(config.init(&device), &path).unwrap();
+/// assert_eq!(loaded.weight.val().into_data(), model.weight.val().into_data());
+///
+/// let error = load_state_dict(LinearConfig::new(4, 2).init(&device), &path).unwrap_err();
+/// assert!(error.to_string().contains("weight has shape [2, 3] in the file and [2, 4] in the model"));
+/// ```
+///
+/// # Errors
+/// [`TrainError::File`] if the path has another ending or cannot be written.
+pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Result<(), TrainError> {
+    let kind = kind_of("writing", path)?;
+    let mut tensors = Vec::new();
+    for tensor in in_pytorch_terms(model) {
+        let of_norm = tensor.name.strip_suffix("running_var");
+        let count = of_norm.map(|norm| {
+            let data = TensorData::new(vec![batches.cast_signed()], [0; 0]);
+            bridge::from_data(data, format!("{norm}{BATCHES}"), None)
+        });
+        tensors.push(tensor);
+        tensors.extend(count);
+    }
+    let parts = tensors.into_iter().map(|tensor| {
+        let name = tensor.name.clone();
+        let data = bridge::into_data(tensor).map_err(|error| refuse("writing", path, &error))?;
+        Ok((name, data))
+    });
+    let parts = parts.collect::<Result<Vec<_>, TrainError>>()?;
+    let bytes = match kind {
+        StateDictFile::Safetensors => safetensors(&parts),
+        StateDictFile::PyTorch => pytorch::to_bytes(&parts),
+    };
+    let bytes = bytes.map_err(|error| refuse("writing", path, &error))?;
+    write_file(path, &bytes)
+}
+
+/// The model with the parameters and running statistics of a state dict. The names may stand behind
+/// `module.`, as `DistributedDataParallel` leaves them, and in a `.pt` file the dict may be an entry of a
+/// checkpoint: `state_dict`, `model_state_dict` or `model`, or the only one that holds weights. Numbers become
+/// `f32`. Of a `.pt` file of a stranger nothing is called, and it takes memory in proportion to its size
+/// (see [`everburn_pytorch_weights`]).
+///
+/// # Errors
+/// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model: then
+/// every tensor that is missing, unknown or of another shape is named.
+pub fn load_state_dict<M: Module>(mut model: M, path: &Path) -> Result<M, TrainError> {
+    let tensors = read(path)?;
+    let problems = problems(&in_pytorch_terms(&model), &tensors);
+    let wrong = |problems| TrainError::Weights {
+        path: path.to_path_buf(),
+        problems,
+    };
+    if !problems.is_empty() {
+        return Err(wrong(problems));
+    }
+    let tensors = tensors.into_iter().filter(|(name, _)| !is_count(name));
+    let tensors = tensors.map(|(_, tensor)| tensor).collect();
+    let adapter = PyTorchToBurnAdapter.chain(FloatCastAdapter::to(DType::F32));
+    let result = model.apply(tensors, None, Some(Box::new(adapter)), true);
+    let mut problems = String::new();
+    for error in &result.errors {
+        // Writing to a string does not fail.
+        let _ = write!(problems, "\n  {error}");
+    }
+    for (path, _) in &result.missing {
+        let _ = write!(problems, "\n  {path} was not found");
+    }
+    match problems.is_empty() {
+        true => Ok(model),
+        false => Err(wrong(problems)),
+    }
+}
+
+/// The model's tensors as PyTorch would have them. None is read from its device yet.
+fn in_pytorch_terms<M: Module>(model: &M) -> Vec<PackedTensor> {
+    model.collect(None, Some(Box::new(BurnToPyTorchAdapter)), true)
+}
+
+fn is_count(name: &str) -> bool {
+    name.rsplit('.').next() == Some(BATCHES)
+}
+
+/// A safetensors file.
+fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
+    // By this, Hugging Face's libraries know whose names and layouts these are.
+    let format = ("format".to_string(), "pt".to_string());
+    tensor_file::write(tensors, &[format].into())
+}
+
+/// The tensors of a file, without [`WRAPPED`] before all their names.
+fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
+    let kind = kind_of("reading", path)?;
+    let tensors = match kind {
+        StateDictFile::PyTorch => pytorch::read(path).map_err(|error| failed(&error))?,
+        StateDictFile::Safetensors => {
+            // Opened here first, for a better message than the store's.
+            std::fs::File::open(path).map_err(|error| failed(&error))?;
+            let mut store = SafetensorsStore::from_file(path);
+            let tensors = store.get_all_tensors().map_err(|error| failed(&error))?;
+            tensors.clone()
+        }
+    };
+    if tensors.is_empty() || !tensors.keys().all(|name| name.starts_with(WRAPPED)) {
+        return Ok(tensors);
+    }
+    let unwrapped = tensors.into_iter().map(|(name, mut tensor)| {
+        let name = name[WRAPPED.len()..].to_string();
+        tensor.name.clone_from(&name);
+        (name, tensor)
+    });
+    Ok(unwrapped.collect())
+}
+
+/// What is wrong with the tensors of a file, a line each; empty if nothing.
+fn problems(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
+    let mut lines = Vec::new();
+    for tensor in ours {
+        let (name, shape) = (&tensor.name, &*tensor.shape);
+        match theirs.get(name) {
+            None => lines.push(format!(
+                "{name} is not in the file, and has shape {shape:?} in the model"
+            )),
+            Some(their) if *their.shape != *shape => lines.push(format!(
+                "{name} has shape {:?} in the file and {shape:?} in the model",
+                &*their.shape
+            )),
+            Some(their) if tensor.dtype.is_float() && !their.dtype.is_float() => {
+                lines.push(format!(
+                    "{name} is {:?} in the file and {:?} in the model",
+                    their.dtype, tensor.dtype
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let of_the_model = lines.len();
+    let known = |name: &str| ours.iter().any(|tensor| tensor.name == name);
+    for (name, tensor) in theirs {
+        // A count belongs to a batch norm.
+        let norm = name.strip_suffix(BATCHES);
+        if known(name) || norm.is_some_and(|norm| known(&format!("{norm}running_var"))) {
+            continue;
+        }
+        // The name is the file's; no control character of it reaches a terminal.
+        lines.push(format!(
+            "{} has shape {:?} in the file, and is not in the model",
+            name.escape_debug(),
+            &*tensor.shape
+        ));
+    }
+    let more = lines.len().saturating_sub(of_the_model + MOST_UNKNOWN);
+    lines.truncate(of_the_model + MOST_UNKNOWN);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    lines.iter().map(|line| format!("\n  {line}")).collect()
+}

@@ -1,0 +1,76 @@
+//! `model.safetensors` and `ema.safetensors`: a model's parameters by path.
+
+use std::path::Path;
+
+use burn::module::Module;
+use burn::store::{ModuleStore, SafetensorsStore};
+
+use crate::error::TrainError;
+use crate::record::run_directory::{RunDirectory, write_file};
+
+/// Writes the parameters by path, atomically: a run's `model.safetensors`.
+///
+/// # Errors
+/// [`TrainError::File`] if it cannot be written.
+pub fn save_safetensors<M: Module>(model: &M, run: &RunDirectory) -> Result<(), TrainError> {
+    let path = run.model_path();
+    let bytes = to_safetensors(model).map_err(|reason| TrainError::File {
+        action: "writing",
+        path: path.clone(),
+        reason,
+    })?;
+    write_file(&path, &bytes)
+}
+
+/// The parameters by path, as a safetensors file has them.
+pub(crate) fn to_safetensors<M: Module>(model: &M) -> Result<Vec<u8>, String> {
+    // Without metadata: it is a hash map, and equal models would give different files.
+    let mut store = SafetensorsStore::from_bytes(None).clear_metadata();
+    let collected = store.collect_from(model);
+    collected.map_err(|error| error.to_string())?;
+    store.get_bytes().map_err(|error| error.to_string())
+}
+
+/// The model with the parameters of a safetensors file.
+pub(crate) fn with_safetensors<M: Module>(mut model: M, bytes: Vec<u8>) -> Result<M, String> {
+    let mut store = SafetensorsStore::from_bytes(Some(bytes));
+    let applied = store.apply_to(&mut model);
+    applied.map_err(|error| error.to_string())?;
+    Ok(model)
+}
+
+/// The model with the parameters of a run's `model.safetensors`.
+///
+/// # Errors
+/// [`TrainError::File`] if the file is missing, damaged or of another model.
+pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
+    load(model, &run.model_path(), "has the training ended?")
+}
+
+/// The model with the averaged parameters of a run's `ema.safetensors`.
+///
+/// # Errors
+/// [`TrainError::File`] if the file is missing, damaged or of another model.
+pub fn load_averaged<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
+    load(
+        model,
+        &run.ema_path(),
+        "has the training ended, and was it one with --ema?",
+    )
+}
+
+fn load<M: Module>(mut model: M, path: &Path, question: &str) -> Result<M, TrainError> {
+    let failed = |reason: String| TrainError::File {
+        action: "reading",
+        path: path.to_path_buf(),
+        reason,
+    };
+    if !path.is_file() {
+        return Err(failed(format!("there is none; {question}")));
+    }
+    let mut store = SafetensorsStore::from_file(path);
+    store
+        .apply_to(&mut model)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(model)
+}

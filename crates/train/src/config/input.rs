@@ -1,0 +1,164 @@
+//! How samples come to the device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::data::dataset::Dataset;
+use burn::prelude::Device;
+use everburn_distributed::{Prefetch, Resident, Row, Rows};
+use everburn_record::units;
+use serde::{Deserialize, Serialize};
+
+use crate::config::read_metrics::computes_by_itself;
+use crate::error::TrainError;
+use crate::trainer::{Trainer, TrainingData};
+
+/// How samples come to the device.
+///
+/// ```
+/// use everburn_train::InputConfig;
+///
+/// let config: InputConfig = toml::from_str("workers = 2\nprefetch = 4").unwrap();
+/// assert!(!config.on_device);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InputConfig {
+    /// How many threads of each rank assemble batches while it trains; with 0, the rank does. If absent, one on
+    /// devices that compute by themselves, and none on processors, which have the same work to do either way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    /// How many batches may lie ready.
+    pub prefetch: usize,
+    /// The whole data set lies on the device.
+    pub on_device: bool,
+}
+
+impl Default for InputConfig {
+    fn default() -> Self {
+        Self {
+            workers: None,
+            prefetch: 2,
+            on_device: false,
+        }
+    }
+}
+
+impl InputConfig {
+    pub(crate) fn validate(&self) -> Result<(), TrainError> {
+        if self.prefetch == 0 {
+            return Err(TrainError::Config(
+                "--prefetch must be at least 1; --workers 0 assembles batches when they are needed"
+                    .to_string(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// What loaders of a rank on `device` are told, which waits for a batch for `patience` at most.
+    pub(crate) fn prefetch(&self, device: &Device, patience: Duration) -> Prefetch {
+        let automatic = usize::from(computes_by_itself(device));
+        Prefetch {
+            // What lies on the device is picked there: threads would only get in each other's way.
+            workers: match self.on_device {
+                true => 0,
+                false => self.workers.unwrap_or(automatic),
+            },
+            depth: self.prefetch,
+            patience,
+        }
+    }
+}
+
+impl Trainer {
+    /// The same data on this trainer's device as a whole: what the batcher makes of all samples, of which each
+    /// batch is then picked there. It must take no more than half of `free` bytes, where that is known: the rest
+    /// is for the model.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if they take more, [`TrainError::Data`] if a sample cannot be read.
+    pub fn on_device<I, B: Rows>(
+        &self,
+        data: TrainingData<I, B>,
+        free: Option<u64>,
+    ) -> Result<TrainingData<Row, B>, TrainError> {
+        let TrainingData {
+            train,
+            validation,
+            test,
+            batcher,
+            name,
+            fingerprint,
+            origin,
+        } = data;
+        let checkpointing = self.config.activation_checkpointing;
+        let device = checkpointing.autodiff(self.device.clone());
+        let wrong = |error: burn::data::dataset::DatasetError| TrainError::Data(error.to_string());
+        let mut sets = vec![train, test];
+        sets.extend(validation);
+        let bytes = Resident::bytes_of(&sets, &*batcher, &device).map_err(wrong)?;
+        if let Some(free) = free.filter(|free| bytes > free / 2) {
+            return Err(TrainError::Config(format!(
+                "--data-on-device: {name} takes {} on the device, of which {} are free, and half of \
+                 those are left to the model; train without it, or with fewer --train-samples",
+                units::bytes(bytes),
+                units::bytes(free)
+            )));
+        }
+        let place = |sets: &[_]| match sets {
+            [train, test, validation] => {
+                let sets = [train, test, validation].map(Arc::clone);
+                let (resident, [train, test, validation]) =
+                    Resident::place(&sets, &*batcher, &device)?;
+                Ok((resident, [train, test], Some(validation)))
+            }
+            sets => {
+                let sets = [0, 1].map(|set: usize| Arc::clone(&sets[set]));
+                let (resident, sets) = Resident::place(&sets, &*batcher, &device)?;
+                Ok((resident, sets, None))
+            }
+        };
+        let (resident, [train, test], validation) = place(&sets).map_err(wrong)?;
+        Ok(TrainingData {
+            train: Arc::new(train),
+            validation: validation.map(|set| Arc::new(set) as Arc<dyn Dataset<Row>>),
+            test: Arc::new(test),
+            batcher: Arc::new(resident),
+            name,
+            fingerprint,
+            origin,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_for_devices_that_compute_by_themselves() {
+        let patience = Duration::from_secs(1);
+        let workers = |config: InputConfig| config.prefetch(&Device::flex(), patience).workers;
+        assert_eq!(workers(InputConfig::default()), 0);
+        let two = InputConfig {
+            workers: Some(2),
+            ..InputConfig::default()
+        };
+        assert_eq!(workers(two.clone()), 2);
+        let on_device = InputConfig {
+            on_device: true,
+            ..two
+        };
+        assert_eq!(workers(on_device), 0);
+    }
+
+    #[test]
+    fn a_queue_without_room_is_refused() {
+        let config = InputConfig {
+            prefetch: 0,
+            ..InputConfig::default()
+        };
+        let error = config.validate().unwrap_err().to_string();
+        assert!(error.contains("--prefetch"), "{error}");
+    }
+}

@@ -1,0 +1,319 @@
+//! Process groups of a job whose ranks may come and go.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use everburn_collectives::elastic::{ElasticError, Membership, Round};
+use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::rendezvous::Rendezvous;
+use everburn_collectives::store::SharedStore;
+use everburn_collectives::transport::TcpMesh;
+use everburn_collectives::watch::{Sign, Watch, WatchOptions};
+
+use crate::elastic::regroup::Regroup;
+use crate::error::TrainError;
+
+/// How often rank 0 asks the store whether somebody waits to be let in.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long the members of a round may take to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How often in a row the members of a round may fail to connect: they reach the store, and not each other.
+const FUTILE: usize = 20;
+
+/// The log of each rank, by its number at the start of the job.
+type Logs = Box<dyn Fn(usize) -> Option<PathBuf> + Send + Sync>;
+
+/// The present process group of a rank of an elastic job, and the way to the next.
+pub struct ElasticGroup {
+    membership: Mutex<Membership>,
+    options: GroupOptions,
+    present: Mutex<Present>,
+    watch: Option<Watch>,
+    looked: Mutex<Instant>,
+    logs: Logs,
+}
+
+struct Present {
+    group: ProcessGroup,
+    generation: u64,
+    /// By rank, the slot of each member.
+    members: Vec<usize>,
+}
+
+impl ElasticGroup {
+    /// Joins the first group. Its ranks watch over each other as `watch_options` says, if it says anything;
+    /// `logs` finds the log of a rank that stalls, by its number at the start of the job.
+    ///
+    /// # Errors
+    /// [`TrainError::JobFinished`] if the job is at its end; [`TrainError::Elastic`] if there are too few
+    /// ranks, or they do not reach each other; [`TrainError::NotMember`] if this process was not let in or
+    /// does not reach the store.
+    pub fn form(
+        mut membership: Membership,
+        options: GroupOptions,
+        watch_options: Option<WatchOptions>,
+        logs: Logs,
+    ) -> Result<Self, TrainError> {
+        let join = |membership: &mut Membership| {
+            let round = membership.join(0);
+            round.map_err(TrainError::from_first_contact)
+        };
+        let present = next(&mut membership, join, |round| connect(round, options))?;
+        let (store, known) = (membership.store().clone(), membership.options().clone());
+        let watch = watch_options.map(|watch| Watch::start(store, known.slot, known.max, watch));
+        let watch = match watch.transpose() {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::warn!("nobody watches over the ranks: {error}");
+                None
+            }
+        };
+        let this = Self {
+            membership: Mutex::new(membership),
+            options,
+            present: Mutex::new(present),
+            watch,
+            looked: Mutex::new(Instant::now()),
+            logs,
+        };
+        this.follow();
+        Ok(this)
+    }
+
+    /// What the job's ranks meet at.
+    pub fn store(&self) -> SharedStore {
+        lock(&self.membership).store().clone()
+    }
+
+    /// What each rank that has ever been seen said of itself last; nothing where nobody watches.
+    pub fn signs(&self) -> Vec<Sign> {
+        self.watch.as_ref().map_or_else(Vec::new, Watch::signs)
+    }
+
+    /// Has this rank say more of itself: [`Watch::say_of_itself`].
+    pub fn say_of_itself(&self, note: impl Fn() -> String + Send + Sync + 'static) {
+        if let Some(watch) = &self.watch {
+            watch.say_of_itself(note);
+        }
+    }
+
+    fn follow(&self) {
+        let present = lock(&self.present);
+        if let Some(watch) = &self.watch {
+            watch.follow_generation(&present.group, present.generation, &present.members);
+        }
+    }
+
+    /// Tells the user who has stalled, if that is why the group has failed.
+    fn report(&self, why: &TrainError) {
+        let (Some(watch), Some(error)) = (&self.watch, why.collective()) else {
+            return;
+        };
+        if let Some(report) = watch.report(error, &*self.logs) {
+            tracing::error!("{report}");
+        }
+    }
+}
+
+impl Regroup for ElasticGroup {
+    fn group(&self) -> ProcessGroup {
+        lock(&self.present).group.clone()
+    }
+
+    fn regroup(&self, step: usize, why: &TrainError) -> Result<ProcessGroup, TrainError> {
+        self.report(why);
+        let mut membership = lock(&self.membership);
+        let join = |membership: &mut Membership| Ok(membership.join(step as u64)?);
+        let options = self.options;
+        let next = next(&mut membership, join, |round| connect(round, options))?;
+        let group = next.group.clone();
+        *lock(&self.present) = next;
+        self.follow();
+        Ok(group)
+    }
+
+    fn somebody_waits(&self) -> bool {
+        let mut looked = lock(&self.looked);
+        if looked.elapsed() < LOOK {
+            return false;
+        }
+        *looked = Instant::now();
+        // A store that is out of reach is found out by whoever cannot do without it.
+        lock(&self.membership).somebody_waits().unwrap_or(false)
+    }
+
+    fn members(&self) -> Vec<usize> {
+        lock(&self.present).members.clone()
+    }
+}
+
+/// Joins rounds until the members of one are connected.
+fn next(
+    membership: &mut Membership,
+    mut join: impl FnMut(&mut Membership) -> Result<Round, TrainError>,
+    mut connect: impl FnMut(&Rendezvous) -> Result<ProcessGroup, CollectiveError>,
+) -> Result<Present, TrainError> {
+    let mut failures = 0;
+    loop {
+        let round = join(membership)?;
+        let members = round.members.iter().map(|member| member.slot);
+        let members = members.collect::<Vec<_>>();
+        // Who has joined the round answers at once, or has been lost since.
+        let mut rendezvous = round.rendezvous();
+        rendezvous.timeout = rendezvous.timeout.min(CONNECT);
+        match connect(&rendezvous) {
+            Ok(group) => {
+                return Ok(Present {
+                    group,
+                    generation: round.generation,
+                    members,
+                });
+            }
+            // A member was lost between the round and here: there will be another round.
+            Err(error) if is_about_others(&error) => {
+                failures += 1;
+                if failures >= FUTILE {
+                    return Err(TrainError::Elastic(format!(
+                        "{FUTILE} times in a row the members of a round did not reach each other, though \
+                         they reach the store: check addresses and firewalls between their machines; the \
+                         last time: {error}"
+                    )));
+                }
+                let generation = round.generation;
+                tracing::warn!(
+                    "the ranks {members:?} of generation {generation} did not connect: {error}"
+                );
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// As [`ProcessGroup::connect`], but with the rendezvous' own deadline, which is shorter than the group's.
+fn connect(
+    rendezvous: &Rendezvous,
+    options: GroupOptions,
+) -> Result<ProcessGroup, CollectiveError> {
+    let mesh = TcpMesh::connect(rendezvous, &options)?;
+    let local_rank = rendezvous.local_rank;
+    Ok(ProcessGroup::over(Arc::new(mesh), local_rank, options))
+}
+
+fn is_about_others(error: &CollectiveError) -> bool {
+    matches!(
+        error.root_cause(),
+        CollectiveError::PeerLost { .. }
+            | CollectiveError::Aborted { .. }
+            | CollectiveError::Timeout { .. }
+            | CollectiveError::Incomplete { .. }
+            | CollectiveError::Store { .. }
+    )
+}
+
+impl TrainError {
+    /// Of what happens before this process has been a member for the first time: a store that is out of
+    /// reach may be there again when the rank is started again.
+    pub fn from_first_contact(error: ElasticError) -> Self {
+        match error {
+            ElasticError::Rendezvous(_) | ElasticError::Store { .. } => {
+                Self::NotMember(error.to_string())
+            }
+            error => error.into(),
+        }
+    }
+}
+
+impl From<ElasticError> for TrainError {
+    fn from(error: ElasticError) -> Self {
+        match error {
+            ElasticError::Finished => Self::JobFinished,
+            ElasticError::NotLetIn { .. } | ElasticError::Expelled { .. } => {
+                Self::NotMember(error.to_string())
+            }
+            error => Self::Elastic(error.to_string()),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use everburn_collectives::elastic::ElasticOptions;
+    use everburn_collectives::store::{HashStore, StoreError};
+
+    use super::*;
+
+    fn alone() -> Membership {
+        let options = ElasticOptions::new((1, 1), 0, 1);
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let store = Arc::new(HashStore::new());
+        Membership::over(store, here, Duration::from_secs(60), options).unwrap()
+    }
+
+    fn out_of_reach(rendezvous: &Rendezvous) -> CollectiveError {
+        CollectiveError::Incomplete {
+            rank: rendezvous.rank,
+            world_size: 2,
+            missing: vec![1],
+            local_address: rendezvous.local_address.to_string(),
+            waited: Duration::ZERO,
+            reason: "no route to host".to_string(),
+        }
+    }
+
+    fn join(membership: &mut Membership) -> Result<Round, TrainError> {
+        Ok(membership.join(7)?)
+    }
+
+    #[test]
+    fn ranks_that_reach_the_store_and_not_each_other_give_up() {
+        let mut rounds = 0;
+        let present = next(&mut alone(), join, |rendezvous| {
+            rounds += 1;
+            Err(out_of_reach(rendezvous))
+        });
+        let error = present.err().expect("nobody is ever connected");
+        assert!(matches!(error, TrainError::Elastic(_)), "{error:?}");
+        assert!(error.to_string().contains("no route to host"), "{error}");
+        assert_eq!(rounds, FUTILE);
+    }
+
+    #[test]
+    fn a_round_that_is_lost_is_followed_by_another() {
+        let mut rounds = 0;
+        let present = next(&mut alone(), join, |rendezvous| {
+            rounds += 1;
+            match rounds {
+                1..FUTILE => Err(out_of_reach(rendezvous)),
+                _ => Ok(ProcessGroup::alone(GroupOptions::default())),
+            }
+        });
+        assert_eq!(present.unwrap().generation, FUTILE as u64);
+    }
+
+    #[test]
+    fn a_store_out_of_reach_keeps_away_for_good_only_who_has_been_a_member() {
+        let error = || ElasticError::Store {
+            slot: 1,
+            source: StoreError::Unreachable {
+                address: "127.0.0.1:1".to_string(),
+                operation: "set",
+                reason: "refused".to_string(),
+            },
+        };
+        let first = TrainError::from_first_contact(error());
+        assert!(matches!(first, TrainError::NotMember(_)), "{first:?}");
+        assert!(!first.happens_again() && first.is_secondary());
+        assert!(TrainError::from(error()).happens_again());
+        let over = TrainError::from_first_contact(ElasticError::Finished);
+        assert!(matches!(over, TrainError::JobFinished), "{over:?}");
+    }
+}

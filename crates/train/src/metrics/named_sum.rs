@@ -1,0 +1,139 @@
+//! A metric that an objective reports of a batch.
+
+use std::borrow::Cow;
+
+use burn::prelude::*;
+use burn::tensor::{Int, Transaction};
+
+use crate::metrics::sums::LOSS;
+
+/// How many bytes the name of a metric may have: it stands in lines, tables and tabs.
+const LONGEST_NAME: usize = 64;
+
+/// A number of a batch, which may still be on the device.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_train::Amount;
+///
+/// let pixels = Amount::from(64);
+/// let error = Amount::from(Tensor::<1>::from_floats([0.5], &Device::flex()));
+/// assert!(matches!((pixels, error), (Amount::Number(64.0), Amount::Float(_))));
+/// ```
+#[derive(Debug, Clone)]
+pub enum Amount {
+    /// Shape `[1]`; no gradients are taken of it.
+    Float(Tensor<1>),
+    /// Shape `[1]`.
+    Int(Tensor<1, Int>),
+    /// Known without the device.
+    Number(f64),
+}
+
+impl Amount {
+    /// Adds it to what is read from the device, if it is there.
+    pub(crate) fn register(&self, transaction: Transaction) -> Transaction {
+        match self {
+            Self::Float(tensor) => transaction.register(tensor.clone()),
+            Self::Int(tensor) => transaction.register(tensor.clone()),
+            Self::Number(_) => transaction,
+        }
+    }
+
+    /// The number; `next` is the next one that was read from the device.
+    pub(crate) fn read(&self, next: impl FnOnce() -> f64) -> f64 {
+        match self {
+            Self::Number(number) => *number,
+            _ => next(),
+        }
+    }
+
+    pub(crate) fn without_autodiff(self) -> Self {
+        match self {
+            Self::Float(tensor) => Self::Float(tensor.without_autodiff()),
+            Self::Int(tensor) => Self::Int(tensor.without_autodiff()),
+            number => number,
+        }
+    }
+}
+
+impl From<Tensor<1>> for Amount {
+    fn from(tensor: Tensor<1>) -> Self {
+        Self::Float(tensor.detach())
+    }
+}
+
+impl From<Tensor<1, Int>> for Amount {
+    fn from(tensor: Tensor<1, Int>) -> Self {
+        Self::Int(tensor)
+    }
+}
+
+impl From<f64> for Amount {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<usize> for Amount {
+    fn from(number: usize) -> Self {
+        Self::Number(number as f64)
+    }
+}
+
+/// A metric of a batch: a sum, and the weight by which it is divided. Sums and weights of micro-batches, ranks and
+/// steps are added up; the mean is formed last.
+///
+/// ```
+/// use everburn_train::NamedSum;
+///
+/// // Of 8 samples, whose absolute errors are 2 in all.
+/// let metric = NamedSum::new("mae", 2.0, 8);
+/// assert_eq!(metric.name, "mae");
+/// ```
+#[derive(Debug, Clone)]
+pub struct NamedSum {
+    /// Its name, the same on all ranks.
+    pub name: Cow<'static, str>,
+    /// The sum.
+    pub sum: Amount,
+    /// What it is divided by: how many samples, pixels or pairs it is of, or the union of an intersection.
+    pub weight: Amount,
+}
+
+impl NamedSum {
+    /// A metric.
+    ///
+    /// # Panics
+    /// Panics if `name` is empty, longer than 64 bytes, has control characters, or is `loss`, which is that of the
+    /// objective.
+    pub fn new(
+        name: impl Into<Cow<'static, str>>,
+        sum: impl Into<Amount>,
+        weight: impl Into<Amount>,
+    ) -> Self {
+        let name = name.into();
+        let is_plain = !name.is_empty() && !name.chars().any(char::is_control);
+        assert!(
+            is_plain && name.len() <= LONGEST_NAME && name != LOSS,
+            "{name:?} is no name for a metric: take another than `{LOSS}`, of 1 to {LONGEST_NAME} bytes without \
+             control characters"
+        );
+        Self {
+            name,
+            sum: sum.into(),
+            weight: weight.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "\"loss\" is no name for a metric")]
+    fn the_loss_has_its_name_for_itself() {
+        NamedSum::new(LOSS, 1.0, 1);
+    }
+}

@@ -1,0 +1,262 @@
+//! What a step reports to burn-train: sums that may still be on the device, and then those of all ranks.
+
+use burn::prelude::*;
+use burn::tensor::{TensorReadError, Transaction};
+use burn_train::metric::{Adaptor, ItemLazy};
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::named_sum::NamedSum;
+use crate::metrics::rank_times::ForwardPass;
+use crate::metrics::sums::{MetricSums, WeightedSum};
+use crate::model::predictions::{Classes, Predictions};
+
+/// A step's report on its way to burn-train's metrics.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one a step is alive: a box would cost more"
+)]
+pub enum StepReport {
+    /// This process' own samples; the numbers may still be on the device.
+    Local {
+        /// The mean loss of a prediction, shape `[1]`.
+        loss: Tensor<1>,
+        /// How many predictions there were.
+        predictions: usize,
+        /// How many samples there were.
+        samples: usize,
+        /// What else was measured.
+        metrics: Vec<NamedSum>,
+        /// What the forward pass was; `None` if nobody has measured it.
+        forward: Option<ForwardPass>,
+        /// Which class each sample is of, and which it was taken for, where there are classes.
+        classes: Option<Classes>,
+    },
+    /// The samples of all ranks.
+    OfAllRanks {
+        /// The sums.
+        sums: MetricSums,
+        /// What they cost.
+        cost: StepCost,
+    },
+}
+
+/// What a training step cost a rank.
+///
+/// ```
+/// use everburn_train::StepCost;
+///
+/// let cost = StepCost { seconds: 0.5, exposed: 0.1, ..StepCost::default() };
+/// assert_eq!((cost + cost).exposed, 0.2);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepCost {
+    /// How long the step took, in seconds.
+    pub seconds: f64,
+    /// How long the rank stood still for other ranks, in seconds: for gradients and for the verdict
+    /// on the step.
+    pub waited: f64,
+    /// The part of `waited` that is the exchange of gradients which the backward pass did not hide,
+    /// in seconds.
+    pub exposed: f64,
+    /// How long gradients were being exchanged, hidden or not, in seconds.
+    pub communication: f64,
+    /// How many bytes of gradients the rank handed to the exchange, after compression.
+    pub gradient_bytes: u64,
+    /// The most memory that a rank has used ([`PeakMemory`](crate::PeakMemory)), in bytes; absent where no
+    /// rank can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
+}
+
+impl std::ops::Add for StepCost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            seconds: self.seconds + other.seconds,
+            waited: self.waited + other.waited,
+            exposed: self.exposed + other.exposed,
+            communication: self.communication + other.communication,
+            gradient_bytes: self.gradient_bytes + other.gradient_bytes,
+            peak_memory: self.peak_memory.max(other.peak_memory),
+        }
+    }
+}
+
+impl std::ops::AddAssign for StepCost {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl StepReport {
+    /// The sums, read from the device where they are still there.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    pub fn sums(&self) -> Result<MetricSums, TensorReadError> {
+        let mut all = Self::all_sums(std::slice::from_ref(self))?;
+        Ok(all.pop().unwrap_or_default())
+    }
+
+    /// The sums of several, of which those that are still on the device are read together, with one wait.
+    ///
+    /// # Errors
+    /// As [`sums`](Self::sums).
+    pub fn all_sums(reports: &[Self]) -> Result<Vec<MetricSums>, TensorReadError> {
+        let mut transaction = Transaction::default();
+        for report in reports {
+            if let Self::Local { loss, metrics, .. } = report {
+                transaction = transaction.register(loss.clone());
+                for NamedSum { sum, weight, .. } in metrics {
+                    transaction = weight.register(sum.register(transaction));
+                }
+            }
+        }
+        let read = transaction.try_execute().map_err(TensorReadError::from)?;
+        let mut read = read.iter().map(number);
+        let mut next = || read.next().expect("what was registered is read");
+        Ok(reports
+            .iter()
+            .map(|report| report.read(&mut next))
+            .collect())
+    }
+
+    /// The sums; `next` is the next number that was read from the device.
+    fn read(&self, mut next: impl FnMut() -> f64) -> MetricSums {
+        let (predictions, samples, metrics) = match self {
+            Self::OfAllRanks { sums, .. } => return sums.clone(),
+            Self::Local {
+                predictions,
+                samples,
+                metrics,
+                ..
+            } => (*predictions, *samples, metrics),
+        };
+        let mut sums = MetricSums {
+            loss_sum: next() * predictions as f64,
+            predictions: predictions as u64,
+            samples: samples as u64,
+            ..MetricSums::default()
+        };
+        for NamedSum { name, sum, weight } in metrics {
+            let (sum, weight) = (sum.read(&mut next), weight.read(&mut next));
+            *sums.metrics.entry(name.clone()).or_default() += WeightedSum { sum, weight };
+        }
+        sums
+    }
+
+    /// The same, with what the forward pass was.
+    #[must_use]
+    pub(crate) fn after_forward(mut self, pass: ForwardPass) -> Self {
+        if let Self::Local { forward, .. } = &mut self {
+            *forward = Some(pass);
+        }
+        self
+    }
+}
+
+/// The number of a tensor that has one.
+fn number(data: &TensorData) -> f64 {
+    data.iter::<f64>().next().expect("a sum is one number")
+}
+
+/// The output of a training step that a strategy over ranks can add up.
+pub trait Report: ItemLazy + 'static {
+    /// This process' sums.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    fn local(&self) -> Result<MetricSums, TensorReadError>;
+
+    /// Which class each of this process' samples is of, and which it was taken for; `None` where there are no
+    /// classes.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    fn predictions(&self) -> Result<Option<Predictions>, TensorReadError>;
+
+    /// What this process' forward pass was, where it was measured.
+    fn forward(&self) -> Option<ForwardPass>;
+
+    /// The sums of several outputs of this process, read together.
+    ///
+    /// # Errors
+    /// The device's error if they cannot be read.
+    fn local_sums(outputs: &[Self]) -> Result<Vec<MetricSums>, TensorReadError>
+    where
+        Self: Sized;
+
+    /// The output that stands for the samples of all ranks.
+    fn of_all_ranks(sums: MetricSums, cost: StepCost) -> Self;
+}
+
+impl Report for StepReport {
+    fn local(&self) -> Result<MetricSums, TensorReadError> {
+        self.sums()
+    }
+
+    fn predictions(&self) -> Result<Option<Predictions>, TensorReadError> {
+        match self {
+            Self::Local {
+                classes: Some(classes),
+                ..
+            } => classes.read().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn forward(&self) -> Option<ForwardPass> {
+        match self {
+            Self::Local { forward, .. } => *forward,
+            Self::OfAllRanks { .. } => None,
+        }
+    }
+
+    fn local_sums(outputs: &[Self]) -> Result<Vec<MetricSums>, TensorReadError> {
+        Self::all_sums(outputs)
+    }
+
+    fn of_all_ranks(sums: MetricSums, cost: StepCost) -> Self {
+        Self::OfAllRanks { sums, cost }
+    }
+}
+
+impl ItemLazy for StepReport {
+    fn sync(self) -> Result<Self, burn::tensor::ExecutionError> {
+        Ok(match self {
+            Self::Local {
+                loss,
+                predictions,
+                samples,
+                metrics,
+                forward,
+                classes,
+            } => {
+                loss.device().flush()?;
+                let metrics = metrics.into_iter().map(|metric| NamedSum {
+                    sum: metric.sum.without_autodiff(),
+                    weight: metric.weight.without_autodiff(),
+                    ..metric
+                });
+                Self::Local {
+                    loss: loss.without_autodiff(),
+                    predictions,
+                    samples,
+                    metrics: metrics.collect(),
+                    forward,
+                    classes,
+                }
+            }
+            other => other,
+        })
+    }
+}
+
+impl Adaptor<StepReport> for StepReport {
+    fn adapt(&self) -> StepReport {
+        self.clone()
+    }
+}

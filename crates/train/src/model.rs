@@ -1,0 +1,9 @@
+//! Models as the loop sees them: any Burn module with a loss, behind one type.
+
+pub(crate) mod erased;
+pub(crate) mod finite;
+pub(crate) mod generation;
+pub(crate) mod objective;
+pub(crate) mod predictions;
+pub(crate) mod samples;
+pub(crate) mod supervised;

@@ -1,0 +1,134 @@
+//! A model that several ranks hold together.
+
+use everburn_collectives::group::ProcessGroup;
+use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
+use everburn_nn::ComputeType;
+
+use crate::config::TrainingConfig;
+use crate::config::sync_interval::SyncInterval;
+use crate::error::TrainError;
+use crate::metrics::rank_times::PassTimes;
+use crate::metrics::step_report::StepReport;
+use crate::metrics::sums::MetricSums;
+
+/// How the ranks of a job hold one model, or several replicas of it, each over several ranks; what
+/// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks) trains with. See
+/// [`MeshParallel`](crate::MeshParallel).
+pub trait ParallelModel<M, B>: Send + Sync {
+    /// The ranks that hold the same part of the model: one of each replica. They share the samples.
+    fn replicas(&self) -> &ProcessGroup;
+
+    /// Into how many micro-batches a replica's share of a batch is cut.
+    fn micro_batches(&self) -> usize;
+
+    /// Where the norm of all gradients is above this, [`step`](Self::step) makes them smaller.
+    fn max_gradient_norm(&self) -> Option<f64>;
+
+    /// Whether a rank has a part of some parameters only.
+    fn cuts_layers(&self) -> bool;
+
+    /// This rank's part of the model, with rank 0's values. All ranks call it.
+    ///
+    /// # Errors
+    /// If the exchange fails, or the ranks' models differ.
+    fn prepare(&self, model: M) -> Result<M, TrainError>;
+
+    /// Which random numbers this rank draws while it trains: ranks that compute the same draw the same.
+    fn random_stream(&self) -> usize;
+
+    /// Checks that what several ranks of one replica hold alike is the same on all of them. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// If it is not, or the exchange fails.
+    fn verify(&self, model: &M) -> Result<(), TrainError>;
+
+    /// Runs a step forward and backward: the gradients of this rank's part, averaged over all samples,
+    /// sums over the samples, on one rank of each replica (the others have none), and how long this rank's
+    /// passes took.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn step(
+        &self,
+        model: &M,
+        share: ShareOfBatch<B>,
+        ddp: &Ddp,
+    ) -> Result<(SyncedGradients, MetricSums, PassTimes), TrainError>;
+
+    /// Runs a batch forward: the report of its samples, on one rank of each replica.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn infer(&self, model: &M, batch: B) -> Result<Option<StepReport>, TrainError>;
+
+    /// The whole model on rank 0, in the memory of the host's device; this rank's part on the others.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn gather(&self, model: M) -> Result<M, TrainError>;
+
+    /// This rank's part of the state of the optimizer.
+    ///
+    /// # Errors
+    /// If `whole` is no such state, or not one of this model.
+    fn part_of_optimizer(&self, model: &M, whole: Vec<u8>) -> Result<Vec<u8>, TrainError>;
+
+    /// The whole state of the optimizer on rank 0, from the parts of all ranks; nothing on the others.
+    ///
+    /// # Errors
+    /// If the exchange fails.
+    fn gather_optimizer(&self, model: &M, part: Vec<u8>) -> Result<Vec<u8>, TrainError>;
+}
+
+impl TrainingConfig {
+    /// Refuses what a model over several ranks does not do, or does otherwise.
+    pub(crate) fn validate_over<M, B>(
+        &self,
+        over: &dyn ParallelModel<M, B>,
+    ) -> Result<(), TrainError> {
+        let refuse = |what: &str| {
+            Err(TrainError::Config(format!(
+                "{what} and a model over several ranks do not go together"
+            )))
+        };
+        if self.virtual_ranks.is_some() {
+            return refuse("--virtual-ranks");
+        }
+        if self.precision.compute_type() != ComputeType::F32 {
+            return refuse("--precision bf16 or f16");
+        }
+        if self.hash_every.is_some() {
+            return refuse("--hash-every");
+        }
+        if self.sync_batch_norm {
+            return refuse("--sync-batch-norm");
+        }
+        if self.sync != SyncInterval::Step {
+            return refuse("--sync every=H");
+        }
+        if self.ema.is_some() {
+            return refuse("--ema");
+        }
+        if self.ddp.shard.is_some() {
+            return refuse("--shard");
+        }
+        self.check_shared_layers(over.cuts_layers())?;
+        let wrong = |what: String| Err(TrainError::Config(what));
+        let norm = self.ddp.max_gradient_norm.map(f64::from);
+        if norm != over.max_gradient_norm() {
+            let theirs = over.max_gradient_norm();
+            return wrong(format!(
+                "the training is to clip gradients at {norm:?}, and the model over ranks at {theirs:?}"
+            ));
+        }
+        let parts = over.micro_batches();
+        if self.accumulate > 1 && self.accumulate != parts {
+            return wrong(format!(
+                "the training is to run a batch in {} parts, and the model over ranks in {parts}",
+                self.accumulate
+            ));
+        }
+        Ok(())
+    }
+}

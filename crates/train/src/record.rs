@@ -1,0 +1,8 @@
+//! The files of a run.
+
+pub(crate) mod live_file;
+pub(crate) mod outcome;
+pub(crate) mod record_files;
+pub(crate) mod report;
+pub(crate) mod run_directory;
+pub(crate) mod tensor_board;

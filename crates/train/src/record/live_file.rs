@@ -1,0 +1,258 @@
+//! `live.json`, which rank 0 writes on a thread of its own: a training that hangs shows where.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use everburn_collectives::watch::Sign;
+use everburn_record::{Live, LiveRank, Phase, Vitals, file, unix_time_ms};
+
+use crate::record::run_directory::RunDirectory;
+
+/// How often the file is written anew, while nothing but numbers changes.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The weight of a new step in the mean of steps: that of about the last 20.
+const NEWEST: f64 = 0.1;
+
+/// Where the ranks' signs of life come from: [`Watch::signs`](everburn_collectives::watch::Watch::signs), mostly.
+pub type Signs = Arc<dyn Fn() -> Vec<Sign> + Send + Sync>;
+
+/// What the loop and the thread share.
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    live: Live,
+    /// It is to be written at once.
+    due: bool,
+    closed: bool,
+    /// When the newest step was finished.
+    stepped: Option<Instant>,
+}
+
+/// The file of a run that goes on. When it is dropped, the file says that the run is over.
+pub(crate) struct LiveFile {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LiveFile {
+    /// Begins to write the file of `run`. Without a thread there is none, which stops nothing.
+    pub(crate) fn start(run: &RunDirectory, live: Live, signs: Option<Signs>) -> Self {
+        let shared = Arc::new(Shared::default());
+        lock(&shared).live = live;
+        let path = run.path().join("live.json");
+        let writer = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("everburn-live".to_string())
+            .spawn(move || write_until_closed(&writer, &path, signs.as_ref()));
+        let thread = thread.inspect_err(|error| tracing::warn!("nobody can look on: {error}"));
+        Self {
+            shared,
+            thread: thread.ok(),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Live)) {
+        let mut state = lock(&self.shared);
+        change(&mut state.live);
+        state.due = true;
+        // What lies between two phases is no step.
+        state.stepped = None;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    fn step(&self, step: usize) {
+        let now = Instant::now();
+        let mut state = lock(&self.shared);
+        let before = state.stepped.replace(now);
+        let live = &mut state.live;
+        live.step = step as u64;
+        if let Some(before) = before {
+            let seconds = now.duration_since(before).as_secs_f64();
+            let mean = live.seconds_a_step.unwrap_or(seconds);
+            live.seconds_a_step = Some(mean + NEWEST * (seconds - mean));
+        }
+        if !matches!(live.phase, Phase::Training) {
+            live.phase = Phase::Training;
+            state.due = true;
+            drop(state);
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for LiveFile {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared);
+        state.live.phase = Phase::Ended;
+        state.closed = true;
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // An error would be a panic, which has told of itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The file of a rank that is, or may become, rank 0.
+#[derive(Clone, Default)]
+pub(crate) struct LiveSlot(Arc<Mutex<Option<LiveFile>>>);
+
+impl LiveSlot {
+    /// Whether there is a file.
+    pub(crate) fn is_open(&self) -> bool {
+        self.file().is_some()
+    }
+
+    /// Begins a file in place of the one before; `None` ends it.
+    pub(crate) fn open(&self, file: Option<LiveFile>) {
+        let before = std::mem::replace(&mut *self.file(), file);
+        drop(before);
+    }
+
+    /// Says what the training does now.
+    pub(crate) fn enter(&self, phase: Phase) {
+        if let Some(file) = &*self.file() {
+            file.change(|live| live.phase = phase);
+        }
+    }
+
+    /// The same, and in which epoch.
+    pub(crate) fn enter_epoch(&self, phase: Phase, epoch: usize) {
+        if let Some(file) = &*self.file() {
+            file.change(|live| {
+                live.phase = phase;
+                live.epoch = epoch as u64;
+            });
+        }
+    }
+
+    /// Says which ranks make steps.
+    pub(crate) fn members(&self, members: Vec<usize>) {
+        if let Some(file) = &*self.file() {
+            file.change(|live| live.members = members);
+        }
+    }
+
+    /// A step is finished. Costs the loop two locks that nobody holds for long.
+    pub(crate) fn step(&self, step: usize) {
+        if let Some(file) = &*self.file() {
+            file.step(step);
+        }
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<LiveFile>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write_until_closed(shared: &Shared, path: &Path, signs: Option<&Signs>) {
+    let mut told = false;
+    loop {
+        let mut state = lock(shared);
+        state.due = false;
+        let (mut live, closed) = (state.live.clone(), state.closed);
+        drop(state);
+        if let Some(signs) = signs {
+            live.ranks = signs().into_iter().map(of_sign).collect();
+        }
+        live.unix_time_ms = unix_time_ms();
+        if let Err(error) = write(path, &live)
+            && !std::mem::replace(&mut told, true)
+        {
+            tracing::warn!("{} is not written: {error}", path.display());
+        }
+        if closed {
+            return;
+        }
+        let mut state = lock(shared);
+        let end = Instant::now() + INTERVAL;
+        while !state.due && !state.closed {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Others see the old file or the new one. It is not carried to the disk: after a loss of power it means nothing.
+fn write(path: &Path, live: &Live) -> std::io::Result<()> {
+    let text = serde_json::to_string(live).map_err(std::io::Error::other)?;
+    file::replace(path, |file| file.write_all(text.as_bytes()))
+}
+
+fn of_sign(sign: Sign) -> LiveRank {
+    LiveRank {
+        rank: sign.member,
+        alive: sign.alive,
+        silent_seconds: sign
+            .silent_for
+            .filter(|_| !sign.alive)
+            .map(|silence| silence.as_secs_f64()),
+        step: Some(sign.step),
+        under_way: sign
+            .doing
+            .as_ref()
+            .is_some_and(|doing| !doing.state.is_over()),
+        doing: sign.doing.map(|doing| doing.to_string()),
+        vitals: Vitals::from_text(&sign.note),
+    }
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, State> {
+    shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(run: &RunDirectory) -> Live {
+        let text = std::fs::read_to_string(run.path().join("live.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn the_file_says_when_the_run_is_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDirectory::create(folder.path().join("a")).unwrap();
+        let sign = Sign {
+            member: 1,
+            alive: false,
+            ended: false,
+            silent_for: Some(Duration::from_secs(7)),
+            step: 4,
+            doing: None,
+            note: r#"{"gpu_celsius":61}"#.to_string(),
+        };
+        let signs: Signs = Arc::new(move || vec![sign.clone()]);
+        let file = LiveFile::start(&run, Live::default(), Some(signs));
+        let slot = LiveSlot::default();
+        slot.open(Some(file));
+        slot.enter_epoch(Phase::Compiling, 2);
+        slot.step(5);
+        slot.step(6);
+        slot.open(None);
+        let live = read(&run);
+        assert_eq!((live.phase, live.epoch, live.step), (Phase::Ended, 2, 6));
+        assert!(live.seconds_a_step.is_some());
+        let [rank] = &live.ranks[..] else {
+            panic!("{live:?}")
+        };
+        assert_eq!((rank.rank, rank.silent_seconds), (1, Some(7.0)));
+        assert_eq!(rank.vitals.gpu_celsius, Some(61));
+    }
+}

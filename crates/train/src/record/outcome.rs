@@ -1,0 +1,51 @@
+//! Where a training loop has come to.
+
+use std::sync::Arc;
+
+use everburn_record::ConfusionMatrix;
+
+use crate::config::loss_scaling::LossScaling;
+use crate::error::TrainError;
+use crate::metrics::rank_times::PastStep;
+use crate::metrics::step_report::StepCost;
+use crate::metrics::sums::MetricSums;
+use crate::record::report::{BestEpoch, OuterReport, ShardingReport};
+
+/// Where a loop has come to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LoopOutcome {
+    pub(crate) epoch: usize,
+    pub(crate) step: usize,
+    /// Global batches of the next epoch that have been learnt from.
+    pub(crate) batches: usize,
+    /// What those have shown.
+    pub(crate) so_far: MetricSums,
+    /// Whether those are all of the epoch, once its last step is made; `None` while there are more, and
+    /// after the epoch's end.
+    pub(crate) trained: Option<bool>,
+    pub(crate) samples: u64,
+    /// Of all training steps.
+    pub(crate) cost: StepCost,
+    pub(crate) best: Option<BestEpoch>,
+    /// Where losses are scaled.
+    pub(crate) loss_scaling: Option<LossScaling>,
+    pub(crate) stopped: Option<String>,
+    /// What the test found, where it belongs to the loop, and how long it took, in seconds.
+    pub(crate) test: Option<(MetricSums, f64)>,
+    /// Of a training whose ranks take steps by themselves.
+    pub(crate) outer: Option<OuterReport>,
+    /// Of a training whose ranks keep parts of its state.
+    pub(crate) sharding: Option<ShardingReport>,
+    /// The averaged model as a safetensors file, where this rank has it.
+    pub(crate) averaged: Option<Arc<Vec<u8>>>,
+    /// What the newest step was for this rank, which nobody has been told yet.
+    pub(crate) past: Option<PastStep>,
+    /// Of the test, where it belongs to the loop.
+    pub(crate) confusion: Option<ConfusionMatrix>,
+    pub(crate) error: Option<TrainError>,
+}
+
+/// Why a loop ended that the user stopped.
+pub(crate) fn stopped_by_user(step: usize) -> String {
+    format!("by the user after step {step}")
+}

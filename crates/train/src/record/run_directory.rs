@@ -1,0 +1,339 @@
+//! `runs/<name>/`: everything that a run leaves behind.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use everburn_collectives::printable;
+use everburn_record::file;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::TrainError;
+use crate::metrics::line::{EpochsOver, MetricKind, MetricLine, MetricsFile};
+use crate::record::report::TrainingReport;
+
+/// How long a process waits for another one that writes the same.
+const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The folder of one run.
+///
+/// | file | what it is |
+/// |---|---|
+/// | `config.toml` | the resolved configuration: `train --config` repeats the run |
+/// | `metrics.jsonl` | one [`MetricLine`] a line |
+/// | `ranks.jsonl`, `events.jsonl`, `live.json` | what the ranks did, what happened, and what is so just now |
+/// | `confusion.json`, `environment.json`, `report.html` | see `docs/reports.md` |
+/// | `logs/rank-N.log` | what each rank printed |
+/// | `checkpoints/epoch-NNNN/` | see [`crate::checkpoint`] |
+/// | `model.safetensors` | the trained parameters by path |
+/// | `ema.safetensors` | the same, averaged over the training: [`EmaConfig`](crate::EmaConfig) |
+/// | `report.json` | a [`TrainingReport`] |
+///
+/// ```
+/// let folder = tempfile::tempdir().unwrap();
+/// let run = everburn_train::RunDirectory::create(folder.path().join("a")).unwrap();
+/// run.write_config(&everburn_train::TrainingConfig::default()).unwrap();
+/// let config: everburn_train::TrainingConfig = run.read_config().unwrap();
+/// assert_eq!(config, Default::default());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDirectory {
+    path: PathBuf,
+}
+
+/// What is wrong with the TOML in `text`, in one line. The text's own lines are left out: they may
+/// hold anything, and the file may be a link to another one.
+///
+/// ```
+/// use everburn_train::configuration_fault;
+///
+/// let text = "epochs = 3\nseed = \u{1b}[2J";
+/// let error = text.parse::<toml::Table>().unwrap_err();
+/// let fault = configuration_fault(&error, text);
+/// assert!(fault.starts_with("line 2: ") && !fault.contains('\u{1b}'), "{fault}");
+/// ```
+#[must_use]
+pub fn configuration_fault(error: &toml::de::Error, text: &str) -> String {
+    const LONGEST: usize = 400;
+    let Some(span) = error.span() else {
+        // Of values that are no text: it names the key, and shows no line.
+        let named: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
+        return printable(&named.join(" "), LONGEST);
+    };
+    let message = printable(error.message().trim(), LONGEST);
+    let before = text.as_bytes().iter().take(span.start);
+    let line = 1 + before.filter(|byte| **byte == b'\n').count();
+    format!("line {line}: {message}")
+}
+
+impl RunDirectory {
+    /// Makes the folder if it is not there and checks that files can be written in it.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be made or written to.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let run = Self { path: path.into() };
+        if run.holds_something_else() {
+            return Err(TrainError::File {
+                action: "making the run directory",
+                path: run.path,
+                reason: "it is not empty and holds no run; choose another --run-dir".to_string(),
+            });
+        }
+        for folder in [run.logs(), run.checkpoints()] {
+            if folder.is_symlink() {
+                return Err(TrainError::File {
+                    action: "making the run directory",
+                    path: folder,
+                    reason: "it is a link, and the files of a run are not written through links"
+                        .to_string(),
+                });
+            }
+        }
+        for folder in [run.path.clone(), run.logs(), run.checkpoints()] {
+            std::fs::create_dir_all(&folder)
+                .map_err(|error| TrainError::file("making the run directory", &folder, &error))?;
+        }
+        tempfile::tempfile_in(&run.path)
+            .map_err(|error| TrainError::file("writing to the run directory", &run.path, &error))?;
+        Ok(run)
+    }
+
+    /// Whether there are files of somebody else's in the folder.
+    fn holds_something_else(&self) -> bool {
+        let ours = ["checkpoints", "config.toml", "logs", ".lock"];
+        let is_ours = |name: &std::ffi::OsStr| ours.iter().any(|our| name == *our);
+        !self.config_path().is_file()
+            && std::fs::read_dir(&self.path)
+                .is_ok_and(|entries| entries.flatten().any(|e| !is_ours(&e.file_name())))
+    }
+
+    /// Takes the folder for this process, until the lock is dropped or the process ends.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if another process has it.
+    pub fn lock(&self) -> Result<RunLock, TrainError> {
+        let path = self.path.join(".lock");
+        let file = file::lock_file(&path);
+        let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(RunLock { _file: file }),
+            Err(_) => Err(TrainError::File {
+                action: "taking",
+                path: self.path.clone(),
+                reason: "another run is using it; choose another --run-dir".to_string(),
+            }),
+        }
+    }
+
+    /// Runs `action` while no other process runs one under the same name in this folder.
+    pub(crate) fn with_lock<R>(
+        &self,
+        name: &str,
+        action: impl FnOnce() -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        let path = self.path.join(name);
+        let file = file::lock_file(&path);
+        let file = file.map_err(|error| TrainError::file("opening", &path, &error))?;
+        let patience = std::time::Instant::now() + LOCK_PATIENCE;
+        while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .is_err()
+        {
+            if std::time::Instant::now() > patience {
+                return Err(TrainError::File {
+                    action: "taking",
+                    path,
+                    reason: "another process holds it".to_string(),
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        action()
+    }
+
+    /// Renames a folder that holds a run to the first free of `<path>~1`, `<path>~2`, ..., and
+    /// returns the new name; `None` if there is no run at `path`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be renamed.
+    pub fn move_aside(path: &Path) -> Result<Option<PathBuf>, TrainError> {
+        if !path.join("config.toml").is_file() {
+            return Ok(None);
+        }
+        let _held = Self::open(path)?.lock()?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_os_string();
+        for number in 1_u32.. {
+            let mut aside = name.clone();
+            aside.push(format!("~{number}"));
+            let aside = path.with_file_name(aside);
+            if !aside.exists() {
+                std::fs::rename(path, &aside)
+                    .map_err(|error| TrainError::file("moving aside", path, &error))?;
+                return Ok(Some(aside));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The folder of a run that was made before.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if there is no run in it.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let run = Self { path: path.into() };
+        if run.config_path().is_file() {
+            return Ok(run);
+        }
+        Err(TrainError::File {
+            action: "opening the run",
+            reason: format!(
+                "there is no {} in it; give the folder that `train --run-dir` was given",
+                run.config_path().file_name().unwrap_or_default().display()
+            ),
+            path: run.path,
+        })
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of the ranks' logs.
+    pub fn logs(&self) -> PathBuf {
+        self.path.join("logs")
+    }
+
+    /// The folder of the checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// The resolved configuration.
+    pub fn config_path(&self) -> PathBuf {
+        self.path.join("config.toml")
+    }
+
+    /// The trained parameters.
+    pub fn model_path(&self) -> PathBuf {
+        self.path.join("model.safetensors")
+    }
+
+    /// The averaged parameters, of a run with `--ema`.
+    pub fn ema_path(&self) -> PathBuf {
+        self.path.join("ema.safetensors")
+    }
+
+    /// The report.
+    pub fn report_path(&self) -> PathBuf {
+        self.path.join("report.json")
+    }
+
+    /// Writes `config.toml`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be written.
+    pub fn write_config<C: Serialize>(&self, config: &C) -> Result<(), TrainError> {
+        let text = toml::to_string(config).map_err(|error| TrainError::File {
+            action: "writing",
+            path: self.config_path(),
+            reason: error.to_string(),
+        })?;
+        write_file(&self.config_path(), text.as_bytes())
+    }
+
+    /// Reads `config.toml`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be read or does not fit.
+    pub fn read_config<C: DeserializeOwned>(&self) -> Result<C, TrainError> {
+        let path = self.config_path();
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| TrainError::file("reading", &path, &error))?;
+        toml::from_str(&text).map_err(|error| TrainError::File {
+            action: "reading",
+            path,
+            reason: configuration_fault(&error, &text),
+        })
+    }
+
+    /// Writes `report.json`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be written.
+    pub fn write_report(&self, report: &TrainingReport) -> Result<(), TrainError> {
+        let mut text = serde_json::to_string_pretty(report).map_err(|error| TrainError::File {
+            action: "writing",
+            path: self.report_path(),
+            reason: error.to_string(),
+        })?;
+        text.push('\n');
+        write_file(&self.report_path(), text.as_bytes())
+    }
+
+    /// Reads `report.json`.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be read or does not fit.
+    pub fn read_report(&self) -> Result<TrainingReport, TrainError> {
+        let path = self.report_path();
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| TrainError::file("reading", &path, &error))?;
+        serde_json::from_str(&text).map_err(|error| TrainError::File {
+            action: "reading",
+            path,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Opens `metrics.jsonl` for a run that has come to `step`: later lines, those of a test, and those of the end of an
+    /// epoch that is not `over` are taken out, because they will come again.
+    pub(crate) fn metrics_from(
+        &self,
+        step: usize,
+        over: EpochsOver,
+    ) -> Result<MetricsFile, TrainError> {
+        let path = self.path.join("metrics.jsonl");
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(|error| TrainError::file("reading", &path, &error))?,
+        };
+        let stays = |line: &&str| {
+            serde_json::from_str::<MetricLine>(line).is_ok_and(|line| {
+                line.step <= step && line.kind != MetricKind::Test && over.includes(&line)
+            })
+        };
+        let kept = text.lines().filter(stays).map(|line| format!("{line}\n"));
+        write_file(&path, kept.collect::<String>().as_bytes())?;
+        self.metrics()
+    }
+
+    /// Kind and step of the newest lines that are recorded, from those of `step` on.
+    pub(crate) fn recorded_lines(&self, step: usize) -> Vec<(MetricKind, usize)> {
+        let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).unwrap_or_default();
+        let lines = text.lines().rev();
+        let lines = lines.filter_map(|line| serde_json::from_str::<MetricLine>(line).ok());
+        let lines = lines.take_while(|line| line.step >= step);
+        lines.map(|line| (line.kind, line.step)).collect()
+    }
+
+    /// Opens `metrics.jsonl` at its end.
+    ///
+    /// # Errors
+    /// [`TrainError::File`] if it cannot be opened.
+    pub fn metrics(&self) -> Result<MetricsFile, TrainError> {
+        MetricsFile::open(self.path.join("metrics.jsonl"))
+    }
+}
+
+/// Writes a whole file or none; the error names the file.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    file::write(path, bytes).map_err(|error| TrainError::file("writing", path, &error))
+}
+
+/// A run directory that belongs to this process; see [`RunDirectory::lock`].
+#[derive(Debug)]
+#[must_use = "the folder is free again when the lock is dropped"]
+pub struct RunLock {
+    _file: File,
+}
