@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::files;
 use crate::prelude::*;
 use crate::summary::{counted, tested};
-use crate::trained::{Opened, TrainedFlags, TrainedRank, forget};
+use crate::trained::{Opened, TrainedFlags, TrainedRank, remove_stale};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArguments {
@@ -31,7 +31,7 @@ pub(crate) struct EvalArguments {
     pub(crate) result_file: Option<PathBuf>,
 }
 
-/// What an evaluation yields, and what `--json` prints.
+/// The result of an evaluation, as `--json` prints it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Evaluation {
     model: String,
@@ -53,7 +53,7 @@ struct Evaluation {
     data: String,
 }
 
-/// Measures a run's model, as a rank, as the only rank, or by launching ranks.
+/// Evaluates a run's model, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
     arguments: &EvalArguments,
     environment: Option<&RankEnvironment>,
@@ -76,7 +76,7 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ranks leave their result in a file, so that what is printed is the same for any number of them.
+/// Rank 0 writes the result to a file, and the launcher prints it.
 fn launch(
     arguments: &EvalArguments,
     run: &RunDirectory,
@@ -84,10 +84,10 @@ fn launch(
 ) -> Result<ExitCode, CliError> {
     let logs = run.logs().join("eval");
     let result = logs.join("result.json");
-    forget(&result);
+    remove_stale(&result);
     let own = vec!["--result-file".into(), result.clone().into()];
-    let told = arguments.trained.for_ranks("eval", own);
-    let (code, shows) = arguments.trained.launch(plan, told, logs)?;
+    let line = arguments.trained.for_ranks("eval", own);
+    let (code, shows) = arguments.trained.launch(plan, line, logs)?;
     if shows {
         read_result(&result)?.print(arguments.json);
     }

@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::files;
 use crate::prelude::*;
 use crate::summary::counted;
-use crate::trained::{Opened, TrainedFlags, TrainedRank, forget};
+use crate::trained::{Opened, TrainedFlags, TrainedRank, remove_stale};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PredictArguments {
@@ -30,7 +30,7 @@ pub(crate) struct PredictArguments {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Lets a run's model predict something of samples, as a rank, as the only rank, or by launching ranks.
+/// Predicts with a run's model, as a rank, as the only rank, or by launching ranks.
 pub(crate) fn run(
     arguments: &PredictArguments,
     environment: Option<&RankEnvironment>,
@@ -61,7 +61,7 @@ pub(crate) fn run(
         .filter(|_| rank.trainer.group.rank() == 0)
     {
         Some(output) => write_to(output, predictions)?,
-        // Where nobody reads any more (`| head`), the other ranks have their part all the same.
+        // A closed pipe (`| head`) must not keep the other ranks waiting.
         None => drop(predictions(&mut |lines| {
             let _ = io::stdout().write_all(lines);
             Ok(())
@@ -69,18 +69,18 @@ pub(crate) fn run(
     }
     rank.trainer.group.clone().destroy()?;
     if environment.is_none() {
-        arguments.tell();
+        arguments.report();
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Finds what can be wrong before a rank is started.
+/// Checks the arguments before a rank is started.
 fn check(arguments: &PredictArguments, config: &RunConfig) -> Result<(), CliError> {
     let task = config.task()?;
     if !task.predicts() {
         let help = match task.language() {
             Ok(None) => "implement `Predict` for the task, and `Task::predictor`",
-            _ => "`generate` lets a model of text write, and `eval` measures it",
+            _ => "`generate` writes text with a language model, and `eval` measures it",
         };
         let what = format!("{} makes no predictions", config.model);
         return Err(CliError::usage_with_help(what, help));
@@ -104,7 +104,7 @@ fn check(arguments: &PredictArguments, config: &RunConfig) -> Result<(), CliErro
     }
 }
 
-/// Ranks leave their predictions in a file, so that what is printed is the same for any number of them.
+/// Ranks write their predictions to a file, and the launcher prints it.
 fn launch(
     arguments: &PredictArguments,
     run: &RunDirectory,
@@ -112,7 +112,7 @@ fn launch(
 ) -> Result<ExitCode, CliError> {
     let logs = run.logs().join("predict");
     let kept = logs.join("predictions.jsonl");
-    forget(&kept);
+    remove_stale(&kept);
     let output = arguments.output.as_ref().unwrap_or(&kept);
     let own = vec![
         "--input".into(),
@@ -120,18 +120,18 @@ fn launch(
         "--output".into(),
         output.into(),
     ];
-    let told = arguments.trained.for_ranks("predict", own);
-    let (code, shows) = arguments.trained.launch(plan, told, logs)?;
+    let line = arguments.trained.for_ranks("predict", own);
+    let (code, shows) = arguments.trained.launch(plan, line, logs)?;
     if shows {
         match &arguments.output {
-            Some(_) => arguments.tell(),
+            Some(_) => arguments.report(),
             None => print(&kept)?,
         }
     }
     Ok(code)
 }
 
-/// Writes what `predictions` yield to `output`, whole or not at all.
+/// Writes `predictions` to `output`, whole or not at all.
 fn write_to(
     output: &Path,
     predictions: impl FnOnce(&mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<usize, CliError>,
@@ -160,7 +160,7 @@ fn write_to(
 fn print(path: &Path) -> Result<(), CliError> {
     let lost = |error| CliError::usage(format!("rank 0 left no predictions: {error}"));
     let mut file = files::open(path).map_err(lost)?;
-    // Nobody reads any more.
+    // A closed pipe is no error.
     let _ = io::copy(&mut file, &mut io::stdout());
     Ok(())
 }
@@ -170,8 +170,8 @@ impl PredictArguments {
         self.input.clone().unwrap_or_default()
     }
 
-    /// Says where the predictions are.
-    fn tell(&self) {
+    /// Prints where the predictions are.
+    fn report(&self) {
         let Some(output) = &self.output else { return };
         let lines = files::open(output).map_or(0, |file| {
             let lines = io::BufRead::lines(io::BufReader::new(file));

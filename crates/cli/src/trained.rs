@@ -1,4 +1,4 @@
-//! A trained model, on as many ranks as are asked for: what `eval` and `predict` have in common.
+//! A trained model on any number of ranks, for `eval` and `predict`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,17 +40,17 @@ pub(crate) struct TrainedFlags {
     pub(crate) ranks: RankFlags,
 }
 
-/// A run, and what this process does with it.
+/// An opened run, with this process's part in the command.
 pub(crate) struct Opened {
     pub(crate) run: RunDirectory,
     pub(crate) config: RunConfig,
-    /// What is to be launched, where this process is no rank but starts them.
+    /// The ranks to launch, if this process is the launcher.
     pub(crate) launch: Option<LaunchConfig>,
 }
 
 impl TrainedFlags {
-    /// Opens the run, as a rank, as the only rank, or as the launcher of ranks. What can be wrong with the flags is
-    /// found here; `quiet` says nothing of the devices.
+    /// Opens the run as a rank, as the only rank, or as the launcher, and checks the flags. `quiet` leaves out the line
+    /// about devices.
     pub(crate) fn open(
         &self,
         environment: Option<&RankEnvironment>,
@@ -83,7 +83,7 @@ impl TrainedFlags {
         })
     }
 
-    /// What a rank of `command` is told of these flags; `own` are the command's own.
+    /// The command line of a rank of `command`, with the command's `own` flags.
     pub(crate) fn for_ranks(&self, command: &str, own: Vec<OsString>) -> Vec<OsString> {
         let mut list: Vec<OsString> = vec![command.into(), self.run_dir.clone().into()];
         list.extend(own);
@@ -105,7 +105,7 @@ impl TrainedFlags {
             heartbeat_timeout,
             backend,
             transport,
-            // What the launcher does, or says to ranks in their environment.
+            // For the launcher, which hands them on in the environment.
             ranks: _,
             threads_per_rank: _,
             nodes: _,
@@ -113,7 +113,7 @@ impl TrainedFlags {
             rendezvous: _,
             job_token: _,
             open_store: _,
-            // Of no use to a rank that trains nothing.
+            // For training only.
             strategy: _,
             elastic: _,
             max_restarts: _,
@@ -200,7 +200,7 @@ impl<'a> TrainedRank<'a> {
         })
     }
 
-    /// What `work` does with the model of `run`; the user is told who has stalled, where that is why it fails.
+    /// Runs `work` on the model of `run`. A failure of a stalled rank is reported with that rank.
     pub(crate) fn with_model<R>(
         &self,
         run: &RunDirectory,
@@ -262,8 +262,8 @@ pub(crate) fn load_parameters<M: Module>(
     })
 }
 
-/// Removes a result of an earlier command, which must not be taken for this one's.
-pub(crate) fn forget(result: &Path) {
-    // Where there is none, there is nothing to forget; what cannot be removed cannot be written either.
+/// Removes the result of an earlier command.
+pub(crate) fn remove_stale(result: &Path) {
+    // Where there is none, there is nothing to remove_stale; what cannot be removed cannot be written either.
     let _ = std::fs::remove_file(result);
 }

@@ -247,6 +247,32 @@ fn a_hook_that_fails_on_one_rank_ends_all_by_name_and_loses_no_step() {
 }
 
 #[test]
+fn a_hook_that_failed_does_not_silence_another_of_its_type() {
+    let diaries = [Diary::default(), Diary::default()];
+    let data = digits(1, 320, 64);
+    let model: Mlp = MlpConfig::new().init(&Device::flex());
+    on_ranks(2, &config(), None, |trainer| {
+        let second = Arc::clone(&diaries[1]);
+        let hooks = Witness::hooks(&diaries[0], Act::FailAt(1, 3)).with(move || Witness {
+            diary: Arc::clone(&second),
+            rank: 0,
+            acts: Act::Watch,
+        });
+        let trainer = Trainer { hooks, ..trainer };
+        let model = Classifier::<_, 4>::new(model.clone(), Mlp::forward);
+        trainer.fit(model, &data).unwrap_err();
+    });
+    let has_step_4 = |diary: &Diary| {
+        let told = diary.lock().unwrap();
+        of_rank(&told, 1)
+            .iter()
+            .any(|text| text.starts_with("step 4 "))
+    };
+    assert!(!has_step_4(&diaries[0]));
+    assert!(has_step_4(&diaries[1]));
+}
+
+#[test]
 fn failures_behind_an_epoch_and_at_the_end_are_told_too() {
     let folder = tempfile::tempdir().unwrap();
     let (reports, _) = train(&config(), Act::FailAfterEpoch(1), folder.path());
