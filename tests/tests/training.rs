@@ -300,3 +300,82 @@ fn the_best_epoch_is_chosen_by_the_metric_that_is_named() {
     let message = "`iou`, which the validation does not report; it reports: loss, accuracy";
     ended.failed_with(1, &[message]);
 }
+
+/// The fields that readers of a run directory rely on, `file: field`, a line each: report, monitor, `compare` and users'
+/// scripts. A field that goes away is a change of the format.
+const FIELDS: &str = include_str!("training/fields.txt");
+
+#[test]
+fn no_file_of_a_run_loses_a_field() {
+    let folder = tempfile::tempdir().unwrap();
+    Everburn::train(folder.path(), "mlp")
+        .args([
+            "--ranks",
+            "2",
+            "--epochs",
+            "2",
+            "--log-every",
+            "1",
+            "--ema",
+            "0.9",
+        ])
+        .args([
+            "--chaos",
+            "kill=1@step:5",
+            "--elastic",
+            "1:2",
+            "--max-restarts",
+            "1",
+        ])
+        .args(["--run-dir", "runs/fields"])
+        .run()
+        .succeeded();
+    let run = Run::new(folder.path().join("runs/fields"));
+    let newest = "checkpoints/epoch-0002/manifest.json";
+    let mut there = std::collections::BTreeSet::new();
+    for file in ["environment.json", "live.json", "report.json", newest] {
+        collect_fields(
+            file,
+            &serde_json::from_str(&run.text(file)).unwrap(),
+            &mut there,
+        );
+    }
+    for file in ["events.jsonl", "metrics.jsonl", "ranks.jsonl"] {
+        for line in run.text(file).lines() {
+            collect_fields(file, &serde_json::from_str(line).unwrap(), &mut there);
+        }
+    }
+    let expected: Vec<&str> = FIELDS.lines().collect();
+    assert!(expected.len() > 90, "{expected:?}");
+    let missing: Vec<_> = expected
+        .iter()
+        .filter(|field| !there.contains(**field))
+        .collect();
+    assert!(missing.is_empty(), "lost: {missing:#?}\nthere: {there:#?}");
+}
+
+/// Adds the paths of all values in `value`: `metrics.jsonl: loss`, `ranks.jsonl: ranks[].seconds`.
+fn collect_fields(
+    path: &str,
+    value: &serde_json::Value,
+    fields: &mut std::collections::BTreeSet<String>,
+) {
+    match value {
+        serde_json::Value::Object(object) => {
+            let separator = if path.ends_with(".json") || path.ends_with(".jsonl") {
+                ": "
+            } else {
+                "."
+            };
+            for (key, value) in object {
+                collect_fields(&format!("{path}{separator}{key}"), value, fields);
+            }
+        }
+        serde_json::Value::Array(values) => {
+            for value in values {
+                collect_fields(&format!("{path}[]"), value, fields);
+            }
+        }
+        _ => drop(fields.insert(path.to_owned())),
+    }
+}
