@@ -192,7 +192,7 @@ fn wait_for_step_of(job: &mut Job, run: &Run, ranks: &str) {
 fn a_machine_that_goes_away_is_outlived_and_let_in_when_it_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let flags = [
-        "--schedule",
+        "--lr-schedule",
         "constant",
         "--epochs",
         "100000",

@@ -94,7 +94,7 @@ fn what_a_precision_cannot_be_used_with_is_refused_before_anything_starts() {
         &["`fp16` is no precision", "use f32, bf16, f16 or tf32"],
     );
     refused(&["--precision", "tf32"], &["is for GPUs", "use f32"]);
-    let rounds = ["--precision", "f16", "--ranks", "2", "--sync", "every=4"];
+    let rounds = ["--precision", "f16", "--ranks", "2", "--local-steps", "4"];
     refused(&rounds, &["do not go together", "--precision bf16"]);
     let mesh = ["--precision", "bf16", "--ranks", "2", "--pipeline", "2"];
     refused(

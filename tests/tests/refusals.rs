@@ -224,7 +224,7 @@ fn early_stopping_that_can_never_be_decided() {
 
 #[test]
 fn a_learning_rate_that_the_schedule_does_not_take() {
-    let flags = ["--schedule", "cosine", "--learning-rate", "2"];
+    let flags = ["--lr-schedule", "cosine", "--learning-rate", "2"];
     refused("mlp", &flags, 2, &["--learning-rate", "at most 1"]);
 }
 

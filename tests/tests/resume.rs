@@ -166,7 +166,14 @@ fn another_optimizer_does_not_go_on_from_this_ones_checkpoint() {
 #[test]
 fn more_epochs_do_not_fit_a_cosine_schedule_that_has_begun() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = ["--epochs", "1", "--schedule", "cosine", "--run-dir", "run"];
+    let flags = [
+        "--epochs",
+        "1",
+        "--lr-schedule",
+        "cosine",
+        "--run-dir",
+        "run",
+    ];
     let ended = Everburn::train(folder.path(), "mlp").args(flags).run();
     ended.succeeded();
     let run = Run::new(folder.path().join("run"));

@@ -1,4 +1,4 @@
-//! Ranks that take steps by themselves, averaged parameters and schedules, as a user runs them.
+//! Local steps, averaged parameters and schedules, as a user runs them.
 
 use everburn_tests::{Everburn, Run};
 
@@ -7,7 +7,7 @@ fn ranks_that_take_steps_by_themselves_say_what_that_saves() {
     let folder = tempfile::tempdir().unwrap();
     let run = |name: &str, more: &[&str]| {
         let ended = Everburn::train(folder.path(), "mlp")
-            .args(["--ranks", "2", "--sync", "every=4", "--run-dir", name])
+            .args(["--ranks", "2", "--local-steps", "4", "--run-dir", name])
             .args(more)
             .run()
             .succeeded();
@@ -37,7 +37,7 @@ fn ranks_that_take_steps_by_themselves_say_what_that_saves() {
 fn a_rank_that_is_killed_between_outer_steps_comes_back_at_one() {
     let folder = tempfile::tempdir().unwrap();
     let ended = Everburn::train(folder.path(), "mnist-bn")
-        .args(["--ranks", "3", "--elastic", "2:3", "--sync", "every=5"])
+        .args(["--ranks", "3", "--elastic", "2:3", "--local-steps", "5"])
         .args(["--batch-size", "24", "--epochs", "4", "--log-every", "1"])
         .args([
             "--compress-outer",
@@ -130,7 +130,7 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
 fn a_schedule_with_a_warm_up_is_that_of_the_record() {
     let folder = tempfile::tempdir().unwrap();
     let flags = [
-        "--schedule",
+        "--lr-schedule",
         "step",
         "--decay-every",
         "3",
@@ -171,16 +171,16 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
             .run();
         ended.failed_with(2, messages);
     };
-    let sync = ["--sync", "every=50"];
+    let sync = ["--local-steps", "50"];
     let with = |flags: &[&'static str]| [&sync[..], flags].concat();
-    refused(&["--sync", "often"], &["every=50"]);
+    refused(&["--sync", "often"], &["--local-steps 50"]);
     refused(
         &with(&["--virtual-ranks", "2"]),
-        &["--sync every=H and --virtual-ranks do not go together"],
+        &["--local-steps H and --virtual-ranks do not go together"],
     );
     refused(
         &with(&["--ranks", "2", "--pipeline", "2"]),
-        &["--sync every=50 and the mesh", "do not go together"],
+        &["--local-steps 50 and the mesh", "do not go together"],
     );
     refused(
         &with(&["--communication-hook", "fp16"]),
@@ -194,20 +194,17 @@ fn what_does_not_go_together_is_refused_before_anything_starts() {
     refused(&with(&["--outer-patience", "0.5"]), &["--outer-patience"]);
     refused(
         &["--compress-outer", "int8"],
-        &[
-            "--compress-outer is for ranks that take steps by themselves",
-            "--sync every=50",
-        ],
+        &["--compress-outer is for local steps", "--local-steps 50"],
     );
     refused(&["--ema", "1.5"], &["--ema 1.5 must be"]);
     refused(
         &["--ema", "0.9", "--ranks", "2", "--pipeline", "2"],
         &["--ema and the mesh"],
     );
-    refused(&["--schedule", "step"], &["--decay-every"]);
+    refused(&["--lr-schedule", "step"], &["--decay-every"]);
     refused(
         &[
-            "--schedule",
+            "--lr-schedule",
             "linear",
             "--warmup-steps",
             "9",

@@ -7,7 +7,7 @@ use everburn_tests::{Everburn, Run};
 fn train(folder: &Path, name: &str, steps: &str, ranks: &str, flags: &[&str]) -> (Run, String) {
     let ended = Everburn::train(folder, "mnist")
         .args(["--steps", steps, "--epochs", "2", "--batch-size", "16"])
-        .args(["--optimizer", "adam-w", "--schedule", "constant"])
+        .args(["--optimizer", "adam-w", "--lr-schedule", "constant"])
         .args(["--log-every", "1", "--run-dir", name, "--ranks", ranks])
         .args(flags)
         .run()

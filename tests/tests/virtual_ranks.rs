@@ -14,7 +14,7 @@ fn hashes(folder: &Path, name: &str, flags: &[&str]) -> Vec<String> {
             "24",
             "--epochs",
             "3",
-            "--schedule",
+            "--lr-schedule",
             "constant",
         ])
         .args(["--hash-every", "1", "--run-dir", name])
@@ -52,7 +52,7 @@ fn a_run_goes_on_within_an_epoch_on_another_number_of_ranks_to_the_bit() {
     // Nine tenths of 96 samples are four batches, so the second step is in the middle of an epoch.
     let arguments = ["train", "mnist-bn", "--data", "synthetic", "--steps", "3"];
     Everburn::new(folder.path(), arguments)
-        .args(["--schedule", "constant"])
+        .args(["--lr-schedule", "constant"])
         .args(["--train-samples", "96", "--test-samples", "20"])
         .args([
             "--batch-size",

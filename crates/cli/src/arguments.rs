@@ -16,8 +16,10 @@ use everburn_distributed::GradientBackend;
 use everburn_monitor::MonitorCommand;
 use everburn_record::invocation;
 use everburn_report::{CompareCommand, ReportCommand};
+use everburn_schedules::ScheduleKind;
 use everburn_train::{
-    BestBy, Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence, OptimizerKind, Stages,
+    BestBy, Chaos, CheckpointEvery, Mesh, OnCheckpointFailure, OnDivergence, OptimizerKind,
+    Schedule, Stages,
 };
 use serde::{Deserialize, Serialize};
 
@@ -193,9 +195,12 @@ pub(crate) struct TrainingFlags {
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) learning_rate: Option<f64>,
 
-    /// How the learning rate changes: constant, cosine, linear or step [default: constant]; or the order of
-    /// a pipeline's passes: gpipe, 1f1b, interleaved or zb-h1 [default: 1f1b]. Given twice, it says both.
-    #[arg(long)]
+    /// The schedule of the learning rate: constant, cosine, linear or step [default: constant].
+    #[arg(long, value_parser = kebab::<Schedule>)]
+    pub(crate) lr_schedule: Option<Schedule>,
+
+    /// The old name of --lr-schedule and --pipeline-schedule.
+    #[arg(long, hide = true)]
     pub(crate) schedule: Vec<ScheduleFlag>,
 
     /// The share of their last update that sgd, rmsprop and muon keep [default: 0; rmsprop 0.9, muon 0.95].
@@ -431,7 +436,11 @@ pub(crate) struct ParallelFlags {
     #[arg(long, value_name = "M")]
     pub(crate) micro_batches: Option<usize>,
 
-    /// How many stages a rank has with --schedule interleaved [default: 2].
+    /// The order of the passes in a pipeline: gpipe, 1f1b, interleaved or zb-h1 [default: 1f1b].
+    #[arg(long, value_name = "SCHEDULE")]
+    pub(crate) pipeline_schedule: Option<ScheduleKind>,
+
+    /// The number of stages per rank with --pipeline-schedule interleaved [default: 2].
     #[arg(long, value_name = "V")]
     pub(crate) chunks: Option<usize>,
 

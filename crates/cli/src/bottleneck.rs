@@ -157,8 +157,8 @@ pub(crate) fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<()
     }
     if arguments.profile && config.training.sync != SyncInterval::Step {
         return Err(CliError::usage_with_help(
-            "--profile and --sync every=H do not go together: steps between two exchanges are not recorded",
-            "profile with --sync step",
+            "--profile and --local-steps H do not go together: steps between two exchanges are not recorded",
+            "profile without --local-steps",
         ));
     }
     Ok(())

@@ -251,8 +251,8 @@ impl RunConfig {
 fn refuse_flags_of_rounds(config: &RunConfig, arguments: &TrainArguments) -> Result<(), CliError> {
     match arguments.training.sync.of_rounds() {
         Some(flag) if config.training.sync == SyncInterval::Step => Err(CliError::usage_with_help(
-            format!("{flag} is for ranks that take steps by themselves"),
-            "add --sync every=50 say, or leave it away",
+            format!("{flag} is for local steps"),
+            "add --local-steps, as in --local-steps 50, or leave it away",
         )),
         _ => Ok(()),
     }
@@ -305,6 +305,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         batch_size,
         optimizer,
         learning_rate,
+        lr_schedule,
         schedule,
         momentum,
         weight_decay,
@@ -330,7 +331,8 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     layer.set(&["training", "epochs"], epochs.as_ref())?;
     layer.set(&["training", "steps"], steps.as_ref())?;
     layer.set(&["training", "batch_size"], batch_size.as_ref())?;
-    add_schedules(&mut layer, schedule)?;
+    let pipeline_schedule = arguments.parallel.pipeline_schedule;
+    add_schedules(&mut layer, *lr_schedule, pipeline_schedule, schedule)?;
     layer.set(&["training", "seed"], seed.as_ref())?;
     layer.set(
         &["training", "validation_samples"],

@@ -1,6 +1,6 @@
 //! `--mesh` and `--pipeline`: a model shared out over ranks.
 
-use everburn_train::{Mesh, ParallelError, Parallelism, SyncInterval};
+use everburn_train::{Mesh, ParallelError, Parallelism};
 
 use crate::arguments::{ParallelFlags, ScheduleFlag, Strategy, TrainArguments};
 use crate::config::RunConfig;
@@ -43,14 +43,10 @@ pub(crate) fn settle(
             "no rank has the whole state: leave --hash-every away",
         ));
     }
-    if !mesh.is_data_only() && config.training.sync != SyncInterval::Step {
+    if let (false, Some(steps)) = (mesh.is_data_only(), config.training.sync.steps()) {
         return Err(CliError::usage_with_help(
-            format!(
-                "--sync {} and the mesh {mesh} do not go together",
-                config.training.sync
-            ),
-            "ranks that take steps by themselves have a whole model each: leave --mesh and --pipeline away, \
-             or --sync",
+            format!("--local-steps {steps} and the mesh {mesh} do not go together"),
+            "local steps need the whole model on each rank: leave --mesh and --pipeline away, or --local-steps",
         ));
     }
     if !mesh.is_data_only() && config.training.ema.is_some() {
@@ -102,6 +98,7 @@ fn mesh_of_pipeline(pipeline: usize, world_size: usize) -> Result<Mesh, CliError
 fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError> {
     let ParallelFlags {
         micro_batches,
+        pipeline_schedule,
         chunks,
         stages,
         ..
@@ -114,11 +111,13 @@ fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError>
             ),
         ));
     }
-    let schedules = arguments.training.schedule.iter();
-    let schedule = schedules.filter_map(|flag| match flag {
-        ScheduleFlag::Pipeline(kind) => Some(format!("--schedule {kind}")),
+    let old = arguments.training.schedule.iter();
+    let old = old.filter_map(|flag| match flag {
+        ScheduleFlag::Pipeline(kind) => Some(*kind),
         ScheduleFlag::LearningRate(_) => None,
     });
+    let schedules = pipeline_schedule.iter().copied().chain(old);
+    let schedule = schedules.map(|kind| format!("--pipeline-schedule {kind}"));
     let chunks = chunks.map(|chunks| format!("--chunks {chunks}"));
     let stages = stages.as_ref().map(|stages| format!("--stages {stages}"));
     match schedule.chain(chunks).chain(stages).next() {
@@ -203,7 +202,7 @@ fn refusal(error: &ParallelError) -> CliError {
             mesh.world_size()
         ),
         ParallelError::Chunks { .. } => {
-            "leave --chunks away, or add --schedule interleaved".to_string()
+            "leave --chunks away, or add --pipeline-schedule interleaved".to_string()
         }
         ParallelError::Replicas {
             batch_size,
@@ -226,7 +225,8 @@ fn refusal(error: &ParallelError) -> CliError {
             "name the blocks that begin a stage, or use --stages auto".to_string()
         }
         ParallelError::Stage { blocks, .. } => format!("the blocks are {}", blocks.join(", ")),
-        _ => "see --mesh, --micro-batches, --schedule and --chunks in train --help".to_string(),
+        _ => "see --mesh, --micro-batches, --pipeline-schedule and --chunks in train --help"
+            .to_string(),
     };
     CliError::usage_with_help(error.to_string(), help)
 }

@@ -65,7 +65,7 @@ pub trait Hook: Send + 'static {
         Ok(())
     }
 
-    /// After steps whose metrics became available together: one, or several with local steps (`--sync`) and late
+    /// After steps whose metrics became available together: one, or several with local steps (`--local-steps`) and late
     /// metrics (`--read-metrics`). The default calls [`after_step`](Self::after_step) for each.
     ///
     /// # Errors

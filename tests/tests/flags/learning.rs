@@ -58,7 +58,7 @@ fn a_schedule_of_the_learning_rate_ends_where_it_is_told_to() {
             folder.path(),
             "mlp",
             name,
-            &[&always[..], &["--schedule", name], flags].concat(),
+            &[&always[..], &["--lr-schedule", name], flags].concat(),
         );
         let rates = of_steps(&run, "learning_rate");
         assert_eq!(rates.len(), 5, "{ended}");

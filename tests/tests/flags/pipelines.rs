@@ -25,7 +25,7 @@ fn each_schedule_has_an_order_of_its_own_in_which_passes_come_to_micro_batches()
         ("zb-h1", "FFBFBFBB", "FFBFBFBB"),
     ] {
         let stages = ["--micro-batches", "4", "--stages", "fc1"];
-        let flags = [&["--schedule", schedule], &stages[..]].concat();
+        let flags = [&["--pipeline-schedule", schedule], &stages[..]].concat();
         let (run, ranks) = step(folder.path(), schedule, &flags);
         assert_eq!(ranks[0].passes("conv1"), first, "{schedule}");
         assert_eq!(ranks[1].passes("fc2"), second, "{schedule}");
@@ -37,7 +37,7 @@ fn each_schedule_has_an_order_of_its_own_in_which_passes_come_to_micro_batches()
 fn an_interleaved_schedule_gives_each_rank_as_many_stages_as_it_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let (alone, _) = train(folder.path(), "mnist", "alone", &["--steps", "1"]);
-    let schedule = ["--schedule", "interleaved", "--micro-batches", "2"];
+    let schedule = ["--pipeline-schedule", "interleaved", "--micro-batches", "2"];
     for (chunks, orders) in [
         (
             "2",

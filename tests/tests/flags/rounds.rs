@@ -8,7 +8,7 @@ use crate::{FEW, are_near, losses, train};
 fn the_outer_rate_and_momentum_decide_how_far_an_outer_step_goes() {
     let folder = tempfile::tempdir().unwrap();
     let train = |name: &str, flags: &[&str]| {
-        let always = ["--ranks", "2", "--sync", "every=3", "--epochs", "3"];
+        let always = ["--ranks", "2", "--local-steps", "3", "--epochs", "3"];
         let sgd = ["--optimizer", "sgd", "--learning-rate", "0.1"];
         let (run, _) = train(
             folder.path(),
@@ -34,7 +34,7 @@ fn the_outer_rate_and_momentum_decide_how_far_an_outer_step_goes() {
         );
     }
     let stays = ["--outer-learning-rate", "1e-9", "--batch-size", "96"];
-    let stays = train("stays", &[&stays[..], &["--sync", "every=1"]].concat());
+    let stays = train("stays", &[&stays[..], &["--local-steps", "1"]].concat());
     assert!(are_near(&stays, &[stays[0]; 3]), "{stays:?}");
 }
 
@@ -45,7 +45,7 @@ fn a_slow_rank_joins_the_others_with_the_steps_that_it_has_made() {
     let told = |name: &str, patience: &[&str]| {
         let ended = Everburn::new(folder.path(), ["train", "mlp", "--ranks", "2"])
             .args(FEW)
-            .args(["--sync", "every=4", "--steps", "8", "--run-dir", name])
+            .args(["--local-steps", "4", "--steps", "8", "--run-dir", name])
             .args(slow)
             .args(patience)
             .run()

@@ -75,7 +75,7 @@ impl SyncBench {
     /// The name of each side, and what it is told besides what all are.
     fn sides(&self) -> Vec<(String, Vec<String>)> {
         let rounds = |more: &[&str]| {
-            let mut flags = vec!["--sync".to_owned(), format!("every={}", self.every)];
+            let mut flags = vec!["--local-steps".to_owned(), self.every.to_string()];
             for (flag, number) in [
                 ("--outer-learning-rate", self.outer_learning_rate),
                 ("--outer-momentum", self.outer_momentum),
@@ -221,7 +221,7 @@ mod tests {
             "{}",
             lines[0]
         );
-        let every = "--sync every=20 --outer-learning-rate 0.5";
+        let every = "--local-steps 20 --outer-learning-rate 0.5";
         assert!(lines[1].contains(every) && !lines[1].contains("int8"));
         assert!(lines[2].contains(&format!("{every} --compress-outer int8")));
     }

@@ -1,4 +1,4 @@
-//! Flags of ranks that take steps by themselves, and of averaged parameters.
+//! Flags of local steps and of averaged parameters.
 
 use clap::Args;
 use everburn_distributed::{OuterCompression, OuterOptimizer};
@@ -7,12 +7,12 @@ use everburn_train::SyncInterval;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Fewer bytes")]
 pub(crate) struct SyncFlags {
-    /// When ranks become equal: step (in each, by its gradients), or every=H: each rank takes H steps by
-    /// itself, then their differences are averaged (DiLoCo, local SGD) [default: step].
-    #[arg(long, value_name = "WHEN")]
+    /// Exchange parameters after this many local steps of each rank (DiLoCo, local SGD), in place of gradients in
+    /// each step. 0: gradients in each step [default: 0].
+    #[arg(long = "local-steps", alias = "sync", value_name = "STEPS")]
     pub(crate) sync: Option<SyncInterval>,
 
-    /// What is made of the averaged differences: nesterov (DiLoCo) or average (local SGD)
+    /// The outer optimizer of the averaged differences: nesterov (DiLoCo) or average (local SGD)
     /// [default: nesterov].
     #[arg(long, value_name = "RULE")]
     pub(crate) outer_optimizer: Option<OuterOptimizer>,
@@ -25,18 +25,18 @@ pub(crate) struct SyncFlags {
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub(crate) outer_momentum: Option<f64>,
 
-    /// How differences travel: none (as they are) or int8 (about a quarter of the bytes) [default: none].
+    /// The compression of the differences: none or int8 (about a quarter of the bytes) [default: none].
     #[arg(long, value_name = "HOW")]
     pub(crate) compress_outer: Option<OuterCompression>,
 
-    /// A slow rank joins the others' exchange with the steps that it has made, when its round has taken so
-    /// many times what it takes most ranks [default: the others wait].
+    /// A slow rank joins the exchange with fewer steps when its round has taken this many times the median
+    /// [default: the others wait].
     #[arg(long, value_name = "TIMES", allow_negative_numbers = true)]
     pub(crate) outer_patience: Option<f64>,
 }
 
 impl SyncFlags {
-    /// The first flag that says nothing unless ranks take steps by themselves.
+    /// The first flag that needs --local-steps.
     pub(crate) fn of_rounds(&self) -> Option<&'static str> {
         let given = [
             (self.outer_optimizer.is_some(), "--outer-optimizer"),
@@ -53,12 +53,12 @@ impl SyncFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Training")]
 pub(crate) struct EmaFlags {
-    /// Keep a moving average of the parameters too, of which this share stays in a step: 0.999, say
+    /// Keep an exponential moving average of the parameters with this decay per step, such as 0.999
     /// [default: none].
     #[arg(long, value_name = "DECAY", allow_negative_numbers = true)]
     pub(crate) ema: Option<f64>,
 
-    /// With --ema: each rank keeps a part of the average, and not rank 0 all of it.
+    /// With --ema: shard the average over the ranks; without, rank 0 keeps all of it.
     #[arg(long)]
     pub(crate) ema_sharded: bool,
 

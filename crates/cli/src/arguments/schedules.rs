@@ -1,4 +1,4 @@
-//! Flags about the learning rate, and what `--schedule` says.
+//! Flags of the learning rate and of schedules.
 
 use clap::Args;
 use everburn_schedules::ScheduleKind;
@@ -6,12 +6,12 @@ use everburn_train::Schedule;
 
 use super::kebab;
 
-/// What `--schedule` says: there are two kinds of schedules, and no name is of both.
+/// A value of `--schedule`, the old name of `--lr-schedule` and `--pipeline-schedule`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScheduleFlag {
-    /// How the learning rate changes.
+    /// Of the learning rate.
     LearningRate(Schedule),
-    /// What the ranks of a pipeline do.
+    /// Of a pipeline.
     Pipeline(ScheduleKind),
 }
 
@@ -33,20 +33,19 @@ impl std::str::FromStr for ScheduleFlag {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Training")]
 pub(crate) struct RateFlags {
-    /// Let the learning rate rise along a line over so many steps; the schedule begins behind them
-    /// [default: 0].
+    /// Raise the learning rate linearly over this many steps, before the schedule begins [default: 0].
     #[arg(long, value_name = "STEPS")]
     pub(crate) warmup_steps: Option<usize>,
 
-    /// Where the learning rate ends with --schedule cosine or linear [default: 0].
+    /// The final learning rate of --lr-schedule cosine and linear [default: 0].
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub(crate) final_learning_rate: Option<f64>,
 
-    /// After how many steps --schedule step lowers the learning rate, each time anew.
+    /// The number of steps after which --lr-schedule step lowers the learning rate, again and again.
     #[arg(long, value_name = "STEPS")]
     pub(crate) decay_every: Option<usize>,
 
-    /// By what --schedule step multiplies the learning rate [default: 0.1].
+    /// The factor by which --lr-schedule step lowers the learning rate [default: 0.1].
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     pub(crate) decay_factor: Option<f64>,
 }

@@ -1,5 +1,7 @@
 //! What flags put into a configuration.
 
+use everburn_schedules::ScheduleKind;
+use everburn_train::Schedule;
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -60,24 +62,31 @@ impl Layer {
     }
 }
 
-/// Each kind of schedule once at most.
-pub(super) fn add_schedules(layer: &mut Layer, flags: &[ScheduleFlag]) -> Result<(), CliError> {
-    let (mut learning_rate, mut pipeline) = (None, None);
-    for flag in flags {
-        let before = match flag {
-            ScheduleFlag::LearningRate(schedule) => learning_rate.replace(schedule).is_some(),
-            ScheduleFlag::Pipeline(kind) => pipeline.replace(kind).is_some(),
+/// The two schedules; `old` are the values of `--schedule`.
+pub(super) fn add_schedules(
+    layer: &mut Layer,
+    mut learning_rate: Option<Schedule>,
+    mut pipeline: Option<ScheduleKind>,
+    old: &[ScheduleFlag],
+) -> Result<(), CliError> {
+    for flag in old {
+        let (name, twice) = match *flag {
+            ScheduleFlag::LearningRate(schedule) => {
+                ("--lr-schedule", learning_rate.replace(schedule).is_some())
+            }
+            ScheduleFlag::Pipeline(kind) => {
+                ("--pipeline-schedule", pipeline.replace(kind).is_some())
+            }
         };
-        if before {
+        if twice {
             return Err(CliError::usage_with_help(
-                "--schedule is given twice for the same thing",
-                "one may say how the learning rate changes, another one the order of a pipeline's passes: \
-                 --schedule cosine --schedule 1f1b",
+                format!("{name} is given twice"),
+                "--schedule is the old name of --lr-schedule and --pipeline-schedule",
             ));
         }
     }
-    layer.set(&["training", "schedule"], learning_rate)?;
-    layer.set(&["parallel", "schedule"], pipeline)
+    layer.set(&["training", "schedule"], learning_rate.as_ref())?;
+    layer.set(&["parallel", "schedule"], pipeline.as_ref())
 }
 
 pub(super) fn add_rate_flags(layer: &mut Layer, flags: &RateFlags) -> Result<(), CliError> {

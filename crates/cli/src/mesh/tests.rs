@@ -49,12 +49,12 @@ fn pipeline_is_short_for_a_mesh() {
 
 #[test]
 fn schedules_of_both_kinds_go_by_one_flag() {
-    let line = "mnist --ranks 2 --pipeline 2 --schedule gpipe --schedule cosine";
+    let line = "mnist --ranks 2 --pipeline 2 --pipeline-schedule gpipe --lr-schedule cosine";
     let config = RunConfig::resolve(&arguments(line), None).unwrap();
     assert_eq!(config.training.schedule, everburn_train::Schedule::Cosine);
     assert_eq!(resolve(&config).unwrap().schedule.name(), "gpipe");
-    let twice = refused("mnist --ranks 2 --pipeline 2 --schedule gpipe --schedule 1f1b");
-    contains(&twice, &["--schedule is given twice"]);
+    let twice = refused("mnist --ranks 2 --pipeline 2 --schedule gpipe --pipeline-schedule 1f1b");
+    contains(&twice, &["--pipeline-schedule is given twice"]);
     let words = ["everburn", "train", "mnist", "--schedule", "2f2b"];
     let error = Arguments::try_parse_from(words).unwrap_err().to_string();
     contains(&error, &["2f2b", "cosine", "zb-h1"]);
@@ -62,7 +62,8 @@ fn schedules_of_both_kinds_go_by_one_flag() {
 
 #[test]
 fn the_mesh_is_written_and_read_back() {
-    let line = "mnist --ranks 4 --pipeline 2 --micro-batches 8 --schedule zb-h1 --stages fc1";
+    let line =
+        "mnist --ranks 4 --pipeline 2 --micro-batches 8 --pipeline-schedule zb-h1 --stages fc1";
     let config = RunConfig::resolve(&arguments(line), None).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
@@ -126,7 +127,7 @@ fn stages_that_do_not_fit_the_model_are_refused() {
         &text,
         &["mnist: a model of 4 blocks", "5 stages", "4 ranks or fewer"],
     );
-    let text = refused("mnist --ranks 3 --pipeline 3 --schedule interleaved");
+    let text = refused("mnist --ranks 3 --pipeline 3 --pipeline-schedule interleaved");
     contains(&text, &["4 blocks", "6 stages", "chunks 2"]);
     let text = refused("mnist --ranks 2 --pipeline 2 --stages fc9");
     contains(
@@ -158,8 +159,8 @@ fn flags_that_say_nothing_here_are_refused() {
         &["--micro-batches 4 is for pipelines", "--accumulate 4"],
     );
     contains(
-        &refused("mnist --schedule gpipe"),
-        &["--schedule gpipe is for pipelines"],
+        &refused("mnist --pipeline-schedule gpipe"),
+        &["--pipeline-schedule gpipe is for pipelines"],
     );
     contains(
         &refused("mnist --chunks 2"),
@@ -171,6 +172,6 @@ fn flags_that_say_nothing_here_are_refused() {
     );
     let text = refused("mnist --ranks 2 --pipeline 2 --accumulate 2");
     contains(&text, &["--accumulate 2", "--micro-batches"]);
-    let text = refused("mnist --ranks 2 --pipeline 2 --chunks 2 --schedule gpipe");
+    let text = refused("mnist --ranks 2 --pipeline 2 --chunks 2 --pipeline-schedule gpipe");
     contains(&text, &["--chunks 2", "interleaved only", "gpipe"]);
 }

@@ -191,7 +191,7 @@ pub(super) fn exchange(analysis: &Analysis) -> Option<Finding> {
         ),
         advice:
             "raise --batch-size, so that a step computes more for the same exchange; send less by \
-                 --communication-hook bf16; or exchange less often by --sync every=8"
+                 --communication-hook bf16; or exchange less often by --local-steps 8"
                 .to_owned(),
     })
 }

@@ -114,7 +114,7 @@ impl TrainingConfig {
         }
         if self.sync != SyncInterval::Step {
             return refuse(
-                "--shard and --sync every=H do not go together: a rank that takes steps by itself needs all \
+                "--shard and --local-steps H do not go together: a rank that takes steps by itself needs all \
                  parameters and the optimizer's whole state",
             );
         }
@@ -162,7 +162,7 @@ impl TrainingConfig {
         }
         if self.sync != SyncInterval::Step {
             return refuse(
-                "--precision f16 and --sync every=H do not go together: ranks that take steps by themselves \
+                "--precision f16 and --local-steps H do not go together: ranks that take steps by themselves \
                  would each skip others, and scale their losses differently; use --precision bf16, which needs \
                  no scaling",
             );
@@ -193,19 +193,19 @@ impl TrainingConfig {
         }
         if self.virtual_ranks.is_some() {
             return refuse(
-                "--sync every=H and --virtual-ranks do not go together: between two exchanges ranks differ, \
+                "--local-steps H and --virtual-ranks do not go together: between two exchanges ranks differ, \
                  so that the result depends on their number",
             );
         }
         if self.sync_batch_norm {
             return refuse(
-                "--sync every=H and --sync-batch-norm do not go together: that exchanges statistics in each \
+                "--local-steps H and --sync-batch-norm do not go together: that exchanges statistics in each \
                  step; running statistics are averaged at the exchanges",
             );
         }
         if self.ddp.communication != CommunicationHookConfig::default() {
             return refuse(
-                "--sync every=H and --communication-hook do not go together: no gradients travel; \
+                "--local-steps H and --communication-hook do not go together: no gradients travel; \
                  --compress-outer int8 makes what does smaller",
             );
         }

@@ -333,7 +333,9 @@ pub enum ParallelError {
         world_size: usize,
     },
     /// More than one chunk, with a schedule that has one.
-    #[error("--chunks {chunks} goes with --schedule interleaved only, not with {schedule}")]
+    #[error(
+        "--chunks {chunks} goes with --pipeline-schedule interleaved only, not with {schedule}"
+    )]
     Chunks {
         /// How many were asked for.
         chunks: usize,

@@ -116,7 +116,7 @@ impl ScheduleNumbers {
         if let Some(rate) = self.final_learning_rate {
             if !schedule.has_an_end() {
                 return refuse(format!(
-                    "--final-learning-rate is for --schedule cosine or linear, not for {schedule}"
+                    "--final-learning-rate is for --lr-schedule cosine or linear, not for {schedule}"
                 ));
             }
             if !(0.0..=learning_rate).contains(&rate) {
@@ -131,21 +131,21 @@ impl ScheduleNumbers {
             Some(0) => return refuse("--decay-every must be at least 1".to_string()),
             None if steps => {
                 return refuse(
-                    "--schedule step lowers the learning rate every so many steps: say how many by \
+                    "--lr-schedule step lowers the learning rate every so many steps: say how many by \
                      --decay-every"
                         .to_string(),
                 );
             }
             Some(_) if !steps => {
                 return refuse(format!(
-                    "--decay-every is for --schedule step, not for {schedule}"
+                    "--decay-every is for --lr-schedule step, not for {schedule}"
                 ));
             }
             _ => {}
         }
         match self.decay_factor {
             Some(_) if !steps => refuse(format!(
-                "--decay-factor is for --schedule step, not for {schedule}"
+                "--decay-factor is for --lr-schedule step, not for {schedule}"
             )),
             Some(factor) if !(factor > 0.0 && factor <= 1.0) => refuse(format!(
                 "--decay-factor {factor} must be above 0 and no more than 1"
@@ -214,7 +214,7 @@ pub(crate) fn initialised(
     config: &ModuleLrSchedulerConfig,
 ) -> Result<ModuleLrScheduler, TrainError> {
     config.init().map_err(|error| {
-        TrainError::Config(format!("--schedule with this --learning-rate: {error}"))
+        TrainError::Config(format!("--lr-schedule with this --learning-rate: {error}"))
     })
 }
 
@@ -315,7 +315,7 @@ mod tests {
         let how_often = refused(Schedule::Step, |_| {});
         assert!(how_often.contains("--decay-every"), "{how_often}");
         let cosine = refused(Schedule::Cosine, |n| n.decay_every = Some(2));
-        assert!(cosine.contains("--schedule step"), "{cosine}");
+        assert!(cosine.contains("--lr-schedule step"), "{cosine}");
         let rising = refused(Schedule::Step, |n| {
             (n.decay_every, n.decay_factor) = (Some(2), Some(1.5));
         });

@@ -1,4 +1,4 @@
-//! How often ranks become equal.
+//! Synchronous or local steps.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -6,14 +6,15 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How often ranks become equal: in each `step`, by its gradients; or `every=H` steps, by what those have
-/// made of each rank's parameters ([`OuterLoop`](everburn_distributed::OuterLoop)).
+/// When ranks exchange what they have learnt: gradients in each `step`, or parameters after `every=H` local steps
+/// ([`OuterLoop`](everburn_distributed::OuterLoop)). A number of steps alone is short for the latter, and 0 for `step`.
 ///
 /// ```
 /// use everburn_train::SyncInterval;
 ///
 /// let sync: SyncInterval = "every=50".parse()?;
 /// assert_eq!(sync.steps(), Some(50));
+/// assert_eq!("50".parse(), Ok(sync));
 /// assert_eq!("step".parse(), Ok(SyncInterval::Step));
 /// assert!("every=0".parse::<SyncInterval>().is_err());
 /// # Ok::<(), everburn_train::InvalidSyncInterval>(())
@@ -21,15 +22,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum SyncInterval {
-    /// In each step, by averaged gradients.
+    /// Averaged gradients in each step.
     #[default]
     Step,
-    /// After so many steps of each rank by itself, at the end of an epoch, and at that of the run.
+    /// Parameters after this many local steps, and at the end of an epoch and of the run.
     Every(NonZeroUsize),
 }
 
 impl SyncInterval {
-    /// How many steps each rank makes by itself; `None` if it makes none.
+    /// The number of local steps; `None` for synchronous steps.
     #[must_use]
     pub const fn steps(self) -> Option<usize> {
         match self {
@@ -48,18 +49,18 @@ impl fmt::Display for SyncInterval {
     }
 }
 
-/// A text that says nothing of [`SyncInterval`].
+/// A text that is no [`SyncInterval`].
 ///
 /// ```
 /// use everburn_train::SyncInterval;
 ///
 /// let error = "often".parse::<SyncInterval>().unwrap_err();
-/// assert!(error.to_string().contains("every=50"));
+/// assert!(error.to_string().contains("--local-steps 50"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say how often ranks become equal: use step, or every= and a number of steps from 1, \
-     as in every=50"
+    "`{0}` is no number of local steps: use one, as in --local-steps 50 (sync = \"every=50\" in a file), or 0 for \
+     synchronous steps"
 )]
 pub struct InvalidSyncInterval(String);
 
@@ -70,6 +71,12 @@ impl FromStr for SyncInterval {
         let invalid = || InvalidSyncInterval(text.to_string());
         match text.split_once('=') {
             None if text == "step" => Ok(Self::Step),
+            None => match text.parse().map_err(|_| invalid())? {
+                0 => Ok(Self::Step),
+                steps => NonZeroUsize::new(steps)
+                    .map(Self::Every)
+                    .ok_or_else(invalid),
+            },
             Some(("every", steps)) => steps.parse().map(Self::Every).map_err(|_| invalid()),
             _ => Err(invalid()),
         }
@@ -96,6 +103,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_all_else_refused() {
+        assert_eq!("0".parse(), Ok(SyncInterval::Step));
+        assert_eq!("7".parse::<SyncInterval>().unwrap().steps(), Some(7));
         for text in ["step", "every=1", "every=500"] {
             assert_eq!(text.parse::<SyncInterval>().unwrap().to_string(), text);
         }

@@ -105,7 +105,7 @@ impl TrainingConfig {
             return refuse("--sync-batch-norm");
         }
         if self.sync != SyncInterval::Step {
-            return refuse("--sync every=H");
+            return refuse("--local-steps H");
         }
         if self.ema.is_some() {
             return refuse("--ema");

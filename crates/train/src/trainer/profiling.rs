@@ -16,8 +16,8 @@ impl Trainer {
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
         if self.config.sync != SyncInterval::Step {
             return refuse(
-                "--profile and --sync every=H do not go together: steps between two exchanges are not recorded; \
-                 profile with --sync step",
+                "--profile and --local-steps H do not go together: steps between two exchanges are not recorded; \
+                 profile without --local-steps",
             );
         }
         if self.regroup.is_some() {

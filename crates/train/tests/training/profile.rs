@@ -343,7 +343,7 @@ fn what_cannot_be_profiled_is_refused() {
         .unwrap_err();
     assert!(matches!(error, TrainError::Config(_)), "{error}");
     assert!(
-        error.to_string().contains("--profile and --sync every=H"),
+        error.to_string().contains("--profile and --local-steps H"),
         "{error}"
     );
 }

@@ -85,7 +85,7 @@ fn numbers_that_do_not_go_together_are_refused() {
     let (text, _) = refused(&chunks, 2, 32);
     assert_eq!(
         text,
-        "--chunks 2 goes with --schedule interleaved only, not with gpipe"
+        "--chunks 2 goes with --pipeline-schedule interleaved only, not with gpipe"
     );
     let no_chunks = ParallelConfig {
         chunks: Some(0),

@@ -361,7 +361,11 @@ fn what_does_not_go_together_is_refused() {
     let cut = Some(ShardStage::Gradients);
     refused(|c| c.virtual_ranks = Some(2), cut, "--virtual-ranks");
     refused(|c| c.hash_every = Some(1), cut, "--hash-every");
-    refused(|c| c.sync = "every=2".parse().unwrap(), cut, "--sync");
+    refused(
+        |c| c.sync = "every=2".parse().unwrap(),
+        cut,
+        "--local-steps",
+    );
     refused(|c| c.overlap = false, cut, "--no-overlap");
     refused(
         |c| c.offload_optimizer = true,
