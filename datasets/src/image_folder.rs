@@ -69,6 +69,23 @@ pub struct RgbItem {
     pub class: usize,
 }
 
+impl RgbItem {
+    /// The image in a JPEG or PNG file, scaled to `size`: height and width, in pixels. Its class is 0.
+    ///
+    /// # Errors
+    /// [`DatasetError::Read`] and [`DatasetError::Image`], with the file; [`DatasetError::ImageFolder`] if the size is
+    /// zero or too large.
+    pub fn read(file: impl AsRef<Path>, size: [usize; 2]) -> Result<Self, DatasetError> {
+        let file = file.as_ref();
+        let pixels = decode(file, checked_size(file, size)?)?;
+        Ok(Self {
+            pixels: pixels.into(),
+            size,
+            class: 0,
+        })
+    }
+}
+
 impl ImageFolder {
     /// The images below `folder`, scaled to `size`: height and width, in pixels.
     ///
@@ -95,17 +112,7 @@ impl ImageFolder {
         classes: &[String],
     ) -> Result<Self, DatasetError> {
         let folder = folder.as_ref();
-        let side = |pixels: usize| {
-            let side = u32::try_from(pixels).ok();
-            side.filter(|side| (1..=MOST_PIXELS_A_SIDE).contains(side))
-        };
-        let [height, width] = size;
-        let (Some(height), Some(width)) = (side(height), side(width)) else {
-            let problem = format!(
-                "{height}x{width} is no size: expected 1 to {MOST_PIXELS_A_SIDE} pixels a side"
-            );
-            return Err(refused(folder, problem));
-        };
+        let size = checked_size(folder, size)?;
         for class in names(folder, Path::is_dir)? {
             if !classes.contains(&class) {
                 let problem = format!("`{class}` is none of the classes {}", classes.join(", "));
@@ -130,7 +137,7 @@ impl ImageFolder {
         let this = Self {
             classes: classes.to_vec(),
             files,
-            size: [height, width],
+            size,
             cache: Vec::new(),
             fingerprint: HEXLOWER.encode(&hash.finalize()),
         };
@@ -143,6 +150,42 @@ impl ImageFolder {
         let count = self.len().min(bytes / self.bytes_per_image());
         self.cache = (0..count).map(|_| OnceLock::new()).collect();
         self
+    }
+
+    /// Moves every `every`th image of each class into a second set: a test set, where there is none.
+    ///
+    /// # Errors
+    /// [`DatasetError::ImageFolder`] if a class has fewer than `every` images.
+    ///
+    /// # Panics
+    /// Panics if `every` is less than 2.
+    pub fn split(self, every: usize) -> Result<(Self, Self), DatasetError> {
+        assert!(every >= 2, "every {every}th image leaves none");
+        let mut seen = vec![0_usize; self.classes.len()];
+        let (second, first): (Vec<_>, Vec<_>) = self.files.into_iter().partition(|(_, class)| {
+            seen[*class] += 1;
+            seen[*class].is_multiple_of(every)
+        });
+        for (class, count) in self.classes.iter().zip(&seen) {
+            if *count < every {
+                let folder = first.first().map_or(Path::new(class), |(file, _)| file);
+                let problem = format!(
+                    "the class {class} has {count} images, and every {every}th is to be a test image"
+                );
+                return Err(refused(folder.parent().unwrap_or(folder), problem));
+            }
+        }
+        let part = |files: Vec<_>, number: usize| {
+            Self {
+                classes: self.classes.clone(),
+                files,
+                size: self.size,
+                cache: Vec::new(),
+                fingerprint: format!("{} {number} of {every}", self.fingerprint),
+            }
+            .with_cache(CACHE_BYTES)
+        };
+        Ok((part(first, 0), part(second, 1)))
     }
 
     /// The names of the classes, in the order of their numbers.
@@ -178,7 +221,7 @@ impl ImageFolder {
         let pixels = match cached.and_then(OnceLock::get) {
             Some(pixels) => Arc::clone(pixels),
             None => {
-                let pixels: Arc<[u8]> = self.decode(file)?.into();
+                let pixels: Arc<[u8]> = decode(file, self.size)?.into();
                 if let Some(cached) = cached {
                     // Another thread may have been faster, with the same pixels.
                     let _ = cached.set(Arc::clone(&pixels));
@@ -192,31 +235,6 @@ impl ImageFolder {
             size: [height as usize, width as usize],
             class: *class,
         })
-    }
-
-    /// `[3, height, width]`.
-    fn decode(&self, file: &Path) -> Result<Vec<u8>, DatasetError> {
-        let damaged = |error: image::ImageError| DatasetError::Image {
-            path: file.to_path_buf(),
-            problem: error.to_string(),
-        };
-        let opened = fs::File::open(file).map_err(|source| unreadable(file, source))?;
-        let reader = ImageReader::new(BufReader::new(opened)).with_guessed_format();
-        let reader = reader.map_err(|source| unreadable(file, source))?;
-        let mut limits = Limits::default();
-        limits.max_image_width = Some(MOST_PIXELS_A_SIDE);
-        limits.max_image_height = Some(MOST_PIXELS_A_SIDE);
-        limits.max_alloc = Some(MOST_DECODER_BYTES);
-        let mut decoder = reader.into_decoder().map_err(damaged)?;
-        decoder.set_limits(limits).map_err(damaged)?;
-        let orientation = decoder.orientation().map_err(damaged)?;
-        let mut picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-        picture.apply_orientation(orientation);
-        let [height, width] = self.size;
-        let scaled = picture.resize_exact(width, height, FilterType::Triangle);
-        let pixels = scaled.into_rgb8();
-        let channel = |channel: usize| pixels.pixels().map(move |pixel| pixel[channel]);
-        Ok((0..3).flat_map(channel).collect())
     }
 
     fn bytes_per_image(&self) -> usize {
@@ -243,6 +261,45 @@ impl std::fmt::Debug for ImageFolder {
             .field("size", &self.size)
             .finish_non_exhaustive()
     }
+}
+
+/// The pixels `[3, height, width]` of an image file.
+fn decode(file: &Path, [height, width]: [u32; 2]) -> Result<Vec<u8>, DatasetError> {
+    let damaged = |error: image::ImageError| DatasetError::Image {
+        path: file.to_path_buf(),
+        problem: error.to_string(),
+    };
+    let opened = fs::File::open(file).map_err(|source| unreadable(file, source))?;
+    let reader = ImageReader::new(BufReader::new(opened)).with_guessed_format();
+    let reader = reader.map_err(|source| unreadable(file, source))?;
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(MOST_PIXELS_A_SIDE);
+    limits.max_image_height = Some(MOST_PIXELS_A_SIDE);
+    limits.max_alloc = Some(MOST_DECODER_BYTES);
+    let mut decoder = reader.into_decoder().map_err(damaged)?;
+    decoder.set_limits(limits).map_err(damaged)?;
+    let orientation = decoder.orientation().map_err(damaged)?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
+    picture.apply_orientation(orientation);
+    let pixels = picture
+        .resize_exact(width, height, FilterType::Triangle)
+        .into_rgb8();
+    let channel = |channel: usize| pixels.pixels().map(move |pixel| pixel[channel]);
+    Ok((0..3).flat_map(channel).collect())
+}
+
+fn checked_size(path: &Path, size: [usize; 2]) -> Result<[u32; 2], DatasetError> {
+    let [height, width] = size.map(|side| {
+        let side = u32::try_from(side).ok();
+        side.filter(|side| (1..=MOST_PIXELS_A_SIDE).contains(side))
+    });
+    let [given_height, given_width] = size;
+    height.zip(width).map(<[u32; 2]>::from).ok_or_else(|| {
+        let problem = format!(
+            "{given_height}x{given_width} is no size: expected 1 to {MOST_PIXELS_A_SIDE} pixels a side"
+        );
+        refused(path, problem)
+    })
 }
 
 /// The `wanted` names in a folder, in alphabetical order.

@@ -1,5 +1,8 @@
 //! Which data a run takes, and that every output says which.
 
+#[path = "data/image_folders.rs"]
+mod image_folders;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;

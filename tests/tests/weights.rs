@@ -67,6 +67,38 @@ fn a_training_begins_with_the_weights_that_it_is_given() {
 }
 
 #[test]
+fn a_head_of_another_size_is_left_out_of_the_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let ended = Everburn::train(here, "mlp").args(["--steps", "1", "--run-dir", "a"]);
+    ended.run().succeeded();
+    let ended = Everburn::new(here, ["export", "a", "--to", "safetensors"]).run();
+    ended.succeeded();
+    let weights = here.join("a/state-dict.safetensors");
+    let begin = |run: &str, more: &[&str]| {
+        let train = Everburn::train(here, "mlp").args(["--steps", "1", "--log-every", "1"]);
+        train
+            .args(["--learning-rate", "1e-12", "--run-dir", run])
+            .args(more)
+            .run()
+    };
+    let from = ["--init-from", weights.to_str().unwrap()];
+    let skip = |pattern| [&from[..], &["--init-skip", pattern]].concat();
+    begin("all", &from).succeeded();
+    begin("but-the-head", &skip("layers.2.*")).succeeded();
+    let tensors = |run: &str| std::fs::read(here.join(run).join("model.safetensors")).unwrap();
+    assert_ne!(tensors("all"), tensors("but-the-head"));
+    let same =
+        |from: usize| tensors("all")[from..from + 64] == tensors("but-the-head")[from..from + 64];
+    assert!(same(0), "the same names and shapes");
+    begin("none", &skip("head.*")).failed_with(2, &["`head.*`", "matches no parameter"]);
+    let alone = begin("alone", &["--init-skip", "layers.2.*"]);
+    alone.failed_with(2, &["--init-skip", "--init-from, which is not given"]);
+    let of_a_run = begin("run", &["--init-from", "a", "--init-skip", "layers.2.*"]);
+    of_a_run.failed_with(2, &["--init-skip is for state dicts"]);
+}
+
+#[test]
 fn weights_of_another_model_are_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

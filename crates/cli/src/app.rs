@@ -8,9 +8,10 @@ use everburn_train::{AnyTask, Hook, Hooks, Task};
 use crate::{kept_memory, tasks};
 
 /// Keys of a configuration that are every run's own, and no task's.
-const RESERVED: [&str; 6] = [
+const RESERVED: [&str; 7] = [
     "model",
     "init_from",
+    "init_skip",
     "ranks",
     "training",
     "parallel",
@@ -68,7 +69,7 @@ impl App {
     ///
     /// # Panics
     /// Panics if the name has other characters than small letters, digits, `-` and `_`, is a key that every
-    /// configuration has (`model`, `init_from`, `ranks`, `training`, `parallel`, `optimizer`), or is another task's.
+    /// configuration has (`model`, `init_from`, `init_skip`, `ranks`, `training`, `parallel`, `optimizer`), or is another task's.
     #[must_use]
     pub fn task<T: Task>(mut self, name: &str, task: T) -> Self {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);

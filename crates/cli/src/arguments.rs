@@ -155,6 +155,10 @@ pub(crate) struct TrainArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) init_from: Option<PathBuf>,
 
+    /// Leave these tensors of --init-from out, by their names in PyTorch, for a model with another head: 'fc.*'.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    pub(crate) init_skip: Vec<String>,
+
     #[command(flatten)]
     pub(crate) training: TrainingFlags,
 

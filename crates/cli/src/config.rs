@@ -11,7 +11,8 @@ use everburn_collectives::printable;
 use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
 use everburn_train::{
-    Chaos, ConfiguredTask, ParallelConfig, SyncInterval, TrainingConfig, configuration_fault,
+    Chaos, ConfiguredTask, ParallelConfig, Patterns, SyncInterval, TrainingConfig,
+    configuration_fault,
 };
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -84,6 +85,9 @@ pub(crate) struct RunConfig {
     /// Where the first weights come from, if not from the seed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) init_from: Option<PathBuf>,
+    /// The tensors of `init_from` that are left out, by their names in PyTorch.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) init_skip: Patterns,
     pub(crate) ranks: RanksConfig,
     pub(crate) training: TrainingConfig,
     /// How the model is shared out over ranks.
@@ -299,6 +303,8 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         .transpose()
         .map_err(|error| CliError::usage(format!("--init-from: {error}")))?;
     layer.set(&["init_from"], init_from.as_ref())?;
+    let skip = (!arguments.init_skip.is_empty()).then_some(&arguments.init_skip);
+    layer.set(&["init_skip"], skip)?;
     let TrainingFlags {
         epochs,
         steps,

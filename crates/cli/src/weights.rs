@@ -7,7 +7,9 @@ use crate::devices;
 use crate::prelude::*;
 use burn::module::Module;
 use clap::{Args, ValueEnum};
-use everburn_train::{load_safetensors, load_state_dict, save_safetensors, save_state_dict};
+use everburn_train::{
+    Patterns, load_safetensors, load_state_dict_except, save_safetensors, save_state_dict,
+};
 
 use crate::arguments::{DataFlags, TrainArguments};
 use crate::config::RunConfig;
@@ -133,20 +135,39 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
 /// Loads the weights of `--init-from`, and saves them in `run`.
 fn load_into(config: &RunConfig, run: Option<&RunDirectory>) -> Result<(), CliError> {
     let Some(path) = &config.init_from else {
-        return Ok(());
+        return match config.init_skip == Patterns::default() {
+            true => Ok(()),
+            false => Err(CliError::usage_with_help(
+                "--init-skip leaves out tensors of --init-from, which is not given",
+                "add --init-from, or leave --init-skip away",
+            )),
+        };
     };
     let device = devices::of_rank(&["flex".to_string()], 0)?;
-    let model = initialised(config.task()?.model(&device)?, path)?;
+    let model = initialised(config.task()?.model(&device)?, path, &config.init_skip)?;
     if let Some(run) = run {
         save_safetensors(&model, run)?;
     }
     Ok(())
 }
 
-/// The model with the weights of `path`: a state dict of PyTorch, or the folder of a run.
-pub(crate) fn initialised<M: Module>(model: M, path: &Path) -> Result<M, TrainError> {
-    match path.is_dir() {
-        true => load_safetensors(model, &RunDirectory::open(path)?),
-        false => load_state_dict(model, path),
+/// The model with the weights of `path`, a state dict of PyTorch or the folder of a run, but for those to `skip`.
+pub(crate) fn initialised<M: Module>(
+    model: M,
+    path: &Path,
+    skip: &Patterns,
+) -> Result<M, CliError> {
+    if !path.is_dir() {
+        return Ok(load_state_dict_except(model, path, skip)?);
     }
+    if *skip != Patterns::default() {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--init-skip is for state dicts, and {} is a run's folder",
+                path.display()
+            ),
+            "export the run first, with `export RUN --to safetensors`, and name that file",
+        ));
+    }
+    Ok(load_safetensors(model, &RunDirectory::open(path)?)?)
 }

@@ -15,6 +15,7 @@
 //! }
 //! ```
 
+mod image_folders;
 mod images;
 mod text;
 
@@ -25,11 +26,13 @@ use everburn_models::gpt::GptConfig;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
+use everburn_models::resnet18::{ResNet18, ResNet18Config};
 use everburn_models::resnet50::{ResNet50, ResNet50Config, Stem};
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
 use everburn_train::{AnyTask, TaskError};
 use serde::{Deserialize, Serialize};
 
+pub use self::image_folders::{ImageFolders, ImageFoldersConfig};
 pub use self::images::{ImageModel, Images, ImagesConfig};
 pub use self::text::{Text, TextConfig};
 use crate::App;
@@ -47,6 +50,7 @@ pub fn app() -> App {
         .task("mnist", mnist())
         .task("mnist-bn", mnist_bn())
         .task("mlp", mlp())
+        .task("resnet18", resnet18())
         .task("resnet50", resnet50())
         .task("two-part-resnet", two_part_resnet())
         .task("gpt-nano", gpt_nano())
@@ -84,6 +88,22 @@ pub fn mnist_bn() -> Images<MnistBn> {
 pub fn mlp() -> Images<Mlp> {
     Images::new("a perceptron with hidden layers of 256 and 128", |device| {
         MlpConfig::new().init(device)
+    })
+}
+
+/// The residual net of 18 layers, on images of one's own.
+pub fn resnet18() -> ImageFolders<ResNet18> {
+    ImageFolders::new(
+        "the residual net of 18 layers, on a folder of images: --data FOLDER",
+        |classes, device| ResNet18Config::new().with_classes(classes).init(device),
+    )
+    .with_preset(toml::toml! {
+        [training]
+        batch_size = 32
+        schedule = "cosine"
+        [training.optimizer]
+        kind = "adam-w"
+        weight_decay = 0.01
     })
 }
 
@@ -235,6 +255,12 @@ mod tests {
             + (256 * 10 + 10);
         assert_eq!(parameters("mnist-bn"), expected);
         assert_eq!(parameters("gpt2-124m"), 124_439_808, "as published");
+        // With the mean and variance of each channel of its batch norms.
+        assert_eq!(
+            parameters("resnet18"),
+            11_689_512 + 2 * 4_800,
+            "as torchvision's"
+        );
     }
 
     #[test]

@@ -43,7 +43,9 @@ mod trainer;
 
 pub use burn_train::Interrupter;
 pub use checkpoint::ema::EmaConfig;
-pub use checkpoint::state_dict::{StateDictFile, load_state_dict, save_state_dict};
+pub use checkpoint::state_dict::{
+    StateDictFile, load_state_dict, load_state_dict_except, save_state_dict,
+};
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};
 pub use checkpoint::weights::{load_averaged, load_safetensors, save_safetensors};

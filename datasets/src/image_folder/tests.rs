@@ -104,6 +104,31 @@ fn folders_that_are_no_image_folder_are_refused_by_name() {
 }
 
 #[test]
+fn a_set_is_split_within_each_class() {
+    let folder = drawn();
+    let (train, test) = ImageFolder::open(folder.path(), [3, 3])
+        .unwrap()
+        .split(2)
+        .unwrap();
+    let classes = |set: &ImageFolder| {
+        set.iter()
+            .map(|item| item.unwrap().class)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((classes(&train), classes(&test)), (vec![0, 1], vec![0, 1]));
+    assert!(test.files.iter().all(|(file, _)| file.ends_with("b.png")));
+    assert_ne!(train.fingerprint(), test.fingerprint());
+    let error = ImageFolder::open(folder.path(), [3, 3])
+        .unwrap()
+        .split(3)
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("the class dark has 2 images"),
+        "{error}"
+    );
+}
+
+#[test]
 fn the_fingerprint_follows_names_and_lengths() {
     let folder = drawn();
     let open = || {

@@ -42,7 +42,7 @@ impl Stem {
         }
     }
 
-    pub(super) fn convolution(self, width: usize) -> Conv2dConfig {
+    pub(crate) fn convolution(self, width: usize) -> Conv2dConfig {
         let (kernel, stride) = match self {
             Self::ImageNet => (7, 2),
             Self::Cifar => (3, 1),
@@ -51,7 +51,7 @@ impl Stem {
         convolution([self.channels(), width], kernel, stride)
     }
 
-    pub(super) fn pool(self) -> Option<MaxPool2d> {
+    pub(crate) fn pool(self) -> Option<MaxPool2d> {
         match self {
             Self::ImageNet => Some(max_pool()),
             Self::Cifar | Self::Mnist => None,

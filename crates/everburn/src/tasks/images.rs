@@ -21,7 +21,7 @@ const FASHION: [&str; 10] = [
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
 ];
 
-/// A model that turns images `[B, 1, 28, 28]` into logits `[B, K]`.
+/// A model of images `[B, C, H, W]` with logits `[B, K]`.
 pub trait ImageModel:
     TensorParallel<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
 {
@@ -161,7 +161,7 @@ impl<M: ImageModel> Task for Images<M> {
     }
 }
 
-/// What a model takes an image for.
+/// The prediction of a classifier for an image.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PredictedClass {
     /// The likeliest class: its name, or its number where it has none.
@@ -180,24 +180,27 @@ impl<M: ImageModel> Predict for Images<M> {
         (images, _classes): LabeledBatch<4>,
     ) -> Result<Vec<PredictedClass>, TaskError> {
         let logits = model.blocks().forward(model, images);
-        let [_, classes] = logits.dims();
-        let names = class_names(&config.data.name);
-        let name = |class: usize| {
-            names
-                .get(class)
-                .map_or(class.to_string(), ToString::to_string)
-        };
-        let probabilities = softmax(logits, 1).try_into_data()?;
-        let probabilities = probabilities.iter::<f32>().collect::<Vec<_>>();
-        let rows = probabilities.chunks_exact(classes).map(|row| {
-            let likeliest = (0..classes).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a)));
-            PredictedClass {
-                class: name(likeliest.unwrap_or_default()),
-                probabilities: row.to_vec(),
-            }
-        });
-        Ok(rows.collect())
+        predicted_classes(logits, class_names(&config.data.name))
     }
+}
+
+/// The predictions of logits `[B, K]`; a class without a name has its number.
+pub(super) fn predicted_classes<S: ToString>(
+    logits: Tensor<2>,
+    names: &[S],
+) -> Result<Vec<PredictedClass>, TaskError> {
+    let [_, classes] = logits.dims();
+    let name = |class: usize| names.get(class).map_or(class.to_string(), S::to_string);
+    let probabilities = softmax(logits, 1).try_into_data()?;
+    let probabilities = probabilities.iter::<f32>().collect::<Vec<_>>();
+    let rows = probabilities.chunks_exact(classes).map(|row| {
+        let likeliest = (0..classes).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a)));
+        PredictedClass {
+            class: name(likeliest.unwrap_or_default()),
+            probabilities: row.to_vec(),
+        }
+    });
+    Ok(rows.collect())
 }
 
 /// The names of the classes of a data set; none where they are digits.

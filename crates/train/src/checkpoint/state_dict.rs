@@ -20,6 +20,7 @@ use burn::store::{
 use burn::tensor::{DType, TensorData};
 
 use crate::checkpoint::tensor_file::{self, NamedTensor};
+use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::record::run_directory::write_file;
 
@@ -133,9 +134,34 @@ pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Resul
 /// # Errors
 /// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model: then
 /// every tensor that is missing, unknown or of another shape is named.
-pub fn load_state_dict<M: Module>(mut model: M, path: &Path) -> Result<M, TrainError> {
-    let tensors = read(path)?;
-    let problems = problems(&in_pytorch_terms(&model), &tensors);
+pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError> {
+    load_state_dict_except(model, path, &Patterns::default())
+}
+
+/// As [`load_state_dict`], but for tensors whose names in PyTorch match `skip`: those of the model stay as they are, and
+/// those of the file are not read. A pretrained model gets a new head this way.
+///
+/// # Errors
+/// As [`load_state_dict`]; also if a pattern matches no tensor of the model.
+pub fn load_state_dict_except<M: Module>(
+    mut model: M,
+    path: &Path,
+    skip: &Patterns,
+) -> Result<M, TrainError> {
+    let (skipped, ours): (Vec<_>, Vec<_>) = in_pytorch_terms(&model)
+        .into_iter()
+        .partition(|tensor| skip.fit(&tensor.name));
+    for pattern in skip.iter() {
+        let matches = |tensor: &PackedTensor| Patterns::from(pattern).fit(&tensor.name);
+        if !skipped.iter().any(matches) {
+            return Err(TrainError::Config(format!(
+                "`{pattern}`, of the weights to skip, matches no parameter of the model"
+            )));
+        }
+    }
+    let mut tensors = read(path)?;
+    tensors.retain(|name, _| !skip.fit(name));
+    let problems = problems(&ours, &tensors);
     let wrong = |problems| TrainError::Weights {
         path: path.to_path_buf(),
         problems,
@@ -152,8 +178,10 @@ pub fn load_state_dict<M: Module>(mut model: M, path: &Path) -> Result<M, TrainE
         // Writing to a string does not fail.
         let _ = write!(problems, "\n  {error}");
     }
-    for (path, _) in &result.missing {
-        let _ = write!(problems, "\n  {path} was not found");
+    if result.missing.len() != skipped.len() {
+        for (path, _) in &result.missing {
+            let _ = write!(problems, "\n  {path} was not found");
+        }
     }
     match problems.is_empty() {
         true => Ok(model),

@@ -48,6 +48,12 @@ impl From<&str> for Patterns {
     }
 }
 
+impl From<Vec<String>> for Patterns {
+    fn from(patterns: Vec<String>) -> Self {
+        Self(patterns)
+    }
+}
+
 impl fmt::Display for Patterns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(", "))
@@ -61,12 +67,12 @@ impl Patterns {
     }
 
     /// The patterns, one by one.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
     /// Whether there are none, or an empty one.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty() || self.0.iter().any(String::is_empty)
     }
 }

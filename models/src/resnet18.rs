@@ -1,0 +1,199 @@
+//! `resnet18`: the residual net of 18 layers, 11,689,512 parameters with 1000 classes.
+
+use burn::module::Module;
+use burn::prelude::*;
+use everburn_nn::conv::Conv2d;
+use everburn_nn::pool::MaxPool2d;
+use everburn_nn::tensor::activation::relu;
+use everburn_nn::{BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, lowered};
+
+use crate::resnet50::{Stem, batch_norm, convolution, mean_over_pixels};
+
+/// Configuration of [`ResNet18`].
+#[derive(Config, Debug)]
+pub struct ResNet18Config {
+    /// The first convolution.
+    #[config(default = "Stem::ImageNet")]
+    pub stem: Stem,
+    /// The number of blocks in each of the four stages, at least one.
+    #[config(default = "[2, 2, 2, 2]")]
+    pub blocks: [usize; 4],
+    /// The channels of the stem and of the first stage; each further stage has twice as many.
+    #[config(default = 64)]
+    pub width: usize,
+    /// The number of classes (`K`).
+    #[config(default = 1000)]
+    pub classes: usize,
+}
+
+/// ResNet-18 (He et al. 2015, "Deep residual learning for image recognition", table 1) with torchvision's names, so
+/// that torchvision's weights load: `conv1`, `bn1`, `layer1.0.conv1`, `layer2.0.downsample.0`, `fc`. With blocks
+/// `[3, 4, 6, 3]` it is ResNet-34. Pipelines divide it into `stem`, the blocks, and `head`.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet18::ResNet18Config;
+/// use everburn_models::resnet50::Stem;
+///
+/// let device = Device::flex();
+/// let config = ResNet18Config::new().with_stem(Stem::Cifar).with_width(4).with_classes(3);
+/// let logits = config.init(&device).forward(Tensor::zeros([2, 3, 32, 32], &device));
+/// assert_eq!(logits.dims(), [2, 3]);
+/// ```
+#[derive(Module, Debug)]
+pub struct ResNet18 {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    maxpool: Option<MaxPool2d>,
+    layer1: Vec<BasicBlock>,
+    layer2: Vec<BasicBlock>,
+    layer3: Vec<BasicBlock>,
+    layer4: Vec<BasicBlock>,
+    fc: Linear,
+}
+
+impl ResNet18Config {
+    /// Initialises the model on `device`.
+    ///
+    /// # Panics
+    /// Panics if a stage has no block, or there are no channels or classes.
+    pub fn init(&self, device: &Device) -> ResNet18 {
+        assert!(
+            self.blocks.iter().all(|blocks| *blocks > 0),
+            "each stage of a ResNet needs a block, and they are {:?}",
+            self.blocks
+        );
+        ResNet18 {
+            conv1: self.stem.convolution(self.width).init(device),
+            bn1: batch_norm(self.width, device),
+            maxpool: self.stem.pool(),
+            layer1: self.stage(0, device),
+            layer2: self.stage(1, device),
+            layer3: self.stage(2, device),
+            layer4: self.stage(3, device),
+            fc: LinearConfig::new(self.width << 3, self.classes).init(device),
+        }
+    }
+
+    /// The blocks of a stage. The first of each but the first stage halves the image.
+    fn stage(&self, stage: usize, device: &Device) -> Vec<BasicBlock> {
+        let width = self.width << stage;
+        let first = match stage {
+            0 => BasicBlockConfig::new(width, width),
+            _ => BasicBlockConfig::new(width / 2, width).with_stride(2),
+        };
+        let rest = (1..self.blocks[stage]).map(|_| BasicBlockConfig::new(width, width));
+        let blocks = std::iter::once(first).chain(rest);
+        blocks.map(|block| block.init(device)).collect()
+    }
+}
+
+impl ResNet18 {
+    /// Class scores of a batch of images.
+    ///
+    /// # Shapes
+    /// - images: `[B, C, H, W]` with the channels of the [`Stem`]
+    /// - output: logits `[B, K]`
+    ///
+    /// # Panics
+    /// Panics if the images have another number of channels.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.blocks().forward(self, images)
+    }
+
+    fn stem(&self, images: Tensor<4>) -> Tensor<4> {
+        let x = relu(self.bn1.forward(self.conv1.forward(lowered(images))));
+        match &self.maxpool {
+            None => x,
+            Some(pool) => pool.forward(x),
+        }
+    }
+}
+
+impl InBlocks for ResNet18 {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
+        Blocks::first("stem", ["conv1", "bn1"], Self::stem)
+            .each("layer1", self.layer1.len(), |model, i, x| {
+                model.layer1[i].forward(x)
+            })
+            .each("layer2", self.layer2.len(), |model, i, x| {
+                model.layer2[i].forward(x)
+            })
+            .each("layer3", self.layer3.len(), |model, i, x| {
+                model.layer3[i].forward(x)
+            })
+            .each("layer4", self.layer4.len(), |model, i, x| {
+                model.layer4[i].forward(x)
+            })
+            .then("head", ["fc"], |model, x| {
+                model.fc.forward(mean_over_pixels(x))
+            })
+    }
+}
+
+/// Tensor parallelism shards nothing: all but the last layer are convolutions.
+impl TensorParallel for ResNet18 {}
+
+/// Configuration of [`BasicBlock`].
+#[derive(Config, Debug)]
+pub struct BasicBlockConfig {
+    /// The channels of the input.
+    pub inputs: usize,
+    /// The channels of the output.
+    pub width: usize,
+    /// The factor by which the block makes the image smaller.
+    #[config(default = 1)]
+    pub stride: usize,
+}
+
+/// A residual block of two 3 x 3 convolutions with batch norm (He et al. 2015, figure 5, left). Where the shape changes,
+/// the shortcut is a strided 1 x 1 convolution with batch norm: `downsample.0` and `downsample.1`.
+#[derive(Module, Debug)]
+pub struct BasicBlock {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    conv2: Conv2d,
+    bn2: BatchNorm,
+    downsample: Option<(Conv2d, BatchNorm)>,
+}
+
+impl BasicBlockConfig {
+    /// Initialises the block on `device`.
+    pub fn init(&self, device: &Device) -> BasicBlock {
+        let (inputs, width, stride) = (self.inputs, self.width, self.stride);
+        let reshapes = stride != 1 || inputs != width;
+        BasicBlock {
+            conv1: convolution([inputs, width], 3, stride).init(device),
+            bn1: batch_norm(width, device),
+            conv2: convolution([width, width], 3, 1).init(device),
+            bn2: batch_norm(width, device),
+            downsample: reshapes.then(|| {
+                let shortcut = convolution([inputs, width], 1, stride);
+                (shortcut.init(device), batch_norm(width, device))
+            }),
+        }
+    }
+}
+
+impl BasicBlock {
+    /// The block's output; the shortcut is added before the last relu.
+    ///
+    /// # Shapes
+    /// - x: `[B, C, H, W]` with the configured channels
+    /// - output: `[B, width, H / stride, W / stride]`, sizes rounded up
+    ///
+    /// # Panics
+    /// Panics if `x` has another number of channels.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let shortcut = match &self.downsample {
+            None => x.clone(),
+            Some((convolution, norm)) => norm.forward(convolution.forward(x.clone())),
+        };
+        let x = relu(self.bn1.forward(self.conv1.forward(x)));
+        let x = self.bn2.forward(self.conv2.forward(x));
+        relu(x + shortcut)
+    }
+}

@@ -1,0 +1,110 @@
+//! `resnet18` on a folder of images.
+
+use std::path::Path;
+
+use everburn_tests::{Everburn, Run};
+use image::{Rgb, RgbImage};
+
+/// Two classes of stripes, in images of several sizes.
+fn draw(folder: &Path, count: u32) {
+    for class in ["across", "down"] {
+        let below = folder.join(class);
+        std::fs::create_dir_all(&below).unwrap();
+        for number in 0..count {
+            let picture = RgbImage::from_fn(40 + number % 7, 30 + number % 5, |x, y| {
+                let along = if class == "across" { y } else { x };
+                Rgb([((along + number) % 8 * 30) as u8, 90, 200])
+            });
+            picture
+                .save(below.join(format!("{number:02}.png")))
+                .unwrap();
+        }
+    }
+}
+
+fn train(here: &Path, data: &str, run: &str) -> Everburn {
+    let line = ["train", "resnet18", "--data", data, "--run-dir", run];
+    let small = [
+        "--set",
+        "data.size=16",
+        "--batch-size",
+        "8",
+        "--validation-samples",
+        "4",
+    ];
+    Everburn::new(here, line)
+        .args(small)
+        .args(["--epochs", "1", "--log-every", "1"])
+}
+
+#[test]
+fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes/train"), 20);
+    draw(&here.join("stripes/val"), 3);
+    let losses = ["1", "2"].map(|ranks| {
+        let train = train(here, "stripes", ranks).args(["--ranks", ranks, "--sync-batch-norm"]);
+        let ended = train.run().succeeded();
+        let first = "data: stripes, 40 training and 6 test images of 2 classes, scaled to 16x16";
+        assert!(ended.stdout.contains(first), "{ended}");
+        Run::new(here.join(ranks)).losses("step")
+    });
+    assert_eq!(losses[0].len(), 5);
+    for ((_, one), (_, two)) in losses[0].iter().zip(&losses[1]) {
+        assert!((one - two).abs() <= 2e-3 * one, "{losses:?}");
+    }
+    let predict = ["predict", "2", "--input", "stripes/val/down/01.png"];
+    let ended = Everburn::new(here, predict).run().succeeded();
+    let line: serde_json::Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+    assert!(
+        ["across", "down"].contains(&line["class"].as_str().unwrap()),
+        "{ended}"
+    );
+    assert_eq!(line["probabilities"].as_array().unwrap().len(), 2);
+    // The run remembers its classes.
+    draw(&here.join("other/train"), 10);
+    std::fs::rename(here.join("other/train/down"), here.join("other/train/up")).unwrap();
+    std::fs::create_dir_all(here.join("other/test/up")).unwrap();
+    let other = Everburn::new(here, ["eval", "2", "--data", "other"]).run();
+    assert_ne!(other.code(), 0, "{other}");
+}
+
+#[test]
+fn a_folder_of_classes_gives_every_tenth_image_to_the_test_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes"), 20);
+    let ended = train(here, "stripes", "run")
+        .args(["--steps", "1"])
+        .run()
+        .succeeded();
+    let first = "data: stripes, 36 training and 4 test images of 2 classes";
+    assert!(ended.stdout.contains(first), "{ended}");
+}
+
+#[test]
+fn what_is_no_folder_of_images_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let refused = |data: &str, messages: &[&str]| {
+        train(here, data, "run").run().failed_with(2, messages);
+        assert!(!here.join("run").exists());
+    };
+    refused("nowhere", &["nowhere"]);
+    std::fs::create_dir(here.join("empty")).unwrap();
+    refused("empty", &["empty: it has no folders", "one per class"]);
+    draw(&here.join("few"), 4);
+    refused("few", &["few/across: the class across has 4 images"]);
+    draw(&here.join("half/train"), 4);
+    refused("half", &["half has train, and neither test nor val"]);
+    let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);
+    none.run()
+        .failed_with(2, &["no folder of images is given", "--data"]);
+    draw(&here.join("damaged"), 20);
+    std::fs::write(here.join("damaged/down/07.png"), "no image").unwrap();
+    let damaged = train(here, "damaged", "run").run();
+    assert_ne!(damaged.code(), 0, "{damaged}");
+    let said = format!("{}{}", damaged.stdout, damaged.stderr);
+    assert!(said.contains("07.png is damaged, or no image"), "{damaged}");
+}
