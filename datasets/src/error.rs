@@ -211,6 +211,15 @@ pub enum DatasetError {
         known: usize,
     },
 
+    /// A tokenizer's file that cannot be used.
+    #[error("{}: no tokenizer can be made of it: {problem}", path.display())]
+    Tokenizer {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+
     /// A tokenizer's alphabet that is none.
     #[error("the alphabet of the tokenizer cannot be used: {0}")]
     Alphabet(&'static str),

@@ -69,8 +69,8 @@ pub use synthetic::{Split, SyntheticDigits};
 #[cfg(feature = "tensors")]
 pub use text::TextBatcher;
 pub use text::{
-    LoadedText, TextDataset, TextItem, TextRequest, Tokenizer, TokenizerKind, load_text,
-    load_text_in,
+    LoadedText, TextDataset, TextItem, TextRequest, Tokenizer, TokenizerKind, UnknownTokenizer,
+    load_text, load_text_in,
 };
 
 /// Mean of MNIST's training pixels after division by 255.

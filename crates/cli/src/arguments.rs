@@ -292,8 +292,9 @@ pub(crate) struct TrainingFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Text")]
 pub(crate) struct TextFlags {
-    /// What a token is: char (one of the text's characters) or byte [default: char].
-    #[arg(long, value_parser = kebab::<TokenizerKind>)]
+    /// The tokenizer: char (the text's characters), byte, or a file: a tokenizer.json, or a folder with GPT-2's
+    /// vocab.json and merges.txt [default: char].
+    #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
     /// Let the model write a sample every so many steps, besides after each epoch [default: never].

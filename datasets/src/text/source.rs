@@ -37,7 +37,9 @@ pub struct TextRequest {
     /// A folder that holds `input.txt`, or the sub-folder `tinyshakespeare`. No other one
     /// is looked in.
     pub data_dir: Option<PathBuf>,
-    /// What a token is.
+    /// A text file, in place of the choice and the folder.
+    pub file: Option<PathBuf>,
+    /// Which tokenizer.
     pub tokenizer: TokenizerKind,
     /// The characters of an earlier tokenizer, for a model that was trained with it; those of the
     /// text if absent.
@@ -55,6 +57,7 @@ impl Default for TextRequest {
         Self {
             choice: DataChoice::Auto,
             data_dir: None,
+            file: None,
             tokenizer: TokenizerKind::Char,
             alphabet: None,
             context: 64,
@@ -88,11 +91,12 @@ pub struct LoadedText {
 }
 
 impl LoadedText {
-    /// Equal exactly for equal windows of equal text.
+    /// Equal exactly for equal windows of equal text by equal tokenizers.
     pub fn fingerprint(&self) -> String {
         let alphabet = self.tokenizer.alphabet().unwrap_or_default();
         let alphabet = format!("{:x}", Sha256::digest(alphabet));
-        [alphabet, self.train.fingerprint(), self.test.fingerprint()].join(" ")
+        let tokenizer = self.tokenizer.file_hash().map_or(alphabet, str::to_owned);
+        [tokenizer, self.train.fingerprint(), self.test.fingerprint()].join(" ")
     }
 }
 
@@ -131,6 +135,7 @@ pub fn load_text_in(
         text: EMBEDDED.to_owned(),
     };
     let source = match request.choice {
+        _ if request.file.is_some() => named_file(request)?,
         DataChoice::Embedded => embedded("asked for".to_owned()),
         DataChoice::TinyShakespeare => from_file(request, surroundings)?,
         DataChoice::Auto => match from_file(request, surroundings) {
@@ -197,6 +202,20 @@ fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Sourc
     Err(DatasetError::TextNotFound { places })
 }
 
+fn named_file(request: &TextRequest) -> Result<Source, DatasetError> {
+    let path = request.file.as_deref().unwrap_or(Path::new(""));
+    let bytes = read(path)?.ok_or_else(|| DatasetError::Read {
+        path: path.to_owned(),
+        source: io::ErrorKind::NotFound.into(),
+    })?;
+    Ok(Source {
+        name: "text",
+        origin: path.display().to_string(),
+        reason: "named".to_owned(),
+        text: into_text(bytes, path)?,
+    })
+}
+
 /// The bytes of a file; `None` if there is none.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, DatasetError> {
     let failed = |source: io::Error| DatasetError::Read {
@@ -237,7 +256,8 @@ fn into_text(bytes: Vec<u8>, path: &Path) -> Result<String, DatasetError> {
 impl Source {
     fn cut(self, request: &TextRequest) -> Result<LoadedText, DatasetError> {
         let context = request.context;
-        let tokenizer = match (request.tokenizer, &request.alphabet) {
+        let tokenizer = match (&request.tokenizer, &request.alphabet) {
+            (TokenizerKind::File(path), _) => Tokenizer::from_file(path)?,
             (TokenizerKind::Byte, _) => Tokenizer::of_bytes(),
             (TokenizerKind::Char, Some(alphabet)) => Tokenizer::of_alphabet(alphabet)?,
             // An empty text is too short, which is the better thing to say.
@@ -265,10 +285,7 @@ impl Source {
         };
         let train = limited(train, request.train_limit, "training")?;
         let test = limited(test, request.test_limit, "test")?;
-        let unit = match tokenizer.kind() {
-            TokenizerKind::Char => "characters",
-            TokenizerKind::Byte => "bytes",
-        };
+        let unit = tokenizer.unit();
         let description = DatasetDescription {
             name: self.name.to_owned(),
             origin: self.origin,

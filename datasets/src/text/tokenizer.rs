@@ -1,29 +1,89 @@
 //! Between text and numbers.
 
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
+use super::tokenizer_file::TokenizerFile;
 use crate::DatasetError;
 
-/// What a token is.
+/// Which tokenizer: `char`, `byte`, or a file.
 ///
 /// ```
 /// use everburn_datasets::TokenizerKind;
 ///
 /// assert_eq!(serde_json::to_string(&TokenizerKind::Byte).unwrap(), "\"byte\"");
+/// let file: TokenizerKind = "gpt2/tokenizer.json".parse()?;
+/// assert_eq!(file, TokenizerKind::File("gpt2/tokenizer.json".into()));
+/// assert!("chars".parse::<TokenizerKind>().is_err());
+/// # Ok::<(), everburn_datasets::UnknownTokenizer>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum TokenizerKind {
-    /// A character: one of those that the text has.
+    /// The characters of the text.
     #[default]
     Char,
-    /// A byte of the text's UTF-8: one of 256, whatever the text.
+    /// The 256 bytes, for any UTF-8.
     Byte,
+    /// A `tokenizer.json` of Hugging Face, or a folder with one, or with GPT-2's `vocab.json` and `merges.txt`.
+    File(PathBuf),
+}
+
+/// A name that is no tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no tokenizer: use char, byte, or the path of a tokenizer.json or of a folder with vocab.json and merges.txt"
+)]
+pub struct UnknownTokenizer(String);
+
+impl FromStr for TokenizerKind {
+    type Err = UnknownTokenizer;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTokenizer> {
+        match name {
+            "char" => Ok(Self::Char),
+            "byte" => Ok(Self::Byte),
+            // A word alone is a slip of the keyboard, unless it is there.
+            path if path.contains(['/', '.']) || Path::new(path).exists() => {
+                Ok(Self::File(path.into()))
+            }
+            other => Err(UnknownTokenizer(other.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for TokenizerKind {
+    type Error = UnknownTokenizer;
+
+    fn try_from(name: String) -> Result<Self, UnknownTokenizer> {
+        name.parse()
+    }
+}
+
+impl From<TokenizerKind> for String {
+    fn from(kind: TokenizerKind) -> Self {
+        kind.to_string()
+    }
+}
+
+impl fmt::Display for TokenizerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Char => f.write_str("char"),
+            Self::Byte => f.write_str("byte"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Turns text into tokens, and tokens into text.
 ///
-/// A model belongs to the tokenizer that it was trained with: keep its [`alphabet`](Self::alphabet).
+/// A model belongs to the tokenizer that it was trained with: keep its [`alphabet`](Self::alphabet), or its file and
+/// the file's [hash](Self::file_hash).
 ///
 /// ```
 /// use everburn_datasets::Tokenizer;
@@ -43,9 +103,19 @@ enum Tokens {
     /// A token is the place of its character in this list, which ascends.
     Characters(Vec<char>),
     Bytes,
+    File(Arc<TokenizerFile>),
 }
 
 impl Tokenizer {
+    /// The tokenizer in a file or folder: see [`TokenizerKind::File`].
+    ///
+    /// # Errors
+    /// [`DatasetError::Read`], [`DatasetError::TooLarge`] and [`DatasetError::Tokenizer`], with the file.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DatasetError> {
+        let file = TokenizerFile::open(path.as_ref())?;
+        Ok(Self(Tokens::File(Arc::new(file))))
+    }
+
     /// The characters of `text`, in ascending order.
     ///
     /// # Errors
@@ -78,11 +148,20 @@ impl Tokenizer {
         Self(Tokens::Bytes)
     }
 
-    /// What its tokens are.
-    pub fn kind(&self) -> TokenizerKind {
+    /// What its tokens are called.
+    pub fn unit(&self) -> &'static str {
         match self.0 {
-            Tokens::Characters(_) => TokenizerKind::Char,
-            Tokens::Bytes => TokenizerKind::Byte,
+            Tokens::Characters(_) => "characters",
+            Tokens::Bytes => "bytes",
+            Tokens::File(_) => "tokens",
+        }
+    }
+
+    /// SHA-256 of the tokenizer's file, in hexadecimal, if it is from one.
+    pub fn file_hash(&self) -> Option<&str> {
+        match &self.0 {
+            Tokens::File(file) => Some(file.hash()),
+            Tokens::Characters(_) | Tokens::Bytes => None,
         }
     }
 
@@ -91,6 +170,7 @@ impl Tokenizer {
         match &self.0 {
             Tokens::Characters(characters) => characters.len(),
             Tokens::Bytes => 256,
+            Tokens::File(file) => file.vocabulary(),
         }
     }
 
@@ -98,17 +178,19 @@ impl Tokenizer {
     pub fn alphabet(&self) -> Option<String> {
         match &self.0 {
             Tokens::Characters(characters) => Some(characters.iter().collect()),
-            Tokens::Bytes => None,
+            Tokens::Bytes | Tokens::File(_) => None,
         }
     }
 
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// [`DatasetError::UnknownCharacter`] naming the first character that is not in the alphabet.
+    /// [`DatasetError::UnknownCharacter`] with the first character that is not in the alphabet, and
+    /// [`DatasetError::Tokenizer`] if a tokenizer of a file fails.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DatasetError> {
         let characters = match &self.0 {
             Tokens::Bytes => return Ok(text.bytes().map(u32::from).collect()),
+            Tokens::File(file) => return file.encode(text),
             Tokens::Characters(characters) => characters,
         };
         let mut tokens = Vec::with_capacity(text.len());
@@ -125,8 +207,7 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// The text of `tokens`. What is no token and what is no UTF-8 becomes `U+FFFD`, so that
-    /// everything that a model dreams of can be shown.
+    /// The text of `tokens`. Unknown tokens and invalid UTF-8 become `U+FFFD`, or are left out by a tokenizer of a file.
     pub fn decode(&self, tokens: &[u32]) -> String {
         match &self.0 {
             Tokens::Bytes => {
@@ -135,6 +216,7 @@ impl Tokenizer {
                 let bytes = tokens.iter().map(byte).collect::<Vec<_>>();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
+            Tokens::File(file) => file.decode(tokens),
             Tokens::Characters(characters) => {
                 let character = |&token: &u32| characters.get(token as usize).copied();
                 let shown = |token| character(token).unwrap_or(char::REPLACEMENT_CHARACTER);

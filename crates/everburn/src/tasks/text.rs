@@ -1,9 +1,10 @@
 //! Models that predict the next token of a text.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_datasets::{TextBatcher, TextItem, TextRequest, Tokenizer, TokenizerKind};
+use everburn_datasets::{DataChoice, TextBatcher, TextItem, TextRequest, Tokenizer, TokenizerKind};
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_nn::InBlocks;
 use everburn_train::{
@@ -13,7 +14,7 @@ use everburn_train::{
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::{DataConfig, LOCAL_SETTINGS};
+use super::DataConfig;
 
 /// The most tokens that are read at once where no gradients are needed: the scores of more would fill the memory.
 const EVALUATION_TOKENS: usize = 16_384;
@@ -77,12 +78,33 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[serde(deny_unknown_fields, default)]
 struct TextOptions {
     tokenizer: TokenizerKind,
+    /// SHA-256 of the tokenizer's file, if it is from one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer_hash: Option<String>,
     /// The characters that the tokenizer knows; those of the text if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     alphabet: Option<String>,
     /// A sample is written every so many steps, besides after each epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_every: Option<usize>,
+}
+
+impl TextOptions {
+    /// Keeps the hash of the tokenizer's file, and refuses another file than before.
+    fn pin(&mut self, tokenizer: &Tokenizer) -> Result<(), TaskError> {
+        let found = tokenizer.file_hash().map(str::to_owned);
+        if self.tokenizer_hash.is_some() && self.tokenizer_hash != found {
+            return Err(TaskError::new(format!(
+                "the tokenizer {} has changed since the run began",
+                self.tokenizer
+            ))
+            .with_help(
+                "name the run's own tokenizer: its SHA-256 is text.tokenizer_hash in config.toml",
+            ));
+        }
+        self.tokenizer_hash = found;
+        Ok(())
+    }
 }
 
 /// The numbers of a [`GptConfig`] that are not the preset's.
@@ -126,10 +148,25 @@ impl Task for Text {
     }
 
     fn data(&self, config: &mut TextConfig) -> Result<TaskData<TextItem, TextBatch>, TaskError> {
+        let (choice, file) = match config.data.choice() {
+            Ok(choice) => (choice, None),
+            Err(_) if Path::new(&config.data.name).is_file() => {
+                let file = std::path::absolute(&config.data.name)?;
+                config.data.name = file.display().to_string();
+                (DataChoice::Auto, Some(file))
+            }
+            Err(unknown) => {
+                return Err(unknown.with_help("or name a text file, which is not there"));
+            }
+        };
+        if let TokenizerKind::File(path) = &mut config.text.tokenizer {
+            *path = std::path::absolute(&*path)?;
+        }
         let mut loaded = everburn_datasets::load_text(&TextRequest {
-            choice: config.data.choice()?,
+            choice,
             data_dir: config.data.folder.clone(),
-            tokenizer: config.text.tokenizer,
+            file,
+            tokenizer: config.text.tokenizer.clone(),
             alphabet: config.text.alphabet.clone(),
             context: self.gpt(config).context,
             train_limit: config.data.train_samples,
@@ -138,6 +175,7 @@ impl Task for Text {
         config.data.pin(&mut loaded.description);
         // A model of text is always read with the tokenizer that it was trained with.
         config.text.alphabet = loaded.tokenizer.alphabet();
+        config.text.pin(&loaded.tokenizer)?;
         config.gpt.vocabulary = Some(loaded.tokenizer.vocabulary());
         let fingerprint = loaded.fingerprint();
         let description = loaded.description;
@@ -169,7 +207,8 @@ impl Task for Text {
     }
 
     fn local_settings(&self) -> &'static [&'static str] {
-        &LOCAL_SETTINGS
+        // Of a tokenizer's file, the hash is compared.
+        &["data.folder", "data.reason", "text.tokenizer"]
     }
 
     fn preset(&self) -> Table {
@@ -221,7 +260,12 @@ impl Task for Text {
     }
 
     fn language(&self, config: &TextConfig) -> Result<Option<Language<Gpt>>, TaskError> {
-        let tokenizer = match (config.text.tokenizer, &config.text.alphabet) {
+        let tokenizer = match (&config.text.tokenizer, &config.text.alphabet) {
+            (TokenizerKind::File(path), _) => {
+                let tokenizer = Tokenizer::from_file(path)?;
+                config.text.clone().pin(&tokenizer)?;
+                tokenizer
+            }
             (TokenizerKind::Byte, _) => Tokenizer::of_bytes(),
             (TokenizerKind::Char, Some(alphabet)) => Tokenizer::of_alphabet(alphabet)?,
             (TokenizerKind::Char, None) => {

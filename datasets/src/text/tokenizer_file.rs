@@ -1,0 +1,128 @@
+//! Tokenizers of Hugging Face, by their own library.
+
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+use tokenizers::models::bpe::BPE;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+use crate::DatasetError;
+
+/// The largest file that is read: the largest published ones have 20 MB.
+const LARGEST_FILE: u64 = 128 << 20;
+
+/// A tokenizer from a file. Two are equal if their files are.
+pub(super) struct TokenizerFile {
+    path: PathBuf,
+    tokenizer: tokenizers::Tokenizer,
+    vocabulary: usize,
+    hash: String,
+}
+
+impl TokenizerFile {
+    /// Reads a `tokenizer.json`, or a folder with one, or with `vocab.json` and `merges.txt`.
+    pub(super) fn open(path: &Path) -> Result<Self, DatasetError> {
+        let json = match path.is_dir() {
+            true => path.join("tokenizer.json"),
+            false => path.to_owned(),
+        };
+        let refused = |path: &Path, problem: String| DatasetError::Tokenizer {
+            path: path.to_owned(),
+            problem,
+        };
+        let mut hash = Sha256::new();
+        let tokenizer = if path.is_dir() && !json.is_file() {
+            let files = ["vocab.json", "merges.txt"].map(|name| path.join(name));
+            if let Some(missing) = files.iter().find(|file| !file.is_file()) {
+                let name = missing.file_name().unwrap_or_default().to_string_lossy();
+                let problem = format!("it has neither tokenizer.json nor {name}");
+                return Err(refused(path, problem));
+            }
+            for file in &files {
+                hash.update(read(file)?);
+            }
+            let [vocabulary, merges] = files.map(|file| file.display().to_string());
+            let model = BPE::from_file(&vocabulary, &merges).build();
+            let model = model.map_err(|error| refused(path, error.to_string()))?;
+            let mut tokenizer = tokenizers::Tokenizer::new(model);
+            // As GPT-2: words by its regular expression, and no space before the first.
+            tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+            tokenizer.with_decoder(Some(ByteLevel::default()));
+            tokenizer
+        } else {
+            let bytes = read(&json)?;
+            hash.update(&bytes);
+            tokenizers::Tokenizer::from_bytes(&bytes)
+                .map_err(|error| refused(&json, error.to_string()))?
+        };
+        let largest = tokenizer.get_vocab(true).into_values().max();
+        let largest = largest.ok_or_else(|| refused(path, "it has no tokens".to_owned()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            tokenizer,
+            vocabulary: largest as usize + 1,
+            hash: HEXLOWER.encode(&hash.finalize()),
+        })
+    }
+
+    pub(super) fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    pub(super) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// Without the special tokens that a tokenizer may put before and after a text.
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, DatasetError> {
+        let encoded = self.tokenizer.encode_fast(text, false);
+        let encoded = encoded.map_err(|error| DatasetError::Tokenizer {
+            path: self.path.clone(),
+            problem: error.to_string(),
+        })?;
+        Ok(encoded.get_ids().to_vec())
+    }
+
+    pub(super) fn decode(&self, tokens: &[u32]) -> String {
+        let decoded = self.tokenizer.decode(tokens, false);
+        decoded.unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.to_string())
+    }
+}
+
+impl PartialEq for TokenizerFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for TokenizerFile {}
+
+impl fmt::Debug for TokenizerFile {
+    // The derived form would print every token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenizerFile")
+            .field("path", &self.path)
+            .field("vocabulary", &self.vocabulary)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, DatasetError> {
+    let failed = |source| DatasetError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    let read = file.take(LARGEST_FILE + 1).read_to_end(&mut bytes);
+    if read.map_err(failed)? as u64 > LARGEST_FILE {
+        return Err(DatasetError::TooLarge {
+            path: path.to_owned(),
+            most: LARGEST_FILE,
+        });
+    }
+    Ok(bytes)
+}
