@@ -28,12 +28,12 @@ pub(crate) enum Half {
     Backward,
 }
 
-/// How often a pass asks for each parameter, as the first one has shown. Until then a pass keeps all that it
+/// How often a pass uses each parameter, as recorded in the first one. Until then a pass keeps everything it
 /// has gathered.
 #[derive(Debug, Default)]
-pub(crate) struct Habits {
-    known: bool,
-    asked: HashMap<(Half, usize), usize>,
+pub(crate) struct AccessTrace {
+    recorded: bool,
+    uses: HashMap<(Half, usize), usize>,
 }
 
 /// What becomes of a parameter that has been gathered.
@@ -46,10 +46,10 @@ enum Keep {
     UntilTheEnd,
 }
 
-impl Habits {
+impl AccessTrace {
     fn keep(&self, half: Half, number: usize) -> Keep {
-        match self.asked.get(&(half, number)) {
-            _ if !self.known => Keep::UntilTheEnd,
+        match self.uses.get(&(half, number)) {
+            _ if !self.recorded => Keep::UntilTheEnd,
             None => Keep::No,
             Some(1) => Keep::UntilTaken,
             Some(_) => Keep::UntilTheEnd,
@@ -115,7 +115,7 @@ impl Stream {
     /// What becomes of the parameter `number` when it has been gathered.
     fn keep(&self, half: Half, number: usize) -> Keep {
         match self.twice {
-            true => lock(&self.common.habits).keep(half, number),
+            true => lock(&self.common.access_trace).keep(half, number),
             // It is in the graph until the backward pass is over.
             false => Keep::UntilTheEnd,
         }
@@ -236,11 +236,11 @@ impl Stream {
         let asked = std::mem::take(&mut state.asked);
         drop(state);
         self.changed.notify_all();
-        let mut habits = lock(&self.common.habits);
+        let mut access_trace = lock(&self.common.access_trace);
         // A rank without samples asks for nothing, which shows nothing.
-        if !habits.known && !asked.is_empty() {
-            habits.known = true;
-            habits.asked = asked;
+        if !access_trace.recorded && !asked.is_empty() {
+            access_trace.recorded = true;
+            access_trace.uses = asked;
             self.common.gathered.restart();
         }
     }

@@ -9,7 +9,7 @@ use burn::tensor::TensorData;
 use super::cut::Cut;
 use super::gather::{Chunk, Gathered, Promise};
 use super::held::Gauge;
-use super::stream::Habits;
+use super::stream::AccessTrace;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::Patience;
@@ -25,7 +25,7 @@ pub(crate) struct Common {
     pub(crate) patience: Patience,
     /// The parameters of passes.
     pub(crate) gathered: Gauge,
-    pub(crate) habits: Mutex<Habits>,
+    pub(crate) access_trace: Mutex<AccessTrace>,
     waited: Mutex<Duration>,
     trouble: Mutex<Option<DdpError>>,
 }
@@ -50,7 +50,7 @@ impl Common {
             places,
             patience,
             gathered: Gauge::default(),
-            habits: Mutex::default(),
+            access_trace: Mutex::default(),
             waited: Mutex::default(),
             trouble: Mutex::default(),
         }
