@@ -20,7 +20,7 @@ use crate::initial_state::{broadcast_state, check_equal_structure};
 use crate::placement::{device_of_parameters, gradients_stay_there};
 use crate::reducer::{Reducer, WORKERS, lock};
 use crate::replicas::{self, TensorKind};
-use crate::sharding::Gauge;
+use crate::sharding::MemoryTracker;
 use crate::shared::{Medium, Plan, Shared};
 use crate::synchronization::{Communication, SyncedGradients, Synchronization};
 use crate::virtual_ranks::VirtualRanks;
@@ -226,7 +226,7 @@ impl Ddp {
             tied,
             reducer,
             medium,
-            gradient_buckets: Gauge::default(),
+            gradient_buckets: MemoryTracker::default(),
             recorder: OnceLock::new(),
         };
         let ddp = Self {

@@ -12,7 +12,7 @@ use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::patience::{Patience, end};
-use crate::sharding::Held;
+use crate::sharding::TrackedMemory;
 use crate::sharding::cut::CutBucket;
 use crate::virtual_ranks::VirtualRanks;
 
@@ -70,7 +70,7 @@ pub(crate) struct ScatterLoad {
     pub(crate) layout: CutBucket,
     pub(crate) buffer: HostBuffer,
     /// The memory, until it has been added up.
-    pub(crate) held: Held,
+    pub(crate) memory: TrackedMemory,
 }
 
 /// What came of a job.
@@ -278,14 +278,14 @@ impl Exchange {
             index,
             layout,
             mut buffer,
-            held,
+            memory,
         } = load;
         // Before the sum, as above; flags are counted, not weighted.
         for rank in 0..layout.cut.world_size {
             buffer.scale(layout.gradients_of(rank), self.share);
         }
         let (buffer, bytes) = buffer.reduce_scatter(&self.group)?;
-        drop(held);
+        drop(memory);
         Ok((Outcome::Slices { index, buffer }, bytes))
     }
 

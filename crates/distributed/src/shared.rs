@@ -15,7 +15,7 @@ use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, Reducer, Report, lock};
 use crate::replicas::{self, TensorKind};
-use crate::sharding::Gauge;
+use crate::sharding::MemoryTracker;
 use crate::sharding::cut::Cut;
 
 /// What a [`crate::Ddp`] shares with its steps.
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) medium: Medium,
     pub(crate) plan: Mutex<Plan>,
     /// The memory of buckets whose gradients are cut over the ranks.
-    pub(crate) gradient_buckets: Gauge,
+    pub(crate) gradient_buckets: MemoryTracker,
     /// What is told when passes come to parameters and buckets travel.
     pub(crate) recorder: OnceLock<Recorder>,
 }

@@ -117,8 +117,8 @@ impl Synchronization {
         let parameters = shared.parameters().len();
         let contents = match medium {
             Medium::Host if shared.config().cuts_gradients() => {
-                let gauge = shared.gradient_buckets.clone();
-                Contents::Scatter(ScatterBuckets::new(&plan, shared.cut(), gauge))
+                let tracker = shared.gradient_buckets.clone();
+                Contents::Scatter(ScatterBuckets::new(&plan, shared.cut(), tracker))
             }
             Medium::Host => match shared.take_buffers() {
                 Ok(buffers) => Contents::Host(HostBuckets::new(buffers, parameters)),

@@ -15,7 +15,7 @@ use everburn_collectives::worker::{Worker, WorkerError};
 use everburn_profile::{Recorder, Track};
 
 use super::cut::Cut;
-use super::held::{Gauge, Held};
+use super::memory::{MemoryTracker, TrackedMemory};
 use super::stream::Stream;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
@@ -57,14 +57,14 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// The whole parameter `number` of `chunk`, whose memory `gauge` counts as long as it lives.
+    /// The whole parameter `number` of `chunk`, whose memory `tracker` counts as long as it lives.
     pub(crate) fn whole(
         &self,
         chunk: &Chunk,
         number: usize,
         parameters: &[BucketEntry],
         cut: Cut,
-        gauge: Option<&Gauge>,
+        tracker: Option<&MemoryTracker>,
     ) -> TensorData {
         let bytes_of = |number: usize| {
             let entry = &parameters[number];
@@ -73,7 +73,7 @@ impl Gathered {
         let before = chunk.numbers.iter().take_while(|other| **other != number);
         let start: usize = before.map(|other| bytes_of(*other)).sum();
         let entry = &parameters[number];
-        let mut whole = Counted::of(entry.num_bytes(), gauge);
+        let mut whole = Counted::of(entry.num_bytes(), tracker);
         let mut rest = whole.bytes_mut();
         for rank in &self.ranks {
             let slice = &rank[start..start + bytes_of(number)];
@@ -90,15 +90,15 @@ impl Gathered {
 struct Counted {
     words: Vec<u64>,
     length: usize,
-    _held: Option<Held>,
+    _tracked: Option<TrackedMemory>,
 }
 
 impl Counted {
-    fn of(length: usize, gauge: Option<&Gauge>) -> Self {
+    fn of(length: usize, tracker: Option<&MemoryTracker>) -> Self {
         Self {
             words: vec![0; length.div_ceil(size_of::<u64>())],
             length,
-            _held: gauge.map(|gauge| gauge.hold(length as u64)),
+            _tracked: tracker.map(|tracker| tracker.track(length as u64)),
         }
     }
 

@@ -13,7 +13,7 @@
 pub(crate) mod cut;
 mod gather;
 mod gradients;
-mod held;
+mod memory;
 mod parameters;
 mod pass;
 mod slicing;
@@ -26,8 +26,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use gradients::GradientSlices;
-pub use held::HeldBytes;
-pub(crate) use held::{Gauge, Held};
+pub use memory::HeldBytes;
+pub(crate) use memory::{MemoryTracker, TrackedMemory};
 pub use parameters::{ParameterShards, Slices};
 pub use pass::CutPass;
 pub(crate) use pass::Pass;

@@ -11,7 +11,7 @@ use everburn_collectives::group::ReduceOp;
 
 use super::gather::{Chunk, Gatherer, chunks};
 use super::gradients::GradientSlices;
-use super::held::HeldBytes;
+use super::memory::HeldBytes;
 use super::pass::{CutPass, Pass};
 use super::slicing::{self, Forms};
 use super::stream::Stream;
@@ -347,8 +347,8 @@ impl ParameterShards {
     /// How many bytes this rank holds, of what is known here: not of the optimizer's state.
     pub fn held(&self) -> HeldBytes {
         HeldBytes {
-            gradient_buckets: self.ddp.shared().gradient_buckets.most(),
-            gathered: self.common.gathered.most(),
+            gradient_buckets: self.ddp.shared().gradient_buckets.peak(),
+            gathered: self.common.gathered.peak(),
             ..self.held
         }
     }

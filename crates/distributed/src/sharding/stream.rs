@@ -241,7 +241,7 @@ impl Stream {
         if !access_trace.recorded && !asked.is_empty() {
             access_trace.recorded = true;
             access_trace.uses = asked;
-            self.common.gathered.restart();
+            self.common.gathered.reset_peak();
         }
     }
 }

@@ -8,7 +8,7 @@ use burn::tensor::TensorData;
 
 use super::cut::Cut;
 use super::gather::{Chunk, Gathered, Promise};
-use super::held::Gauge;
+use super::memory::MemoryTracker;
 use super::stream::AccessTrace;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
@@ -24,7 +24,7 @@ pub(crate) struct Common {
     pub(crate) places: Vec<usize>,
     pub(crate) patience: Patience,
     /// The parameters of passes.
-    pub(crate) gathered: Gauge,
+    pub(crate) gathered: MemoryTracker,
     pub(crate) access_trace: Mutex<AccessTrace>,
     waited: Mutex<Duration>,
     trouble: Mutex<Option<DdpError>>,
@@ -49,7 +49,7 @@ impl Common {
             chunks,
             places,
             patience,
-            gathered: Gauge::default(),
+            gathered: MemoryTracker::default(),
             access_trace: Mutex::default(),
             waited: Mutex::default(),
             trouble: Mutex::default(),
@@ -67,8 +67,8 @@ impl Common {
     /// The whole parameter `number`, of its chunk; counted as long as it lives, if it is of a pass.
     pub(crate) fn whole(&self, gathered: &Gathered, number: usize, of_pass: bool) -> TensorData {
         let chunk = &self.chunks[self.places[number]];
-        let gauge = of_pass.then_some(&self.gathered);
-        gathered.whole(chunk, number, &self.parameters, self.cut, gauge)
+        let tracker = of_pass.then_some(&self.gathered);
+        gathered.whole(chunk, number, &self.parameters, self.cut, tracker)
     }
 
     /// `found` as a tensor on `device`. Where it did not come, zeros: whoever asks is in the middle of a pass,

@@ -13,7 +13,7 @@ use crate::host::HostBuffer;
 use crate::reducer::{Outcome, ScatterLoad, lock};
 use crate::sharding::GradientSlices;
 use crate::sharding::cut::{Cut, CutBucket};
-use crate::sharding::{Gauge, Held};
+use crate::sharding::{MemoryTracker, TrackedMemory};
 use crate::shared::Shared;
 use crate::synchronization::Communication;
 
@@ -22,23 +22,23 @@ use crate::synchronization::Communication;
 pub(super) struct ScatterBuckets {
     layouts: Vec<CutBucket>,
     filling: Vec<Option<Filling>>,
-    gauge: Gauge,
+    tracker: MemoryTracker,
 }
 
 /// A bucket that is being filled.
 #[derive(Debug)]
 pub(super) struct Filling {
     buffer: HostBuffer,
-    held: Held,
+    memory: TrackedMemory,
 }
 
 impl ScatterBuckets {
-    pub(super) fn new(plan: &BucketPlan, cut: Cut, gauge: Gauge) -> Self {
+    pub(super) fn new(plan: &BucketPlan, cut: Cut, tracker: MemoryTracker) -> Self {
         let buckets = plan.buckets();
         Self {
             layouts: buckets.iter().map(|b| CutBucket::of(b, cut)).collect(),
             filling: buckets.iter().map(|_| None).collect(),
-            gauge,
+            tracker,
         }
     }
 
@@ -49,8 +49,8 @@ impl ScatterBuckets {
             let elements = self.layouts[index].elements();
             let buffer = HostBuffer::zeroed(entry.dtype, elements);
             let buffer = buffer.ok_or("its type of number cannot be averaged")?;
-            let held = self.gauge.hold((elements * entry.dtype.size()) as u64);
-            *filling = Some(Filling { buffer, held });
+            let memory = self.tracker.track((elements * entry.dtype.size()) as u64);
+            *filling = Some(Filling { buffer, memory });
         }
         filling
             .as_mut()
@@ -112,12 +112,12 @@ impl ScatterBuckets {
             }
         }
         let filling = self.filling[index].take();
-        let Filling { buffer, held } = filling.expect("it was made above");
+        let Filling { buffer, memory } = filling.expect("it was made above");
         Ok(ScatterLoad {
             index,
             layout,
             buffer,
-            held,
+            memory,
         })
     }
 
@@ -126,10 +126,10 @@ impl ScatterBuckets {
         let ScatterLoad {
             index,
             buffer,
-            held,
+            memory,
             ..
         } = load;
-        self.filling[index] = Some(Filling { buffer, held });
+        self.filling[index] = Some(Filling { buffer, memory });
     }
 
     fn take_filled(&mut self) -> Vec<Option<HostBuffer>> {
