@@ -16,7 +16,7 @@ use everburn_profile::{Recorder, Track};
 
 use super::cut::Cut;
 use super::memory::{MemoryTracker, TrackedMemory};
-use super::stream::Stream;
+use super::prefetcher::Prefetcher;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
@@ -197,11 +197,11 @@ impl Gatherer {
     }
 
     /// Gathers what a pass asks for. All ranks call it, in the same order.
-    pub(crate) fn follow(&self, stream: &Arc<Stream>) {
-        let (followed, told) = (stream.clone(), stream.clone());
+    pub(crate) fn follow(&self, prefetcher: &Arc<Prefetcher>) {
+        let (followed, failing) = (prefetcher.clone(), prefetcher.clone());
         let answer = move |done: Result<(), WorkerError>| {
             if let Err(lost) = done {
-                told.fail(DdpError::Gather(lost.to_string()));
+                failing.fail(DdpError::Gather(lost.to_string()));
             }
         };
         self.worker.submit(move |link| followed.run(link), answer);

@@ -16,8 +16,8 @@ mod gradients;
 mod memory;
 mod parameters;
 mod pass;
+mod prefetcher;
 mod slicing;
-mod stream;
 mod whole;
 
 use std::fmt;

@@ -13,8 +13,8 @@ use super::gather::{Chunk, Gatherer, chunks};
 use super::gradients::GradientSlices;
 use super::memory::HeldBytes;
 use super::pass::{CutPass, Pass};
+use super::prefetcher::Prefetcher;
 use super::slicing::{self, Forms};
-use super::stream::Stream;
 use super::whole::{Common, Whole};
 use super::{ShardStage, cut::Cut};
 use crate::bucket::BucketEntry;
@@ -208,10 +208,14 @@ impl ParameterShards {
         let of = |number: &usize| slices[*number].val().without_autodiff();
         let chunks = self.chunks.iter();
         let slices = chunks.map(|chunk| chunk.numbers.iter().map(of).collect::<Vec<_>>());
-        let stream = Arc::new(Stream::new(self.common.clone(), slices.collect(), twice));
-        self.gatherer.follow(&stream);
+        let prefetcher = Arc::new(Prefetcher::new(
+            self.common.clone(),
+            slices.collect(),
+            twice,
+        ));
+        self.gatherer.follow(&prefetcher);
         let numbers = self.ddp.shared().numbers().clone();
-        let pass = Arc::new(Pass::new(self.common.clone(), stream, numbers));
+        let pass = Arc::new(Pass::new(self.common.clone(), prefetcher, numbers));
         Ok(Some(CutPass { pass }))
     }
 

@@ -10,7 +10,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use everburn_nn::{ParameterSource, recomputing, with_parameters_from};
 
-use super::stream::{Half, Stream};
+use super::prefetcher::{Half, Prefetcher};
 use super::whole::Common;
 use crate::reducer::lock;
 
@@ -67,7 +67,7 @@ impl Drop for CutPass {
 /// What the watched model of a pass has in place of parameters.
 pub(crate) struct Pass {
     common: Arc<Common>,
-    stream: Arc<Stream>,
+    prefetcher: Arc<Prefetcher>,
     numbers: HashMap<ParamId, usize>,
     places: Mutex<HashMap<ParamId, Place>>,
 }
@@ -87,12 +87,12 @@ enum State {
 impl Pass {
     pub(crate) fn new(
         common: Arc<Common>,
-        stream: Arc<Stream>,
+        prefetcher: Arc<Prefetcher>,
         numbers: HashMap<ParamId, usize>,
     ) -> Self {
         Self {
             common,
-            stream,
+            prefetcher,
             numbers,
             places: Mutex::default(),
         }
@@ -115,7 +115,7 @@ impl Pass {
     }
 
     fn end(&self) {
-        self.stream.end();
+        self.prefetcher.end();
         // They hold the graph, which holds this.
         lock(&self.places).clear();
     }
@@ -148,7 +148,7 @@ impl ParameterSource for Pass {
             .get(&id)
             .map(|place| place.device.clone());
         let device = device.unwrap_or_default();
-        let found = self.stream.take(half, number);
+        let found = self.prefetcher.take(half, number);
         let shape = &self.common.parameters[number].shape;
         macro_rules! of_rank {
             ($($rank:tt)*) => {

@@ -9,7 +9,7 @@ use burn::tensor::TensorData;
 use super::cut::Cut;
 use super::gather::{Chunk, Gathered, Promise};
 use super::memory::MemoryTracker;
-use super::stream::AccessTrace;
+use super::prefetcher::AccessTrace;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::Patience;

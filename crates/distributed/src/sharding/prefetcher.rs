@@ -1,10 +1,10 @@
-//! Parameters that are there for as long as a pass computes with them.
+//! Parameters gathered just before a pass uses them and dropped right after (ZeRO 3).
 //!
-//! Before a block computes, the slices of its parameters are gathered; behind it they are forgotten, and
-//! gathered again when the backward pass recomputes the block ([`everburn_nn::with_parameters_from`]). All
-//! ranks gather the same chunks in the same order, that of registration forward and the reverse backward,
-//! whatever they ask for: a pass gathers what it is asked for and all before it, and one chunk more, so that
-//! it travels while the model computes; what is left at its end too, because other ranks need it.
+//! Before a segment computes, the shards of its parameters are gathered; after it they are dropped, and gathered
+//! again when the backward pass recomputes the segment ([`everburn_nn::with_parameters_from`]). All ranks gather
+//! the same chunks in the same order, registration order forward and its reverse backward, whatever their models
+//! ask for: a pass gathers every chunk up to the one it asks for, and one more that travels while the model
+//! computes. At the end of the pass it gathers the rest, because other ranks need it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,7 +21,7 @@ use crate::reducer::lock;
 /// How many chunks are gathered ahead of what has been asked for.
 const AHEAD: usize = 1;
 
-/// In which half of a pass a parameter is asked for.
+/// The half of a pass that asks for a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Half {
     Forward,
@@ -36,13 +36,13 @@ pub(crate) struct AccessTrace {
     uses: HashMap<(Half, usize), usize>,
 }
 
-/// What becomes of a parameter that has been gathered.
+/// How long a gathered parameter is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// Nobody will ask.
+    /// The pass does not use it.
     No,
     UntilTaken,
-    /// It will be asked for again, or nobody knows.
+    /// It is used again, or the trace is not recorded yet.
     UntilTheEnd,
 }
 
@@ -57,12 +57,12 @@ impl AccessTrace {
     }
 }
 
-/// The parameters of one pass.
-pub(crate) struct Stream {
+/// Gathers the parameters of one pass ahead of their use.
+pub(crate) struct Prefetcher {
     common: Arc<Common>,
     /// By chunk: this rank's slices.
     slices: Mutex<Vec<Vec<Tensor<1>>>>,
-    /// The backward pass gathers again what the forward pass has.
+    /// The backward pass gathers the parameters again.
     twice: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -70,7 +70,7 @@ pub(crate) struct Stream {
 
 #[derive(Default)]
 struct State {
-    /// How many chunks are wanted by now, and how many were gathered, both halves of the pass together.
+    /// How many chunks are wanted by now and how many are gathered, over both halves of the pass.
     wanted: usize,
     gathered: usize,
     ended: bool,
@@ -80,7 +80,7 @@ struct State {
     taken: HashSet<(Half, usize)>,
 }
 
-impl Stream {
+impl Prefetcher {
     pub(crate) fn new(common: Arc<Common>, slices: Vec<Vec<Tensor<1>>>, twice: bool) -> Self {
         Self {
             common,
@@ -96,7 +96,7 @@ impl Stream {
         self.common.chunks.len() * if self.twice { 2 } else { 1 }
     }
 
-    /// What is gathered at `position`.
+    /// The chunk gathered at `position`.
     fn at(&self, position: usize) -> (Half, usize) {
         let chunks = self.common.chunks.len();
         match position < chunks {
@@ -112,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// What becomes of the parameter `number` when it has been gathered.
+    /// How long the parameter `number` is kept after it is gathered.
     fn keep(&self, half: Half, number: usize) -> Keep {
         match self.twice {
             true => lock(&self.common.access_trace).keep(half, number),
@@ -121,9 +121,8 @@ impl Stream {
         }
     }
 
-    /// Gathers as the pass asks, on a thread of its own, to the end. It waits for the pass of its own process as long as
-    /// that computes, as it waits for a pass to begin: what other ranks wait for has their deadlines, and a pass that is
-    /// given up ends it.
+    /// Gathers as the pass asks, on its own thread, until all chunks are gathered. It waits for its own process's pass
+    /// without a deadline: other ranks that wait for this one have deadlines, and an abandoned pass ends the loop.
     pub(crate) fn run(&self, link: &Link) {
         for position in 0..self.len() {
             let (half, chunk) = self.at(position);
@@ -162,19 +161,19 @@ impl Stream {
         }
     }
 
-    /// Nothing more is gathered, for the reason of `error`: who waits is told.
+    /// Stops gathering because of `error`, and wakes waiting threads with it.
     pub(crate) fn fail(&self, error: DdpError) {
         lock(&self.state).failed.get_or_insert(error);
         self.changed.notify_all();
     }
 
-    /// The numbers of the parameter `number`; waits for them.
+    /// The full parameter `number`; waits until it is gathered.
     ///
     /// # Errors
-    /// Why they do not come.
+    /// If it cannot be gathered.
     pub(crate) fn take(&self, half: Half, number: usize) -> Result<TensorData, DdpError> {
         let start = Instant::now();
-        // A pass that gathers once has what it needs backward in its graph.
+        // A pass that gathers once keeps its parameters in the graph.
         let half = if self.twice { half } else { Half::Forward };
         let position = self.position(half, self.common.places[number]);
         let patience = self.common.patience;
@@ -226,7 +225,7 @@ impl Stream {
         ))
     }
 
-    /// Nothing more is asked for: what is left goes to the other ranks only.
+    /// Ends the pass: chunks not gathered yet are gathered for the other ranks only.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         if std::mem::replace(&mut state.ended, true) {
@@ -237,7 +236,7 @@ impl Stream {
         drop(state);
         self.changed.notify_all();
         let mut access_trace = lock(&self.common.access_trace);
-        // A rank without samples asks for nothing, which shows nothing.
+        // A rank without samples uses no parameter: it records nothing.
         if !access_trace.recorded && !asked.is_empty() {
             access_trace.recorded = true;
             access_trace.uses = asked;
