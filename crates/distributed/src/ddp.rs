@@ -152,12 +152,12 @@ impl Ddp {
         let subgroup = || group.subgroup(&ranks);
         let (medium, hook) = match (way, device_of_parameters(&model)) {
             (Way::Hook(hook), _) => (Medium::Host, Some(hook)),
-            // Each rank keeps its slices in host memory until its optimizer takes them.
-            (Way::Automatic, _) if config.cuts_gradients() => (Medium::Host, None),
-            (Way::Exchange(exchange), _) if config.cuts_gradients() => {
+            // Each rank keeps its shards in host memory until its optimizer takes them.
+            (Way::Automatic, _) if config.shards_gradients() => (Medium::Host, None),
+            (Way::Exchange(exchange), _) if config.shards_gradients() => {
                 return Err(DdpError::Backend {
                     wanted: exchange.name().to_string(),
-                    reason: "gradients that are cut over the ranks (--shard gradients, --shard \
+                    reason: "sharded gradients (--shard gradients, --shard \
                              parameters) are added up in host memory; use --backend host with them"
                         .to_string(),
                 });

@@ -294,7 +294,7 @@ impl ModuleMapper for Watcher<'_> {
         if let Some(pass) = self.pass.cloned() {
             let (on, of) = (device.clone(), shape.clone());
             let dtype = pass.dtype(index);
-            pass.place_of(id, &device, move || {
+            pass.set_placeholder(id, &device, move || {
                 // Also where a checkpointed segment asks, which goes to the source itself.
                 if let Some(recorder) = &recorder {
                     recorder.mark(index, Pass::Forward);

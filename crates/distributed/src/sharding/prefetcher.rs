@@ -14,7 +14,7 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 
 use super::gather::Link;
-use super::whole::Common;
+use super::pending_parameters::GatherContext;
 use crate::error::DdpError;
 use crate::reducer::lock;
 
@@ -59,9 +59,9 @@ impl AccessTrace {
 
 /// Gathers the parameters of one pass ahead of their use.
 pub(crate) struct Prefetcher {
-    common: Arc<Common>,
-    /// By chunk: this rank's slices.
-    slices: Mutex<Vec<Vec<Tensor<1>>>>,
+    context: Arc<GatherContext>,
+    /// By chunk: this rank's shards.
+    shards: Mutex<Vec<Vec<Tensor<1>>>>,
     /// The backward pass gathers the parameters again.
     twice: bool,
     state: Mutex<State>,
@@ -81,10 +81,14 @@ struct State {
 }
 
 impl Prefetcher {
-    pub(crate) fn new(common: Arc<Common>, slices: Vec<Vec<Tensor<1>>>, twice: bool) -> Self {
+    pub(crate) fn new(
+        context: Arc<GatherContext>,
+        shards: Vec<Vec<Tensor<1>>>,
+        twice: bool,
+    ) -> Self {
         Self {
-            common,
-            slices: Mutex::new(slices),
+            context,
+            shards: Mutex::new(shards),
             twice,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -93,12 +97,12 @@ impl Prefetcher {
 
     /// How many chunks the pass gathers.
     fn len(&self) -> usize {
-        self.common.chunks.len() * if self.twice { 2 } else { 1 }
+        self.context.chunks.len() * if self.twice { 2 } else { 1 }
     }
 
     /// The chunk gathered at `position`.
     fn at(&self, position: usize) -> (Half, usize) {
-        let chunks = self.common.chunks.len();
+        let chunks = self.context.chunks.len();
         match position < chunks {
             true => (Half::Forward, position),
             false => (Half::Backward, 2 * chunks - 1 - position),
@@ -108,14 +112,14 @@ impl Prefetcher {
     fn position(&self, half: Half, chunk: usize) -> usize {
         match half {
             Half::Forward => chunk,
-            Half::Backward => 2 * self.common.chunks.len() - 1 - chunk,
+            Half::Backward => 2 * self.context.chunks.len() - 1 - chunk,
         }
     }
 
     /// How long the parameter `number` is kept after it is gathered.
     fn keep(&self, half: Half, number: usize) -> Keep {
         match self.twice {
-            true => lock(&self.common.access_trace).keep(half, number),
+            true => lock(&self.context.access_trace).keep(half, number),
             // It is in the graph until the backward pass is over.
             false => Keep::UntilTheEnd,
         }
@@ -134,8 +138,8 @@ impl Prefetcher {
                 };
             }
             drop(state);
-            let slices = lock(&self.slices)[chunk].clone();
-            let gathered = link.gather(chunk, slices);
+            let shards = lock(&self.shards)[chunk].clone();
+            let gathered = link.gather(chunk, shards);
             let failed = gathered.is_err();
             let mut state = lock(&self.state);
             match gathered {
@@ -144,10 +148,10 @@ impl Prefetcher {
                 }
                 Ok(_) if state.ended => {}
                 Ok(gathered) => {
-                    for number in &self.common.chunks[chunk].numbers {
+                    for number in &self.context.chunks[chunk].numbers {
                         if self.keep(half, *number) != Keep::No {
-                            let whole = self.common.whole(&gathered, *number, true);
-                            state.held.insert((half, *number), whole);
+                            let parameter = self.context.full_parameter(&gathered, *number, true);
+                            state.held.insert((half, *number), parameter);
                         }
                     }
                 }
@@ -175,8 +179,8 @@ impl Prefetcher {
         let start = Instant::now();
         // A pass that gathers once keeps its parameters in the graph.
         let half = if self.twice { half } else { Half::Forward };
-        let position = self.position(half, self.common.places[number]);
-        let patience = self.common.patience;
+        let position = self.position(half, self.context.chunk_of[number]);
+        let patience = self.context.patience;
         let mut state = lock(&self.state);
         state.wanted = state.wanted.max(position + 1);
         self.changed.notify_all();
@@ -190,7 +194,7 @@ impl Prefetcher {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
         };
-        self.common.add_waited(start.elapsed());
+        self.context.add_waited(start.elapsed());
         *state.asked.entry((half, number)).or_default() += 1;
         let found = match self.keep(half, number) {
             Keep::UntilTheEnd => state.held.get(&(half, number)).cloned(),
@@ -209,7 +213,7 @@ impl Prefetcher {
                     self.refuse(number, "is asked for, and was not in the first step")
                 }
                 _ => {
-                    let path = &self.common.parameters[number].path;
+                    let path = &self.context.parameters[number].path;
                     let what = format!("the parameter `{path}`");
                     DdpError::Gather(patience.is_over(&what))
                 }
@@ -218,7 +222,7 @@ impl Prefetcher {
     }
 
     fn refuse(&self, number: usize, what: &str) -> DdpError {
-        let path = &self.common.parameters[number].path;
+        let path = &self.context.parameters[number].path;
         DdpError::Gather(format!(
             "`{path}` {what}, and is gone by now; --shard parameters is for models that use the same \
              parameters in each step: use --shard gradients"
@@ -235,12 +239,12 @@ impl Prefetcher {
         let asked = std::mem::take(&mut state.asked);
         drop(state);
         self.changed.notify_all();
-        let mut access_trace = lock(&self.common.access_trace);
+        let mut access_trace = lock(&self.context.access_trace);
         // A rank without samples uses no parameter: it records nothing.
         if !access_trace.recorded && !asked.is_empty() {
             access_trace.recorded = true;
             access_trace.uses = asked;
-            self.common.gathered.reset_peak();
+            self.context.gathered.reset_peak();
         }
     }
 }

@@ -79,7 +79,7 @@ impl Told {
                 Outcome::Samples(samples) => self.samples = samples,
                 Outcome::Used(used) => self.used = used,
                 Outcome::Order(order) => self.order = order,
-                Outcome::Bucket { .. } | Outcome::Slices { .. } => {}
+                Outcome::Bucket { .. } | Outcome::Segment { .. } => {}
             }
         }
         Ok(())
