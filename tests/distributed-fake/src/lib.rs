@@ -1,7 +1,7 @@
 //! A stand-in for the memory of GPUs, for tests: tensors of the CPU, lent to the stand-in for NCCL.
 //!
-//! [`FakeMemory`] is a rank's memory. As on a GPU, what writes a row and what reads it are kernels on a
-//! stream of their own, which the group has to order: a row that is read too early holds other numbers.
+//! [`FakeMemory`] is a rank's memory. As on a GPU, a flat buffer is written and read by kernels on a
+//! stream of their own, which the group has to order: a buffer that is read too early holds other numbers.
 //! [`abilities`] and [`on_cluster`] are for connectors of ranks with such memory.
 
 use std::fmt;
@@ -96,7 +96,7 @@ impl FakeMemory {
     }
 }
 
-/// What is needed to give a row back.
+/// What is needed to give a tensor back.
 struct Kept {
     device: Device,
     dtype: DType,
