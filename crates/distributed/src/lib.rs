@@ -75,7 +75,7 @@ mod device;
 mod divergence;
 mod error;
 mod gradient;
-mod gradient_tap;
+mod gradient_hook;
 mod host;
 mod initial_state;
 mod loader;

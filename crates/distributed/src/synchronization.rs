@@ -26,7 +26,7 @@ use self::scatter::ScatterBuckets;
 use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::gradient_tap::{GradientSink, Nowhere, watch_with};
+use crate::gradient_hook::{GradientSink, Nowhere, watch_with};
 use crate::reducer::{Job, Report, Share, lock};
 use crate::sharding::CutPass;
 use crate::shared::{Medium, Shared};

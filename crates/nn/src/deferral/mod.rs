@@ -31,7 +31,7 @@
 //! burn-autodiff uses a graph up in one backward pass, so a weight must not be part of the graph of
 //! the first. Inside a recorded forward pass a layer's operation has the weight as a constant; its
 //! backward step gives `dx` and leaves `x` and `dy` in a [`Slot`]. [`Deferred`] holds the weight's
-//! tensor meanwhile, with whatever graph lies between it and the parameter: a transposition, a tap
+//! tensor meanwhile, with whatever graph lies between it and the parameter: a transposition, a gradient hook
 //! of `everburn_distributed`. The second pass begins at a second operation on that tensor, whose
 //! value is zero and whose backward step takes what lies in the slot. Each number is computed by the
 //! same operation on the same operands as in an undivided backward pass, so the bits are the same;
@@ -80,7 +80,7 @@ pub fn record<R>(forward: impl FnOnce() -> R) -> (R, Deferred) {
 ///
 /// Its gradient from the other operation is computed in the first pass, but reaches the parameter in
 /// the second. Without this, the first pass would use up the graph between the parameter and its
-/// uses where there is one (a tap of `everburn_distributed`), and the second would end in Burn's
+/// uses where there is one (a gradient hook), and the second would end in Burn's
 /// panic about a graph that has been consumed. Outside a recording it is `value` itself.
 ///
 /// ```

@@ -50,7 +50,7 @@ pub use value::SegmentValue;
 /// with other ranks it exchanges again, in the backward pass.
 ///
 /// Two differences to `segment(module, input)` in what is equal: a parameter that the segment asks for and
-/// does not use has a gradient of zeros where a tap watches it, and one that several segments use several
+/// does not use has a gradient of zeros where a gradient hook watches it, and one that several segments use several
 /// times has its gradients added up in another order.
 ///
 /// The first time that a segment with random numbers asks for a parameter whose initial value is drawn only

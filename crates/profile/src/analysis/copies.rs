@@ -141,7 +141,7 @@ mod tests {
     fn what_we_copy_because_we_must_does_not_count() {
         let stack = [
             "burn_autodiff::backward",
-            "<everburn_distributed::gradient_tap::TapBackward as burn_autodiff::Backward>::backward",
+            "<everburn_distributed::gradient_hook::HookBackward as burn_autodiff::Backward>::backward",
             "burn_tensor::Tensor::into_data",
         ];
         assert_eq!(copy_in(&stack), None);
