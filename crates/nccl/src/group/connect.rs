@@ -160,7 +160,7 @@ impl Core {
             let Some(announcement) = announcement else {
                 let rank = job_rank(rank);
                 return Some(format!(
-                    "what rank {rank} says of itself cannot be read; check that every rank runs the \
+                    "the settings of rank {rank} cannot be read; check that every rank runs the \
                      same build of Everburn"
                 ));
             };
