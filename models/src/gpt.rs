@@ -15,7 +15,7 @@ use burn::tensor::Int;
 use everburn_nn::tensor::module::embedding;
 use everburn_nn::{
     Blocks, Dropout, DropoutConfig, Embedding, EmbeddingConfig, InBlocks, Initializer, LayerNorm,
-    LayerNormConfig, TensorParallel, TensorRule, deferral, lowered,
+    LayerNormConfig, TensorParallel, TensorRule, deferral, cast_for_matmul,
 };
 use serde::{Deserialize, Serialize};
 
@@ -274,7 +274,7 @@ impl Gpt {
                 vectors + positions.unsqueeze()
             }
         };
-        self.dropout.forward(lowered(vectors))
+        self.dropout.forward(cast_for_matmul(vectors))
     }
 
     /// Scores of all tokens: how alike a vector is to each token's.

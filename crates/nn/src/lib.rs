@@ -61,8 +61,8 @@
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
 //! - [`deferral`] computes the gradients of weights after those of activations; [`tensor_parallel`] shards the
 //!   [`Linear`] layers of a model over the ranks of a [`TensorGroup`].
-//! - [`compute_in`] lets these layers multiply in half precision, and everything else as it is; a model that
-//!   wants its activations low, too, calls [`lowered`].
+//! - [`autocast`] lets these layers multiply in half precision and leaves everything else as it is; a model that wants
+//!   low activations too calls [`cast_for_matmul`].
 //! - [`causal_softmax`], [`rope`], [`matmul`] and [`cross_entropy`] are functions that Burn does not have, with kernels
 //!   of ours on CPUs.
 //! - [`count_operations`] has the products and convolutions of these layers counted, on every back end.
@@ -163,7 +163,7 @@ pub use placement::{
     DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
     split_by_time,
 };
-pub use precision::{ComputeType, compute_in, compute_type, in_f32, low_products, lowered};
+pub use precision::{ComputeType, autocast, cast_for_matmul, compute_type, in_f32, low_products};
 pub use recompute::{
     ParameterSource, Randomness, SegmentValue, SharedSource, checkpoint, checkpoint_with,
     checkpointed_forward, checkpointed_run, has_parameter_source, recomputing,

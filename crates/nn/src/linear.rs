@@ -13,7 +13,7 @@ use burn::prelude::*;
 use burn::tensor::{DType, assert_shape};
 
 use crate::deferral;
-use crate::precision::LowProduct;
+use crate::precision::CastMatmul;
 use crate::tensor_parallel::{self, Membership, TensorShard};
 
 /// Configuration of [`Linear`]: the same as [`burn::nn::LinearConfig`].
@@ -179,10 +179,10 @@ pub fn linear<const D: usize>(
     if matches!(weight.dtype(), DType::QFloat(_)) {
         return deferral::linear(input, weight, bias);
     }
-    let low = LowProduct::of(&input);
-    let (input, weight) = (low.factor(input), low.factor(weight));
-    let bias = bias.map(|bias| low.factor(bias));
-    low.result(deferral::linear(input, weight, bias))
+    let cast = CastMatmul::of(&input);
+    let (input, weight) = (cast.operand(input), cast.operand(weight));
+    let bias = bias.map(|bias| cast.operand(bias));
+    cast.result(deferral::linear(input, weight, bias))
 }
 
 impl From<nn::Linear> for Linear {

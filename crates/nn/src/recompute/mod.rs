@@ -28,7 +28,7 @@ use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
 
-use crate::precision::{compute_in, compute_type};
+use crate::precision::{autocast, compute_type};
 
 use self::graph::{device_of, leaf, marker, untracked};
 use self::operations::{GradientSlot, Recomputation, RecomputeOps};
@@ -176,7 +176,7 @@ where
         draws,
         run: segment,
     };
-    let recomputation = Recomputation::new(move || compute_in(compute, || segment.differentiate()));
+    let recomputation = Recomputation::new(move || autocast(compute, || segment.differentiate()));
     let marker = <Dispatch as RecomputeOps>::segment(marker, recomputation);
     let output = output.map_floats(&mut |tensor| emit(tensor, marker.clone()));
     outputs.set(slots);
