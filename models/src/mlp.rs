@@ -3,7 +3,9 @@
 use burn::module::Module;
 use burn::prelude::*;
 use everburn_nn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, cast_for_matmul};
+use everburn_nn::{
+    Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, cast_for_matmul,
+};
 
 /// Configuration of [`Mlp`].
 #[derive(Config, Debug)]

@@ -5,7 +5,9 @@ use burn::prelude::*;
 use everburn_nn::conv::{Conv2d, Conv2dConfig};
 use everburn_nn::pool::{MaxPool2d, MaxPool2dConfig};
 use everburn_nn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, cast_for_matmul};
+use everburn_nn::{
+    Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, cast_for_matmul,
+};
 
 /// Configuration of [`Mnist`].
 #[derive(Config, Debug)]

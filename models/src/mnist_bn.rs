@@ -6,7 +6,7 @@ use everburn_nn::conv::{Conv2d, Conv2dConfig};
 use everburn_nn::tensor::activation::relu;
 use everburn_nn::{
     BatchNorm, BatchNormConfig, Blocks, Dropout, DropoutConfig, InBlocks, Linear, LinearConfig,
-    PaddingConfig2d, TensorParallel, in_f32, cast_for_matmul,
+    PaddingConfig2d, TensorParallel, cast_for_matmul, in_f32,
 };
 
 /// Configuration of [`MnistBn`].

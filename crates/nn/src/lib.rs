@@ -59,7 +59,7 @@
 //! - [`synchronize_batch_norms`] lets the statistics of all [`BatchNorm`]s of a model span a group of ranks, in one
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
 //! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
-//! - [`deferral`] computes the gradients of weights after those of activations; [`tensor_parallel`] shards the
+//! - [`split_backward`] computes the gradients of weights after those of activations; [`tensor_parallel`] shards the
 //!   [`Linear`] layers of a model over the ranks of a [`TensorGroup`].
 //! - [`autocast`] lets these layers multiply in half precision and leaves everything else as it is; a model that wants
 //!   low activations too calls [`cast_for_matmul`].
@@ -122,7 +122,6 @@ mod all_reduce;
 mod batch_norm;
 mod blocks;
 mod conversion;
-pub mod deferral;
 mod exchange;
 mod group;
 mod layers;
@@ -135,6 +134,7 @@ mod precision;
 mod rank_ops;
 mod recompute;
 mod recording;
+pub mod split_backward;
 mod statistics;
 mod tensor_parallel;
 mod transformers;

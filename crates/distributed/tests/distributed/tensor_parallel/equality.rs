@@ -11,8 +11,8 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup, ReductionOrder};
 use everburn_distributed::tensor_parallel;
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{
-    Linear, LinearConfig, Randomness, TensorParallel, TensorRule, checkpointed_forward, deferral,
-    parameter_paths, parameter_shards,
+    Linear, LinearConfig, Randomness, TensorParallel, TensorRule, checkpointed_forward,
+    parameter_paths, parameter_shards, split_backward,
 };
 
 use super::model::{StepResult, assert_equal, device, gathered, gpt, loss_of, tokens};
@@ -96,9 +96,9 @@ fn step(model: &Gpt, way: Way, step: usize) -> (Tensor<1>, Vec<Gradients>) {
             (loss, vec![gradients])
         }
         Way::Halves => {
-            let (loss, deferred) = deferral::record(|| loss_of(model.forward(input)));
+            let (loss, weight_backward) = split_backward::record(|| loss_of(model.forward(input)));
             let first = loss.backward();
-            (loss, vec![first, deferred.run().unwrap().unwrap()])
+            (loss, vec![first, weight_backward.run().unwrap().unwrap()])
         }
         Way::Recomputed => {
             let loss = loss_of(checkpointed_forward(
