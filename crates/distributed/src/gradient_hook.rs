@@ -309,7 +309,7 @@ impl ModuleMapper for Watcher<'_> {
                 hooked.into_dispatch()
             });
             let attach_at_first_use = move |_: &Device, _: bool| {
-                let (place, numbers) = (pass.place(id), pass.numbers(id));
+                let (place, numbers) = (pass.placeholder(id), pass.numbers(id));
                 let attached = <Dispatch as HookOperations>::attach(place, numbers);
                 Tensor::from_dispatch(attached)
             };

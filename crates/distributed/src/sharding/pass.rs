@@ -124,7 +124,7 @@ impl ParameterSource for Pass {
         lock(&self.placeholders).contains_key(&id)
     }
 
-    fn place(&self, id: ParamId) -> DispatchTensor {
+    fn placeholder(&self, id: ParamId) -> DispatchTensor {
         let mut placeholders = lock(&self.placeholders);
         let placeholder = placeholders.get_mut(&id).expect("`has` was called before");
         let tensor = match std::mem::replace(&mut placeholder.tensor, State::Being) {

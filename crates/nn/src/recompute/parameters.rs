@@ -135,7 +135,7 @@ impl ModuleMapper for Observer {
         }
         let at_first_use = move |_: &Device, _: bool| {
             if let Some(source) = source {
-                let (value, is_new) = (source.place(id), false);
+                let (value, is_new) = (source.placeholder(id), false);
                 lock(&uses).push(Used { id, value, is_new });
                 return Tensor::from_dispatch(source.numbers(id));
             }
