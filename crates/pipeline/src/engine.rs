@@ -46,8 +46,8 @@ pub struct Pipeline {
     schedules: Mutex<HashMap<usize, Arc<Schedule>>>,
 }
 
-/// What a rank keeps of a micro-batch in one of its stages from the forward to the backward pass.
-struct Flight {
+/// The state of a micro-batch in a stage between its forward and its backward pass.
+struct InFlightMicroBatch {
     input: Box<dyn AnyActivation>,
     result: Outcome,
     /// The deferred gradients of weights, if the schedule splits the backward pass.
@@ -156,7 +156,7 @@ impl Pipeline {
             blocks,
             device,
             models: HashMap::new(),
-            flights: HashMap::new(),
+            in_flight: HashMap::new(),
             weights: HashMap::new(),
             here: HashMap::new(),
             sends: Vec::new(),
@@ -287,7 +287,7 @@ struct Step<'a, M, I, O> {
     /// By micro-batch.
     models: HashMap<usize, M>,
     /// By stage and micro-batch.
-    flights: HashMap<(usize, usize), Flight>,
+    in_flight: HashMap<(usize, usize), InFlightMicroBatch>,
     /// By stage and micro-batch: gradients of weights that are still to be computed.
     weights: HashMap<(usize, usize), WeightBackward>,
     /// What goes from a stage of this rank to another one of its own.
@@ -367,12 +367,12 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             self.send(action, Carried::Activation, values)?;
             Outcome::Output(output)
         };
-        let flight = Flight {
+        let flight = InFlightMicroBatch {
             input,
             result,
             weight_backward,
         };
-        self.flights.insert((stage, micro_batch), flight);
+        self.in_flight.insert((stage, micro_batch), flight);
         Ok(())
     }
 
@@ -383,9 +383,9 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
         micro_batch: usize,
     ) -> Result<(), PipelineError> {
         let tensor = |reason| PipelineError::Tensor { action, reason };
-        let flight = self.flights.remove(&(stage, micro_batch));
+        let flight = self.in_flight.remove(&(stage, micro_batch));
         let flight = flight.ok_or(PipelineError::NoGradient { action })?;
-        let Flight {
+        let InFlightMicroBatch {
             input,
             result,
             weight_backward,
