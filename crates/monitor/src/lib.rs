@@ -54,7 +54,7 @@ pub use error::MonitorError;
 pub use screen::{Purpose, Screen, is_terminal};
 pub use server::MonitorServer;
 pub use source::{Source, Target};
-pub use state::{Column, History, RankState, RunState, Standing};
+pub use state::{Column, History, RankState, RankStatus, RunState};
 pub use tail::RunTail;
 pub use update::Update;
 pub use view::{RanksView, draw_ranks};

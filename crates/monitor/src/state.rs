@@ -10,7 +10,7 @@ use everburn_record::{Event, EventKind, Live, MetricRecord, Phase};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
-pub use self::ranks::{RankState, Standing};
+pub use self::ranks::{RankState, RankStatus};
 use crate::update::Update;
 
 /// How many events are kept.
@@ -125,11 +125,11 @@ impl RunState {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let ranks = self.ranks();
-        let of = |standing: Standing| -> Vec<String> {
-            let those = ranks.iter().filter(|rank| rank.standing == standing);
+        let of = |status: RankStatus| -> Vec<String> {
+            let those = ranks.iter().filter(|rank| rank.status == status);
             those.map(|rank| rank.rank.to_string()).collect()
         };
-        let (lost, silent) = (of(Standing::Lost), of(Standing::Silent));
+        let (lost, silent) = (of(RankStatus::Lost), of(RankStatus::Silent));
         let there = ranks.len() - lost.len() - silent.len();
         let parts = [("lost", lost), ("silent", silent)];
         let parts = parts.iter().filter(|(_, ranks)| !ranks.is_empty());
