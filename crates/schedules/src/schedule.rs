@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::orders::{self, Place};
+use crate::orders::{self, OrderConfig};
 use crate::{
     Action, Carried, Costs, Message, Pass, ScheduleError, ScheduleKind, complete, simulation,
 };
@@ -54,17 +54,17 @@ impl Schedule {
             return Err(ScheduleError::NoChunks { kind, chunks });
         }
         let list = |rank| {
-            let place = Place {
+            let config = OrderConfig {
                 rank,
                 ranks,
                 micro_batches,
                 chunks,
             };
             match kind {
-                ScheduleKind::GPipe => orders::gpipe(&place),
-                ScheduleKind::OneForwardOneBackward => orders::one_forward_one_backward(&place),
-                ScheduleKind::Interleaved1F1B => orders::interleaved(&place),
-                ScheduleKind::ZeroBubbleH1 => orders::zero_bubble_h1(&place),
+                ScheduleKind::GPipe => orders::gpipe(&config),
+                ScheduleKind::OneForwardOneBackward => orders::one_forward_one_backward(&config),
+                ScheduleKind::Interleaved1F1B => orders::interleaved(&config),
+                ScheduleKind::ZeroBubbleH1 => orders::zero_bubble_h1(&config),
             }
         };
         let actions = (0..ranks).map(list).collect();
