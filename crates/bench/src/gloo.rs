@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use everburn::launch::Team;
+use everburn::launch::WorkerPool;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ const SCRIPT: &str = "gloo_all_reduce.py";
 
 /// gloo's ranks, which wait for orders.
 pub(super) struct Gloo<'a> {
-    team: Team<'a>,
+    pool: WorkerPool<'a>,
 }
 
 impl<'a> Gloo<'a> {
@@ -27,8 +27,8 @@ impl<'a> Gloo<'a> {
         let commands = (0..place.ranks)
             .map(|rank| rank_command(place.command(rank, Path::new(pytorch.python())), &store))
             .collect();
-        let team = Team::start(place.children, "gloo", commands, place.folder)?;
-        Ok(Self { team })
+        let pool = WorkerPool::start(place.children, "gloo", commands, place.folder)?;
+        Ok(Self { pool })
     }
 
     /// The microseconds of each call of an all-reduce.
@@ -40,12 +40,12 @@ impl<'a> Gloo<'a> {
         patience: Duration,
     ) -> Result<Vec<f64>, Failure> {
         let order = json!({ "bytes": bytes, "warm_up": warm_up, "repeats": repeats });
-        let answers = self.team.ask(&order, patience)?;
+        let answers = self.pool.ask(&order, patience)?;
         times_of("gloo", &answers, repeats)
     }
 
     pub(super) fn finish(self, patience: Duration) -> Result<(), Failure> {
-        self.team.finish(patience)?;
+        self.pool.finish(patience)?;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use everburn::launch::Team;
+use everburn::launch::WorkerPool;
 use everburn::launch::keep_freed_memory;
 use everburn::launch::{Children, forget_ranks};
 use everburn_auth::JobToken;
@@ -67,8 +67,8 @@ impl<'a> Place<'a> {
 /// Ranks of ours, and the store that they have met at.
 pub(super) struct Job<'a> {
     // Dropped in this order.
-    pub(super) ranks: Team<'a>,
-    store: Team<'a>,
+    pub(super) ranks: WorkerPool<'a>,
+    store: WorkerPool<'a>,
 }
 
 impl<'a> Job<'a> {
@@ -89,7 +89,7 @@ impl<'a> Job<'a> {
             .args(["side", "store", "--listen", &listen])
             .env("EVERBURN_JOB_TOKEN", token.reveal());
         let store_name = format!("the store of {name}");
-        let mut store = Team::start(place.children, store_name, vec![serve], place.folder)?;
+        let mut store = WorkerPool::start(place.children, store_name, vec![serve], place.folder)?;
         let address = store.answers(STORE_PATIENCE)?.swap_remove(0);
         let (host, port) = (&address["host"], &address["port"]);
         let (Some(host), Some(port)) = (host.as_str(), port.as_u64()) else {
@@ -106,7 +106,7 @@ impl<'a> Job<'a> {
             add(&mut command);
             command
         });
-        let ranks = Team::start(place.children, name, commands.collect(), place.folder)?;
+        let ranks = WorkerPool::start(place.children, name, commands.collect(), place.folder)?;
         Ok(Self { ranks, store })
     }
 

@@ -37,7 +37,7 @@
 //!
 //! # Other children
 //! A program that runs others without making ranks of them (a benchmark, `doctor`, `soak`) has [`Children`], which
-//! end with it, and [`Team`]s of them.
+//! end with it, and [`WorkerPool`]s of them.
 //!
 //! # What is deliberately absent
 //! Agreeing with the launchers of other machines, but by the store of an elastic job, and any knowledge of
@@ -64,7 +64,7 @@ mod stop;
 mod supervisor;
 mod terminal;
 
-pub use children::{ChildError, Children, EndedChild, Team, forget_ranks, last_lines};
+pub use children::{ChildError, Children, EndedChild, WorkerPool, forget_ranks, last_lines};
 pub use config::{ElasticLaunch, LaunchConfig};
 pub use environment::{RankEnvironment, variables};
 pub use error::{JoinError, LaunchError, RankEnvironmentError};
