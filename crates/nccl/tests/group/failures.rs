@@ -17,7 +17,7 @@ fn others_are_told(
     let last = size - 1;
     let connected = Meeting::of(size);
     let config = |rank| NcclConfig {
-        beat: BEAT,
+        heartbeat: BEAT,
         ..cluster.config(rank)
     };
     let results = cluster.on_ranks_of(config, |group, rank| {
@@ -109,7 +109,7 @@ fn a_rank_that_is_killed_between_machines_is_named_by_its_silence() {
 fn a_rank_that_is_killed_unnoticed_is_found_by_the_deadline() {
     let cluster = FakeCluster::new(4);
     let config = |rank| NcclConfig {
-        beat: BEAT,
+        heartbeat: BEAT,
         ..hurried(&cluster, rank)
     };
     let connected = Meeting::of(4);
