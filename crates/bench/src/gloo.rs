@@ -8,7 +8,7 @@ use everburn::launch::WorkerPool;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::job::Place;
+use crate::job::JobContext;
 use crate::peers::script;
 use crate::pytorch::Pytorch;
 
@@ -20,14 +20,14 @@ pub(super) struct Gloo<'a> {
 }
 
 impl<'a> Gloo<'a> {
-    /// Starts gloo's ranks at `place`.
-    pub(super) fn start(place: Place<'a>, pytorch: &Pytorch) -> Result<Self, Failure> {
+    /// Starts gloo's ranks.
+    pub(super) fn start(context: JobContext<'a>, pytorch: &Pytorch) -> Result<Self, Failure> {
         // The ranks meet at a file, which namespaces share: a store would need a port.
-        let store = place.folder.join(format!("gloo-store-{}", place.ranks));
-        let commands = (0..place.ranks)
-            .map(|rank| rank_command(place.command(rank, Path::new(pytorch.python())), &store))
+        let store = context.folder.join(format!("gloo-store-{}", context.ranks));
+        let commands = (0..context.ranks)
+            .map(|rank| rank_command(context.command(rank, Path::new(pytorch.python())), &store))
             .collect();
-        let pool = WorkerPool::start(place.children, "gloo", commands, place.folder)?;
+        let pool = WorkerPool::start(context.children, "gloo", commands, context.folder)?;
         Ok(Self { pool })
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use self::client::{Answer, Operation, Order};
 pub(crate) use self::options::StoreBench;
-use self::rows::{Crowd, Measured};
+use self::rows::{Crowd, StoreResults};
 use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
@@ -65,7 +65,7 @@ impl Bench for StoreBench {
     const ABOUT: &'static str =
         "gets, adds and sets a second, and 1,000 clients at once; --against pytorch";
 
-    type Found = Measured;
+    type Results = StoreResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -75,7 +75,7 @@ impl Bench for StoreBench {
         self.against.is_some()
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<StoreResults, Failure> {
         let mut processes = Processes {
             options: self,
             setup,
@@ -94,7 +94,7 @@ impl Bench for StoreBench {
         Ok(measured)
     }
 
-    fn notes(&self, _: &Measured, setup: &Setup) -> String {
+    fn notes(&self, _: &StoreResults, setup: &Setup) -> String {
         format!(
             "method:  {} of {} calls each, one after the other by one client; ratios round by \
              round\n         \"its own\": each store with its own client; else both servers with the same \
@@ -105,17 +105,17 @@ impl Bench for StoreBench {
         )
     }
 
-    fn table(&self, found: &Measured, _: &Setup) -> String {
-        format!("{}\n\n{}", found.table(), found.crowds())
+    fn table(&self, results: &StoreResults, _: &Setup) -> String {
+        format!("{}\n\n{}", results.table(), results.crowds())
     }
 
-    fn to_json(&self, found: &Measured, setup: &Setup, machine: &Value) -> Value {
-        found.to_json(machine, setup.peer().as_deref(), self.calls)
+    fn to_json(&self, results: &StoreResults, setup: &Setup, machine: &Value) -> Value {
+        results.to_json(machine, setup.peer().as_deref(), self.calls)
     }
 
-    fn works(found: &Measured) -> bool {
+    fn works(results: &StoreResults) -> bool {
         let failed = |crowd: &Crowd| crowd.server == Server::Ours && crowd.failed > 0;
-        !found.crowds.iter().any(failed)
+        !results.crowds.iter().any(failed)
     }
 }
 
@@ -170,9 +170,9 @@ impl Processes<'_> {
         Ok(())
     }
 
-    fn measure(&mut self) -> Result<Measured, Failure> {
+    fn measure(&mut self) -> Result<StoreResults, Failure> {
         let (options, patience) = (self.options, self.options.common.patience());
-        let mut measured = Measured::default();
+        let mut measured = StoreResults::default();
         // The first round warms up what is measured and is not counted.
         for round in 0..=options.rounds {
             // Who comes first has the caches of whoever came before.
@@ -208,7 +208,7 @@ impl Processes<'_> {
 
     /// Ours alone connect a thousand times: PyTorch's client asks for the name of each address that
     /// it meets, so its time is that of the resolver.
-    fn meet_crowds(&mut self, measured: &mut Measured) -> Result<(), Failure> {
+    fn meet_crowds(&mut self, measured: &mut StoreResults) -> Result<(), Failure> {
         let (options, patience) = (self.options, self.options.common.patience());
         let (client, pool) = &mut self.clients[0];
         for (server, _, address) in &self.servers {
