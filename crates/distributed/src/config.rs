@@ -119,7 +119,7 @@ impl DdpConfig {
 
     /// Whether each rank keeps only its shards of the mean gradients.
     pub(crate) fn shards_gradients(&self) -> bool {
-        self.shard.is_some_and(ShardStage::cuts_gradients)
+        self.shard.is_some_and(ShardStage::shards_gradients)
     }
 
     /// The sizes of buckets.

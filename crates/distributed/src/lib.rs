@@ -121,7 +121,9 @@ pub use probe::Probe;
 pub use replicas::Fingerprint;
 pub use resident::{Resident, ResidentSet, Row, Rows};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
-pub use sharding::{CutPass, GradientSlices, HeldBytes, ParameterShards, ShardStage, Slices};
+pub use sharding::{
+    GradientShards, HeldBytes, LocalShards, ParameterShards, ShardStage, ShardedPass,
+};
 pub use synchronization::{Communication, GradientNorm, SyncedGradients, Synchronization};
 pub use tensor_parallel::{tensor_parallel, verify_whole_parameters};
 pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};

@@ -28,7 +28,7 @@ use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::gradient_hook::{GradientSink, Nowhere, watch_with};
 use crate::reducer::{Job, Report, Share, lock};
-use crate::sharding::CutPass;
+use crate::sharding::ShardedPass;
 use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
 
@@ -192,7 +192,7 @@ impl Synchronization {
     }
 
     /// As [`Synchronization::watch_last`], for a model with sharded parameters, which are gathered as `pass` uses them.
-    pub fn watch_cut<M: Module>(&self, model: &M, samples: usize, pass: &CutPass) -> M {
+    pub fn watch_sharded<M: Module>(&self, model: &M, samples: usize, pass: &ShardedPass) -> M {
         let sink = BackwardPass::new(&self.step, samples, true);
         self.watch_pass(model, sink, Some(pass))
     }
@@ -208,11 +208,11 @@ impl Synchronization {
     }
 
     /// The same, for a model with sharded parameters.
-    pub fn watch_stand_in_cut<M: Module>(&self, model: &M, pass: &CutPass) -> M {
+    pub fn watch_stand_in_sharded<M: Module>(&self, model: &M, pass: &ShardedPass) -> M {
         self.stand_in(model, Some(pass))
     }
 
-    fn stand_in<M: Module>(&self, model: &M, sharded: Option<&CutPass>) -> M {
+    fn stand_in<M: Module>(&self, model: &M, sharded: Option<&ShardedPass>) -> M {
         let model = everburn_nn::without_samples(model.clone());
         let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
         let numbers = self.ddp.shared().numbers();
@@ -226,7 +226,12 @@ impl Synchronization {
         .0
     }
 
-    fn watch_pass<M: Module>(&self, model: &M, pass: BackwardPass, sharded: Option<&CutPass>) -> M {
+    fn watch_pass<M: Module>(
+        &self,
+        model: &M,
+        pass: BackwardPass,
+        sharded: Option<&ShardedPass>,
+    ) -> M {
         let shared = self.ddp.shared();
         let sink: Arc<dyn GradientSink> = Arc::new(pass);
         let (numbers, sharded) = (shared.numbers(), sharded.map(|sharded| &sharded.pass));
@@ -308,7 +313,8 @@ impl Synchronization {
         let (plan, samples) = (step.plan.clone(), step.samples as u64);
         let Contents::Host(host) = &mut step.contents else {
             return Err(DdpError::Config(
-                "gradients are sharded, and no rank has all of them: call `finish_cut`".to_string(),
+                "gradients are sharded, and no rank has all of them: call `finish_sharded`"
+                    .to_string(),
             ));
         };
         let mut summed = Summed {

@@ -3,7 +3,7 @@
 use crate::host::{HostBuffer, Put};
 use crate::synchronization::Communication;
 
-/// This rank's shards of mean gradients, in host memory: the result of [`finish_cut`].
+/// This rank's shards of mean gradients, in host memory: the result of [`finish_sharded`].
 ///
 /// The micro-batches of a step are exchanged one after another, so that no rank ever holds full gradients, and
 /// combined by [`add`](Self::add).
@@ -12,33 +12,33 @@ use crate::synchronization::Communication;
 /// use burn::nn::LinearConfig;
 /// use burn::prelude::*;
 /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
-/// use everburn_distributed::{Ddp, DdpConfig, GradientSlices, ShardStage};
+/// use everburn_distributed::{Ddp, DdpConfig, GradientShards, ShardStage};
 ///
 /// let device = Device::flex().autodiff();
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let config = DdpConfig { shard: Some(ShardStage::Gradients), ..DdpConfig::default() };
 /// let (ddp, model) = Ddp::new(LinearConfig::new(3, 1).init(&device), group, config)?;
-/// let mut shards = GradientSlices::default();
+/// let mut shards = GradientShards::default();
 /// for samples in [2, 1] {
 ///     let step = ddp.begin(samples)?;
 ///     let rows = Tensor::<2>::ones([samples, 3], &device);
 ///     step.watch_last(&model, samples).forward(rows).mean().backward();
-///     shards.add(step.finish_cut()?);
+///     shards.add(step.finish_sharded()?);
 /// }
 /// assert_eq!((shards.samples(), shards.num_bytes()), (3, 4 * 4));
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 ///
-/// [`finish_cut`]: crate::Synchronization::finish_cut
+/// [`finish_sharded`]: crate::Synchronization::finish_sharded
 #[derive(Debug, Default)]
-pub struct GradientSlices {
+pub struct GradientShards {
     /// By parameter; `None` where no rank used it.
     pub(crate) shards: Vec<Option<HostBuffer>>,
     pub(crate) samples: u64,
     pub(crate) communication: Communication,
 }
 
-impl GradientSlices {
+impl GradientShards {
     /// The number of samples over all ranks.
     #[must_use]
     pub const fn samples(&self) -> u64 {
@@ -100,14 +100,14 @@ mod tests {
 
     use super::*;
 
-    fn shards(samples: u64, of: [Option<[f32; 2]>; 3]) -> GradientSlices {
+    fn shards(samples: u64, of: [Option<[f32; 2]>; 3]) -> GradientShards {
         let buffer = |values: [f32; 2]| {
             let mut buffer = HostBuffer::zeroed(DType::F32, 2).unwrap();
             let data = TensorData::from(values);
             buffer.put(0..2, &data, 1.0, Put::Replace).unwrap();
             buffer
         };
-        GradientSlices {
+        GradientShards {
             shards: of.map(|values| values.map(buffer)).into_iter().collect(),
             samples,
             communication: Communication::default(),
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn means_are_joined_by_samples_and_what_only_one_used_counts_as_zero_in_the_other() {
-        let mut sum = GradientSlices::default();
+        let mut sum = GradientShards::default();
         sum.add(shards(3, [Some([4.0, 8.0]), None, Some([4.0, 0.0])]));
         sum.add(shards(1, [Some([0.0, 16.0]), Some([8.0, 4.0]), None]));
         assert_eq!(sum.samples(), 4);

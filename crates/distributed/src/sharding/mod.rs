@@ -24,12 +24,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use gradients::GradientSlices;
+pub use gradients::GradientShards;
 pub use memory::HeldBytes;
 pub(crate) use memory::{MemoryTracker, TrackedMemory};
-pub use parameters::{ParameterShards, Slices};
-pub use pass::CutPass;
+pub use parameters::{LocalShards, ParameterShards};
 pub(crate) use pass::Pass;
+pub use pass::ShardedPass;
 
 /// What is sharded over the ranks.
 ///
@@ -37,7 +37,7 @@ pub(crate) use pass::Pass;
 /// use everburn_distributed::ShardStage;
 ///
 /// assert_eq!("gradients".parse(), Ok(ShardStage::Gradients));
-/// assert!(ShardStage::Parameters.cuts_gradients());
+/// assert!(ShardStage::Parameters.shards_gradients());
 /// assert!("zero-4".parse::<ShardStage>().is_err());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,13 +54,13 @@ pub enum ShardStage {
 impl ShardStage {
     /// Whether a rank keeps only its shards of the gradients.
     #[must_use]
-    pub const fn cuts_gradients(self) -> bool {
+    pub const fn shards_gradients(self) -> bool {
         matches!(self, Self::Gradients | Self::Parameters)
     }
 
     /// Whether a rank keeps only its shards of the parameters.
     #[must_use]
-    pub const fn cuts_parameters(self) -> bool {
+    pub const fn shards_parameters(self) -> bool {
         matches!(self, Self::Parameters)
     }
 }

@@ -10,7 +10,7 @@ use burn::tensor::TensorData;
 
 use super::gather::read;
 use super::layout::ShardLayout;
-use super::parameters::Slices;
+use super::parameters::LocalShards;
 use super::pending_parameters::PendingParameters;
 use crate::error::DdpError;
 
@@ -46,7 +46,7 @@ pub(crate) fn local_shards<M: Module>(
     numbers: &HashMap<ParamId, usize>,
     layout: ShardLayout,
     kept: Option<&Device>,
-) -> Result<Slices, DdpError> {
+) -> Result<LocalShards, DdpError> {
     struct ShardParameters<'a> {
         numbers: &'a HashMap<ParamId, usize>,
         layout: ShardLayout,
@@ -87,7 +87,7 @@ pub(crate) fn local_shards<M: Module>(
     if let Some(error) = visitor.failed {
         return Err(error);
     }
-    let shards: Option<Slices> = visitor.shards.into_iter().collect();
+    let shards: Option<LocalShards> = visitor.shards.into_iter().collect();
     shards.ok_or_else(|| DdpError::OtherModel {
         difference: "it has lost a parameter".to_string(),
     })
@@ -180,7 +180,7 @@ pub(crate) fn held_bytes<M: Module>(model: &M) -> u64 {
 }
 
 /// The size of the shards in bytes.
-pub(crate) fn bytes_of(shards: &Slices) -> u64 {
+pub(crate) fn bytes_of(shards: &LocalShards) -> u64 {
     shards.iter().map(|shard| bytes(&shard.base())).sum()
 }
 

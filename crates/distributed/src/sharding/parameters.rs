@@ -10,10 +10,10 @@ use burn::tensor::TensorData;
 use everburn_collectives::group::ReduceOp;
 
 use super::gather::{Chunk, Gatherer, chunks};
-use super::gradients::GradientSlices;
+use super::gradients::GradientShards;
 use super::memory::HeldBytes;
 use super::module_shards::{self, ParamMappers};
-use super::pass::{CutPass, Pass};
+use super::pass::{Pass, ShardedPass};
 use super::pending_parameters::{GatherContext, PendingParameters};
 use super::prefetcher::Prefetcher;
 use super::{ShardStage, layout::ShardLayout};
@@ -25,7 +25,7 @@ use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.
-pub type Slices = Vec<Param<Tensor<1>>>;
+pub type LocalShards = Vec<Param<Tensor<1>>>;
 
 /// The fewest chunks of a large model: with fewer, the first one, for which the forward pass waits, is a large part of
 /// the model.
@@ -55,13 +55,13 @@ const SMALLEST_CHUNK: usize = 256 << 10;
 ///         let config = DdpConfig { shard, ..DdpConfig::default() };
 ///         let (ddp, model) = Ddp::new(LinearConfig::new(4, 2).init(&device), group, config)?;
 ///         let mut optimizer = AdamWConfig::new().init();
-///         let (mut shards, mut model) = ParameterShards::cut(model, &ddp, None)?;
+///         let (mut shards, mut model) = ParameterShards::new(model, &ddp, None)?;
 ///         for _ in 0..2 {
 ///             model = shards.open(model)?;
 ///             let step = ddp.begin(1)?;
 ///             let rows = Tensor::<2>::ones([1, 4], &device);
 ///             step.watch_last(&model, 1).forward(rows).mean().backward();
-///             let synced = shards.average(step.finish_cut()?)?;
+///             let synced = shards.average(step.finish_sharded()?)?;
 ///             model = shards.update(model, synced.gradients, |local, gradients| {
 ///                 optimizer.step(0.1, local, gradients)
 ///             })?;
@@ -84,7 +84,7 @@ pub struct ParameterShards {
     home: Device,
     /// The shards are kept between steps, not sliced from the model each time.
     keeps: bool,
-    local_shards: Option<Slices>,
+    local_shards: Option<LocalShards>,
     mappers: ParamMappers,
     chunks: Arc<Vec<Chunk>>,
     context: Arc<GatherContext>,
@@ -102,7 +102,7 @@ impl ParameterShards {
     /// # Errors
     /// [`DdpError::Backend`] if the parameters are on several devices; [`DdpError::Collective`] if the exchange
     /// fails; [`DdpError::Read`] if a tensor cannot be read.
-    pub fn cut<M: Module>(
+    pub fn new<M: Module>(
         model: M,
         ddp: &Ddp,
         offload: Option<Device>,
@@ -132,7 +132,7 @@ impl ParameterShards {
             chunks.clone(),
             gatherer.patience(),
         );
-        let keeps = stage.cuts_parameters() || offload.is_some();
+        let keeps = stage.shards_parameters() || offload.is_some();
         let mut shards = Self {
             ddp: ddp.clone(),
             stage,
@@ -184,7 +184,7 @@ impl ParameterShards {
     /// sharding the model is returned as it is.
     #[must_use]
     pub fn close<M: Module>(&mut self, model: M) -> M {
-        if !self.stage.cuts_parameters() {
+        if !self.stage.shards_parameters() {
             return model;
         }
         self.open = false;
@@ -198,7 +198,7 @@ impl ParameterShards {
     ///
     /// # Errors
     /// [`DdpError::Gather`] if an earlier exchange has failed.
-    pub fn pass(&self, twice: bool) -> Result<Option<CutPass>, DdpError> {
+    pub fn pass(&self, twice: bool) -> Result<Option<ShardedPass>, DdpError> {
         self.check()?;
         let (Some(local_shards), false) = (&self.local_shards, self.open) else {
             return Ok(None);
@@ -214,14 +214,14 @@ impl ParameterShards {
         self.gatherer.follow(&prefetcher);
         let numbers = self.ddp.shared().numbers().clone();
         let pass = Arc::new(Pass::new(self.context.clone(), prefetcher, numbers));
-        Ok(Some(CutPass { pass }))
+        Ok(Some(ShardedPass { pass }))
     }
 
     /// This rank's shards of gradients that every rank has in full.
     ///
     /// # Errors
     /// [`DdpError::Read`] if a tensor cannot be read.
-    pub fn cut_gradients<M: Module>(
+    pub fn shard_gradients<M: Module>(
         &mut self,
         model: &M,
         gradients: GradientsParams,
@@ -245,7 +245,7 @@ impl ParameterShards {
     /// # Errors
     /// [`DdpError::GradientNotFinite`], on all ranks, if the norm is not finite; [`DdpError::Collective`] if
     /// the exchange fails.
-    pub fn average(&mut self, shards: GradientSlices) -> Result<SyncedGradients, DdpError> {
+    pub fn average(&mut self, shards: GradientShards) -> Result<SyncedGradients, DdpError> {
         self.held.gradients = self.held.gradients.max(shards.num_bytes());
         let (mut norm, mut factor) = (None, 1.0);
         if let Some(max) = self.max_gradient_norm {
@@ -272,7 +272,7 @@ impl ParameterShards {
     }
 
     /// The norm of all gradients together. All ranks add up the same numbers in the same order.
-    fn norm(&self, shards: &GradientSlices) -> Result<f64, DdpError> {
+    fn norm(&self, shards: &GradientShards) -> Result<f64, DdpError> {
         let squares = shards.shards.iter().map(|shard| match shard {
             Some(shard) => shard.sum_of_squares(0..shard.len()),
             None => 0.0,
@@ -298,7 +298,7 @@ impl ParameterShards {
         &mut self,
         model: M,
         gradients: GradientsParams,
-        step: impl FnOnce(Slices, GradientsParams) -> Slices,
+        step: impl FnOnce(LocalShards, GradientsParams) -> LocalShards,
     ) -> Result<M, DdpError> {
         self.check()?;
         let local_shards = match self.local_shards.take() {
@@ -310,7 +310,7 @@ impl ParameterShards {
         let model = self.close(model);
         self.held.parameters = module_shards::held_bytes(&model);
         let local_shards = step(local_shards, gradients);
-        let model = match self.stage.cuts_parameters() {
+        let model = match self.stage.shards_parameters() {
             true => model,
             false => self.with_pending_parameters(model, &local_shards),
         };
@@ -361,7 +361,7 @@ impl ParameterShards {
     }
 
     /// This rank's shard of `full`, a tensor of a parameter's shape.
-    pub fn slice(&self, full: &TensorData) -> TensorData {
+    pub fn local_shard(&self, full: &TensorData) -> TensorData {
         let (layout, size) = (self.layout(), full.dtype().size());
         let bytes = layout.bytes(layout.rank, full.as_bytes(), size);
         let length = bytes.len() / size;
@@ -372,14 +372,14 @@ impl ParameterShards {
         self.ddp.shared().shard_layout()
     }
 
-    fn local_shards_of<M: Module>(&self, model: &M) -> Result<Slices, DdpError> {
+    fn local_shards_of<M: Module>(&self, model: &M) -> Result<LocalShards, DdpError> {
         let shared = self.ddp.shared();
         let kept = self.keeps.then_some(&self.home);
         module_shards::local_shards(model, shared.numbers(), shared.shard_layout(), kept)
     }
 
     /// `model` with parameters that are being gathered.
-    fn with_pending_parameters<M: Module>(&self, model: M, local_shards: &Slices) -> M {
+    fn with_pending_parameters<M: Module>(&self, model: M, local_shards: &LocalShards) -> M {
         let promises = self.chunks.iter().enumerate().map(|(number, chunk)| {
             let of = |number: &usize| local_shards[*number].val().without_autodiff();
             let own = chunk.numbers.iter().map(of).collect::<Vec<_>>();

@@ -15,7 +15,7 @@ use super::prefetcher::{Half, Prefetcher};
 use crate::reducer::lock;
 
 /// A forward and backward pass of a model with sharded parameters. [`ParameterShards::pass`](crate::ParameterShards::pass)
-/// begins it, and [`Synchronization::watch_cut`](crate::Synchronization::watch_cut) takes it. Every rank begins one, and
+/// begins it, and [`Synchronization::watch_sharded`](crate::Synchronization::watch_sharded) takes it. Every rank begins one, and
 /// drops it when its pass is over.
 ///
 /// The parameters of a checkpointed segment ([`everburn_nn::checkpoint`]) are there while it computes, and are gathered
@@ -32,31 +32,31 @@ use crate::reducer::lock;
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let config = DdpConfig { shard: Some(ShardStage::Parameters), ..DdpConfig::default() };
 /// let (ddp, model) = Ddp::new(LinearConfig::new(3, 1).init(&device), group, config)?;
-/// let (mut shards, model) = ParameterShards::cut(model, &ddp, None)?;
+/// let (mut shards, model) = ParameterShards::new(model, &ddp, None)?;
 ///
 /// let step = ddp.begin(2)?;
 /// let pass = shards.pass(true)?.expect("parameters are sharded");
-/// let watched = step.watch_cut(&model, 2, &pass);
+/// let watched = step.watch_sharded(&model, 2, &pass);
 /// pass.run(|| {
 ///     let rows = Tensor::<2>::ones([2, 3], &device);
 ///     checkpoint(&watched, rows, |model, rows| model.forward(rows)).mean().backward();
 /// });
 /// drop(pass);
-/// assert_eq!(shards.average(step.finish_cut()?)?.gradients.len(), 2);
+/// assert_eq!(shards.average(step.finish_sharded()?)?.gradients.len(), 2);
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
-pub struct CutPass {
+pub struct ShardedPass {
     pub(crate) pass: Arc<Pass>,
 }
 
-impl CutPass {
+impl ShardedPass {
     /// Runs the watched model forward and backward.
     pub fn run<R>(&self, pass: impl FnOnce() -> R) -> R {
         with_parameters_from(self.pass.clone(), pass)
     }
 }
 
-impl Drop for CutPass {
+impl Drop for ShardedPass {
     fn drop(&mut self) {
         self.pass.end();
     }
@@ -192,12 +192,12 @@ mod tests {
             let (ddp, model) = Ddp::new(model, group, config).unwrap();
             let recorder = Recorder::new(Facts::default());
             ddp.record_into(&recorder);
-            let (mut shards, model) = ParameterShards::cut(model, &ddp, None).unwrap();
+            let (mut shards, model) = ParameterShards::new(model, &ddp, None).unwrap();
             recorder.begin_step(1);
             recorder.enter(Phase::Forward);
             let step = ddp.begin(2).unwrap();
             let pass = shards.pass(in_segment).unwrap().unwrap();
-            let watched = step.watch_cut(&model, 2, &pass);
+            let watched = step.watch_sharded(&model, 2, &pass);
             pass.run(|| {
                 let rows = Tensor::<2>::ones([2, 3], &device);
                 let rows = match in_segment {
@@ -207,7 +207,7 @@ mod tests {
                 drop(rows.mean().backward());
             });
             drop(pass);
-            let synced = shards.average(step.finish_cut().unwrap()).unwrap();
+            let synced = shards.average(step.finish_sharded().unwrap()).unwrap();
             assert_eq!(synced.gradients.len(), 2);
             let recording = recorder.finish();
             let marks = |part: Part| recording.marks.iter().filter(move |mark| mark.pass == part);

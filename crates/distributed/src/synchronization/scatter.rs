@@ -10,7 +10,7 @@ use crate::error::DdpError;
 use crate::gradient::Gradient;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, ScatterLoad, lock};
-use crate::sharding::GradientSlices;
+use crate::sharding::GradientShards;
 use crate::sharding::layout::{ShardLayout, ShardedBucket};
 use crate::sharding::{MemoryTracker, TrackedMemory};
 use crate::shared::Shared;
@@ -146,7 +146,7 @@ impl Synchronization {
     ///
     /// # Errors
     /// As [`finish`](Synchronization::finish), but for gradients that are not numbers.
-    pub fn finish_cut(mut self) -> Result<GradientSlices, DdpError> {
+    pub fn finish_sharded(mut self) -> Result<GradientShards, DdpError> {
         let result = self.complete_sharded();
         if let Err(error) = &result
             && !error.is_verdict_of_all()
@@ -158,7 +158,7 @@ impl Synchronization {
         result
     }
 
-    fn complete_sharded(&self) -> Result<GradientSlices, DdpError> {
+    fn complete_sharded(&self) -> Result<GradientShards, DdpError> {
         let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();
         let asks_for_order = shared.wants_order();
@@ -217,7 +217,7 @@ impl Synchronization {
         shared.remember_used(used, own)?;
         shared.count_samples(own_samples);
         follow_order(shared, &order);
-        Ok(GradientSlices {
+        Ok(GradientShards {
             shards,
             samples,
             communication,
