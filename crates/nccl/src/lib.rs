@@ -1,5 +1,5 @@
-//! The GPUs of a machine, and NCCL groups of ranks. It builds without Burn, NCCL, CUDA or a GPU: libraries are loaded at
-//! run time.
+//! The GPUs of a machine, and NCCL groups of ranks. It builds without Burn, NCCL, CUDA or a GPU: libraries are loaded
+//! at run time.
 //!
 //! The main types, in the order in which a program uses them:
 //!

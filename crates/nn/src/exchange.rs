@@ -1,10 +1,10 @@
 //! Exchanges that check that all ranks are at the same layer.
 //!
-//! All ranks must exchange in the same order, and the group cannot see a swap of two layers with
-//! equally many channels: both send arrays of the same length. Burn runs a backward pass by depth, and within one depth in
-//! an order that depends only on the structure of the graph, so ranks that record the same forward pass agree. That is up
-//! to the model, so each exchange carries its layer and call as `p` and `p * p`: all ranks were at the same one exactly if
-//! the sums are `n * p` and `n * p * p`, because then the variance is zero. Otherwise no rank finds both sums, so all of
+//! All ranks must exchange in the same order, and the group cannot see a swap of two layers with equally many channels:
+//! both send arrays of the same length. Burn runs a backward pass by depth, and within one depth in an order that
+//! depends only on the structure of the graph, so ranks that record the same forward pass agree. That is up to the
+//! model, so each exchange carries its layer and call as `p` and `p * p`: all ranks were at the same one exactly if the
+//! sums are `n * p` and `n * p * p`, because then the variance is zero. Otherwise no rank finds both sums, so all of
 //! them detect the mismatch without another message.
 
 use std::sync::Arc;
@@ -51,7 +51,8 @@ impl LayerCall {
     }
 }
 
-/// Sums `values` over all ranks and checks that all of them are at the same layer and call. A mismatch aborts the group.
+/// Sums `values` over all ranks and checks that all of them are at the same layer and call. A mismatch aborts the
+/// group.
 pub(crate) fn sum_over_ranks(
     group: &Arc<dyn StatisticsGroup>,
     layer_call: LayerCall,

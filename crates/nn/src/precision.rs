@@ -1,11 +1,11 @@
 //! Automatic mixed precision: products in half precision, everything else in the dtype of its input.
 //!
-//! [`autocast`] sets the dtype in which the layers of this crate multiply while a closure runs on this thread. The rules
-//! are those of Micikevicius et al. 2018, "Mixed Precision Training", section 3, and of PyTorch's autocast:
+//! [`autocast`] sets the dtype in which the layers of this crate multiply while a closure runs on this thread. The
+//! rules are those of Micikevicius et al. 2018, "Mixed Precision Training", section 3, and of PyTorch's autocast:
 //!
 //! - Matrix products and convolutions ([`Linear`](crate::Linear), [`Conv2d`](crate::conv::Conv2d),
-//!   [`matmul`](crate::matmul) and their functions) cast their operands to the low dtype, multiply, and cast the result;
-//!   they accumulate in `f32`, on CPUs and on GPUs.
+//!   [`matmul`](crate::matmul) and their functions) cast their operands to the low dtype, multiply, and cast the
+//!   result; they accumulate in `f32`, on CPUs and on GPUs.
 //! - **A layer returns the dtype of its input.** So a model with `f32` activations keeps them, and dtypes never mix,
 //!   whatever other modules it has. A model that calls [`cast_for_matmul`] once on its input has low activations
 //!   throughout, in half the memory.
@@ -14,8 +14,8 @@
 //! Parameters stay `f32` (*master weights*): layers multiply a cast copy, through which the gradient flows back as
 //! `f32`. So optimizers, the gradient exchange, checkpoints and a model's code do not change.
 //!
-//! The dtype is a thread-local variable, because it must reach layers through code that does not pass it. A checkpointed
-//! segment keeps it for its backward pass.
+//! The dtype is a thread-local variable, because it must reach layers through code that does not pass it. A
+//! checkpointed segment keeps it for its backward pass.
 
 use std::cell::Cell;
 
@@ -111,7 +111,8 @@ pub fn low_products() -> u64 {
     PRODUCTS.get()
 }
 
-/// `input` cast to the low dtype of the current [`autocast`], or `input` itself: for a model that wants low activations.
+/// `input` cast to the low dtype of the current [`autocast`], or `input` itself: for a model that wants low
+/// activations.
 ///
 /// # Shapes
 /// - input, output: any
@@ -180,8 +181,8 @@ pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// Runs `compute` on `input` as `f32` and casts the result back to a 16-bit dtype of `input`: for a model's own sums and
-/// means. The norms, softmax and losses of this crate do so themselves.
+/// Runs `compute` on `input` as `f32` and casts the result back to a 16-bit dtype of `input`: for a model's own sums
+/// and means. The norms, softmax and losses of this crate do so themselves.
 ///
 /// # Shapes
 /// - input: any

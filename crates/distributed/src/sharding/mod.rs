@@ -1,10 +1,10 @@
 //! Shards optimizer state, gradients and parameters over the ranks, where plain DDP replicates them.
 //!
-//! Rajbhandari, Rasley, Ruwase and He 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-//! Models", section 5. Every parameter of `n` elements is split into one *shard* per rank, each of `⌈n / W⌉` elements, the
-//! last ones padded with zeros ([`ShardLayout`](layout::ShardLayout)). A rank updates its local shards, keeps optimizer
-//! state for these only, and gathers the others'. So the optimizer must be elementwise; its counters are per
-//! parameter, as without shards.
+//! Rajbhandari, Rasley, Ruwase and He 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+//! section 5. Every parameter of `n` elements is split into one *shard* per rank, each of `⌈n / W⌉` elements, the last
+//! ones padded with zeros ([`ShardLayout`](layout::ShardLayout)). A rank updates its local shards, keeps optimizer
+//! state for these only, and gathers the others'. So the optimizer must be elementwise; its counters are per parameter,
+//! as without shards.
 //!
 //! Traffic per rank per step, for `n` bytes of parameters: gradients, `2 n (W - 1) / W` all-reduced or `n (W - 1) / W`
 //! reduce-scattered, and parameters, `n (W - 1) / W`, twice that if the backward pass gathers them again.

@@ -164,8 +164,8 @@ impl ParameterShards {
         self.stage
     }
 
-    /// The model with its parameters gathered or being gathered: call it before a forward pass, and before anything else
-    /// reads them. Every rank calls it. An open model is returned as it is.
+    /// The model with its parameters gathered or being gathered: call it before a forward pass, and before anything
+    /// else reads them. Every rank calls it. An open model is returned as it is.
     ///
     /// # Errors
     /// [`DdpError::Gather`] if an earlier exchange has failed.
@@ -192,9 +192,9 @@ impl ParameterShards {
             .without_values(model, self.ddp.shared().numbers())
     }
 
-    /// Begins a pass of a closed model, whose parameters are gathered as they are used: one per [`Ddp::begin`], on every
-    /// rank, also those without samples. `twice`, on all ranks, if the backward pass recomputes segments of the model.
-    /// `None` without parameter sharding.
+    /// Begins a pass of a closed model, whose parameters are gathered as they are used: one per [`Ddp::begin`], on
+    /// every rank, also those without samples. `twice`, on all ranks, if the backward pass recomputes segments of the
+    /// model. `None` without parameter sharding.
     ///
     /// # Errors
     /// [`DdpError::Gather`] if an earlier exchange has failed.

@@ -14,9 +14,10 @@ use super::pending_parameters::GatherContext;
 use super::prefetcher::{Half, Prefetcher};
 use crate::reducer::lock;
 
-/// A forward and backward pass of a model with sharded parameters. [`ParameterShards::pass`](crate::ParameterShards::pass)
-/// begins it, and [`Synchronization::watch_sharded`](crate::Synchronization::watch_sharded) takes it. Every rank begins one, and
-/// drops it when its pass is over.
+/// A forward and backward pass of a model with sharded parameters.
+/// [`ParameterShards::pass`](crate::ParameterShards::pass) begins it, and
+/// [`Synchronization::watch_sharded`](crate::Synchronization::watch_sharded) takes it. Every rank begins one, and drops
+/// it when its pass is over.
 ///
 /// The parameters of a checkpointed segment ([`everburn_nn::checkpoint`]) are there while it computes, and are gathered
 /// again when it is recomputed. Parameters outside segments stay until the backward pass is over.

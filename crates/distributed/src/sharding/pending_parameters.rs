@@ -76,8 +76,8 @@ impl GatherContext {
         gathered.full_parameter(chunk, number, &self.parameters, self.layout, tracker)
     }
 
-    /// `gathered` as a tensor on `device`, or zeros if the gather failed: the forward pass cannot return an error, so the
-    /// step fails after it ([`GatherContext::failure`]).
+    /// `gathered` as a tensor on `device`, or zeros if the gather failed: the forward pass cannot return an error, so
+    /// the step fails after it ([`GatherContext::failure`]).
     pub(crate) fn tensor<const D: usize>(
         &self,
         number: usize,

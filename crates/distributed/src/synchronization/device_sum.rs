@@ -113,8 +113,8 @@ impl DeviceSum {
         })
     }
 
-    /// Scales all flat buffers down if the norm of all gradients is above `max`, without reading it on the host. Padding
-    /// and missing gradients are zero.
+    /// Scales all flat buffers down if the norm of all gradients is above `max`, without reading it on the host.
+    /// Padding and missing gradients are zero.
     fn clip(&mut self, max: f64) -> Option<GradientNorm> {
         let squares = self.sums.iter().flatten().map(|flat| {
             let flat = wide(flat.clone());

@@ -141,8 +141,8 @@ impl ScatterBuckets {
 }
 
 impl Synchronization {
-    /// As [`finish`](Synchronization::finish), for a step with sharded gradients ([`crate::DdpConfig::shard`]): this rank's
-    /// shards of the mean gradients.
+    /// As [`finish`](Synchronization::finish), for a step with sharded gradients ([`crate::DdpConfig::shard`]): this
+    /// rank's shards of the mean gradients.
     ///
     /// # Errors
     /// As [`finish`](Synchronization::finish), but for gradients that are not numbers.

@@ -41,8 +41,8 @@ pub struct NcclConfig {
     pub device: usize,
     /// The deadline of every operation, and of connecting.
     pub timeout: Duration,
-    /// The time between two heartbeats in the store, which tell the others of a failure, and of each rank's progress for
-    /// the error of a missed deadline.
+    /// The time between two heartbeats in the store, which tell the others of a failure, and of each rank's progress
+    /// for the error of a missed deadline.
     pub heartbeat: Duration,
     /// How often operations in flight are checked: whether they are complete, have failed or are late.
     pub tick: Duration,

@@ -1,7 +1,7 @@
 //! Heartbeats and failure notices, through the store.
 //!
-//! Each rank publishes its progress every [`NcclConfig::heartbeat`](super::NcclConfig), and checks for notices of failed
-//! ranks. This has its own thread: the store may be slow or gone, and nothing on a GPU waits for it.
+//! Each rank publishes its progress every [`NcclConfig::heartbeat`](super::NcclConfig), and checks for notices of
+//! failed ranks. This has its own thread: the store may be slow or gone, and nothing on a GPU waits for it.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};

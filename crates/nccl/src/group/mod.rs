@@ -81,11 +81,11 @@ pub(crate) struct Shared {
 }
 
 impl NcclGroup {
-    /// Connects this rank's GPU with those of the other ranks. All ranks call it with the same `store` and `config`, except
-    /// rank and device.
+    /// Connects this rank's GPU with those of the other ranks. All ranks call it with the same `store` and `config`,
+    /// except rank and device.
     ///
-    /// `monitor` is usually the job's [`ProcessGroup`](everburn_collectives::group::ProcessGroup): when it fails, this group
-    /// fails at once instead of after a deadline, and when this group fails, it is notified.
+    /// `monitor` is usually the job's [`ProcessGroup`](everburn_collectives::group::ProcessGroup): when it fails, this
+    /// group fails at once instead of after a deadline, and when this group fails, it is notified.
     ///
     /// # Errors
     /// [`NcclError::Library`] without driver, GPU or NCCL; [`NcclError::Incomplete`] names the ranks that have not

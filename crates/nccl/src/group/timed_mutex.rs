@@ -86,8 +86,8 @@ impl<T> Drop for TimedMutexGuard<'_, T> {
     }
 }
 
-/// Sleeps between polls of what cannot be waited for with a deadline (a GPU event, the state of a communicator): hardly at
-/// first, because most complete soon, then for a millisecond.
+/// Sleeps between polls of what cannot be waited for with a deadline (a GPU event, the state of a communicator): hardly
+/// at first, because most complete soon, then for a millisecond.
 pub(crate) struct Backoff {
     since: Instant,
 }

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use burn::backend::DispatchTensor;
 use burn::module::ParamId;
 
-/// Provides the parameters that a rank does not keep each time a checkpointed segment uses them: in the forward pass, and
-/// again when it is recomputed. In between they are not in memory.
+/// Provides the parameters that a rank does not keep each time a checkpointed segment uses them: in the forward pass,
+/// and again when it is recomputed. In between they are not in memory.
 ///
 /// Both tensors have the parameter's shape, type and device.
 pub trait ParameterSource: Send + Sync {
     /// Whether it has the parameter `id`.
     fn has(&self, id: ParamId) -> bool;
 
-    /// The parameter's placeholder in the graph, which gets its gradient; the same each time. Its values have no meaning.
+    /// The parameter's placeholder in the graph, which gets its gradient; the same each time. Its values have no
+    /// meaning.
     fn placeholder(&self, id: ParamId) -> DispatchTensor;
 
     /// The parameter's values, without a graph.

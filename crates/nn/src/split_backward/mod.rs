@@ -27,13 +27,13 @@
 //! ```
 //!
 //! # How
-//! burn-autodiff consumes a graph in one backward pass, so a weight must not be part of the graph of the first. Inside a
-//! recorded forward pass a layer's operation has the weight as a constant; its backward step computes `dx` and leaves `x`
-//! and `dy` in a [`Slot`]. [`WeightBackward`] keeps the weight's tensor meanwhile, with the graph between it and the
-//! parameter: a transposition, a gradient hook of `everburn_distributed`. The second pass begins at a second operation on
-//! that tensor, whose value is zero and whose backward step takes the operands from the slot. Each number is computed by
-//! the same operation on the same operands as in an unsplit backward pass, so the bits are the same; only the order of
-//! summation can differ, for a weight used three times or more within one recording.
+//! burn-autodiff consumes a graph in one backward pass, so a weight must not be part of the graph of the first. Inside
+//! a recorded forward pass a layer's operation has the weight as a constant; its backward step computes `dx` and leaves
+//! `x` and `dy` in a [`Slot`]. [`WeightBackward`] keeps the weight's tensor meanwhile, with the graph between it and
+//! the parameter: a transposition, a gradient hook of `everburn_distributed`. The second pass begins at a second
+//! operation on that tensor, whose value is zero and whose backward step takes the operands from the slot. Each number
+//! is computed by the same operation on the same operands as in an unsplit backward pass, so the bits are the same;
+//! only the order of summation can differ, for a weight used three times or more within one recording.
 //!
 //! Biases, norms, embeddings and other layers get their gradients in the first pass, and so do all layers in a
 //! [checkpointed](crate::checkpoint) segment.
@@ -60,9 +60,9 @@ thread_local! {
 /// Runs `forward`, whose [`Linear`](crate::Linear) layers and [`linear`](crate::tensor::module::linear) functions
 /// defer the gradients of their weights.
 ///
-/// The values are those of an ordinary forward pass, to the bit. Without autodiff, and for weights that need no gradient,
-/// nothing is deferred. Only layers on this thread take part. A nested `record` takes the gradients deferred within it;
-/// a panic ends the recording.
+/// The values are those of an ordinary forward pass, to the bit. Without autodiff, and for weights that need no
+/// gradient, nothing is deferred. Only layers on this thread take part. A nested `record` takes the gradients deferred
+/// within it; a panic ends the recording.
 ///
 /// Any number of recordings may be pending at a time, as the micro-batches of a pipeline are, and run in any order. See
 /// the [module's example](self).
@@ -75,9 +75,9 @@ pub fn record<R>(forward: impl FnOnce() -> R) -> (R, WeightBackward) {
 /// Wraps a parameter of a recorded forward pass that is used both by a layer that defers its gradient and by another
 /// operation: an embedding tied to the head of the same stage.
 ///
-/// Its gradient from the other operation is computed in the first pass, but reaches the parameter in the second. Without
-/// this, the first pass would consume the graph between the parameter and its uses (such as a gradient hook), and the
-/// second would panic in Burn about a consumed graph. Outside a recording it is `value` itself.
+/// Its gradient from the other operation is computed in the first pass, but reaches the parameter in the second.
+/// Without this, the first pass would consume the graph between the parameter and its uses (such as a gradient hook),
+/// and the second would panic in Burn about a consumed graph. Outside a recording it is `value` itself.
 ///
 /// ```
 /// use burn::nn::EmbeddingConfig;
@@ -139,8 +139,8 @@ pub(crate) fn linear<const D: usize>(
     output.reshape(shape)
 }
 
-/// A dummy leaf: an operation with it as a parent gets its backward step, even if neither its input nor its bias needs a
-/// gradient.
+/// A dummy leaf: an operation with it as a parent gets its backward step, even if neither its input nor its bias needs
+/// a gradient.
 fn ticket(device: &Device) -> Tensor<1> {
     Tensor::zeros([1], (device, DType::F32)).require_grad()
 }
@@ -246,8 +246,8 @@ impl WeightBackward {
 
     /// Computes the gradients of the weights, and no others. `None` if no gradient is deferred.
     ///
-    /// Call it after the backward pass through the recorded output. A layer that the backward pass has not reached, because
-    /// the loss does not depend on it, gets no gradient.
+    /// Call it after the backward pass through the recorded output. A layer that the backward pass has not reached,
+    /// because the loss does not depend on it, gets no gradient.
     ///
     /// # Errors
     /// [`SplitBackwardError::BeforeBackward`] if the backward pass has reached no layer.
@@ -255,7 +255,8 @@ impl WeightBackward {
         Ok(self.seed()?.map(|seed| seed.backward()))
     }
 
-    /// A zero whose backward pass is [`WeightBackward::run`]: to run backward passes by hand, or to add several together.
+    /// A zero whose backward pass is [`WeightBackward::run`]: to run backward passes by hand, or to add several
+    /// together.
     ///
     /// # Errors
     /// As [`WeightBackward::run`].

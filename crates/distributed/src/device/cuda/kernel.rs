@@ -1,9 +1,9 @@
 //! The kernel that copies the gradients of a bucket into one flat buffer.
 //!
-//! One thread writes one number of the buffer: it searches for the gradient that covers its position, and writes zero if
-//! there is none. Gradients are read once and the buffer is written once, with the weight multiplied in: `2 n` numbers
-//! of traffic for `n` of them, in one launch. (Burn's `cat` is one kernel too if its fuser takes it, which depends on the
-//! operations around it; otherwise it is one launch per gradient, as copies into the buffer would be.)
+//! One thread writes one number of the buffer: it searches for the gradient that covers its position, and writes zero
+//! if there is none. Gradients are read once and the buffer is written once, with the weight multiplied in: `2 n`
+//! numbers of traffic for `n` of them, in one launch. (Burn's `cat` is one kernel too if its fuser takes it, which
+//! depends on the operations around it; otherwise it is one launch per gradient, as copies into the buffer would be.)
 //!
 //! The search is unrolled, and its ranges are the same for all threads of a warp except at a border: it costs
 //! a few integer comparisons per number, which the memory's latency hides.
