@@ -206,11 +206,9 @@ impl Prefetcher {
         found.ok_or_else(
             || match (&state.failed, state.taken.contains(&(half, number))) {
                 (Some(error), _) => error.clone(),
-                (None, true) => {
-                    self.refuse(number, "is asked for once more than in the first step")
-                }
+                (None, true) => self.refuse(number, "is used more often than in the first step"),
                 _ if state.gathered > position => {
-                    self.refuse(number, "is asked for, and was not in the first step")
+                    self.refuse(number, "is used, but was not in the first step")
                 }
                 _ => {
                     let path = &self.context.parameters[number].path;
@@ -224,7 +222,7 @@ impl Prefetcher {
     fn refuse(&self, number: usize, what: &str) -> DdpError {
         let path = &self.context.parameters[number].path;
         DdpError::Gather(format!(
-            "`{path}` {what}, and is gone by now; --shard parameters is for models that use the same \
+            "`{path}` {what}, and has been dropped; --shard parameters is for models that use the same \
              parameters in each step: use --shard gradients"
         ))
     }

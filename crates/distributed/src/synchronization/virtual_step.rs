@@ -92,7 +92,7 @@ impl VirtualStep {
         self.add_one(bucket, number, &range, lowest, Some(gradient))
     }
 
-    /// Adds zeros for the virtual ranks that have brought no gradient.
+    /// Adds zeros for the virtual ranks that have produced no gradient.
     pub(super) fn complete(&mut self, place: BucketRange<'_>) -> Result<(), String> {
         let BucketRange {
             bucket,
