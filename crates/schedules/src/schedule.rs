@@ -90,7 +90,7 @@ impl Schedule {
     /// assert!(Schedule::from_actions(1, 1, vec![vec![forward, backward]]).is_ok());
     ///
     /// let error = Schedule::from_actions(1, 1, vec![vec![forward]]).unwrap_err();
-    /// assert_eq!(error.to_string(), "rank 0 never does the backward of micro-batch 0 in stage 0");
+    /// assert_eq!(error.to_string(), "rank 0 never executes the backward of micro-batch 0 in stage 0");
     /// ```
     pub fn from_actions(
         micro_batches: usize,

@@ -65,7 +65,7 @@ pub enum SimulationError {
         costs: usize,
     },
     /// A time that no clock shows.
-    #[error("`{field}` of stage {stage} is {seconds} s: it must be a finite number, not below 0")]
+    #[error("`{field}` of stage {stage} is {seconds} s: it must be finite and not negative")]
     NotATime {
         /// The stage.
         stage: usize,
