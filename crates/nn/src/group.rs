@@ -30,7 +30,8 @@ pub trait StatisticsGroup: Send + Sync + Debug {
     }
 }
 
-/// How the losses of the ranks are combined into the training loss. Gradients that cross ranks are weighted accordingly.
+/// How the losses of the ranks are combined into the training loss. Gradients that cross ranks are weighted
+/// accordingly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossReduction {
     /// Each rank's loss is the mean over its own samples, and afterwards gradients are averaged
