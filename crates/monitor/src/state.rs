@@ -19,7 +19,7 @@ const MOST_EVENTS: usize = 500;
 /// How many points of the loss are kept; a longer curve is thinned out.
 const MOST_POINTS: usize = 2048;
 
-/// After so many seconds without a sign of life a run counts as hanging, or its machine as gone.
+/// After this many seconds without an update a run counts as hanging, or its machine as gone.
 const SILENCE_MS: u64 = 5_000;
 
 /// What is known of a run. Fed with [`Update`]s, in any order; drawn by [`crate::draw_ranks`].
@@ -259,7 +259,7 @@ impl RunState {
             };
         }
         match self.silence() {
-            Some(seconds) => format!("no sign of life for {seconds:.0} s"),
+            Some(seconds) => format!("no heartbeat for {seconds:.0} s"),
             None => self.live.phase.text().to_string(),
         }
     }
@@ -367,7 +367,7 @@ mod tests {
         state.take(&Update::Live(live.clone()), 1_000);
         assert_eq!(state.doing(), "training");
         state.tick(9_000);
-        assert_eq!(state.doing(), "no sign of life for 8 s");
+        assert_eq!(state.doing(), "no heartbeat for 8 s");
         state.take(&Update::Running(false), 9_000);
         assert_eq!(state.doing(), "over, without an end");
         state.take(&Update::Report(serde_json::json!({"stopped": null})), 9_000);

@@ -103,7 +103,7 @@ fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
     }
     let doing = match (rank.silent_seconds, &rank.doing) {
         (Some(seconds), _) if rank.status == RankStatus::Silent => {
-            format!("no sign of life for {seconds:.0} s")
+            format!("no heartbeat for {seconds:.0} s")
         }
         (_, Some(doing)) => plain(doing),
         (_, None) => String::new(),

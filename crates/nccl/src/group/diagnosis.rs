@@ -43,7 +43,7 @@ impl Core {
             .collect()
     }
 
-    /// The job ranks that give no sign of life any more.
+    /// The job ranks that send no heartbeats any more.
     pub(super) fn silent(&self) -> Vec<usize> {
         let seen = self.others_seen();
         let silent = seen.iter().filter(|other| !other.moves && !has_left(other));
@@ -98,7 +98,7 @@ fn has_left(other: &RankProgress) -> bool {
 fn describe(other: &RankProgress) -> String {
     let rank = other.job_rank;
     let Some(heartbeat) = &other.heartbeat else {
-        return format!("rank {rank} has never given a sign of life");
+        return format!("rank {rank} has never sent a heartbeat");
     };
     let last = match heartbeat.last.as_str() {
         "" => "nothing".to_owned(),
@@ -110,7 +110,7 @@ fn describe(other: &RankProgress) -> String {
         (true, _) => format!("rank {rank} has left after {issued} collectives"),
         (false, true) => format!("rank {rank} has issued {issued} collectives, the last {last}"),
         (false, false) => format!(
-            "rank {rank} gives no sign of life any more, its last was after {issued} collectives \
+            "rank {rank} sends no heartbeats any more, its last was after {issued} collectives \
              ({last})"
         ),
     }
@@ -139,7 +139,7 @@ mod tests {
             describe(&seen(false, true)),
             "rank 3 has issued 12 collectives, the last all_gather(f32[2]) (collective 11, step 5)"
         );
-        assert!(describe(&seen(false, false)).contains("no sign of life any more"));
+        assert!(describe(&seen(false, false)).contains("no heartbeats any more"));
         assert_eq!(
             describe(&seen(true, false)),
             "rank 3 has left after 12 collectives"
@@ -149,6 +149,6 @@ mod tests {
             heartbeat: None,
             moves: false,
         };
-        assert_eq!(describe(&never), "rank 0 has never given a sign of life");
+        assert_eq!(describe(&never), "rank 0 has never sent a heartbeat");
     }
 }
