@@ -42,8 +42,8 @@ const COPIES: [&str; 8] = [
 /// kernels.
 const NEEDED: [&str; 6] = [
     "everburn_distributed::",
-    "everburn_train::step_report",
-    "everburn_train::strategy::unread",
+    "everburn_train::metrics::step_report",
+    "everburn_train::strategy::pending_metrics",
     "everburn_kernels::",
     "everburn_nn::layers",
     "burn_flex::",
