@@ -15,7 +15,7 @@ use burn::tensor::Int;
 use everburn_nn::tensor::module::embedding;
 use everburn_nn::{
     Blocks, Dropout, DropoutConfig, Embedding, EmbeddingConfig, InBlocks, Initializer, LayerNorm,
-    LayerNormConfig, TensorParallel, TensorRule, deferral, lowered,
+    LayerNormConfig, TensorParallel, TensorRule, cast_for_matmul, split_backward,
 };
 use serde::{Deserialize, Serialize};
 
@@ -265,8 +265,8 @@ impl Gpt {
             "a text of {length} tokens is longer than the model's context of {}",
             self.context
         );
-        // The head uses it too, and may put off its part of the gradient.
-        let vectors = embedding(deferral::parameter(self.wte.weight.val()), tokens);
+        // The head uses it too, and may defer its part of the gradient.
+        let vectors = embedding(split_backward::parameter(self.wte.weight.val()), tokens);
         let vectors = match &self.wpe {
             None => vectors,
             Some(positions) => {
@@ -274,7 +274,7 @@ impl Gpt {
                 vectors + positions.unsqueeze()
             }
         };
-        self.dropout.forward(lowered(vectors))
+        self.dropout.forward(cast_for_matmul(vectors))
     }
 
     /// Scores of all tokens: how alike a vector is to each token's.

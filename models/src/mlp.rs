@@ -3,7 +3,9 @@
 use burn::module::Module;
 use burn::prelude::*;
 use everburn_nn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, lowered};
+use everburn_nn::{
+    Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, cast_for_matmul,
+};
 
 /// Configuration of [`Mlp`].
 #[derive(Config, Debug)]
@@ -72,7 +74,7 @@ impl InBlocks for Mlp {
     fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
         let path = |index| format!("layers.{index}");
         let first = Blocks::first(path(0), [path(0)], |mlp: &Self, images: Tensor<4>| {
-            mlp.layers[0].forward(lowered(images.flatten::<2>(1, 3)))
+            mlp.layers[0].forward(cast_for_matmul(images.flatten::<2>(1, 3)))
         });
         (1..self.layers.len()).fold(first, |blocks, index| {
             blocks.then(path(index), [path(index)], move |mlp, x| {

@@ -5,7 +5,9 @@ use burn::prelude::*;
 use everburn_nn::conv::{Conv2d, Conv2dConfig};
 use everburn_nn::pool::{MaxPool2d, MaxPool2dConfig};
 use everburn_nn::tensor::activation::relu;
-use everburn_nn::{Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, lowered};
+use everburn_nn::{
+    Blocks, InBlocks, Linear, LinearConfig, TensorParallel, TensorRule, cast_for_matmul,
+};
 
 /// Configuration of [`Mnist`].
 #[derive(Config, Debug)]
@@ -68,7 +70,7 @@ impl InBlocks for Mnist {
 
     fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
         Blocks::first("conv1", ["conv1"], |mnist: &Self, images: Tensor<4>| {
-            let images = lowered(images);
+            let images = cast_for_matmul(images);
             relu(mnist.pool.forward(mnist.conv1.forward(images))) // [B, 10, 12, 12]
         })
         .then("conv2", ["conv2"], |mnist, x| {

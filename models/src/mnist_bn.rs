@@ -6,7 +6,7 @@ use everburn_nn::conv::{Conv2d, Conv2dConfig};
 use everburn_nn::tensor::activation::relu;
 use everburn_nn::{
     BatchNorm, BatchNormConfig, Blocks, Dropout, DropoutConfig, InBlocks, Linear, LinearConfig,
-    PaddingConfig2d, TensorParallel, in_f32, lowered,
+    PaddingConfig2d, TensorParallel, cast_for_matmul, in_f32,
 };
 
 /// Configuration of [`MnistBn`].
@@ -118,7 +118,7 @@ impl InBlocks for MnistBn {
             "conv1",
             ["conv1", "norm1"],
             |net: &Self, images: Tensor<4>| {
-                let x = lowered(images.mul_scalar(net.rescale));
+                let x = cast_for_matmul(images.mul_scalar(net.rescale));
                 relu(net.norm1.forward(net.conv1.forward(x))) // [B, 12, 28, 28]
             },
         )

@@ -5,7 +5,9 @@ use burn::prelude::*;
 use everburn_nn::conv::Conv2d;
 use everburn_nn::pool::MaxPool2d;
 use everburn_nn::tensor::activation::relu;
-use everburn_nn::{BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, lowered};
+use everburn_nn::{
+    BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, cast_for_matmul,
+};
 
 use crate::resnet50::{Stem, batch_norm, convolution, mean_over_pixels};
 
@@ -102,7 +104,10 @@ impl ResNet18 {
     }
 
     fn stem(&self, images: Tensor<4>) -> Tensor<4> {
-        let x = relu(self.bn1.forward(self.conv1.forward(lowered(images))));
+        let x = relu(
+            self.bn1
+                .forward(self.conv1.forward(cast_for_matmul(images))),
+        );
         match &self.maxpool {
             None => x,
             Some(pool) => pool.forward(x),

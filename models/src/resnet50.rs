@@ -9,7 +9,7 @@ use everburn_nn::conv::Conv2d;
 use everburn_nn::pool::MaxPool2d;
 use everburn_nn::tensor::activation::relu;
 use everburn_nn::{
-    BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, in_f32, lowered,
+    BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, cast_for_matmul, in_f32,
 };
 
 pub use bottleneck::{Bottleneck, BottleneckConfig, EXPANSION};
@@ -125,7 +125,10 @@ impl ResNet50 {
     }
 
     fn stem(&self, images: Tensor<4>) -> Tensor<4> {
-        let x = relu(self.bn1.forward(self.conv1.forward(lowered(images))));
+        let x = relu(
+            self.bn1
+                .forward(self.conv1.forward(cast_for_matmul(images))),
+        );
         match &self.maxpool {
             None => x,
             Some(pool) => pool.forward(x),

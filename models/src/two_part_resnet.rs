@@ -5,7 +5,9 @@ use burn::prelude::*;
 use everburn_nn::conv::Conv2d;
 use everburn_nn::pool::MaxPool2d;
 use everburn_nn::tensor::activation::relu;
-use everburn_nn::{BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, lowered};
+use everburn_nn::{
+    BatchNorm, Blocks, InBlocks, Linear, LinearConfig, TensorParallel, cast_for_matmul,
+};
 
 use crate::resnet50::{
     Bottleneck, BottleneckConfig, EXPANSION, batch_norm, convolution, max_pool, mean_over_pixels,
@@ -84,7 +86,11 @@ impl InBlocks for TwoPartResNet {
 
     fn blocks(&self) -> Blocks<Self, Tensor<4>, Tensor<2>> {
         Blocks::first("stem", ["conv1", "bn1"], |model: &Self, images| {
-            let x = relu(model.bn1.forward(model.conv1.forward(lowered(images))));
+            let x = relu(
+                model
+                    .bn1
+                    .forward(model.conv1.forward(cast_for_matmul(images))),
+            );
             model.maxpool.forward(x)
         })
         .then("layer1", ["layer1", "fc"], |model, x: Tensor<4>| {

@@ -21,14 +21,14 @@ const FUZZ: &str = "fuzz/Cargo.toml";
 /// `cargo xtask test`: all tests, and those of the example projects. Arguments narrow the run, so
 /// with any the example projects are left out.
 pub fn test(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let steps = test_steps(arguments, Found::here()?);
+    let steps = test_steps(arguments, Capabilities::here()?);
     Ok(run_all(&steps, true))
 }
 
 /// `cargo xtask test --with-torch`: the tests in which PyTorch takes part. Arguments narrow the run.
 pub fn test_with_torch(arguments: &[OsString]) -> miette::Result<ExitCode> {
     let python = torch::python()?;
-    let nextest = Found::has_nextest();
+    let nextest = Capabilities::has_nextest();
     Ok(run_all(&[torch_step(arguments, python, nextest)], false))
 }
 
@@ -36,7 +36,7 @@ pub fn test_with_torch(arguments: &[OsString]) -> miette::Result<ExitCode> {
 ///
 /// With `long`, also what takes an hour or more.
 pub fn check(keep_going: bool, long: bool) -> miette::Result<ExitCode> {
-    let mut steps = check_steps(Found::here()?);
+    let mut steps = check_steps(Capabilities::here()?);
     if long {
         steps.extend(long_steps());
     }
@@ -48,21 +48,21 @@ pub fn races() -> ExitCode {
     run_all(&races::steps(), true)
 }
 
-/// What this machine has, as far as the tests are run in another way for it.
-struct Found {
-    /// There is the project outside the workspace.
+/// The capabilities of this machine that change how tests run.
+struct Capabilities {
+    /// The project outside the workspace exists.
     example: bool,
     nextest: bool,
-    /// The Python whose PyTorch takes part.
+    /// The Python whose PyTorch is used.
     python: Option<OsString>,
 }
 
-impl Found {
+impl Capabilities {
     fn here() -> miette::Result<Self> {
         Ok(Self {
             example: root().join(EXAMPLES).exists(),
             nextest: Self::has_nextest(),
-            // CI makes a Python with PyTorch where none is named.
+            // CI installs a Python with PyTorch if none is named.
             python: match step::is_ci() {
                 true => Some(torch::python()?),
                 false => torch::named_python(),
@@ -99,12 +99,12 @@ fn workspace_tests(arguments: &[OsString], nextest: bool) -> Vec<Step> {
     steps
 }
 
-fn test_steps(arguments: &[OsString], found: Found) -> Vec<Step> {
-    let mut steps = workspace_tests(arguments, found.nextest);
+fn test_steps(arguments: &[OsString], capabilities: Capabilities) -> Vec<Step> {
+    let mut steps = workspace_tests(arguments, capabilities.nextest);
     if !arguments.is_empty() {
         return steps;
     }
-    if found.example {
+    if capabilities.example {
         // A lock that has to change is for a person to look at: it is the workspace's.
         let line = [
             "test",
@@ -116,16 +116,16 @@ fn test_steps(arguments: &[OsString], found: Found) -> Vec<Step> {
         ];
         steps.push(Step::tests("test the example projects", &line));
     }
-    steps.extend(gpu_tests::steps(&gpu_tests::Found::here()));
-    steps.push(match found.python {
-        Some(python) => torch_step(&[], python, found.nextest),
+    steps.extend(gpu_tests::steps(&gpu_tests::GpuCapabilities::here()));
+    steps.push(match capabilities.python {
+        Some(python) => torch_step(&[], python, capabilities.nextest),
         None => Step {
             program: Program::NotAsked(
                 "no Python with PyTorch is named: `cargo xtask test --with-torch` makes one, \
                  EVERBURN_PYTHON names one",
             ),
             env: Vec::new(),
-            ..torch_step(&[], OsString::new(), found.nextest)
+            ..torch_step(&[], OsString::new(), capabilities.nextest)
         },
     });
     steps
@@ -180,7 +180,7 @@ fn torch_step(arguments: &[OsString], python: OsString, nextest: bool) -> Step {
 }
 
 /// What is quick to find comes first.
-fn check_steps(found: Found) -> Vec<Step> {
+fn check_steps(capabilities: Capabilities) -> Vec<Step> {
     let lint = [
         "clippy",
         "--release",
@@ -233,7 +233,7 @@ fn check_steps(found: Found) -> Vec<Step> {
         }
     };
     let mut steps = vec![Step::cargo("format", &["fmt", "--all", "--", "--check"])];
-    if found.example {
+    if capabilities.example {
         let line = ["fmt", "--all", "--manifest-path", EXAMPLES, "--", "--check"];
         steps.push(Step::cargo("format of the example projects", &line));
     }
@@ -272,7 +272,7 @@ fn check_steps(found: Found) -> Vec<Step> {
             ],
         ),
     ]);
-    steps.extend(test_steps(&[], found));
+    steps.extend(test_steps(&[], capabilities));
     steps
 }
 
@@ -353,8 +353,8 @@ mod tests {
         assert!(shared > 100, "{shared} packages in common");
     }
 
-    fn found(nextest: bool, python: Option<&str>) -> Found {
-        Found {
+    fn capabilities(nextest: bool, python: Option<&str>) -> Capabilities {
+        Capabilities {
             example: true,
             nextest,
             python: python.map(OsString::from),
@@ -364,9 +364,9 @@ mod tests {
     #[test]
     fn check_ends_with_exactly_the_tests() {
         let lines = |steps: Vec<Step>| steps.iter().map(Step::command_line).collect::<Vec<_>>();
-        let check = lines(check_steps(found(true, None)));
+        let check = lines(check_steps(capabilities(true, None)));
         assert!(
-            check.ends_with(&lines(test_steps(&[], found(true, None)))),
+            check.ends_with(&lines(test_steps(&[], capabilities(true, None)))),
             "{check:?}"
         );
         assert!(check.contains(
@@ -418,18 +418,18 @@ mod tests {
     #[test]
     fn arguments_narrow_the_tests() {
         let arguments = ["--".into(), "sampler".into()];
-        let steps = test_steps(&arguments, found(false, Some("python")));
+        let steps = test_steps(&arguments, capabilities(false, Some("python")));
         assert_eq!(steps.len(), 1);
     }
 
     #[test]
     fn tests_with_pytorch_are_skipped_by_name_or_run_and_never_pass_unseen() {
-        let skipped = test_steps(&[], found(false, None)).pop().unwrap();
+        let skipped = test_steps(&[], capabilities(false, None)).pop().unwrap();
         assert!(matches!(
             skipped.program,
             Program::NotAsked(why) if why.contains("--with-torch")
         ));
-        let run = test_steps(&[], found(false, Some("/p/python")))
+        let run = test_steps(&[], capabilities(false, Some("/p/python")))
             .pop()
             .unwrap();
         assert_eq!(

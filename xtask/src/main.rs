@@ -37,52 +37,52 @@ struct Cli {
 enum Command {
     /// Train a model, as in `train mnist --ranks 2` (`train --help` for all flags)
     #[command(disable_help_flag = true)]
-    Train(HandedOn),
+    Train(PassthroughArguments),
     /// Evaluate a run's model on the test set, as in `eval runs/a`
     #[command(disable_help_flag = true)]
-    Eval(HandedOn),
+    Eval(PassthroughArguments),
     /// Write what a run's model predicts, as in `predict runs/a --output predictions.jsonl`
     #[command(disable_help_flag = true)]
-    Predict(HandedOn),
+    Predict(PassthroughArguments),
     /// Let a run's model of text write, as in `generate runs/a --prompt "To be"`
     #[command(disable_help_flag = true)]
-    Generate(HandedOn),
+    Generate(PassthroughArguments),
     /// Write a run's model for PyTorch, as in `export runs/a --to pt-names`
     #[command(disable_help_flag = true)]
-    Export(HandedOn),
+    Export(PassthroughArguments),
     /// Make a run of PyTorch's weights, as in `import weights.pt mnist --run-dir runs/a`
     #[command(disable_help_flag = true)]
-    Import(HandedOn),
+    Import(PassthroughArguments),
     /// Draw a pipeline's schedule, as in `simulate --schedule 1f1b --pipeline 4 --micro-batches 8`
     #[command(disable_help_flag = true)]
-    Simulate(HandedOn),
+    Simulate(PassthroughArguments),
     /// Train the same on several numbers of ranks and compare, as in `verify mnist-bn --ranks 1,2,4`
     #[command(disable_help_flag = true)]
-    Verify(HandedOn),
+    Verify(PassthroughArguments),
     /// Train again and again while ranks are killed, stopped and cut off, as in `soak --runs 50`
     #[command(disable_help_flag = true)]
-    Soak(HandedOn),
+    Soak(PassthroughArguments),
     /// Measure, as in `bench train --against pytorch` (`bench --list` shows the benchmarks)
     #[command(disable_help_flag = true)]
-    Bench(HandedOn),
+    Bench(PassthroughArguments),
     /// Train for some steps and say where their time goes, as in `bottleneck mnist --ranks 2 --steps 50`
     #[command(disable_help_flag = true)]
-    Bottleneck(HandedOn),
+    Bottleneck(PassthroughArguments),
     /// Look on while a run goes on, as in `monitor runs/a` or `monitor gpu-1:7000`
     #[command(disable_help_flag = true)]
-    Monitor(HandedOn),
+    Monitor(PassthroughArguments),
     /// Make a run's report, as in `report runs/a`: one HTML file with curves, ranks, events and results
     #[command(disable_help_flag = true)]
-    Report(HandedOn),
+    Report(PassthroughArguments),
     /// Lay runs side by side, as in `compare runs/a runs/b --html both.html`
     #[command(disable_help_flag = true)]
-    Compare(HandedOn),
+    Compare(PassthroughArguments),
     /// Serve a store by itself, as in `store --listen 127.0.0.1:0 --open`, until Ctrl-C or SIGTERM
     #[command(disable_help_flag = true)]
-    Store(HandedOn),
+    Store(PassthroughArguments),
     /// List the devices that ranks can be given
     #[command(disable_help_flag = true)]
-    Devices(HandedOn),
+    Devices(PassthroughArguments),
     /// Run all tests; arguments are handed to `cargo test`
     Test {
         /// Run the tests that need PyTorch, and only these: with the Python that EVERBURN_PYTHON names,
@@ -90,7 +90,7 @@ enum Command {
         #[arg(long)]
         with_torch: bool,
         #[command(flatten)]
-        args: HandedOn,
+        args: PassthroughArguments,
     },
     /// Run everything that CI runs: format, repository's rules, lints, documents, tests
     Check {
@@ -110,16 +110,16 @@ enum Command {
     /// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
     /// are worth, and what to do about it
     #[command(disable_help_flag = true)]
-    Doctor(HandedOn),
+    Doctor(PassthroughArguments),
     /// Check the repository's own rules (part of `check`)
     Tidy,
     /// Pack the binary for machines without Rust: an archive and a Python wheel
     Release(release::Options),
 }
 
-/// Arguments that are meant for another program.
+/// Arguments passed through to another program.
 #[derive(Args)]
-struct HandedOn {
+struct PassthroughArguments {
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::collectives::CollectivesBench;
 use crate::ddp::DdpBench;
 use crate::failure::Failure;
-use crate::job::Place;
+use crate::job::JobContext;
 use crate::kernels::KernelsBench;
 use crate::machine::Machine;
 use crate::network::Network;
@@ -28,52 +28,52 @@ use crate::store::StoreBench;
 use crate::sync::SyncBench;
 use crate::train::TrainBench;
 
-/// A built binary that benchmarks measure in place of this one.
+/// A built binary that benchmarks measure instead of this one.
 const BUILT_BINARY: &str = "EVERBURN_BIN";
 
 /// A benchmark: its options are its fields, parsed by clap.
 pub(crate) trait Bench: Parser {
-    /// How it is called after `cargo xtask bench`.
+    /// Its name after `cargo xtask bench`.
     const NAME: &'static str;
 
     /// What it measures, in a line.
     const ABOUT: &'static str;
 
-    /// All that was measured: tables and JSON are made of it.
-    type Found;
+    /// The results, from which tables and JSON are made.
+    type Results;
 
     /// The file of `--json`.
     fn json_file(&self) -> Option<&Path>;
 
-    /// What is wrong with the options besides what clap sees, before anything runs.
+    /// Checks the options beyond what clap does, before anything runs.
     fn check(&self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Whether PyTorch is measured too, where there is one.
+    /// Whether PyTorch is measured too, if there is one.
     fn is_against_pytorch(&self) -> bool {
         false
     }
 
     /// Measures.
-    fn measure(&self, setup: &Setup) -> Result<Self::Found, Failure>;
+    fn measure(&self, setup: &Setup) -> Result<Self::Results, Failure>;
 
-    /// What one has to know to judge the tables.
-    fn notes(&self, found: &Self::Found, setup: &Setup) -> String;
+    /// What a reader needs to judge the tables.
+    fn notes(&self, results: &Self::Results, setup: &Setup) -> String;
 
     /// The result for a reader.
-    fn table(&self, found: &Self::Found, setup: &Setup) -> String;
+    fn table(&self, results: &Self::Results, setup: &Setup) -> String;
 
     /// The result for a program.
-    fn to_json(&self, found: &Self::Found, setup: &Setup, machine: &Value) -> Value;
+    fn to_json(&self, results: &Self::Results, setup: &Setup, machine: &Value) -> Value;
 
-    /// Other files than that of `--json`, from the same rows.
-    fn write_more(&self, _: &Self::Found, _: &Setup, _rows: &Value) -> Result<(), Failure> {
+    /// Writes other files than that of `--json`, from the same rows.
+    fn write_more(&self, _: &Self::Results, _: &Setup, _rows: &Value) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Whether what was measured works at all.
-    fn works(_: &Self::Found) -> bool {
+    /// Whether the measured program works at all.
+    fn works(_: &Self::Results) -> bool {
         true
     }
 }
@@ -96,7 +96,7 @@ impl<const TIMEOUT: u64> Common<TIMEOUT> {
     }
 }
 
-/// Parses a number of which there must be one.
+/// Parses a number of at least 1.
 pub(crate) fn at_least_1(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("it must be at least 1".to_owned()),
@@ -105,7 +105,7 @@ pub(crate) fn at_least_1(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What a benchmark is run with.
+/// The setup of a benchmark.
 pub(crate) struct Setup {
     pub(crate) children: Children,
     folder: TempDir,
@@ -160,9 +160,13 @@ impl Setup {
         command
     }
 
-    /// Where `ranks` ranks run: in a namespace each where there is a network, else on this machine.
-    pub(crate) fn place<'a>(&'a self, ranks: usize, network: Option<&'a Network>) -> Place<'a> {
-        Place {
+    /// The context of `ranks` ranks: each in its namespace if there is a network, otherwise on this machine.
+    pub(crate) fn job_context<'a>(
+        &'a self,
+        ranks: usize,
+        network: Option<&'a Network>,
+    ) -> JobContext<'a> {
+        JobContext {
             children: &self.children,
             program: &self.program,
             folder: self.folder(),
@@ -182,22 +186,22 @@ fn run_one<B: Bench>(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     bench.check()?;
     let setup = Setup::new(bench.is_against_pytorch())?;
     let before = CpuTime::now();
-    let found = bench.measure(&setup)?;
+    let results = bench.measure(&setup)?;
     let meanwhile = before.zip(CpuTime::now());
     let others = meanwhile.and_then(|(before, after)| before.others_share(after));
 
     println!("{}", setup.machine.describe(others));
-    println!("{}\n", bench.notes(&found, &setup));
-    println!("{}", bench.table(&found, &setup));
+    println!("{}\n", bench.notes(&results, &setup));
+    println!("{}", bench.table(&results, &setup));
     if let Some(why) = &setup.skipped {
         println!("\n{why}");
     }
-    let rows = bench.to_json(&found, &setup, &setup.machine.to_json(others));
+    let rows = bench.to_json(&results, &setup, &setup.machine.to_json(others));
     if let Some(file) = bench.json_file() {
         write_file(file, &format!("{rows:#}\n"))?;
     }
-    bench.write_more(&found, &setup, &rows)?;
-    Ok(match B::works(&found) {
+    bench.write_more(&results, &setup, &rows)?;
+    Ok(match B::works(&results) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

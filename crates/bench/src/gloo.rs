@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use everburn::launch::Team;
+use everburn::launch::WorkerPool;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::job::Place;
+use crate::job::JobContext;
 use crate::peers::script;
 use crate::pytorch::Pytorch;
 
@@ -16,19 +16,19 @@ const SCRIPT: &str = "gloo_all_reduce.py";
 
 /// gloo's ranks, which wait for orders.
 pub(super) struct Gloo<'a> {
-    team: Team<'a>,
+    pool: WorkerPool<'a>,
 }
 
 impl<'a> Gloo<'a> {
-    /// Starts gloo's ranks at `place`.
-    pub(super) fn start(place: Place<'a>, pytorch: &Pytorch) -> Result<Self, Failure> {
+    /// Starts gloo's ranks.
+    pub(super) fn start(context: JobContext<'a>, pytorch: &Pytorch) -> Result<Self, Failure> {
         // The ranks meet at a file, which namespaces share: a store would need a port.
-        let store = place.folder.join(format!("gloo-store-{}", place.ranks));
-        let commands = (0..place.ranks)
-            .map(|rank| rank_command(place.command(rank, Path::new(pytorch.python())), &store))
+        let store = context.folder.join(format!("gloo-store-{}", context.ranks));
+        let commands = (0..context.ranks)
+            .map(|rank| rank_command(context.command(rank, Path::new(pytorch.python())), &store))
             .collect();
-        let team = Team::start(place.children, "gloo", commands, place.folder)?;
-        Ok(Self { team })
+        let pool = WorkerPool::start(context.children, "gloo", commands, context.folder)?;
+        Ok(Self { pool })
     }
 
     /// The microseconds of each call of an all-reduce.
@@ -40,12 +40,12 @@ impl<'a> Gloo<'a> {
         patience: Duration,
     ) -> Result<Vec<f64>, Failure> {
         let order = json!({ "bytes": bytes, "warm_up": warm_up, "repeats": repeats });
-        let answers = self.team.ask(&order, patience)?;
+        let answers = self.pool.ask(&order, patience)?;
         times_of("gloo", &answers, repeats)
     }
 
     pub(super) fn finish(self, patience: Duration) -> Result<(), Failure> {
-        self.team.finish(patience)?;
+        self.pool.finish(patience)?;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use everburn::launch::Team;
+use everburn::launch::WorkerPool;
 use everburn::launch::keep_freed_memory;
 use everburn::launch::{Children, forget_ranks};
 use everburn_auth::JobToken;
@@ -17,9 +17,9 @@ use crate::network::Network;
 /// How long a store may take to listen.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where ranks run, and what with.
+/// How the ranks of a job are started.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct JobContext<'a> {
     pub(super) children: &'a Children,
     /// What the ranks run, unless it is the store.
     pub(super) program: &'a Path,
@@ -30,8 +30,8 @@ pub(super) struct Place<'a> {
     pub(super) ranks: usize,
 }
 
-impl<'a> Place<'a> {
-    /// A call of `program` where `rank` runs, that knows its number.
+impl<'a> JobContext<'a> {
+    /// A command of `program` for `rank`, with its environment variables.
     pub(crate) fn command(&self, rank: usize, program: &Path) -> Command {
         let mut command = match self.network {
             Some(network) => network.command(rank, program),
@@ -67,21 +67,21 @@ impl<'a> Place<'a> {
 /// Ranks of ours, and the store that they have met at.
 pub(super) struct Job<'a> {
     // Dropped in this order.
-    pub(super) ranks: Team<'a>,
-    store: Team<'a>,
+    pub(super) ranks: WorkerPool<'a>,
+    store: WorkerPool<'a>,
 }
 
 impl<'a> Job<'a> {
-    /// Starts the place's program once a rank, with the launcher's environment and what `add` adds, and a store for
+    /// Starts one process of the program per rank, with the launcher's environment and what `add` adds, and a store for
     /// them.
     pub(super) fn start(
-        place: Place<'a>,
+        context: JobContext<'a>,
         name: &str,
         add: impl Fn(&mut Command),
     ) -> Result<Self, Failure> {
         let token = JobToken::random()?;
-        let mut serve = place.command(0, &std::env::current_exe()?);
-        let listen = match place.network {
+        let mut serve = context.command(0, &std::env::current_exe()?);
+        let listen = match context.network {
             Some(_) => format!("{}:0", Network::address(0)),
             None => "127.0.0.1:0".to_owned(),
         };
@@ -89,14 +89,15 @@ impl<'a> Job<'a> {
             .args(["side", "store", "--listen", &listen])
             .env("EVERBURN_JOB_TOKEN", token.reveal());
         let store_name = format!("the store of {name}");
-        let mut store = Team::start(place.children, store_name, vec![serve], place.folder)?;
+        let mut store =
+            WorkerPool::start(context.children, store_name, vec![serve], context.folder)?;
         let address = store.answers(STORE_PATIENCE)?.swap_remove(0);
         let (host, port) = (&address["host"], &address["port"]);
         let (Some(host), Some(port)) = (host.as_str(), port.as_u64()) else {
             return Err(Failure::new(format!("the store is nowhere: {address}")));
         };
-        let commands = (0..place.ranks).map(|rank| {
-            let mut command = place.command(rank, place.program);
+        let commands = (0..context.ranks).map(|rank| {
+            let mut command = context.command(rank, context.program);
             command
                 .env("MASTER_ADDR", host)
                 .env("MASTER_PORT", port.to_string())
@@ -106,7 +107,7 @@ impl<'a> Job<'a> {
             add(&mut command);
             command
         });
-        let ranks = Team::start(place.children, name, commands.collect(), place.folder)?;
+        let ranks = WorkerPool::start(context.children, name, commands.collect(), context.folder)?;
         Ok(Self { ranks, store })
     }
 
@@ -136,14 +137,14 @@ mod tests {
     #[test]
     fn a_rank_is_told_its_place() {
         let children = Children::listen().unwrap();
-        let place = Place {
+        let context = JobContext {
             children: &children,
             program: Path::new("p"),
             folder: Path::new("/"),
             network: None,
             ranks: 3,
         };
-        let command = place.command(2, Path::new("p"));
+        let command = context.command(2, Path::new("p"));
         let value = |name: &str| {
             let found = command.get_envs().find(|(key, _)| *key == name);
             found.and_then(|(_, value)| value?.to_str().map(str::to_owned))

@@ -13,7 +13,7 @@
 //!
 //! The bridge has a namespace of its own, so that nothing is left once all namespaces are gone, and
 //! no firewall of the machine sees the frames. They go with their value; when this process is killed,
-//! a [`Janitor`] that waits for its end deletes them; and when that is killed too, the next run does:
+//! a [`CleanupGuard`] that waits for its end deletes them; and when that is killed too, the next run does:
 //! names carry the process's number and start time.
 
 mod commands;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use self::commands::{Janitor, Netns, ip, tc};
+use self::commands::{CleanupGuard, Netns, ip, tc};
 use super::owner::Owner;
 use super::quantity::{Rate, parse_delay};
 use crate::failure::Failure;
@@ -93,7 +93,7 @@ pub(super) struct Network {
     /// By rank: the processors that it is bound to; empty where there are too few.
     cores: Vec<String>,
     // Dropped last, when nothing is left to do for it.
-    _janitor: Janitor,
+    _cleanup: CleanupGuard,
 }
 
 /// What has become of the wanted delay.
@@ -121,7 +121,7 @@ impl Network {
         }
         commands::remove_leftovers(Path::new(commands::FOLDER))?;
         let owner = Owner::this_process()?;
-        let janitor = Janitor::hire(&owner.name(""))?;
+        let guard = CleanupGuard::start(&owner.name(""))?;
         let switch = Netns::add(owner.name("switch"))?;
         ip(&[
             "-n",
@@ -139,7 +139,7 @@ impl Network {
             rate,
             delay: Delay::None,
             cores: cores::of_each(ranks),
-            _janitor: janitor,
+            _cleanup: guard,
         };
         for rank in 0..ranks {
             let netns = Netns::add(owner.name(&rank.to_string()))?;

@@ -100,7 +100,7 @@ impl Bench for ResilienceBench {
         "what heartbeats, comparisons, checkpoints and readiness to lose ranks cost a step";
 
     /// Milliseconds a step, by round and side.
-    type Found = Rounds<f64>;
+    type Results = Rounds<f64>;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()

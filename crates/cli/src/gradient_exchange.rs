@@ -24,7 +24,7 @@ fn keeps_to_host(config: &RunConfig) -> Option<String> {
         let hook = training.ddp.communication;
         return Some(format!("--communication-hook {hook} changes them there"));
     }
-    if let Some(stage) = training.ddp.shard.filter(|stage| stage.cuts_gradients()) {
+    if let Some(stage) = training.ddp.shard.filter(|stage| stage.shards_gradients()) {
         return Some(format!(
             "--shard {stage} adds them up there, for the rank that keeps them"
         ));

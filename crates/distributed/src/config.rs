@@ -102,9 +102,9 @@ impl DdpConfig {
                 "--bucket-mib must be at least 1".to_string(),
             ));
         }
-        if self.cuts_gradients() && self.communication != CommunicationHookConfig::None {
+        if self.shards_gradients() && self.communication != CommunicationHookConfig::None {
             return Err(DdpError::Config(format!(
-                "--communication-hook {} changes whole gradients, and with --shard gradients or --shard \
+                "--communication-hook {} changes full gradients, and with --shard gradients or --shard \
                  parameters no rank has them: leave it out, or use --shard optimizer",
                 self.communication
             )));
@@ -117,9 +117,9 @@ impl DdpConfig {
         }
     }
 
-    /// Whether each rank is given its slices of the mean gradients only.
-    pub(crate) fn cuts_gradients(&self) -> bool {
-        self.shard.is_some_and(ShardStage::cuts_gradients)
+    /// Whether each rank keeps only its shards of the mean gradients.
+    pub(crate) fn shards_gradients(&self) -> bool {
+        self.shard.is_some_and(ShardStage::shards_gradients)
     }
 
     /// The sizes of buckets.

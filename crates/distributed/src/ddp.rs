@@ -20,7 +20,7 @@ use crate::initial_state::{broadcast_state, check_equal_structure};
 use crate::placement::{device_of_parameters, gradients_stay_there};
 use crate::reducer::{Reducer, WORKERS, lock};
 use crate::replicas::{self, TensorKind};
-use crate::sharding::Gauge;
+use crate::sharding::MemoryTracker;
 use crate::shared::{Medium, Plan, Shared};
 use crate::synchronization::{Communication, SyncedGradients, Synchronization};
 use crate::virtual_ranks::VirtualRanks;
@@ -152,12 +152,12 @@ impl Ddp {
         let subgroup = || group.subgroup(&ranks);
         let (medium, hook) = match (way, device_of_parameters(&model)) {
             (Way::Hook(hook), _) => (Medium::Host, Some(hook)),
-            // Each rank keeps its slices in host memory until its optimizer takes them.
-            (Way::Automatic, _) if config.cuts_gradients() => (Medium::Host, None),
-            (Way::Exchange(exchange), _) if config.cuts_gradients() => {
+            // Each rank keeps its shards in host memory until its optimizer takes them.
+            (Way::Automatic, _) if config.shards_gradients() => (Medium::Host, None),
+            (Way::Exchange(exchange), _) if config.shards_gradients() => {
                 return Err(DdpError::Backend {
                     wanted: exchange.name().to_string(),
-                    reason: "gradients that are cut over the ranks (--shard gradients, --shard \
+                    reason: "sharded gradients (--shard gradients, --shard \
                              parameters) are added up in host memory; use --backend host with them"
                         .to_string(),
                 });
@@ -226,7 +226,7 @@ impl Ddp {
             tied,
             reducer,
             medium,
-            gradient_buckets: Gauge::default(),
+            gradient_buckets: MemoryTracker::default(),
             recorder: OnceLock::new(),
         };
         let ddp = Self {

@@ -1,4 +1,4 @@
-//! What can go wrong between replicas.
+//! Errors of data parallelism.
 
 use everburn_collectives::group::CollectiveError;
 use everburn_nn::{SyncError, TensorParallelError};
@@ -7,14 +7,13 @@ use everburn_nn::{SyncError, TensorParallelError};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DdpError {
-    /// The exchange between the ranks failed. It is this error's source, by which a rank knows whether it is to
-    /// blame.
+    /// The exchange between the ranks failed. Its error is this one's source, which shows whether this rank caused it.
     #[error("{0}")]
     Collective(#[from] CollectiveError),
     /// A module of the model cannot compute over the ranks.
     #[error(transparent)]
     Module(#[from] SyncError),
-    /// The model's layers cannot be cut over the ranks.
+    /// The model's layers cannot be sharded over the ranks.
     #[error(transparent)]
     TensorParallel(#[from] TensorParallelError),
     /// The ranks have built different models.
@@ -27,15 +26,15 @@ pub enum DdpError {
         rank: usize,
         /// The position of the first differing tensor in visiting order.
         position: usize,
-        /// What rank 0 has there.
+        /// The tensor of rank 0 there.
         ours: String,
-        /// What the other rank has there.
+        /// The tensor of the other rank there.
         theirs: String,
     },
     /// The replicas are no longer equal.
     #[error(
         "the replicas have diverged: `{parameter}` of rank {rank} differs from rank 0's; \
-         a rank has changed its parameters outside the synchronised step, or computes wrongly"
+         a rank has changed its parameters outside the synchronised step, or computes wrong results"
     )]
     Diverged {
         /// The first rank whose value differs.
@@ -51,7 +50,7 @@ pub enum DdpError {
         /// The device's error.
         reason: String,
     },
-    /// A type of number that cannot be exchanged.
+    /// A dtype that cannot be exchanged.
     #[error("`{parameter}` has elements of type {dtype}, which cannot be averaged over ranks")]
     UnsupportedType {
         /// The path of the parameter.
@@ -61,8 +60,8 @@ pub enum DdpError {
     },
     /// A parameter got a gradient after its gradient was complete.
     #[error(
-        "`{parameter}` got a second gradient in one pass; call `backward` once for each model that \
-         `watch` gives, and say `last` with the last one only"
+        "`{parameter}` got a second gradient in one pass; call `backward` once for each model from `watch`, and use \
+         `watch_last` only for the last one"
     )]
     GradientTwice {
         /// The path of the parameter.
@@ -77,34 +76,34 @@ pub enum DdpError {
         /// The path of the parameter.
         parameter: String,
     },
-    /// A watched model was not run backward.
+    /// `backward` was not called for a watched model.
     #[error(
-        "backward pass {pass} of the step brought no gradient; run the model that `watch` gave \
-         forward, and call `backward` on its loss, before `finish`"
+        "backward pass {pass} of the step produced no gradient; run the model from `watch` forward and call \
+         `backward` on its loss before `finish`"
     )]
     NoBackward {
         /// The number of the pass in its step, from 0.
         pass: usize,
     },
-    /// The model is not the one whose replicas are kept equal.
+    /// The model is not the one passed to [`crate::Ddp::new`].
     #[error(
-        "this is not the model that `Ddp::new` was given: {difference}; make a new `Ddp` after \
-         loading a record or after freezing or unfreezing parameters"
+        "this is not the model passed to `Ddp::new`: {difference}; make a new `Ddp` after loading a record or after \
+         freezing or unfreezing parameters"
     )]
     OtherModel {
         /// The first difference.
         difference: String,
     },
-    /// The model has no parameter that learns.
+    /// The model has no trainable parameter.
     #[error(
         "the model has no parameter that requires a gradient: is it on a device with autodiff, and \
          not frozen as a whole?"
     )]
     NothingToTrain,
     /// A step was begun while another was open.
-    #[error("a step was begun before the one before it was finished: one at a time")]
+    #[error("a step was begun before the previous one was finished: run one at a time")]
     StepOpen,
-    /// A gradient that was to be clipped is not a number.
+    /// A gradient to clip is not finite.
     #[error(
         "the gradient of `{parameter}` has no finite norm, on any rank; the step was not made: lower \
          the learning rate, or look for the first loss that is not finite"
@@ -113,10 +112,10 @@ pub enum DdpError {
         /// The path of the first such parameter.
         parameter: String,
     },
-    /// The norm of a step's gradients was found not to be a number after the step had been made.
+    /// The norm of a step's gradients is not finite, found after the step was made.
     #[error(
         "the gradients of step {step} have the norm {norm}, on all ranks, and the step was made with \
-         them: lower the learning rate, or look for the first loss that is not finite; go on from a \
+         them: lower the learning rate, or look for the first loss that is not finite; resume from a \
          checkpoint before that step"
     )]
     NormNotFinite {
@@ -135,21 +134,20 @@ pub enum DdpError {
     },
     /// A tensor is not on this rank's device.
     #[error(
-        "{what} is on {found}, and this rank's device is {expected}: nothing of a rank may be anywhere \
-         else, or another rank's GPU would compute for it"
+        "{what} is on {found}, and this rank's device is {expected}: all tensors must be on the rank's device"
     )]
     Elsewhere {
         /// The parameter, or the batch.
         what: String,
         /// Where it is.
         found: String,
-        /// Where it belongs.
+        /// The rank's device.
         expected: String,
     },
-    /// The ranks cannot exchange gradients in the way that was asked for.
+    /// The requested gradient backend cannot be used.
     #[error("gradients cannot be exchanged by `{wanted}`: {reason}")]
     Backend {
-        /// What was asked for.
+        /// The requested backend.
         wanted: String,
         /// Why not, and what to do.
         reason: String,
@@ -157,18 +155,18 @@ pub enum DdpError {
     /// A value of the configuration cannot be used.
     #[error("{0}")]
     Config(String),
-    /// The micro-batches of a step are not what was announced.
+    /// The micro-batches of a step have another number of samples than announced.
     #[error(
         "the step was begun with {announced} samples on this rank, but its micro-batches had \
-         {found}; hand `begin` the sum of what `watch` is told"
+         {found}; pass `begin` the sum of the samples passed to `watch`"
     )]
     MicroBatches {
-        /// What [`crate::Ddp::begin`] was told.
+        /// The samples passed to [`crate::Ddp::begin`].
         announced: usize,
-        /// What the micro-batches had.
+        /// The samples of the micro-batches.
         found: usize,
     },
-    /// A static model used other parameters than before.
+    /// A step with `static_graph` used other parameters than before.
     #[error(
         "`{parameter}` was {}, unlike on other ranks or in the first step; \
          `static_graph` is for models that use the \
@@ -181,22 +179,22 @@ pub enum DdpError {
         /// Whether it was used in this step.
         used: bool,
     },
-    /// The thread that exchanges gradients is in trouble.
+    /// The thread that exchanges gradients has failed.
     #[error("the gradient reducer failed: {0}")]
     Reducer(String),
-    /// Parameters that are cut over the ranks could not be gathered.
+    /// Sharded parameters could not be gathered.
     #[error("parameters could not be gathered from the ranks: {0}")]
     Gather(String),
     /// No rank had a sample in this step.
     ///
-    /// Ranks whose data end at different times take part with no samples until all of them get
-    /// this: then everybody has come to the end.
+    /// Ranks whose data end at different times take part without samples until all of them get this error: then all
+    /// ranks are at the end.
     #[error("no rank had a sample in this step: there is no gradient to average")]
     NoSamples,
 }
 
 impl DdpError {
-    /// Whether all ranks have found the same, and the next step can be made.
+    /// Whether all ranks have this error and can continue with the next step.
     pub(crate) const fn is_verdict_of_all(&self) -> bool {
         matches!(self, Self::NoSamples | Self::GradientNotFinite { .. })
     }

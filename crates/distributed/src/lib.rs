@@ -1,19 +1,18 @@
 //! Data parallelism on Burn tensors.
 //!
-//! - [`Ddp`] keeps the replicas of a model equal: it hands out rank 0's parameters and averages
-//!   gradients over the samples of all ranks. It stands beside the model and does not wrap it, so
-//!   parameter paths never change.
-//! - [`OuterLoop`] makes ranks equal that take many steps by themselves: local SGD and DiLoCo.
-//! - [`ParameterShards`] leaves each rank its share of optimizer state, gradients and parameters: ZeRO.
-//! - [`DistributedSampler`] deals the samples of each global batch to the ranks.
-//! - [`DistributedLoader`] reads them, on threads of its own where it is to ([`Prefetch`]); [`Resident`] keeps
-//!   whole data sets on the device.
-//! - [`synchronize_batch_norms`] lets the batch norms of a model see the samples of all ranks.
-//! - [`tensor_parallel`] cuts the linear layers of a model over ranks.
-//! - [`DeviceExchange`] is how gradients that are on GPUs are added up there: by NCCL ([`NcclExchange`]),
-//!   through host memory ([`HostExchange`]), or by Burn's own collective ([`BurnExchange`]).
+//! - [`Ddp`] keeps the replicas of a model equal: it broadcasts rank 0's parameters and averages gradients over the
+//!   samples of all ranks. It accompanies the model and does not wrap it, so parameter paths never change.
+//! - [`OuterLoop`] averages ranks that take many local steps: local SGD and DiLoCo.
+//! - [`ParameterShards`] shards optimizer state, gradients and parameters: ZeRO.
+//! - [`DistributedSampler`] splits the samples of each global batch over the ranks.
+//! - [`DistributedLoader`] reads them, on threads of its own if asked to ([`Prefetch`]); [`Resident`] keeps whole data
+//!   sets on the device.
+//! - [`synchronize_batch_norms`] computes the batch norms of a model over the samples of all ranks.
+//! - [`tensor_parallel`] shards the linear layers of a model over ranks.
+//! - [`DeviceExchange`] sums gradients on GPUs: by NCCL ([`NcclExchange`]), through host memory ([`HostExchange`]), or
+//!   by Burn's own collective ([`BurnExchange`]).
 //!
-//! A rank's training step, whole:
+//! A training step of a rank:
 //!
 //! ```
 //! use burn::nn::LinearConfig;
@@ -50,16 +49,16 @@
 //! # }
 //! ```
 //!
-//! # For those who know PyTorch's DDP
+//! # For users of PyTorch's DDP
 //!
 //! | PyTorch | here |
 //! |---|---|
-//! | `DistributedDataParallel(model)` | [`Ddp::new`], which gives the model back as it is |
+//! | `DistributedDataParallel(model)` | [`Ddp::new`], which returns the model itself |
 //! | hooks on the backward pass | [`Ddp::begin`], [`Synchronization::watch_last`], [`Synchronization::finish`] |
 //! | `no_sync()` | [`Synchronization::watch`] for all micro-batches but the last |
-//! | mean over ranks | mean over samples: a rank's gradients weigh as much as its samples |
+//! | mean over ranks | mean over samples: gradients are weighted by samples |
 //! | `find_unused_parameters=True` | always; `static_graph=True` is [`DdpConfig::static_graph`] |
-//! | `Join` for uneven inputs | take part with no samples until [`DdpError::NoSamples`] |
+//! | `Join` for uneven inputs | take part without samples until [`DdpError::NoSamples`] |
 //! | `clip_grad_norm_` | [`DdpConfig::max_gradient_norm`] |
 //! | `broadcast_buffers` | [`Ddp::synchronize_buffers`], before validation and checkpoints |
 //! | `register_comm_hook` | [`DdpConfig::communication`], [`Ddp::with_hook`] |
@@ -75,7 +74,7 @@ mod device;
 mod divergence;
 mod error;
 mod gradient;
-mod gradient_tap;
+mod gradient_hook;
 mod host;
 mod initial_state;
 mod loader;
@@ -121,7 +120,9 @@ pub use probe::Probe;
 pub use replicas::Fingerprint;
 pub use resident::{Resident, ResidentSet, Row, Rows};
 pub use sampler::{DistributedSampler, SamplerConfig, SamplerError, Tail, share_of};
-pub use sharding::{CutPass, GradientSlices, HeldBytes, ParameterShards, ShardStage, Slices};
+pub use sharding::{
+    GradientShards, HeldBytes, LocalShards, ParameterShards, ShardStage, ShardedPass,
+};
 pub use synchronization::{Communication, GradientNorm, SyncedGradients, Synchronization};
 pub use tensor_parallel::{tensor_parallel, verify_whole_parameters};
 pub use virtual_ranks::{TooFewVirtualRanks, VirtualRanks};

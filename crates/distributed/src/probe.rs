@@ -10,7 +10,7 @@ use everburn_profile::Recorder;
 
 use crate::ddp::Ddp;
 use crate::gradient::Gradient;
-use crate::gradient_tap::{GradientSink, watch};
+use crate::gradient_hook::{GradientSink, watch};
 use crate::reducer::lock;
 use crate::shared::Shared;
 

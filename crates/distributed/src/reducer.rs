@@ -12,8 +12,8 @@ use crate::communication_hook::{CommunicationHook, GradientBucket};
 use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::patience::{Patience, end};
-use crate::sharding::Held;
-use crate::sharding::cut::CutBucket;
+use crate::sharding::TrackedMemory;
+use crate::sharding::layout::ShardedBucket;
 use crate::virtual_ranks::VirtualRanks;
 
 /// How many threads take turns with the buckets: while one of them waits for the last bytes of its
@@ -29,7 +29,7 @@ pub(crate) enum Job {
     Samples(usize, Share),
     /// A bucket of this rank's mean gradients.
     Bucket(Load),
-    /// The same, of which each rank is given its slices.
+    /// The same, reduce-scattered.
     Scatter(ScatterLoad),
     /// Which parameters this rank used: where buckets are on a device, and do not tell.
     Used(Vec<bool>),
@@ -63,14 +63,14 @@ pub(crate) struct Load {
     pub(crate) of_virtual: Option<(VirtualRanks, Vec<HostBuffer>)>,
 }
 
-/// A bucket on its way to the ranks that keep it.
+/// A bucket to reduce-scatter.
 #[derive(Debug)]
 pub(crate) struct ScatterLoad {
     pub(crate) index: usize,
-    pub(crate) layout: CutBucket,
+    pub(crate) layout: ShardedBucket,
     pub(crate) buffer: HostBuffer,
     /// The memory, until it has been added up.
-    pub(crate) held: Held,
+    pub(crate) memory: TrackedMemory,
 }
 
 /// What came of a job.
@@ -85,7 +85,7 @@ pub(crate) enum Outcome {
         squares: Vec<f64>,
     },
     /// This rank's segment of a bucket.
-    Slices { index: usize, buffer: HostBuffer },
+    Segment { index: usize, buffer: HostBuffer },
     /// Which parameters some rank used.
     Used(Vec<bool>),
     /// Rank 0's order.
@@ -278,15 +278,15 @@ impl Exchange {
             index,
             layout,
             mut buffer,
-            held,
+            memory,
         } = load;
         // Before the sum, as above; flags are counted, not weighted.
-        for rank in 0..layout.cut.world_size {
+        for rank in 0..layout.shards.world_size {
             buffer.scale(layout.gradients_of(rank), self.share);
         }
         let (buffer, bytes) = buffer.reduce_scatter(&self.group)?;
-        drop(held);
-        Ok((Outcome::Slices { index, buffer }, bytes))
+        drop(memory);
+        Ok((Outcome::Segment { index, buffer }, bytes))
     }
 
     fn reduce(&mut self, load: Load) -> Result<(Outcome, u64), CollectiveError> {

@@ -15,8 +15,8 @@ use crate::error::DdpError;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, Reducer, Report, lock};
 use crate::replicas::{self, TensorKind};
-use crate::sharding::Gauge;
-use crate::sharding::cut::Cut;
+use crate::sharding::MemoryTracker;
+use crate::sharding::layout::ShardLayout;
 
 /// What a [`crate::Ddp`] shares with its steps.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ pub(crate) struct Shared {
     pub(crate) reducer: Option<Reducer>,
     pub(crate) medium: Medium,
     pub(crate) plan: Mutex<Plan>,
-    /// The memory of buckets whose gradients are cut over the ranks.
-    pub(crate) gradient_buckets: Gauge,
-    /// What is told when passes come to parameters and buckets travel.
+    /// The memory of buckets with sharded gradients.
+    pub(crate) gradient_buckets: MemoryTracker,
+    /// Records when passes reach parameters and buckets travel.
     pub(crate) recorder: OnceLock<Recorder>,
 }
 
@@ -98,7 +98,7 @@ impl Shared {
         let bucket;
         let name = match outcome {
             Outcome::Samples(_) => "samples",
-            Outcome::Bucket { index, .. } | Outcome::Slices { index, .. } => {
+            Outcome::Bucket { index, .. } | Outcome::Segment { index, .. } => {
                 bucket = format!("bucket {index}");
                 &bucket
             }
@@ -126,9 +126,9 @@ impl Shared {
         self.group.step()
     }
 
-    /// How parameters are cut over the ranks, where they are.
-    pub(crate) fn cut(&self) -> Cut {
-        Cut {
+    /// How parameters are sharded over the ranks.
+    pub(crate) fn shard_layout(&self) -> ShardLayout {
+        ShardLayout {
             rank: self.group.rank(),
             world_size: self.group.world_size(),
         }

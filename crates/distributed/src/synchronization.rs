@@ -26,9 +26,9 @@ use self::scatter::ScatterBuckets;
 use self::step::{BackwardPass, Contents, KEEP_ORDER, Step};
 use crate::ddp::Ddp;
 use crate::error::DdpError;
-use crate::gradient_tap::{GradientSink, Nowhere, watch_with};
+use crate::gradient_hook::{GradientSink, Nowhere, watch_with};
 use crate::reducer::{Job, Report, Share, lock};
-use crate::sharding::CutPass;
+use crate::sharding::ShardedPass;
 use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
 
@@ -116,9 +116,9 @@ impl Synchronization {
         let plan = shared.take_plan()?;
         let parameters = shared.parameters().len();
         let contents = match medium {
-            Medium::Host if shared.config().cuts_gradients() => {
-                let gauge = shared.gradient_buckets.clone();
-                Contents::Scatter(ScatterBuckets::new(&plan, shared.cut(), gauge))
+            Medium::Host if shared.config().shards_gradients() => {
+                let tracker = shared.gradient_buckets.clone();
+                Contents::Scatter(ScatterBuckets::new(&plan, shared.shard_layout(), tracker))
             }
             Medium::Host => match shared.take_buffers() {
                 Ok(buffers) => Contents::Host(HostBuckets::new(buffers, parameters)),
@@ -191,9 +191,8 @@ impl Synchronization {
         self.watch_pass(model, BackwardPass::new(&self.step, samples, true), None)
     }
 
-    /// As [`Synchronization::watch_last`], of a model of whose parameters this rank has slices: they are gathered
-    /// as `pass` asks for them.
-    pub fn watch_cut<M: Module>(&self, model: &M, samples: usize, pass: &CutPass) -> M {
+    /// As [`Synchronization::watch_last`], for a model with sharded parameters, which are gathered as `pass` uses them.
+    pub fn watch_sharded<M: Module>(&self, model: &M, samples: usize, pass: &ShardedPass) -> M {
         let sink = BackwardPass::new(&self.step, samples, true);
         self.watch_pass(model, sink, Some(pass))
     }
@@ -208,23 +207,35 @@ impl Synchronization {
         self.stand_in(model, None)
     }
 
-    /// The same, of a model of whose parameters this rank has slices.
-    pub fn watch_stand_in_cut<M: Module>(&self, model: &M, pass: &CutPass) -> M {
+    /// The same, for a model with sharded parameters.
+    pub fn watch_stand_in_sharded<M: Module>(&self, model: &M, pass: &ShardedPass) -> M {
         self.stand_in(model, Some(pass))
     }
 
-    fn stand_in<M: Module>(&self, model: &M, cut: Option<&CutPass>) -> M {
+    fn stand_in<M: Module>(&self, model: &M, sharded: Option<&ShardedPass>) -> M {
         let model = everburn_nn::without_samples(model.clone());
         let sink: Arc<dyn GradientSink> = Arc::new(Nowhere);
         let numbers = self.ddp.shared().numbers();
-        watch_with(&model, numbers, &sink, None, cut.map(|cut| &cut.pass)).0
+        watch_with(
+            &model,
+            numbers,
+            &sink,
+            None,
+            sharded.map(|sharded| &sharded.pass),
+        )
+        .0
     }
 
-    fn watch_pass<M: Module>(&self, model: &M, pass: BackwardPass, cut: Option<&CutPass>) -> M {
+    fn watch_pass<M: Module>(
+        &self,
+        model: &M,
+        pass: BackwardPass,
+        sharded: Option<&ShardedPass>,
+    ) -> M {
         let shared = self.ddp.shared();
         let sink: Arc<dyn GradientSink> = Arc::new(pass);
-        let (numbers, cut) = (shared.numbers(), cut.map(|cut| &cut.pass));
-        let (watched, found) = watch_with(model, numbers, &sink, shared.recorder(), cut);
+        let (numbers, sharded) = (shared.numbers(), sharded.map(|sharded| &sharded.pass));
+        let (watched, found) = watch_with(model, numbers, &sink, shared.recorder(), sharded);
         if found != shared.parameters().len() {
             lock(&self.step).refuse(shared.other_model(model));
         }
@@ -302,7 +313,7 @@ impl Synchronization {
         let (plan, samples) = (step.plan.clone(), step.samples as u64);
         let Contents::Host(host) = &mut step.contents else {
             return Err(DdpError::Config(
-                "gradients are cut over the ranks, and no rank has all of them: call `finish_cut`"
+                "gradients are sharded, and no rank has all of them: call `finish_sharded`"
                     .to_string(),
             ));
         };

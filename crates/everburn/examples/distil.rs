@@ -42,13 +42,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// How large a model is, and how good.
 #[derive(Debug, Clone, Copy)]
-struct Measured {
+struct ModelScore {
     parameters: usize,
     /// The share of test images whose class it finds.
     accuracy: f64,
 }
 
-impl std::fmt::Display for Measured {
+impl std::fmt::Display for ModelScore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             parameters,
@@ -65,10 +65,10 @@ impl std::fmt::Display for Measured {
 
 #[derive(Debug)]
 struct Distilled {
-    teacher: Measured,
-    by_labels: Measured,
-    by_both: Measured,
-    by_teacher: Measured,
+    teacher: ModelScore,
+    by_labels: ModelScore,
+    by_both: ModelScore,
+    by_teacher: ModelScore,
 }
 
 /// Images, and for each its class and the teacher's scores.
@@ -182,7 +182,7 @@ fn distil(data: &LoadedData, epochs: usize, students: usize) -> Result<Distilled
 fn student<const OF_TEACHER: usize>(
     lessons: &TrainingData<Shown, Lesson>,
     epochs: usize,
-) -> Result<Measured, Box<dyn Error>> {
+) -> Result<ModelScore, Box<dyn Error>> {
     let trainer = trainer(epochs);
     trainer.seed();
     let student = MlpConfig::new().with_hidden(vec![16]);
@@ -223,8 +223,8 @@ fn training_data<I: 'static, B: 'static>(
     }
 }
 
-fn measured<M: Module>(model: &M, report: &TrainingReport) -> Result<Measured, Box<dyn Error>> {
-    Ok(Measured {
+fn measured<M: Module>(model: &M, report: &TrainingReport) -> Result<ModelScore, Box<dyn Error>> {
+    Ok(ModelScore {
         parameters: model.num_params(),
         accuracy: report.test_accuracy.ok_or("the training was stopped")?,
     })

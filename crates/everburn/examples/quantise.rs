@@ -34,14 +34,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// How large a model is, and how good.
 #[derive(Debug, Clone, Copy)]
-struct Measured {
+struct ModelScore {
     /// Bytes of all parameters, scales included.
     bytes: usize,
     /// The share of test images whose class it finds.
     accuracy: f64,
 }
 
-impl std::fmt::Display for Measured {
+impl std::fmt::Display for ModelScore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { bytes, accuracy } = self;
         write!(
@@ -53,7 +53,7 @@ impl std::fmt::Display for Measured {
 }
 
 /// The model as it was trained, and with weights of 8 bits.
-fn train_and_quantise(data: &LoadedData, epochs: usize) -> Result<[Measured; 2], Box<dyn Error>> {
+fn train_and_quantise(data: &LoadedData, epochs: usize) -> Result<[ModelScore; 2], Box<dyn Error>> {
     let data = TrainingData {
         train: Arc::new(data.train.clone()),
         test: Arc::new(data.test.clone()),
@@ -76,7 +76,7 @@ fn train_and_quantise(data: &LoadedData, epochs: usize) -> Result<[Measured; 2],
     let quantised = model.valid().map(&mut Weights(quantizer()));
     let bytes = bytes_of(&quantised);
     let loaded = quantised.map(&mut Dequantise);
-    let int8 = Measured {
+    let int8 = ModelScore {
         bytes,
         ..measure(&trainer, &loaded, &data)?
     };
@@ -120,9 +120,9 @@ fn measure(
     trainer: &Trainer,
     model: &Classifier<Mnist, 4>,
     data: &TrainingData<ImageItem, LabeledBatch<4>>,
-) -> Result<Measured, Box<dyn Error>> {
+) -> Result<ModelScore, Box<dyn Error>> {
     let sums = trainer.evaluate(model, data)?;
-    Ok(Measured {
+    Ok(ModelScore {
         bytes: bytes_of(model),
         accuracy: sums
             .ok_or("the evaluation was stopped")?

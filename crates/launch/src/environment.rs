@@ -7,7 +7,7 @@ use everburn_collectives::rendezvous::variable;
 
 use crate::error::RankEnvironmentError;
 use crate::failure::{RankReport, ReportKind, write_report};
-use crate::foreign::{self, Surroundings};
+use crate::foreign::{self, EnvVariables};
 use crate::origin::{Origin, StartedBy};
 use crate::orphan;
 
@@ -151,7 +151,7 @@ impl RankEnvironment {
         if lookup(variables::RANK).is_some() {
             return Self::from_lookup(lookup).map(Some);
         }
-        foreign::find(&Surroundings { lookup: &lookup })
+        foreign::find(&EnvVariables { lookup: &lookup })
     }
 
     /// Reads RANK and its companions in the environment of this process.
@@ -170,21 +170,21 @@ impl RankEnvironment {
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, RankEnvironmentError> {
         use variables as v;
-        let surroundings = Surroundings { lookup: &lookup };
+        let env = EnvVariables { lookup: &lookup };
         let needed = [v::RANK, v::WORLD_SIZE, v::MASTER_ADDR, v::MASTER_PORT];
-        let values = needed.map(|name| surroundings.text(name));
+        let values = needed.map(|name| env.text(name));
         let [Some(_), Some(_), Some(master_addr), Some(port)] = values else {
             let missing = needed.into_iter().zip(values);
             let missing = missing.filter(|(_, value)| value.is_none());
             return Err(RankEnvironmentError::Incomplete {
-                found: surroundings.set_among(&needed),
+                found: env.set_among(&needed),
                 missing: missing.map(|(name, _)| name.to_owned()).collect(),
                 advice: "start this through a launcher (`--ranks N`), or set RANK, WORLD_SIZE, \
                          MASTER_ADDR and MASTER_PORT"
                     .into(),
             });
         };
-        let number_or = |name, default| Ok(surroundings.number(name)?.unwrap_or(default));
+        let number_or = |name, default| Ok(env.number(name)?.unwrap_or(default));
         let rank = number_or(v::RANK, 0)?;
         let world_size = number_or(v::WORLD_SIZE, 0)?;
         if rank >= world_size {
@@ -199,21 +199,21 @@ impl RankEnvironment {
             value,
             expected: expected.into(),
         };
-        let launcher_pid = match surroundings.text(v::LAUNCHER_PID) {
+        let launcher_pid = match env.text(v::LAUNCHER_PID) {
             None => None,
             Some(value) => match value.parse() {
                 Ok(process) => Some(process),
                 Err(_) => return Err(invalid(v::LAUNCHER_PID, value, "a process id")),
             },
         };
-        let incarnation = match surroundings.text(v::INCARNATION) {
+        let incarnation = match env.text(v::INCARNATION) {
             None => 1,
             Some(value) => match value.parse() {
                 Ok(number) if number > 0 => number,
                 _ => return Err(invalid(v::INCARNATION, value, "a number from 1")),
             },
         };
-        let elastic = match surroundings.text(v::ELASTIC) {
+        let elastic = match env.text(v::ELASTIC) {
             None => None,
             Some(value) => {
                 let parts = value.split_once(':');
@@ -226,16 +226,16 @@ impl RankEnvironment {
         };
         let started_by = if launcher_pid.is_some() {
             StartedBy::Everburn
-        } else if surroundings.text(v::TORCHRUN_ID).is_some() {
+        } else if env.text(v::TORCHRUN_ID).is_some() {
             StartedBy::Torchrun
         } else {
             StartedBy::Variables
         };
-        let secret = surroundings.secret()?;
+        let secret = env.secret()?;
         let master_port = port
             .parse()
             .map_err(|_| invalid(v::MASTER_PORT, port, "a port from 0 to 65535"))?;
-        let launcher_hosts_store = surroundings
+        let launcher_hosts_store = env
             .text(v::AGENT_STORE)
             .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
         if world_size > 1 {
@@ -254,8 +254,8 @@ impl RankEnvironment {
             job_token: secret.job_token,
             open_store: secret.open_store,
             launcher_pid,
-            error_file: surroundings.text(v::ERROR_FILE).map(PathBuf::from),
-            finished_file: surroundings.text(v::FINISHED_FILE).map(PathBuf::from),
+            error_file: env.text(v::ERROR_FILE).map(PathBuf::from),
+            finished_file: env.text(v::FINISHED_FILE).map(PathBuf::from),
             incarnation,
             elastic,
             origin: Origin {

@@ -69,7 +69,7 @@ pub enum LaunchError {
     },
     /// The most ranks of an elastic job are not those that are started.
     #[error(
-        "`--elastic {min}:{max}`, but {world_size} ranks are started (ranks a machine times machines): \
+        "`--elastic {min}:{max}`, but {world_size} ranks are started (ranks per machine times machines): \
          write `--elastic {min}:{world_size}`, or start {max} ranks"
     )]
     ElasticMax {
@@ -112,8 +112,8 @@ pub enum LaunchError {
     },
     /// Something else listens at the rendezvous address.
     #[error(
-        "port in use: {address} is taken by another process, perhaps an earlier run that still \
-         lives; end it (`ss -ltnp 'sport = :{port}'` names it) or choose another port for \
+        "port in use: {address} is taken by another process, perhaps an earlier run that is still \
+         running; end it (`ss -ltnp 'sport = :{port}'` names it) or choose another port for \
          `--rendezvous` on every machine"
     )]
     PortInUse {
@@ -152,8 +152,8 @@ pub enum LaunchError {
     },
     /// An elastic job is said to have finished, and no rank of this machine had a part in it.
     #[error(
-        "the job's store says that the job has finished, and no rank of this machine was started: for another \
-         job choose another `--rendezvous`"
+        "the job's store says that the job has finished, and no rank of this machine was started: choose another \
+         `--rendezvous` for another job"
     )]
     FinishedBefore,
     /// A rank's process could not be started; those before it have been ended.
@@ -214,9 +214,9 @@ pub enum RankEnvironmentError {
     },
     /// There is no secret to keep strangers out.
     #[error(
-        "the ranks are to meet at {address}, and EVERBURN_JOB_TOKEN is not set: set it to the same secret for \
-         all ranks ({advice}; `openssl rand -hex 32` makes one). Or set EVERBURN_OPEN_STORE=1: then everybody \
-         who can reach the store can join, and read and change all that is in it"
+        "the ranks meet at {address}, and EVERBURN_JOB_TOKEN is not set: set it to the same secret for all ranks \
+         ({advice}; `openssl rand -hex 32` makes one). Or set EVERBURN_OPEN_STORE=1: then anyone who can reach the \
+         store can join the job, and read and change its contents"
     )]
     NoJobToken {
         /// Where they are to meet.
@@ -226,9 +226,8 @@ pub enum RankEnvironmentError {
     },
     /// The store is torchrun's, which knows no secret.
     #[error(
-        "the ranks are to meet at {address}, the store of torchrun, which knows no secret: set \
-         EVERBURN_OPEN_STORE=1 for all ranks to use it all the same. Everybody who can reach it can join the \
-         job, and read and change all that is in it"
+        "the ranks meet at {address}, the store of torchrun, which has no authentication: set EVERBURN_OPEN_STORE=1 for \
+         all ranks to use it anyway. Anyone who can reach it can join the job, and read and change its contents"
     )]
     StoreOfTorchrun {
         /// Where they are to meet.
@@ -256,7 +255,7 @@ pub enum RankEnvironmentError {
         rank: usize,
     },
     /// The system refused to tie this process to its launcher.
-    #[error("rank {rank} cannot be tied to its launcher's life: {source}")]
+    #[error("rank {rank} cannot be made to end with its launcher: {source}")]
     Guard {
         /// This rank.
         rank: usize,

@@ -1,46 +1,44 @@
-//! One process a rank on this machine: started together, watched together, ended together.
+//! Starts one process per rank on this machine, watches them, and ends them together.
 //!
 //! # The two sides
-//! - The **launcher's** side: a [`LaunchConfig`] goes into a [`Launcher`], whose
-//!   [`run`](Launcher::run) starts the ranks, hosts their store, and returns an [`Outcome`] once
-//!   every one of them has ended. Nothing here depends on what the ranks do.
-//! - The **rank's** side: [`RankEnvironment`] reads what the launcher handed on, guards against
-//!   outliving it and reports errors to it; [`StopRequest`] says when to stop after this step.
+//! - The **launcher's** side: a [`LaunchConfig`] goes into a [`Launcher`], whose [`run`](Launcher::run) starts the
+//!   ranks, hosts their store, and returns an [`Outcome`] once all of them have ended. Nothing here depends on what the
+//!   ranks do.
+//! - The **rank's** side: [`RankEnvironment`] reads the launcher's variables, guards against outliving the launcher,
+//!   and reports errors to it; [`StopRequest`] says when to stop after the current step.
 //!
-//! The two talk through environment variables ([`variables`]; the names that PyTorch's launcher
-//! uses, so that ranks also run under `torchrun`, and a few of our own), one report a rank
-//! ([`RankReport`]), and exit codes ([`EXIT_PEER_LOST`]). [`RankEnvironment::detect`] also knows the
-//! variables of `srun`, `mpirun` and Kubernetes jobs ([`StartedBy`]).
+//! They communicate through environment variables ([`variables`]: those of PyTorch's launcher, so that ranks also run
+//! under `torchrun`, and a few of Everburn), one report per rank ([`RankReport`]), and exit codes ([`EXIT_PEER_LOST`]).
+//! [`RankEnvironment::detect`] also reads the variables of `srun`, `mpirun` and Kubernetes jobs ([`StartedBy`]).
 //!
-//! Both in one call is [`run`]: the program starts itself once a rank, and each [`Rank`] does the work that it was
-//! handed.
+//! [`run`] does both in one call: the program starts one process of itself per rank, and each [`Rank`] runs the given
+//! function.
 //!
 //! # What the launcher promises
-//! - A job has succeeded only where its ranks have said so themselves: with exit code 0 *and* a report
+//! - A job has succeeded only if its ranks have reported it: with exit code 0 *and* a report
 //!   ([`RankEnvironment::report_finished`]). Neither an exit code alone nor anything in a store is enough.
 //! - It waits for *any* rank, never in rank order. After the first failure the others have
 //!   [`LaunchConfig::grace`] to end by themselves, then get SIGTERM, then SIGKILL.
-//! - The failure shown is that of the first rank which failed by itself, not of those which only
-//!   lost a peer, however early these ended.
-//! - No rank outlives it, whatever signal ends it, SIGKILL included (the rank's side has to call
-//!   [`RankEnvironment::guard_against_orphaning`] for the latter).
+//! - The failure shown is that of the first rank that failed by itself, not of ranks that only
+//!   lost a peer, even if these ended earlier.
+//! - No rank outlives it, whatever signal ends it, SIGKILL included (for SIGKILL the rank must call
+//!   [`RankEnvironment::guard_against_orphaning`]).
 //! - SIGINT or SIGTERM at the launcher asks all ranks once, by SIGTERM, to stop after their step;
 //!   a second one ends them at once.
 //!
 //! # Elastic jobs
-//! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is started again, after a pause that
-//! grows, up to [`ElasticLaunch::max_restarts`] times, and the others go on meanwhile (by
-//! [`everburn_collectives::elastic`]). A process that the others have gone on without is killed first. A rank
-//! that refuses its arguments (exit code 2) is not started again. When fewer than [`ElasticLaunch::min`] ranks
-//! can ever be there, the job ends as after a failure; when one rank has ended well, nobody is restarted, and the
-//! others have [`LaunchConfig::stop_patience`] to end well too.
+//! With [`LaunchConfig::elastic`] a failure does not end the job: the rank is restarted after a growing pause, up to
+//! [`ElasticLaunch::max_restarts`] times, while the others continue ([`everburn_collectives::elastic`]). A process that
+//! the others have continued without is killed first. A rank that refuses its arguments (exit code 2) is not restarted.
+//! When fewer than [`ElasticLaunch::min`] ranks can ever be running, the job ends as after a failure; when one rank has
+//! finished, no rank is restarted, and the others have [`LaunchConfig::stop_patience`] to finish too.
 //!
 //! # Other children
-//! A program that runs others without making ranks of them (a benchmark, `doctor`, `soak`) has [`Children`], which
-//! end with it, and [`Team`]s of them.
+//! A program that runs other programs which are not its ranks (a benchmark, `doctor`, `soak`) uses [`Children`], which
+//! end with it, and [`WorkerPool`]s of them.
 //!
 //! # What is deliberately absent
-//! Agreeing with the launchers of other machines, but by the store of an elastic job, and any knowledge of
+//! Coordination with the launchers of other machines, except through the store of an elastic job, and anything about
 //! training.
 
 mod cause;
@@ -64,7 +62,7 @@ mod stop;
 mod supervisor;
 mod terminal;
 
-pub use children::{ChildError, Children, EndedChild, Team, forget_ranks, last_lines};
+pub use children::{ChildError, Children, EndedChild, WorkerPool, forget_ranks, last_lines};
 pub use config::{ElasticLaunch, LaunchConfig};
 pub use environment::{RankEnvironment, variables};
 pub use error::{JoinError, LaunchError, RankEnvironmentError};

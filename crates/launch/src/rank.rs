@@ -1,4 +1,4 @@
-//! What the work of a rank is handed, and how a rank ends.
+//! The handle of a rank, and how a rank ends.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -18,9 +18,9 @@ use crate::origin::StartedBy;
 const EXIT_FAILURE: i32 = 1;
 
 /// The group of this rank, once it has joined.
-type Seat = Mutex<Option<ProcessGroup>>;
+type GroupSlot = Mutex<Option<ProcessGroup>>;
 
-/// One rank of a job, as [`run`](crate::run) hands it to the work: who it is, and its way to the others.
+/// One rank of a job, as [`run`](crate::run) passes it to the work: its rank, and its connection to the others.
 ///
 /// ```no_run
 /// use std::error::Error;
@@ -41,16 +41,16 @@ type Seat = Mutex<Option<ProcessGroup>>;
 /// ```
 #[derive(Debug)]
 pub struct Rank {
-    /// `None`: it is the only one, and nobody has started it as a rank.
+    /// `None`: it is the only rank, without a launcher.
     environment: Option<RankEnvironment>,
-    seat: Arc<Seat>,
+    group_slot: Arc<GroupSlot>,
 }
 
 impl Rank {
     pub(crate) fn alone() -> Self {
         Self {
             environment: None,
-            seat: Arc::default(),
+            group_slot: Arc::default(),
         }
     }
 
@@ -58,11 +58,11 @@ impl Rank {
     /// that is ours, and its panics are reported to it.
     pub(crate) fn begin(environment: RankEnvironment) -> Result<Self, RankEnvironmentError> {
         environment.guard_against_orphaning()?;
-        let seat: Arc<Seat> = Arc::default();
+        let group_slot: Arc<GroupSlot> = Arc::default();
         // Weak: what a hook holds is never dropped, and the last handle of a group says goodbye.
-        let watched = Arc::downgrade(&seat);
+        let watched = Arc::downgrade(&group_slot);
         environment.report_panics_as(move || match watched.upgrade() {
-            Some(seat) if others_have_failed(&seat) => ReportKind::PeerLost,
+            Some(group_slot) if others_have_failed(&group_slot) => ReportKind::PeerLost,
             _ => ReportKind::Panic,
         });
         if environment.rank == 0 && environment.origin.started_by != StartedBy::Everburn {
@@ -70,7 +70,7 @@ impl Rank {
         }
         Ok(Self {
             environment: Some(environment),
-            seat,
+            group_slot,
         })
     }
 
@@ -92,7 +92,7 @@ impl Rank {
         self.environment.as_ref().map_or(0, |it| it.local_rank)
     }
 
-    /// What the launcher has told; `None` where this rank is the only one and has no launcher.
+    /// What the launcher has set; `None` if this is the only rank, without a launcher.
     #[must_use]
     pub fn environment(&self) -> Option<&RankEnvironment> {
         self.environment.as_ref()
@@ -124,8 +124,11 @@ impl Rank {
     /// # Errors
     /// As [`group`](Self::group).
     pub fn group_with(&self, options: GroupOptions) -> Result<ProcessGroup, JoinError> {
-        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = &*seat {
+        let mut group_slot = self
+            .group_slot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = &*group_slot {
             return Ok(group.clone());
         }
         let group = match &self.environment {
@@ -134,7 +137,7 @@ impl Rank {
                 ProcessGroup::connect(environment.rendezvous(options.timeout)?, options)?
             }
         };
-        *seat = Some(group.clone());
+        *group_slot = Some(group.clone());
         Ok(group)
     }
 
@@ -156,8 +159,8 @@ impl Rank {
     /// say of it is later than what this rank says.
     pub(crate) fn fail(self, error: &(dyn Error + 'static)) -> ExitCode {
         let (text, collective) = (with_causes(error), collective_behind(error));
-        let is_secondary =
-            collective.is_some_and(CollectiveError::is_secondary) || others_have_failed(&self.seat);
+        let is_secondary = collective.is_some_and(CollectiveError::is_secondary)
+            || others_have_failed(&self.group_slot);
         let (kind, code) = match collective {
             _ if is_secondary => (ReportKind::PeerLost, EXIT_PEER_LOST),
             Some(error) if error.is_timeout() => (ReportKind::Own, EXIT_STALLED),
@@ -179,17 +182,20 @@ impl Rank {
     }
 
     fn leave_seat(&self) -> Option<ProcessGroup> {
-        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
-        seat.take()
+        let mut group_slot = self
+            .group_slot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        group_slot.take()
     }
 }
 
 /// Whether another rank has given up or is lost, as far as this one knows. Never waits: a panic asks.
-fn others_have_failed(seat: &Seat) -> bool {
-    let Ok(seat) = seat.try_lock() else {
+fn others_have_failed(group_slot: &GroupSlot) -> bool {
+    let Ok(group_slot) = group_slot.try_lock() else {
         return false;
     };
-    seat.as_ref().is_some_and(|group| {
+    group_slot.as_ref().is_some_and(|group| {
         let failure = group.failure();
         let told = failure.is_some_and(|it| it.by != group.rank() || it.lost.is_some());
         told || !group.lost_ranks().is_empty()
@@ -269,12 +275,12 @@ mod tests {
     fn a_rank_whose_group_others_have_given_up_is_no_cause() {
         let mut groups = ProcessGroup::over_threads(2, GroupOptions::default());
         let (other, own) = (groups.pop().unwrap(), groups.pop().unwrap());
-        let seat = Mutex::new(Some(own.clone()));
-        assert!(!others_have_failed(&seat));
+        let group_slot = Mutex::new(Some(own.clone()));
+        assert!(!others_have_failed(&group_slot));
         other.abort("out of memory");
         assert!(own.barrier().wait().is_err());
-        assert!(others_have_failed(&seat));
-        let seat = Mutex::new(Some(other));
-        assert!(!others_have_failed(&seat), "who gives up is to blame");
+        assert!(others_have_failed(&group_slot));
+        let group_slot = Mutex::new(Some(other));
+        assert!(!others_have_failed(&group_slot), "who gives up is to blame");
     }
 }

@@ -11,7 +11,7 @@ pub enum MonitorError {
     /// The folder is not that of a run.
     #[error(
         "there is no run in {}: it has neither config.toml nor metrics.jsonl; give the folder that `train \
-         --run-dir` was given, or HOST:PORT of a run that is served",
+         --run-dir` wrote, or HOST:PORT of a served run",
         path.display()
     )]
     NoRun {
@@ -19,7 +19,7 @@ pub enum MonitorError {
         path: PathBuf,
     },
     /// There is no run to look at where none was named.
-    #[error("no run was named, and there is none in {}; name one, as in `monitor runs/a`", folder.display())]
+    #[error("no run was given, and there is none in {}; give one, as in `monitor runs/a`", folder.display())]
     NoRuns {
         /// Where runs were looked for.
         folder: PathBuf,
@@ -36,8 +36,8 @@ pub enum MonitorError {
     },
     /// A server is asked without a token.
     #[error(
-        "{address} serves its run only to monitors that know the job's token: set EVERBURN_JOB_TOKEN (or --job-token) \
-         to the token that the training was given; on the run's own machine name its folder, as in `monitor runs/a`"
+        "{address} serves its run only to monitors with the job's token: set EVERBURN_JOB_TOKEN (or --job-token) to the \
+         token of the training; on the run's own machine give its folder, as in `monitor runs/a`"
     )]
     TokenNeeded {
         /// The address.
@@ -56,8 +56,8 @@ pub enum MonitorError {
     },
     /// The run's machine cannot be reached.
     #[error(
-        "{address} was not reached: {reason}; check whether the run is served there (`train \
-         --monitor HOST:PORT`) and whether a firewall is between"
+        "{address} cannot be reached: {reason}; check whether the run is served there (`train \
+         --monitor HOST:PORT`) and whether a firewall blocks it"
     )]
     Unreachable {
         /// The address.
@@ -66,7 +66,7 @@ pub enum MonitorError {
         reason: String,
     },
     /// The other side is no server of ours, or of another version.
-    #[error("{address} does not serve runs of Everburn: {reason}")]
+    #[error("{address} does not serve Everburn runs: {reason}")]
     Protocol {
         /// The address.
         address: String,
@@ -75,8 +75,8 @@ pub enum MonitorError {
     },
     /// The server and this monitor do not have the same token.
     #[error(
-        "{address} has not proved that it knows the job's token: set EVERBURN_JOB_TOKEN (or --job-token) to the token \
-         of the job that is served there; if it is the right one, another program answers at this address"
+        "{address} has not proved that it has the job's token: set EVERBURN_JOB_TOKEN (or --job-token) to the token of \
+         the job served there; if it is the right one, another program listens at this address"
     )]
     Refused {
         /// The address.

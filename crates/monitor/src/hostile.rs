@@ -28,8 +28,8 @@ pub fn monitor_wire(bytes: &[u8]) {
         return;
     };
     match kind % 4 {
-        0 => stranger_at_a_server(rest),
-        1 => stranger_as_a_server(rest),
+        0 => hostile_client(rest),
+        1 => hostile_server(rest),
         2 => altered_challenge(rest),
         _ => updates(rest),
     }
@@ -37,18 +37,18 @@ pub fn monitor_wire(bytes: &[u8]) {
 
 /// A connection whose other side says `incoming`, whatever is said to it.
 #[derive(Default)]
-struct Played<'a> {
+struct ScriptedConnection<'a> {
     incoming: &'a [u8],
     outgoing: Vec<u8>,
 }
 
-impl Read for Played<'_> {
+impl Read for ScriptedConnection<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.incoming.read(buffer)
     }
 }
 
-impl Write for Played<'_> {
+impl Write for ScriptedConnection<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.outgoing.write(buffer)
     }
@@ -63,10 +63,10 @@ fn key() -> Key {
 }
 
 /// A client without the token gets a greeting and a challenge, and no more.
-fn stranger_at_a_server(bytes: &[u8]) {
-    let mut connection = Played {
+fn hostile_client(bytes: &[u8]) {
+    let mut connection = ScriptedConnection {
         incoming: bytes,
-        ..Played::default()
+        ..ScriptedConnection::default()
     };
     let accepted = wire::accept(&mut connection, &key());
     assert!(accepted.is_err(), "a stranger was let in");
@@ -75,12 +75,12 @@ fn stranger_at_a_server(bytes: &[u8]) {
 }
 
 /// A server without the token gets a nonce, and no more.
-fn stranger_as_a_server(bytes: &[u8]) {
+fn hostile_server(bytes: &[u8]) {
     let greeted = [&GREETING[..], bytes].concat();
     for incoming in [bytes, &greeted] {
-        let mut connection = Played {
+        let mut connection = ScriptedConnection {
             incoming,
-            ..Played::default()
+            ..ScriptedConnection::default()
         };
         assert!(
             wire::enter(&mut connection, &key()).is_err(),

@@ -1,17 +1,17 @@
-//! Looking on while a run goes on, or at one that is over: from any terminal, from other machines, any number at once.
+//! Monitoring of running and finished runs: from any terminal, from other machines, any number of monitors at once.
 //! Without Burn.
 //!
-//! A training writes what is to be known of it into its folder. So who is on the same machine (or disk) needs nobody who
-//! serves it: the files are followed. For other machines a small server tells the same, to whoever knows the job token.
+//! A training writes its state into its folder, so a monitor on the same machine (or disk) needs no server: it follows
+//! the files. For other machines a small server sends the same, to monitors with the job token.
 //!
-//! The main types, in the order in which a program meets them:
+//! The main types, in the order in which a program uses them:
 //!
 //! 1. [`MonitorCommand`]: the command line. [`Target`]: a folder, or `HOST:PORT`.
-//! 2. [`Source`]: a run that is followed ([`RunTail`], or a connection to a [`MonitorServer`]); it yields [`Update`]s.
-//! 3. [`RunState`]: what is known of the run, in bounded memory, and of each rank ([`RankState`]).
-//! 4. [`draw_ranks`]: draws that, as a pure function of state, [`RanksView`] and size.
-//! 5. [`Screen`]: a terminal that burn-train's dashboard and the ranks share. It is fed by who has the dashboard:
-//!    `crates/train` for a training, `everburn monitor` for who looks on.
+//! 2. [`Source`]: a run that is followed ([`RunTail`], or a connection to a [`MonitorServer`]); it returns [`Update`]s.
+//! 3. [`RunState`]: the state of the run, in bounded memory, and of each rank ([`RankState`]).
+//! 4. [`draw_ranks`]: draws it, as a pure function of state, [`RanksView`] and size.
+//! 5. [`Screen`]: a terminal shared by burn-train's dashboard and the table of ranks. `crates/train` feeds it during a
+//!    training, `everburn monitor` otherwise.
 //! 6. [`print_json`]: the same for programs.
 //!
 //! ```
@@ -34,7 +34,7 @@
 //! ```
 //!
 //! # What is deliberately absent
-//! Any way to change a run, encryption, and burn-train.
+//! Control of a run, encryption, and burn-train.
 
 mod command;
 mod error;
@@ -54,7 +54,7 @@ pub use error::MonitorError;
 pub use screen::{Purpose, Screen, is_terminal};
 pub use server::MonitorServer;
 pub use source::{Source, Target};
-pub use state::{Column, History, RankState, RunState, Standing};
+pub use state::{Column, History, RankState, RankStatus, RunState};
 pub use tail::RunTail;
 pub use update::Update;
 pub use view::{RanksView, draw_ranks};

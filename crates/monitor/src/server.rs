@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use everburn_auth::{JobToken, Key};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use self::guests::{Pending, Place, Refusals, Why};
+use self::guests::{Pending, PendingSlot, Refusals, Why};
 use crate::error::MonitorError;
 use crate::tail::RunTail;
 use crate::wire::{self, Paced};
@@ -177,20 +177,20 @@ fn pause_after(error: &io::Error) -> Option<Duration> {
 
 fn receive(serving: &Arc<Serving>, connection: TcpStream, from: SocketAddr) -> io::Result<()> {
     let connection = Arc::new(connection);
-    let (place, left) = serving.pending.enter(connection.clone());
+    let (slot, left) = serving.pending.enter(connection.clone());
     if let Some(left) = left {
         serving.refusals.count(Why::Crowded, left);
     }
     let own = serving.clone();
     let thread = std::thread::Builder::new().name("everburn-monitor".to_string());
-    let work = move || attend(&own, &connection, from, place);
+    let work = move || attend(&own, &connection, from, slot);
     thread.spawn(work).map(drop)
 }
 
 /// One connection, from its handshake to its end.
-fn attend(serving: &Serving, connection: &TcpStream, from: SocketAddr, place: Place) {
+fn attend(serving: &Serving, connection: &TcpStream, from: SocketAddr, slot: PendingSlot) {
     let proved = introduce(serving, connection);
-    let had_to_leave = !place.leave();
+    let had_to_leave = !slot.leave();
     if let Err(refusal) = proved {
         tracing::debug!("the monitor from {from} is refused: {refusal:?}");
         if !had_to_leave {

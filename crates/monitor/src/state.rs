@@ -10,7 +10,7 @@ use everburn_record::{Event, EventKind, Live, MetricRecord, Phase};
 
 use self::bounds::MOST_RANKS;
 pub use self::history::{Column, History};
-pub use self::ranks::{RankState, Standing};
+pub use self::ranks::{RankState, RankStatus};
 use crate::update::Update;
 
 /// How many events are kept.
@@ -19,7 +19,7 @@ const MOST_EVENTS: usize = 500;
 /// How many points of the loss are kept; a longer curve is thinned out.
 const MOST_POINTS: usize = 2048;
 
-/// After so many seconds without a sign of life a run counts as hanging, or its machine as gone.
+/// After this many seconds without an update a run counts as hanging, or its machine as gone.
 const SILENCE_MS: u64 = 5_000;
 
 /// What is known of a run. Fed with [`Update`]s, in any order; drawn by [`crate::draw_ranks`].
@@ -125,11 +125,11 @@ impl RunState {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let ranks = self.ranks();
-        let of = |standing: Standing| -> Vec<String> {
-            let those = ranks.iter().filter(|rank| rank.standing == standing);
+        let of = |status: RankStatus| -> Vec<String> {
+            let those = ranks.iter().filter(|rank| rank.status == status);
             those.map(|rank| rank.rank.to_string()).collect()
         };
-        let (lost, silent) = (of(Standing::Lost), of(Standing::Silent));
+        let (lost, silent) = (of(RankStatus::Lost), of(RankStatus::Silent));
         let there = ranks.len() - lost.len() - silent.len();
         let parts = [("lost", lost), ("silent", silent)];
         let parts = parts.iter().filter(|(_, ranks)| !ranks.is_empty());
@@ -259,7 +259,7 @@ impl RunState {
             };
         }
         match self.silence() {
-            Some(seconds) => format!("no sign of life for {seconds:.0} s"),
+            Some(seconds) => format!("no heartbeat for {seconds:.0} s"),
             None => self.live.phase.text().to_string(),
         }
     }
@@ -367,7 +367,7 @@ mod tests {
         state.take(&Update::Live(live.clone()), 1_000);
         assert_eq!(state.doing(), "training");
         state.tick(9_000);
-        assert_eq!(state.doing(), "no sign of life for 8 s");
+        assert_eq!(state.doing(), "no heartbeat for 8 s");
         state.take(&Update::Running(false), 9_000);
         assert_eq!(state.doing(), "over, without an end");
         state.take(&Update::Report(serde_json::json!({"stopped": null})), 9_000);

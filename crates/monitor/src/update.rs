@@ -33,7 +33,7 @@ pub enum Update {
     Live(Live),
     /// `report.json`, which comes last.
     Report(serde_json::Value),
-    /// Whether a process has the run. Comes about every second, as a sign of life.
+    /// Whether a process runs the training. Comes about every second, as a heartbeat.
     Running(bool),
     /// Whether the server of a run of another machine is reached. Never sent: the monitor itself says so.
     Reached(bool),

@@ -44,7 +44,7 @@ fn wide<T: Number>(memory: &GpuMemory) -> Vec<f64> {
 fn config(rank: usize, size: usize) -> NcclConfig {
     NcclConfig {
         timeout: GENEROUS,
-        beat: Duration::from_millis(100),
+        heartbeat: Duration::from_millis(100),
         ..NcclConfig::world(rank, size, rank)
     }
 }

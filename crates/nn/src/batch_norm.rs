@@ -12,7 +12,7 @@ use burn::nn as burns;
 use burn::prelude::*;
 use burn::tensor::assert_shape;
 
-use crate::exchange::Place;
+use crate::exchange::LayerCall;
 use crate::group::StatisticsGroup;
 use crate::layers::{batch_norm, batch_norm_train};
 use crate::normalize::GlobalBatch;
@@ -133,8 +133,8 @@ impl Membership {
         }
     }
 
-    pub(crate) fn place(&self, call: u32) -> Place {
-        Place {
+    pub(crate) fn layer_call(&self, call: u32) -> LayerCall {
+        LayerCall {
             layer: self.layer,
             call,
         }
@@ -228,7 +228,7 @@ impl BatchNorm {
             epsilon: self.epsilon,
             elements: statistics.elements,
             weight: GlobalBatch::weight(&membership.group, samples),
-            place: membership.place(call),
+            layer_call: membership.layer_call(call),
             group: Arc::clone(&membership.group),
         };
         Tensor::from_dispatch(<Dispatch as RankOps>::batch_norm_over_ranks(

@@ -1,4 +1,4 @@
-//! What a group of ranks must be able to do.
+//! The interface to a group of ranks.
 
 use std::fmt::Debug;
 
@@ -21,24 +21,24 @@ pub trait StatisticsGroup: Send + Sync + Debug {
     /// [`SyncError::Exchange`] if the ranks cannot be reached. `values` may then hold anything.
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), SyncError>;
 
-    /// Gives the group up on all ranks, because a module has found what it cannot return.
+    /// Aborts the group on all ranks, because of an error that a module cannot return.
     fn abort(&self, reason: &str);
 
-    /// How the losses of the ranks make up the loss that is trained on.
+    /// How the losses of the ranks are combined into the training loss.
     fn loss_reduction(&self) -> LossReduction {
         LossReduction::MeanOverSamples
     }
 }
 
-/// How the losses of the ranks make up the loss that is trained on. Gradients that cross from one
-/// rank to another are weighted accordingly.
+/// How the losses of the ranks are combined into the training loss. Gradients that cross ranks are weighted
+/// accordingly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossReduction {
     /// Each rank's loss is the mean over its own samples, and afterwards gradients are averaged
     /// over the samples of all ranks: data parallelism. A rank's samples are counted by the first
     /// dimension of a module's input.
     MeanOverSamples,
-    /// The whole loss is the sum of the ranks' losses, and so are the gradients.
+    /// The loss is the sum of the ranks' losses, and so are the gradients.
     Sum,
 }
 
@@ -52,11 +52,11 @@ pub enum SyncError {
         /// The group's own error.
         reason: String,
     },
-    /// The ranks were at different places of the model.
+    /// The ranks were at different layers or calls.
     #[error(
-        "rank at the {pass} of synchronised layer {layer} (call {call}) met another rank at another \
-         place; check that every rank runs the same layers in the same order, and that a rank \
-         without samples runs them through `without_samples`"
+        "this rank is at the {pass} of synchronised layer {layer} (call {call}), and another rank is at another \
+         layer or call; check that every rank runs the same layers in the same order, and that a rank without \
+         samples runs them through `without_samples`"
     )]
     OutOfOrder {
         /// The layer, counted from 0 in the order of the model's fields.
@@ -66,11 +66,10 @@ pub enum SyncError {
         /// Forward or backward pass.
         pass: &'static str,
     },
-    /// The ranks of a tensor group were at different places of the model.
+    /// The ranks of a tensor group were at different layers or calls.
     #[error(
-        "rank at the {pass} of sharded layer {layer} (call {call}) met another rank at another place; \
-         check that all ranks of the tensor group run the same layers and micro-batches in the same \
-         order"
+        "this rank is at the {pass} of sharded layer {layer} (call {call}), and another rank is at another layer or \
+         call; check that all ranks of the tensor group run the same layers and micro-batches in the same order"
     )]
     ShardsOutOfOrder {
         /// The layer, counted from 0 in the order of the model's fields.

@@ -1,8 +1,8 @@
 //! [`burn::nn`] with faster layers on CPUs, and modules that compute over several ranks.
 //!
-//! # In the place of `burn::nn`
-//! This crate has all that [`burn::nn`] has, under the same paths. A model written for Burn takes it by
-//! one changed import (two exceptions stand below):
+//! # A drop-in for `burn::nn`
+//! This crate has everything in [`burn::nn`], under the same paths. A model written for Burn needs one changed import
+//! (two exceptions below):
 //!
 //! ```
 //! use burn::prelude::*;
@@ -38,34 +38,34 @@
 //! | [`tensor::activation`]: `relu`, `gelu`; [`tensor::module`]: `linear`, `conv2d` | the same as functions, in the place of `burn::tensor` |
 //!
 //! Everything else is Burn's, re-exported: recurrent layers, transformer decoders, embeddings, convolutions of other
-//! dimensions, the other pools, norms, activations and losses. A layer of Burn that holds others (`Lstm`,
-//! `TransformerDecoder`, `SwiGlu`, [`activation::Activation`]) holds Burn's; `into` makes one of ours of Burn's and
-//! back, and [`Relu`] and [`Gelu`] go `into` an `Activation`. [`BatchNorm`] has Burn's fields, to be changed as
-//! those are; [`Linear`] and the others dereference to Burn's, so that a field cannot be moved out of one: `into` Burn's, and back.
+//! dimensions, the other pools, norms, activations and losses. A Burn layer that contains others (`Lstm`,
+//! `TransformerDecoder`, `SwiGlu`, [`activation::Activation`]) contains Burn's. `into` converts a layer of this crate
+//! to Burn's and back, and [`Relu`] and [`Gelu`] `into` an `Activation`. [`BatchNorm`] has Burn's fields, which can be
+//! changed; [`Linear`] and the others dereference to Burn's, so a field cannot be moved out: convert with `into` first.
 //!
-//! Ours have Burn's configurations (fields, builders, defaults), initial values, parameter paths and records: a
-//! checkpoint of either loads into the other. Results and gradients are Burn's but for rounding, and have the same
-//! bits on any number of threads; pooling by the maximum and `relu` are Burn's to the bit. `Dropout` draws other
-//! numbers of the same distribution. Kernels are for `f32` on flex, and half precision passes through them. On other
-//! devices, for other types (`f64`, quantised weights) and where a layer has another configuration than a kernel is for
-//! (padding of a pool that differs by side, weighted or smoothed losses), Burn's operations compute.
+//! The layers have Burn's configurations (fields, builders, defaults), initial values, parameter paths and records: a
+//! checkpoint of either loads into the other. Results and gradients match Burn's up to rounding, and have the same bits
+//! on any number of threads; max pooling and `relu` match to the bit. `Dropout` draws other numbers of the same
+//! distribution. The kernels are for `f32` on flex; half precision is cast around them. On other devices, for other
+//! dtypes (`f64`, quantised weights) and for configurations without a kernel (asymmetric padding of a pool, weighted or
+//! smoothed losses), Burn's operations are used.
 //!
-//! How much faster is measured against PyTorch only: at batch 64 on two threads the layers of `mnist` take a third of
-//! PyTorch's time and those of `mnist-bn` two fifths (the geometric mean over forward and backward passes), on an AMD
-//! EPYC with AVX2. `crates/kernels/README.md` has the table and says how it is measured. `everburn bottleneck` finds the
-//! layers of Burn in a training and says how much of its time they take.
+//! Speed is measured against PyTorch only: at batch 64 on two threads the layers of `mnist` take a third of PyTorch's
+//! time and those of `mnist-bn` two fifths (geometric mean over forward and backward passes), on an AMD EPYC with AVX2.
+//! `crates/kernels/README.md` has the table and the method. `everburn bottleneck` finds Burn's layers in a training and
+//! their share of its time.
 //!
 //! # Modules over ranks, and models in parts
-//! - [`synchronize_batch_norms`] lets the statistics of all [`BatchNorm`]s of a model span a group of ranks, in one
+//! - [`synchronize_batch_norms`] computes the statistics of all [`BatchNorm`]s of a model over a group of ranks, in one
 //!   line; [`without_samples`] makes the copy with which a rank without samples takes part.
-//! - [`StatisticsGroup`] is what such a group must be able to do: add up numbers over its ranks.
-//! - [`deferral`] computes the gradients of weights after those of activations; [`tensor_parallel`] shards the
+//! - [`StatisticsGroup`] is the interface to such a group: it sums numbers over its ranks.
+//! - [`split_backward`] computes the gradients of weights after those of activations; [`tensor_parallel`] shards the
 //!   [`Linear`] layers of a model over the ranks of a [`TensorGroup`].
-//! - [`compute_in`] lets these layers multiply in half precision, and everything else as it is; a model that
-//!   wants its activations low, too, calls [`lowered`].
-//! - [`causal_softmax`], [`rope`], [`matmul`] and [`cross_entropy`] are functions that Burn does not have, with kernels
-//!   of ours on CPUs.
-//! - [`count_operations`] has the products and convolutions of these layers counted, on every back end.
+//! - [`autocast`] lets these layers multiply in half precision and leaves everything else as it is; a model that wants
+//!   low activations too calls [`cast_for_matmul`].
+//! - [`causal_softmax`], [`rope`], [`matmul`] and [`cross_entropy`] are functions that Burn does not have, with their
+//!   own kernels on CPUs.
+//! - [`count_operations`] counts the products and convolutions of these layers, on every back end.
 //! - [`all_reduce_sum`] is a differentiable sum of a tensor over ranks.
 //! - [`InBlocks`] is a model that offers its layers as [`Blocks`] in order, to be cut between any two.
 //! - [`Placement`] says which device of this process each block is on; a [`DeviceSplit`] moves
@@ -112,17 +112,16 @@
 //! # }
 //! ```
 //!
-//! A module's `forward` is an ordinary method that nothing can get between, and the type of a field
-//! stands in the model's source. So [`burn::nn::BatchNorm`] cannot be made to ask other ranks from
-//! outside; [`synchronize_batch_norms`] refuses a model that has some rather than leave them out.
+//! A module's `forward` is an ordinary method without hooks, and the type of a field is in the model's source. So
+//! [`burn::nn::BatchNorm`] cannot be synchronised from outside; [`synchronize_batch_norms`] refuses a model that
+//! contains some instead of skipping them.
 //!
-//! Deliberately absent: how ranks talk to each other, and any knowledge of process groups.
+//! Deliberately absent: communication between ranks, and process groups.
 
 mod all_reduce;
 mod batch_norm;
 mod blocks;
 mod conversion;
-pub mod deferral;
 mod exchange;
 mod group;
 mod layers;
@@ -135,6 +134,7 @@ mod precision;
 mod rank_ops;
 mod recompute;
 mod recording;
+pub mod split_backward;
 mod statistics;
 mod tensor_parallel;
 mod transformers;
@@ -163,7 +163,7 @@ pub use placement::{
     DeviceSplit, Move, Moved, Part, Placement, PlacementError, balanced_parts, parameter_counts,
     split_by_time,
 };
-pub use precision::{ComputeType, compute_in, compute_type, in_f32, low_products, lowered};
+pub use precision::{ComputeType, autocast, cast_for_matmul, compute_type, in_f32, low_products};
 pub use recompute::{
     ParameterSource, Randomness, SegmentValue, SharedSource, checkpoint, checkpoint_with,
     checkpointed_forward, checkpointed_run, has_parameter_source, recomputing,

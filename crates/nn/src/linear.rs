@@ -12,8 +12,8 @@ use burn::nn::{self, Initializer, LinearLayout};
 use burn::prelude::*;
 use burn::tensor::{DType, assert_shape};
 
-use crate::deferral;
-use crate::precision::LowProduct;
+use crate::precision::CastMatmul;
+use crate::split_backward;
 use crate::tensor_parallel::{self, Membership, TensorShard};
 
 /// Configuration of [`Linear`]: the same as [`burn::nn::LinearConfig`].
@@ -47,7 +47,7 @@ impl LinearConfig {
 }
 
 /// Burn's [`burn::nn::Linear`], which can also compute in parts: its backward pass in two halves
-/// ([`crate::deferral`]), or each rank a part of its features ([`crate::tensor_parallel`]).
+/// ([`crate::split_backward`]), or each rank a part of its features ([`crate::tensor_parallel`]).
 ///
 /// It wraps Burn's module and shows its fields `weight` and `bias`. Parameters, their paths, records
 /// and the settings that `freeze` and its like change are Burn's, so a checkpoint loads either way.
@@ -177,12 +177,12 @@ pub fn linear<const D: usize>(
     let [d_input, _] = weight.dims();
     assert_shape!(input, [.., d_input]);
     if matches!(weight.dtype(), DType::QFloat(_)) {
-        return deferral::linear(input, weight, bias);
+        return split_backward::linear(input, weight, bias);
     }
-    let low = LowProduct::of(&input);
-    let (input, weight) = (low.factor(input), low.factor(weight));
-    let bias = bias.map(|bias| low.factor(bias));
-    low.result(deferral::linear(input, weight, bias))
+    let cast = CastMatmul::of(&input);
+    let (input, weight) = (cast.operand(input), cast.operand(weight));
+    let bias = bias.map(|bias| cast.operand(bias));
+    cast.result(split_backward::linear(input, weight, bias))
 }
 
 impl From<nn::Linear> for Linear {

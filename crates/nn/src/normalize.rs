@@ -27,7 +27,7 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Scalar, Shape};
 
 use crate::all_reduce::{read, upload};
-use crate::exchange::{Pass, Place, sum_over_ranks};
+use crate::exchange::{LayerCall, Pass, sum_over_ranks};
 use crate::group::{LossReduction, StatisticsGroup, SyncError};
 
 /// What a rank knows of the batch that all ranks normalise together.
@@ -39,7 +39,7 @@ pub(crate) struct GlobalBatch {
     /// How much the gradients of this rank will count, in proportion to the other ranks'; zero for
     /// a rank without samples.
     pub(crate) weight: f64,
-    pub(crate) place: Place,
+    pub(crate) layer_call: LayerCall,
     pub(crate) group: Arc<dyn StatisticsGroup>,
 }
 
@@ -60,7 +60,7 @@ impl GlobalBatch {
             weight => sum * weight,
         });
         let weighted = weighted.collect::<Vec<_>>();
-        let mut sums = sum_over_ranks(&self.group, self.place, Pass::Backward, &weighted)?;
+        let mut sums = sum_over_ranks(&self.group, self.layer_call, Pass::Backward, &weighted)?;
         // Nobody's gradients come from a rank without samples.
         let divisor = self.elements * self.weight;
         let scale = |sum: &mut f64| *sum = if divisor > 0.0 { *sum / divisor } else { 0.0 };

@@ -1,31 +1,28 @@
-//! Products in half precision, everything else in the type that it comes in.
+//! Automatic mixed precision: products in half precision, everything else in the dtype of its input.
 //!
-//! [`compute_in`] says in which type the layers of this crate multiply while a piece of work runs on this
-//! thread. The rule is one for all of them (after Micikevicius et al. 2018, "Mixed Precision Training",
-//! section 3, and PyTorch's autocast):
+//! [`autocast`] sets the dtype in which the layers of this crate multiply while a closure runs on this thread. The
+//! rules are those of Micikevicius et al. 2018, "Mixed Precision Training", section 3, and of PyTorch's autocast:
 //!
-//! - What is a sum of products ([`Linear`](crate::Linear), [`Conv2d`](crate::conv::Conv2d),
-//!   [`matmul`](crate::matmul) and the functions beside them) rounds its factors to the low type,
-//!   multiplies, and rounds the result; sums within are of `f32`, on CPUs and on GPUs.
-//! - **A layer hands back the type that it was given.** So a model whose activations are `f32` keeps them so,
-//!   and nothing of two types ever meets, whatever other modules it is made of. A model whose activations
-//!   are to be low throughout calls [`lowered`] on its input once; then all that flows is low, in half the
-//!   memory.
-//! - Norms, softmax and losses compute in `f32` between two roundings, whatever comes in. Losses stay `f32`.
+//! - Matrix products and convolutions ([`Linear`](crate::Linear), [`Conv2d`](crate::conv::Conv2d),
+//!   [`matmul`](crate::matmul) and their functions) cast their operands to the low dtype, multiply, and cast the
+//!   result; they accumulate in `f32`, on CPUs and on GPUs.
+//! - **A layer returns the dtype of its input.** So a model with `f32` activations keeps them, and dtypes never mix,
+//!   whatever other modules it has. A model that calls [`cast_for_matmul`] once on its input has low activations
+//!   throughout, in half the memory.
+//! - Norms, softmax and losses compute in `f32` and cast the result. Losses stay `f32`.
 //!
-//! Parameters are `f32` and stay so: what is multiplied is a rounded copy, through which their gradient
-//! flows back and is `f32` again (the *master weights* of the paper). So optimizers, the exchange of
-//! gradients, checkpoints and a model's code know nothing of it.
+//! Parameters stay `f32` (*master weights*): layers multiply a cast copy, through which the gradient flows back as
+//! `f32`. So optimizers, the gradient exchange, checkpoints and a model's code do not change.
 //!
-//! The type is a variable of the thread, as it has to reach layers through code that knows nothing of it.
-//! A checkpointed segment remembers it for its backward pass.
+//! The dtype is a thread-local variable, because it must reach layers through code that does not pass it. A
+//! checkpointed segment keeps it for its backward pass.
 
 use std::cell::Cell;
 
 use burn::prelude::*;
 use burn::tensor::{DType, FloatDType};
 
-/// The type of number in which layers multiply.
+/// The dtype in which layers multiply.
 ///
 /// ```
 /// use burn::tensor::FloatDType;
@@ -36,7 +33,7 @@ use burn::tensor::{DType, FloatDType};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ComputeType {
-    /// As the tensors are: no rounding.
+    /// The dtype of the tensors: no casts.
     #[default]
     F32,
     /// 16 bits with the exponent of `f32`: 8 significant binary digits.
@@ -46,7 +43,7 @@ pub enum ComputeType {
 }
 
 impl ComputeType {
-    /// The type of 16 bits, if it is one.
+    /// The 16-bit dtype, if it is one.
     #[must_use]
     pub fn low(self) -> Option<FloatDType> {
         match self {
@@ -59,31 +56,31 @@ impl ComputeType {
 
 thread_local! {
     static NOW: Cell<ComputeType> = const { Cell::new(ComputeType::F32) };
-    /// How many products this thread has computed in a low type.
+    /// How many products this thread has computed in a low dtype.
     static PRODUCTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Lets the layers of this crate multiply in `compute` while `work` runs on this thread.
+/// Runs `work` on this thread, with the layers of this crate multiplying in `compute`.
 ///
 /// ```
 /// use burn::prelude::*;
 /// use burn::tensor::DType;
-/// use everburn_nn::{ComputeType, LinearConfig, compute_in, lowered};
+/// use everburn_nn::{ComputeType, LinearConfig, autocast, cast_for_matmul};
 ///
 /// let device = Device::flex();
 /// let linear = LinearConfig::new(3, 2).init(&device);
 /// let input = || Tensor::<2>::ones([4, 3], &device);
 /// let exact = linear.forward(input());
-/// let (output, low) = compute_in(ComputeType::Bf16, || {
-///     (linear.forward(input()), linear.forward(lowered(input())))
+/// let (output, low) = autocast(ComputeType::Bf16, || {
+///     (linear.forward(input()), linear.forward(cast_for_matmul(input())))
 /// });
-/// // The same but for rounding, in the type that came in.
+/// // The same up to rounding, in the dtype of the input.
 /// assert_eq!((output.dtype(), low.dtype()), (DType::F32, DType::BF16));
 /// let error = (output - exact).abs().max().into_scalar::<f32>();
 /// assert!(error < 0.02, "{error}");
 /// ```
-pub fn compute_in<R>(compute: ComputeType, work: impl FnOnce() -> R) -> R {
-    /// Sets it back, also when the work panics.
+pub fn autocast<R>(compute: ComputeType, work: impl FnOnce() -> R) -> R {
+    /// Restores the dtype, also if the work panics.
     struct Before(ComputeType);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -94,28 +91,28 @@ pub fn compute_in<R>(compute: ComputeType, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// In what the layers of this crate multiply at present, on this thread.
+/// The dtype in which the layers of this crate currently multiply on this thread.
 ///
 /// ```
-/// use everburn_nn::{ComputeType, compute_in, compute_type};
+/// use everburn_nn::{ComputeType, autocast, compute_type};
 ///
 /// assert_eq!(compute_type(), ComputeType::F32);
-/// compute_in(ComputeType::F16, || assert_eq!(compute_type(), ComputeType::F16));
+/// autocast(ComputeType::F16, || assert_eq!(compute_type(), ComputeType::F16));
 /// ```
 #[must_use]
 pub fn compute_type() -> ComputeType {
     NOW.get()
 }
 
-/// How many products this thread has computed in a low type since it began: a model of which none is, has no
-/// layer that [`compute_in`] could reach.
+/// How many products this thread has computed in a low dtype so far. A model for which it does not grow has no layer
+/// that supports [`autocast`].
 #[must_use]
 pub fn low_products() -> u64 {
     PRODUCTS.get()
 }
 
-/// The input of a model that wants its activations in the low type, where there is one at present; else
-/// `input` itself.
+/// `input` cast to the low dtype of the current [`autocast`], or `input` itself: for a model that wants low
+/// activations.
 ///
 /// # Shapes
 /// - input, output: any
@@ -123,54 +120,54 @@ pub fn low_products() -> u64 {
 /// ```
 /// use burn::prelude::*;
 /// use burn::tensor::DType;
-/// use everburn_nn::{ComputeType, compute_in, lowered};
+/// use everburn_nn::{ComputeType, autocast, cast_for_matmul};
 ///
 /// let input = Tensor::<1>::ones([2], &Device::flex());
-/// assert_eq!(lowered(input.clone()).dtype(), DType::F32);
-/// let low = compute_in(ComputeType::Bf16, || lowered(input));
+/// assert_eq!(cast_for_matmul(input.clone()).dtype(), DType::F32);
+/// let low = autocast(ComputeType::Bf16, || cast_for_matmul(input));
 /// assert_eq!(low.dtype(), DType::BF16);
 /// ```
 #[must_use]
-pub fn lowered<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+pub fn cast_for_matmul<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     match compute_type().low() {
         Some(low) => input.cast(low),
         None => input,
     }
 }
 
-/// A product of `factors`, of which the first says in which type it is handed back.
-pub(crate) struct LowProduct {
-    /// The type in which is multiplied, where it is another one than the factors'.
+/// The casts around a product: operands to the low dtype, the result to the dtype of the first operand.
+pub(crate) struct CastMatmul {
+    /// The dtype of the product, if the operands must be cast.
     low: Option<FloatDType>,
     given: FloatDType,
 }
 
-impl LowProduct {
-    /// Of a product whose first factor is `input`.
+impl CastMatmul {
+    /// The casts of a product whose first operand is `input`.
     pub(crate) fn of<const D: usize>(input: &Tensor<D>) -> Self {
         let given = input.dtype();
         let is_ours = matches!(given, DType::F32 | DType::F16 | DType::BF16);
-        // Products of f64 are asked for by those who want more digits, not fewer.
+        // Products of f64 want more digits, not fewer.
         let low = compute_type().low().filter(|_| is_ours);
         if low.is_some() {
             PRODUCTS.set(PRODUCTS.get() + 1);
         }
         Self {
-            // Outside of `compute_in`, what a half-precision input meets must be as it is.
+            // Outside of `autocast`, the other operands of a half-precision input must have its dtype.
             low: low.or_else(|| is_half(given).then(|| given.into())),
             given: given.into(),
         }
     }
 
-    /// A factor, or what is added to the product.
-    pub(crate) fn factor<const D: usize>(&self, tensor: Tensor<D>) -> Tensor<D> {
+    /// Casts an operand or a bias.
+    pub(crate) fn operand<const D: usize>(&self, tensor: Tensor<D>) -> Tensor<D> {
         match self.low {
             Some(low) => tensor.cast(low),
             None => tensor,
         }
     }
 
-    /// The product in the type that came in.
+    /// Casts the product to the dtype of the first operand.
     pub(crate) fn result<const D: usize>(&self, product: Tensor<D>) -> Tensor<D> {
         match self.low {
             Some(_) => product.cast(self.given),
@@ -179,17 +176,17 @@ impl LowProduct {
     }
 }
 
-/// Whether a number of this type has 16 bits.
+/// Whether the dtype has 16 bits.
 pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// `compute` on `input` as `f32`, and the result in the type of `input` where that has 16 bits: for sums and
-/// means of a model's own. The norms of this crate, its softmax and its losses do it by themselves.
+/// Runs `compute` on `input` as `f32` and casts the result back to a 16-bit dtype of `input`: for a model's own sums
+/// and means. The norms, softmax and losses of this crate do so themselves.
 ///
 /// # Shapes
 /// - input: any
-/// - output: as `compute` has it
+/// - output: that of `compute`
 ///
 /// ```
 /// use burn::prelude::*;

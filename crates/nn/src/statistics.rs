@@ -76,8 +76,9 @@ impl Statistics {
         call: u32,
     ) -> Result<Option<Self>, SyncError> {
         let local = Self::local(input, membership)?;
-        let place = membership.place(call);
-        let sum = |pass, values: &[f64]| sum_over_ranks(&membership.group, place, pass, values);
+        let layer_call = membership.layer_call(call);
+        let sum =
+            |pass, values: &[f64]| sum_over_ranks(&membership.group, layer_call, pass, values);
 
         let mut message = vec![local.elements];
         message.extend(local.mean.iter().map(|mean| local.elements * mean));

@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use everburn_collectives::group::{ProcessGroup, Work};
-use everburn_nn::deferral::{self, Deferred};
+use everburn_nn::split_backward::{self, WeightBackward};
 use everburn_nn::{AnyActivation, Blocks, Randomness, checkpointed_run};
 use everburn_schedules::{Action, Carried, Schedule, ScheduleKind, Span};
 
@@ -46,12 +46,12 @@ pub struct Pipeline {
     schedules: Mutex<HashMap<usize, Arc<Schedule>>>,
 }
 
-/// What a rank keeps of a micro-batch in one of its stages from the forward to the backward pass.
-struct Flight {
+/// The state of a micro-batch in a stage between its forward and its backward pass.
+struct InFlightMicroBatch {
     input: Box<dyn AnyActivation>,
     result: Outcome,
-    /// The gradients of weights that are put off, where the schedule asks for it.
-    deferred: Option<Deferred>,
+    /// The deferred gradients of weights, if the schedule splits the backward pass.
+    weight_backward: Option<WeightBackward>,
 }
 
 enum Outcome {
@@ -156,7 +156,7 @@ impl Pipeline {
             blocks,
             device,
             models: HashMap::new(),
-            flights: HashMap::new(),
+            in_flight: HashMap::new(),
             weights: HashMap::new(),
             here: HashMap::new(),
             sends: Vec::new(),
@@ -287,9 +287,9 @@ struct Step<'a, M, I, O> {
     /// By micro-batch.
     models: HashMap<usize, M>,
     /// By stage and micro-batch.
-    flights: HashMap<(usize, usize), Flight>,
+    in_flight: HashMap<(usize, usize), InFlightMicroBatch>,
     /// By stage and micro-batch: gradients of weights that are still to be computed.
-    weights: HashMap<(usize, usize), Deferred>,
+    weights: HashMap<(usize, usize), WeightBackward>,
     /// What goes from a stage of this rank to another one of its own.
     here: HashMap<(Carried, usize, usize), Values>,
     sends: Vec<Work<()>>,
@@ -314,7 +314,7 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
                 self.begin();
                 match self.weights.remove(&(stage, micro_batch)) {
                     None => Ok(()),
-                    Some(deferred) => deferred.run().map(drop).map_err(|error| {
+                    Some(weight_backward) => weight_backward.run().map(drop).map_err(|error| {
                         let reason = error.to_string();
                         PipelineError::Pass { action, reason }
                     }),
@@ -354,9 +354,9 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
                 checkpointed_run(self.blocks, model, range, taken, every, drawn)
             }
         };
-        let (output, deferred) = if self.pipeline.kind.splits_backward() {
-            let (output, deferred) = deferral::record(run);
-            (output, Some(deferred))
+        let (output, weight_backward) = if self.pipeline.kind.splits_backward() {
+            let (output, weight_backward) = split_backward::record(run);
+            (output, Some(weight_backward))
         } else {
             (run(), None)
         };
@@ -367,12 +367,12 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             self.send(action, Carried::Activation, values)?;
             Outcome::Output(output)
         };
-        let flight = Flight {
+        let flight = InFlightMicroBatch {
             input,
             result,
-            deferred,
+            weight_backward,
         };
-        self.flights.insert((stage, micro_batch), flight);
+        self.in_flight.insert((stage, micro_batch), flight);
         Ok(())
     }
 
@@ -383,12 +383,12 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
         micro_batch: usize,
     ) -> Result<(), PipelineError> {
         let tensor = |reason| PipelineError::Tensor { action, reason };
-        let flight = self.flights.remove(&(stage, micro_batch));
+        let flight = self.in_flight.remove(&(stage, micro_batch));
         let flight = flight.ok_or(PipelineError::NoGradient { action })?;
-        let Flight {
+        let InFlightMicroBatch {
             input,
             result,
-            deferred,
+            weight_backward,
         } = flight;
         let seed = match result {
             Outcome::Loss(loss) => {
@@ -407,8 +407,8 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             let values = input.gradients(&gradients).map_err(tensor)?;
             self.send(action, Carried::Gradient, values)?;
         }
-        if let Some(deferred) = deferred {
-            self.weights.insert((stage, micro_batch), deferred);
+        if let Some(weight_backward) = weight_backward {
+            self.weights.insert((stage, micro_batch), weight_backward);
         }
         Ok(())
     }

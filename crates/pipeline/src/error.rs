@@ -16,8 +16,8 @@ pub enum PipelineError {
     Schedule(#[from] ScheduleError),
     /// What came from another stage does not fit.
     #[error(
-        "stage {stage} cannot take what came from rank {from} for micro-batch {micro_batch}: {reason}; \
-         check that all ranks run the same model with the same cuts"
+        "stage {stage} cannot use the message from rank {from} for micro-batch {micro_batch}: {reason}; \
+         check that all ranks run the same model with the same stages"
     )]
     Received {
         /// The stage.
@@ -48,8 +48,8 @@ pub enum PipelineError {
     },
     /// A stage's output has no gradient, so nothing before it can learn.
     #[error(
-        "{action}: no gradient came to it; the stages behind it do not use what it yields, or \
-         pass no tensor of numbers on"
+        "{action}: it got no gradient; the stages after it do not use its output, or \
+         pass no floating-point tensor on"
     )]
     NoGradient {
         /// What the rank was doing.
@@ -65,8 +65,7 @@ pub enum PipelineError {
     },
     /// The norm of the gradients is not a number.
     #[error(
-        "the gradients of all stages together have a norm that is not a number; the learning rate \
-         may be too high"
+        "the norm of the gradients of all stages is not finite; the learning rate may be too high"
     )]
     NotFinite,
 }

@@ -1,19 +1,19 @@
-//! One model over several ranks: each holds some of its blocks, and micro-batches pass through them.
+//! Pipeline parallelism: each rank holds some blocks of a model, and micro-batches pass through them.
 //!
-//! - [`Stages`] says which blocks of a model ([`everburn_nn::InBlocks`]) make which stage, and which
-//!   rank of the pipeline has which parameters.
-//! - [`distribute`] gives each rank the parameters of its own stages: the others are *hollow*, empty
-//!   tensors at the same path, so that the model's type, code and parameter paths stay as they are.
-//!   [`gather`] puts the whole model together again, for a checkpoint that knows no stages.
-//! - [`Pipeline`] runs the actions of a schedule ([`everburn_schedules`]): activations forward and
-//!   gradients back, by messages of a process group.
-//! - [`SharedParameters`] adds up the gradients of parameters that several stages hold (tied weights),
-//!   and clips by the norm of all stages' gradients.
+//! - [`Stages`] assigns the blocks of a model ([`everburn_nn::InBlocks`]) to stages, and its parameters to the ranks of
+//!   the pipeline.
+//! - [`distribute`] gives each rank the parameters of its own stages. The others are *unmaterialised*: empty tensors at
+//!   the same path, so that the model's type, code and parameter paths stay the same. [`gather`] joins the full model
+//!   again, for checkpoints that load under any parallel layout.
+//! - [`Pipeline`] runs the actions of a schedule ([`everburn_schedules`]): it sends activations forward and gradients
+//!   back, as messages of a process group.
+//! - [`SharedParameters`] sums the gradients of parameters that several stages hold (tied weights), and clips by the
+//!   norm over all stages.
 //!
-//! What is replicated over data is the business of [`everburn_distributed::Ddp`], which knows the
-//! stage's own parameters only, because hollow ones require no gradient.
+//! Data parallelism over replicas of a stage is [`everburn_distributed::Ddp`]'s, which sees only the stage's own
+//! parameters, because unmaterialised ones require no gradient.
 //!
-//! A step of two micro-batches in two stages, whole:
+//! A step of two micro-batches in two stages:
 //!
 //! ```
 //! use burn::nn::{Linear, LinearConfig};
@@ -92,13 +92,13 @@
 
 mod engine;
 mod error;
-mod hollow;
 mod message;
 mod shared_parameters;
 mod stages;
+mod unmaterialised;
 
 pub use engine::{Pipeline, PipelinePass};
 pub use error::PipelineError;
-pub use hollow::{distribute, gather};
 pub use shared_parameters::SharedParameters;
 pub use stages::{Stages, StagesError};
+pub use unmaterialised::{distribute, gather};

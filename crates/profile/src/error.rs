@@ -17,7 +17,7 @@ pub enum ProfileError {
     },
     /// The folder holds no rank's recording.
     #[error(
-        "there are no recordings of ranks in {}: train with --profile, or by `bottleneck`, which does so",
+        "there are no recordings of ranks in {}: train with --profile, or run `bottleneck`",
         folder.display()
     )]
     NoRecordings {
@@ -26,7 +26,7 @@ pub enum ProfileError {
     },
     /// The file is of another version.
     #[error(
-        "{} is a recording of format {found}, and this program reads format {known}: record it anew",
+        "{} is a recording of format {found}, and this program reads format {known}: record it again",
         path.display()
     )]
     Format {
@@ -38,10 +38,12 @@ pub enum ProfileError {
         known: u32,
     },
     /// Nothing was recorded that could be analysed.
-    #[error("the ranks have recorded no whole step: train for 3 steps or more, as by --steps 50")]
+    #[error(
+        "the ranks have recorded no complete step: train for 3 steps or more, as with --steps 50"
+    )]
     NoSteps,
     /// Another sampler is at work in this process.
-    #[error("the CPU is sampled already in this process")]
+    #[error("this process already samples the CPU")]
     SampledAlready,
     /// The system gives no timer.
     #[error("the CPU cannot be sampled, because {call} fails: {reason}")]

@@ -1,17 +1,15 @@
-//! Where a step's time goes on each rank: what `bottleneck` records, finds and draws. Without Burn.
+//! The profile of a training step on each rank: what `bottleneck` records, finds and draws. Without Burn.
 //!
-//! A program meets these in this order:
+//! The main types, in the order in which a program uses them:
 //!
-//! - [`Recorder`]: what a rank's training thread tells as it goes: the [`Phase`]s of a step, the parameters that its
-//!   passes come to, what other threads do meanwhile.
-//! - [`Sampler`]: asks the threads of a process at regular moments what they do. [`CountingAllocator`]: counts what is
-//!   allocated.
-//! - [`KernelTimer`]: what times the kernels of a device, in one step of ten.
-//! - [`Recording`]: all that, as a file of each rank in the run's folder, with the distance to rank 0's clock
+//! - [`Recorder`]: records the [`Phase`]s of a step on a rank's training thread, when passes reach parameters, and the
+//!   work of other threads meanwhile.
+//! - [`Sampler`]: samples the stacks of a process's threads. [`CountingAllocator`]: counts allocations.
+//! - [`KernelTimer`]: times the kernels of a device, in one step of ten.
+//! - [`Recording`]: all of it, as a file per rank in the run's folder, with the offset to rank 0's clock
 //!   ([`clock_offset`]).
-//! - [`Analysis`]: where the time of the steps went. [`Analysis::findings`]: what is worth mending, in plain words.
-//! - [`write_trace`] for Perfetto, [`flame_graph`], and [`Summary`] for people to read; [`write_results`] for all of
-//!   them.
+//! - [`Analysis`]: the cost of each part of the steps. [`Analysis::findings`]: what is worth fixing, in plain words.
+//! - [`write_trace`] for Perfetto, [`flame_graph`], and [`Summary`] as text; [`write_results`] for all of them.
 
 mod allocations;
 mod analysis;

@@ -19,8 +19,8 @@ pub enum ReportError {
     },
     /// The folder is not that of a run.
     #[error(
-        "there is no run in {}: it has neither config.toml nor metrics.jsonl nor report.json; give the folder \
-         that `train --run-dir` was given",
+        "there is no run in {}: it has neither config.toml nor metrics.jsonl nor report.json; give the folder that \
+         `train --run-dir` wrote",
         path.display()
     )]
     NoRun {
@@ -28,7 +28,7 @@ pub enum ReportError {
         path: PathBuf,
     },
     /// So many runs cannot be compared.
-    #[error("{given} runs cannot be laid side by side: give 2 to {most} of them")]
+    #[error("{given} runs cannot be compared: give 2 to {most}")]
     Runs {
         /// How many were given.
         given: usize,

@@ -1,14 +1,14 @@
-//! What a run directory says: as one HTML file, and several runs side by side. Without Burn: a run is what
-//! lies in its folder.
+//! Reports of run directories as one HTML file, and comparisons of several runs. Without Burn: a run is the files in
+//! its folder.
 //!
-//! - [`Run::read`] reads a folder. However long the run was, what is kept is bounded: a curve is a [`Series`], decimated as
-//!   it is read. What is missing or damaged is a [`Note`], and no error.
+//! - [`Run::read`] reads a folder in bounded memory, however long the run was: a curve is a [`Series`], decimated as it
+//!   is read. Missing or damaged files are [`Note`]s, not errors.
 //! - [`Run::to_html`] makes the report; [`write_report`] reads a run and writes it.
-//! - [`Comparison`] lays runs side by side, as text and as HTML; [`compare`] does all of it.
-//! - [`ReportCommand`] and [`CompareCommand`] are the command lines of both.
+//! - [`Comparison`] compares runs, as text and as HTML; [`compare`] does all of it.
+//! - [`ReportCommand`] and [`CompareCommand`] are their command lines.
 //!
-//! A training writes some files for its report only, which `everburn_record` describes. All of them may be missing; events
-//! are then found in logs and checkpoints.
+//! A training writes some files only for its report, which `everburn_record` describes. All of them may be missing;
+//! events are then found in logs and checkpoints.
 //!
 //! ```
 //! let folder = tempfile::tempdir().unwrap();
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! # What is deliberately absent
-//! A template engine, a script of others, and any thought of the network: the file is to open in ten years.
+//! A template engine, third-party scripts, and network access: the file must still open in ten years.
 
 mod chart;
 mod clock;

@@ -208,16 +208,16 @@ fn prefix_sums<T: Copy>(values: impl Iterator<Item = T>, zero: T, add: fn(T, T) 
 ///
 /// let blocks = [1.0, 1.0].map(|seconds| Block::of_forward("block", seconds));
 /// let error = balance(&blocks, 3, None).unwrap_err();
-/// assert_eq!(error.to_string(), "2 blocks cannot be cut into 3 stages: use at most 2 stages");
+/// assert_eq!(error.to_string(), "2 blocks cannot be split into 3 stages: use at most 2 stages");
 /// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BalanceError {
     /// No stages were asked for.
-    #[error("a model has to be cut into at least one stage, not 0")]
+    #[error("a model must be split into at least one stage, not 0")]
     NoParts,
     /// A stage would have no block.
-    #[error("{blocks} blocks cannot be cut into {parts} stages: use at most {blocks} stages")]
+    #[error("{blocks} blocks cannot be split into {parts} stages: use at most {blocks} stages")]
     TooFewBlocks {
         /// How many blocks there are.
         blocks: usize,
@@ -225,13 +225,13 @@ pub enum BalanceError {
         parts: usize,
     },
     /// More blocks than any model has.
-    #[error("{blocks} blocks are more than the {MAX_BLOCKS} that can be cut into stages")]
+    #[error("{blocks} blocks are more than the {MAX_BLOCKS} that can be split into stages")]
     TooManyBlocks {
         /// How many blocks there are.
         blocks: usize,
     },
     /// A block's time is no time.
-    #[error("block {name} takes {times:?} s: each must be a finite number, not below 0")]
+    #[error("block {name} takes {times:?} s: each must be finite and not negative")]
     NotATime {
         /// The block.
         name: String,
@@ -239,13 +239,13 @@ pub enum BalanceError {
         times: [f64; 3],
     },
     /// The blocks' times have no finite sum.
-    #[error("the blocks take {seconds} s together: that cannot be divided")]
+    #[error("the blocks take {seconds} s together, which is not finite")]
     TooLong {
         /// Their sum.
         seconds: f64,
     },
     /// The limit is for another number of stages.
-    #[error("the memory limit is for {limit} stages, but the model is cut into {parts}")]
+    #[error("the memory limit is for {limit} stages, but the model is split into {parts}")]
     OtherStages {
         /// How many stages the limit tells of.
         limit: usize,

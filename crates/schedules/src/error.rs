@@ -10,7 +10,7 @@ use crate::{Action, Deadlock, MAX_ACTIONS};
 /// let error = Schedule::new(ScheduleKind::GPipe, 4, 8, 2).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "gpipe has one chunk a rank, not 2: use the schedule interleaved for more"
+///     "gpipe has one chunk per rank, not 2: use the schedule interleaved for more"
 /// );
 /// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum ScheduleError {
         of: &'static str,
     },
     /// More than one chunk, with a kind that has one.
-    #[error("{kind} has one chunk a rank, not {chunks}: use the schedule interleaved for more")]
+    #[error("{kind} has one chunk per rank, not {chunks}: use the schedule interleaved for more")]
     NoChunks {
         /// The kind.
         kind: crate::ScheduleKind,
@@ -81,7 +81,7 @@ pub enum ScheduleError {
         micro_batches: usize,
     },
     /// An action that has been done before, whole or in part.
-    #[error("rank {rank} would do the {action} twice")]
+    #[error("rank {rank} executes the {action} twice")]
     Twice {
         /// The rank in whose list it stands.
         rank: usize,
@@ -89,7 +89,7 @@ pub enum ScheduleError {
         action: Action,
     },
     /// An action that no list has.
-    #[error("rank {rank} never does the {action}")]
+    #[error("rank {rank} never executes the {action}")]
     Missing {
         /// The rank that has the stage.
         rank: usize,

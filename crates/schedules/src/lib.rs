@@ -1,23 +1,23 @@
-//! Pipeline schedules as data, without a model: what each rank does in a step, how long that takes, how
-//! it looks, and where to cut a model so that it takes the least time.
+//! Pipeline schedules as data, without a model: the order of each rank's actions, a simulation of their times and
+//! memory, drawings, and where to split a model for the shortest step.
 //!
 //! # From a name to a picture
-//! - A [`ScheduleKind`] (`gpipe`, `1f1b`, `interleaved`, `zb-h1`) becomes a [`Schedule`]: for each rank
-//!   an ordered list of [`Action`]s. Lists of one's own become one too, if they are whole and have
-//!   an end ([`Schedule::from_actions`]).
-//! - [`Schedule::receives`] and [`Schedule::sends`] tell which [`Message`] an action waits for, and which
-//!   one it yields. Who runs a schedule works through its own list and needs no more.
-//! - [`simulate`] makes a [`Timeline`] of a schedule and its [`Costs`], or tells of the [`Deadlock`]:
-//!   which ranks wait for each other, and for what.
+//! - A [`ScheduleKind`] (`gpipe`, `1f1b`, `interleaved`, `zb-h1`) becomes a [`Schedule`]: an ordered list of
+//!   [`Action`]s per rank. Custom lists become one too, if they are complete and free of deadlocks
+//!   ([`Schedule::from_actions`]).
+//! - [`Schedule::receives`] and [`Schedule::sends`] give the [`Message`]s that an action waits for and produces. A rank
+//!   that executes a schedule needs only its own list.
+//! - [`simulate`] makes a [`Timeline`] of a schedule and its [`Costs`], or reports the [`Deadlock`]: which ranks wait
+//!   for each other, and for what.
 //! - [`Timeline::to_text`] and [`Timeline::to_svg`] draw it; [`Timeline::idle_share`] is its bubble, and
-//!   [`theoretical_idle`] what the papers say of it; [`Timeline::peak_live`] is what a rank has to keep.
-//!   Times that were measured in a real step are drawn alike ([`Timeline::measured`]).
+//!   [`theoretical_idle`] the bubble by the papers' formulas; [`Timeline::peak_live`] is what a rank keeps in memory.
+//!   Measured times of a real step are drawn in the same way ([`Timeline::measured`]).
 //!
 //! # From blocks to a plan
-//! - [`Block`]s, with times and bytes from a measurement or an estimate, are cut into stages by
-//!   [`balance`], within a [`MemoryLimit`] if there is one.
-//! - [`stage_costs`] makes [`Costs`] of the cut and of the [`Link`] between ranks; [`simulate`] then
-//!   foretells the time of a step, [`memory_of`] what each rank's memory holds.
+//! - [`balance`] splits [`Block`]s, with measured or estimated times and bytes, into stages, within a [`MemoryLimit`]
+//!   if there is one.
+//! - [`stage_costs`] computes the [`Costs`] of the stages and of the [`Link`] between ranks; [`simulate`] then predicts
+//!   the time of a step, and [`memory_of`] the memory of each rank.
 //!
 //! ```
 //! use everburn_schedules::*;
@@ -43,8 +43,8 @@
 //! ```
 //!
 //! # What is deliberately absent
-//! Tensors, processes, sends that are really sent, and schedules that look at the clock: an order is
-//! fixed before the step, so every rank knows those of all others.
+//! Tensors, processes, real messages, and schedules that depend on the clock: an order is fixed before the step, so
+//! every rank knows the orders of all ranks.
 
 mod action;
 mod balance;

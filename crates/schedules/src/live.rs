@@ -42,7 +42,7 @@ impl Schedule {
                 Pass::BackwardInput => (deferred, activation),
                 Pass::BackwardWeight => (0, deferred),
             };
-            // What is put off is made while the activations are still there.
+            // The operands of a deferred gradient are kept while the activations are still there.
             kept = kept.saturating_add(more);
             peak = peak.max(kept);
             kept = kept.saturating_sub(less);

@@ -6,7 +6,7 @@
 use crate::Action;
 
 /// The list of `rank`, of `ranks`.
-pub(crate) struct Place {
+pub(crate) struct OrderConfig {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
     pub(crate) micro_batches: usize,
@@ -18,24 +18,24 @@ pub(crate) struct Place {
 /// The paper runs the backward passes in reverse order; in this one the micro-batch whose
 /// gradients the last rank has first is also the one that the others have waited for longest, and
 /// the same order is used by all schedules. Time and memory are the same.
-pub(crate) fn gpipe(place: &Place) -> Vec<Action> {
-    let stage = place.rank;
+pub(crate) fn gpipe(config: &OrderConfig) -> Vec<Action> {
+    let stage = config.rank;
     let forward =
-        (0..place.micro_batches).map(|micro_batch| Action::Forward { micro_batch, stage });
+        (0..config.micro_batches).map(|micro_batch| Action::Forward { micro_batch, stage });
     let backward =
-        (0..place.micro_batches).map(|micro_batch| Action::Backward { micro_batch, stage });
+        (0..config.micro_batches).map(|micro_batch| Action::Backward { micro_batch, stage });
     forward.chain(backward).collect()
 }
 
 /// One forward pass more for each rank behind this one, then a forward and a backward pass in
 /// turn, then the backward passes that are left. Rank `r` of `p` has at most `p - r` live.
-pub(crate) fn one_forward_one_backward(place: &Place) -> Vec<Action> {
-    let stage = place.rank;
-    let warm_up = (place.ranks - 1 - place.rank).min(place.micro_batches);
-    let forward = (0..place.micro_batches)
+pub(crate) fn one_forward_one_backward(config: &OrderConfig) -> Vec<Action> {
+    let stage = config.rank;
+    let warm_up = (config.ranks - 1 - config.rank).min(config.micro_batches);
+    let forward = (0..config.micro_batches)
         .map(|micro_batch| Action::Forward { micro_batch, stage })
         .collect();
-    let backward = (0..place.micro_batches)
+    let backward = (0..config.micro_batches)
         .map(|micro_batch| Action::Backward { micro_batch, stage })
         .collect();
     in_turn(warm_up, forward, backward)
@@ -50,13 +50,13 @@ pub(crate) fn one_forward_one_backward(place: &Place) -> Vec<Action> {
 /// that no round is smaller than the pipeline is long, unless there are fewer micro-batches at all.
 /// Where the ranks do divide them, this is the paper's order; elsewhere it is as idle as the paper's
 /// formula says.
-pub(crate) fn interleaved(place: &Place) -> Vec<Action> {
-    let &Place {
+pub(crate) fn interleaved(config: &OrderConfig) -> Vec<Action> {
+    let &OrderConfig {
         rank,
         ranks,
         micro_batches,
         chunks,
-    } = place;
+    } = config;
     let rounds = Rounds::of(micro_batches, ranks);
     let largest = micro_batches.div_ceil(rounds.count);
     // Twice as many as in 1F1B: a chunk's gradient comes back as far behind as its activation left.
@@ -83,9 +83,9 @@ pub(crate) fn interleaved(place: &Place) -> Vec<Action> {
 ///
 /// So every rank has as many live micro-batches as the first one has in 1F1B, the gradients of
 /// inputs get to the first rank sooner, and what is put off fills the bubble at the end.
-pub(crate) fn zero_bubble_h1(place: &Place) -> Vec<Action> {
-    let (stage, micro_batches) = (place.rank, place.micro_batches);
-    let warm_up = (place.ranks - 1 - place.rank).min(micro_batches);
+pub(crate) fn zero_bubble_h1(config: &OrderConfig) -> Vec<Action> {
+    let (stage, micro_batches) = (config.rank, config.micro_batches);
+    let warm_up = (config.ranks - 1 - config.rank).min(micro_batches);
     let mut actions = Vec::with_capacity(3 * micro_batches);
     actions.extend((0..warm_up).map(|micro_batch| Action::Forward { micro_batch, stage }));
     for micro_batch in 0..micro_batches {
@@ -95,11 +95,11 @@ pub(crate) fn zero_bubble_h1(place: &Place) -> Vec<Action> {
             actions.push(Action::Forward { micro_batch, stage });
         }
         actions.push(Action::BackwardInput { micro_batch, stage });
-        if let Some(micro_batch) = micro_batch.checked_sub(place.rank) {
+        if let Some(micro_batch) = micro_batch.checked_sub(config.rank) {
             actions.push(Action::BackwardWeight { micro_batch, stage });
         }
     }
-    let put_off = micro_batches.saturating_sub(place.rank)..micro_batches;
+    let put_off = micro_batches.saturating_sub(config.rank)..micro_batches;
     actions.extend(put_off.map(|micro_batch| Action::BackwardWeight { micro_batch, stage }));
     actions
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::orders::{self, Place};
+use crate::orders::{self, OrderConfig};
 use crate::{
     Action, Carried, Costs, Message, Pass, ScheduleError, ScheduleKind, complete, simulation,
 };
@@ -54,17 +54,17 @@ impl Schedule {
             return Err(ScheduleError::NoChunks { kind, chunks });
         }
         let list = |rank| {
-            let place = Place {
+            let config = OrderConfig {
                 rank,
                 ranks,
                 micro_batches,
                 chunks,
             };
             match kind {
-                ScheduleKind::GPipe => orders::gpipe(&place),
-                ScheduleKind::OneForwardOneBackward => orders::one_forward_one_backward(&place),
-                ScheduleKind::Interleaved1F1B => orders::interleaved(&place),
-                ScheduleKind::ZeroBubbleH1 => orders::zero_bubble_h1(&place),
+                ScheduleKind::GPipe => orders::gpipe(&config),
+                ScheduleKind::OneForwardOneBackward => orders::one_forward_one_backward(&config),
+                ScheduleKind::Interleaved1F1B => orders::interleaved(&config),
+                ScheduleKind::ZeroBubbleH1 => orders::zero_bubble_h1(&config),
             }
         };
         let actions = (0..ranks).map(list).collect();
@@ -90,7 +90,7 @@ impl Schedule {
     /// assert!(Schedule::from_actions(1, 1, vec![vec![forward, backward]]).is_ok());
     ///
     /// let error = Schedule::from_actions(1, 1, vec![vec![forward]]).unwrap_err();
-    /// assert_eq!(error.to_string(), "rank 0 never does the backward of micro-batch 0 in stage 0");
+    /// assert_eq!(error.to_string(), "rank 0 never executes the backward of micro-batch 0 in stage 0");
     /// ```
     pub fn from_actions(
         micro_batches: usize,

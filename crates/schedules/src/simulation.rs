@@ -65,7 +65,7 @@ pub enum SimulationError {
         costs: usize,
     },
     /// A time that no clock shows.
-    #[error("`{field}` of stage {stage} is {seconds} s: it must be a finite number, not below 0")]
+    #[error("`{field}` of stage {stage} is {seconds} s: it must be finite and not negative")]
     NotATime {
         /// The stage.
         stage: usize,
@@ -79,22 +79,22 @@ pub enum SimulationError {
     Deadlock(#[from] Deadlock),
 }
 
-/// Whether the lists can be worked through at all, by ranks whose sends do not block.
+/// Whether the lists can be executed without a deadlock, if sends do not block.
 pub(crate) fn check_order(schedule: &Schedule) -> Result<(), Deadlock> {
     let costs = Costs::equal(schedule.stages());
     Simulation::new(schedule, &costs).run().map(|_| ())
 }
 
-/// Where a rank stands in its list.
+/// How far a rank is in its list.
 #[derive(Clone, Copy)]
-struct Standing {
+struct RankProgress {
     position: usize,
     step: Step,
     /// When it got here, in seconds.
     clock: f64,
 }
 
-/// What an action consists of.
+/// The steps of an action.
 #[derive(Clone, Copy, PartialEq)]
 enum Step {
     Receive,
@@ -105,22 +105,22 @@ enum Step {
 struct Simulation<'a> {
     schedule: &'a Schedule,
     costs: &'a Costs,
-    ranks: Vec<Standing>,
+    ranks: Vec<RankProgress>,
     spans: Vec<Vec<Span>>,
-    /// What has been done, by stage and micro-batch: forward, gradients of inputs.
+    /// Actions done, by stage and micro-batch: forward, gradients of inputs.
     forward_done: Vec<bool>,
     gradient_done: Vec<bool>,
-    /// When each message that has been sent, and not yet taken, is there.
+    /// When each message in flight arrives.
     arrivals: HashMap<Message, f64>,
-    /// Until when the way from one rank to another is taken.
+    /// Until when the link from one rank to another is busy.
     busy_until: HashMap<(usize, usize), f64>,
-    /// Ranks that may be able to go on.
+    /// Ranks that may be able to continue.
     ready: VecDeque<usize>,
 }
 
 impl<'a> Simulation<'a> {
     fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
-        let start = Standing {
+        let start = RankProgress {
             position: 0,
             step: Step::Receive,
             clock: 0.0,
@@ -322,7 +322,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-impl Standing {
+impl RankProgress {
     fn next_action(&mut self) {
         self.position += 1;
         self.step = Step::Receive;

@@ -182,7 +182,7 @@ impl SupervisedLearningStrategy<AnyModel> for RankStrategy {
         };
         let model = learner.model();
         let compute = rank_loop.setup.config.precision.compute_type();
-        let model = match everburn_nn::compute_in(compute, || rank_loop.run(model.clone())) {
+        let model = match everburn_nn::autocast(compute, || rank_loop.run(model.clone())) {
             Ok(trained) => trained,
             Err(error) => {
                 error.abort(&rank_loop.setup.group);

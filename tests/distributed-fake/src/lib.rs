@@ -1,7 +1,7 @@
 //! A stand-in for the memory of GPUs, for tests: tensors of the CPU, lent to the stand-in for NCCL.
 //!
-//! [`FakeMemory`] is a rank's memory. As on a GPU, what writes a row and what reads it are kernels on a
-//! stream of their own, which the group has to order: a row that is read too early holds other numbers.
+//! [`FakeMemory`] is a rank's memory. As on a GPU, a flat buffer is written and read by kernels on a
+//! stream of their own, which the group has to order: a buffer that is read too early holds other numbers.
 //! [`abilities`] and [`on_cluster`] are for connectors of ranks with such memory.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, bf16, f16};
 use everburn_distributed::{Abilities, Connector, DeviceMemory, Lent, Waits};
-use everburn_nccl::{Control, DeviceBuffer, NcclConfig};
+use everburn_nccl::{DeviceBuffer, FailureMonitor, NcclConfig};
 use everburn_nccl_fake::{ComputeStream, FakeCluster, Number};
 
 /// How long a kernel of the stand-in is waited for: longer than any test.
@@ -96,7 +96,7 @@ impl FakeMemory {
     }
 }
 
-/// What is needed to give a row back.
+/// What is needed to give a tensor back.
 struct Kept {
     device: Device,
     dtype: DType,
@@ -161,14 +161,16 @@ pub fn on_cluster(
 ) -> Connector {
     let memory = Arc::new(FakeMemory::new(cluster.clone(), rank));
     let cluster = cluster.clone();
-    let join = move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
-        let NcclConfig { tick, beat, .. } = cluster.config(rank);
+    let join = move |config: NcclConfig, monitor: Option<Arc<dyn FailureMonitor>>| {
+        let NcclConfig {
+            tick, heartbeat, ..
+        } = cluster.config(rank);
         let config = NcclConfig {
             tick,
-            beat,
+            heartbeat,
             ..config
         };
-        cluster.connect(rank, config, control)
+        cluster.connect(rank, config, monitor)
     };
     connector.with_groups(join, rank, memory, waits)
 }

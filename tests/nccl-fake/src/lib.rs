@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_nccl::api::NcclApi;
-use everburn_nccl::{Control, DeviceBuffer, NcclConfig, NcclError, NcclGroup, Status};
+use everburn_nccl::{DeviceBuffer, FailureMonitor, NcclConfig, NcclError, NcclGroup, Status};
 
 use self::exchange::Fabric;
 pub use self::fault::Fault;
@@ -89,7 +89,7 @@ impl FakeCluster {
     pub fn config(&self, rank: usize) -> NcclConfig {
         NcclConfig {
             timeout: GENEROUS,
-            beat: Duration::from_millis(10),
+            heartbeat: Duration::from_millis(10),
             tick: Duration::from_millis(2),
             ..NcclConfig::world(rank, self.gpus.len(), rank)
         }
@@ -103,10 +103,10 @@ impl FakeCluster {
         &self,
         rank: usize,
         config: NcclConfig,
-        control: Option<Arc<dyn Control>>,
+        monitor: Option<Arc<dyn FailureMonitor>>,
     ) -> Result<NcclGroup, NcclError> {
         let gpu: Arc<dyn NcclApi> = self.gpus[rank].clone();
-        NcclGroup::connect_with(gpu, self.store(), config, control)
+        NcclGroup::connect_with(gpu, self.store(), config, monitor)
     }
 
     /// The group of a cluster of one rank.

@@ -1,16 +1,16 @@
-//! The tests of NCCL and of GPUs: run where there are any, else skipped with what is missing.
+//! The NCCL and GPU tests: run if the machine can, otherwise skipped with what is missing.
 
 use everburn_nccl::{Inventory, Library, LibraryError};
 
 use super::step::{Program, Step};
 
-/// What this machine has for such tests.
-pub(super) struct Found {
+/// The capabilities of this machine for these tests.
+pub(super) struct GpuCapabilities {
     nccl: Result<(), LibraryError>,
     gpus: Result<Inventory, LibraryError>,
 }
 
-impl Found {
+impl GpuCapabilities {
     pub(super) fn here() -> Self {
         Self {
             nccl: Library::load().map(|_| ()),
@@ -19,18 +19,21 @@ impl Found {
     }
 }
 
-pub(super) fn steps(found: &Found) -> Vec<Step> {
+pub(super) fn steps(capabilities: &GpuCapabilities) -> Vec<Step> {
     let lacking = |error: &LibraryError| Some(error.to_string());
-    let without_nccl = found.nccl.as_ref().err().and_then(lacking);
-    let without_gpu = found.gpus.as_ref().err().and_then(lacking);
+    let without_nccl = capabilities.nccl.as_ref().err().and_then(lacking);
+    let without_gpu = capabilities.gpus.as_ref().err().and_then(lacking);
     let without_either = without_gpu.clone().or(without_nccl.clone());
-    let gpus = found.gpus.as_ref().map_or(0, |found| found.gpus.len());
+    let gpus = capabilities
+        .gpus
+        .as_ref()
+        .map_or(0, |inventory| inventory.gpus.len());
     let one_gpu = (gpus < 2).then(|| "this machine has one GPU".to_string());
     let without_two = without_either.clone().or(one_gpu);
     let has_gpu = without_nccl
         .clone()
         .or_else(|| (gpus > 0).then(|| "this machine has a GPU".to_string()));
-    // In a folder of their own: another set of features would build all of Burn anew each time.
+    // In a separate target folder: another feature set would rebuild all of Burn each time.
     let cuda = ["--features", "cuda", "--target-dir", "target/cuda"];
     let (but_two, two) = (["--skip", "two_gpus::"], ["two_gpus::"]);
     vec![
@@ -124,12 +127,12 @@ mod tests {
         let no_driver = LibraryError::NoDriver {
             reason: "libcuda.so.1 is not there".to_owned(),
         };
-        let found = Found {
+        let capabilities = GpuCapabilities {
             nccl: Ok(()),
             gpus: Err(no_driver),
         };
         let [nccl, no_gpu, gpu, two, cuda, cuda_on_two, check] =
-            steps(&found).try_into().ok().unwrap();
+            steps(&capabilities).try_into().ok().unwrap();
         assert_eq!(check.command_line(), "cargo xtask gpu-check");
         let lines = [
             (
@@ -174,11 +177,11 @@ mod tests {
             gpus: (0..count).map(gpu).collect(),
         };
         let skipped = |count| {
-            let found = Found {
+            let capabilities = GpuCapabilities {
                 nccl: Ok(()),
                 gpus: Ok(inventory(count)),
             };
-            let lacking = steps(&found)
+            let lacking = steps(&capabilities)
                 .into_iter()
                 .filter_map(|step| match step.program {
                     Program::Lacking(why) => Some((step.name, why)),

@@ -14,13 +14,13 @@ pub(crate) use self::options::CollectivesBench;
 use self::options::{GLOOS_OPERATION, Task, Way};
 use self::rank::Order;
 use self::rows::{
-    Ground, Measured, Row, Times, gigabytes_per_second, rows, table, to_csv, to_json,
+    CollectiveMeasurement, Ground, Row, Times, gigabytes_per_second, rows, table, to_csv, to_json,
 };
 use crate::bench::{Bench, Setup, write_file};
 use crate::chart::{Curve, Panel, svg};
 use crate::failure::Failure;
 use crate::gloo::{Gloo, times_of};
-use crate::job::{Job, Place};
+use crate::job::{Job, JobContext};
 use crate::machine::Machine;
 use crate::network::Network;
 
@@ -35,7 +35,7 @@ impl Bench for CollectivesBench {
     const ABOUT: &'static str =
         "time and GB/s of collectives by size, ranks and transport; --against gloo";
 
-    type Found = Found;
+    type Results = CollectiveResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -49,32 +49,37 @@ impl Bench for CollectivesBench {
         self.against.is_some()
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Found, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<CollectiveResults, Failure> {
         let sweep = Sweep {
             setup,
             options: self,
         };
-        let mut found = Found::default();
+        let mut results = CollectiveResults::default();
         for ranks in self.ranks() {
-            sweep.measure(ranks, &mut found)?;
+            sweep.measure(ranks, &mut results)?;
         }
-        Ok(found)
+        Ok(results)
     }
 
-    fn notes(&self, found: &Found, setup: &Setup) -> String {
-        notes(found, self, gloo(setup).as_deref())
+    fn notes(&self, results: &CollectiveResults, setup: &Setup) -> String {
+        notes(results, self, gloo(setup).as_deref())
     }
 
-    fn table(&self, found: &Found, setup: &Setup) -> String {
-        table(&found.measured, gloo(setup).as_deref())
+    fn table(&self, results: &CollectiveResults, setup: &Setup) -> String {
+        table(&results.measured, gloo(setup).as_deref())
     }
 
-    fn to_json(&self, found: &Found, _: &Setup, machine: &Value) -> Value {
-        let delay = found.delay.map(|delay| delay.as_secs_f64() * 1e6);
-        to_json(&found.measured, delay, machine)
+    fn to_json(&self, results: &CollectiveResults, _: &Setup, machine: &Value) -> Value {
+        let delay = results.delay.map(|delay| delay.as_secs_f64() * 1e6);
+        to_json(&results.measured, delay, machine)
     }
 
-    fn write_more(&self, found: &Found, setup: &Setup, rows: &Value) -> Result<(), Failure> {
+    fn write_more(
+        &self,
+        results: &CollectiveResults,
+        setup: &Setup,
+        rows: &Value,
+    ) -> Result<(), Failure> {
         if let Some(file) = &self.csv {
             write_file(file, &to_csv(rows))?;
         }
@@ -86,7 +91,7 @@ impl Bench for CollectivesBench {
             Some(rate) => format!("{rate} links between namespaces; {cores} cores, {cpu}"),
             None => format!("{cores} cores, {cpu}"),
         };
-        let panels = panels(&found.measured, gloo(setup).as_deref());
+        let panels = panels(&results.measured, gloo(setup).as_deref());
         let title = "Collectives by size of the message";
         write_file(file, &svg(title, &subtitle, &panels))?;
         write_file(&file.with_extension("csv"), &to_csv(rows))
@@ -100,8 +105,8 @@ fn gloo(setup: &Setup) -> Option<String> {
 
 /// What the sweep has brought.
 #[derive(Default)]
-pub(crate) struct Found {
-    measured: Vec<Measured>,
+pub(crate) struct CollectiveResults {
+    measured: Vec<CollectiveMeasurement>,
     network: Option<String>,
     delay: Option<Duration>,
 }
@@ -115,15 +120,15 @@ struct Sweep<'a> {
 impl Sweep<'_> {
     /// All lines of `ranks` ranks. Ours and the peer's processes live until all are measured, and
     /// are given orders in turn: what disturbs one for a second disturbs the others too.
-    fn measure(&self, ranks: usize, found: &mut Found) -> Result<(), Failure> {
+    fn measure(&self, ranks: usize, results: &mut CollectiveResults) -> Result<(), Failure> {
         // Declared first, so that it goes last.
         let network = self.options.link.network(ranks)?;
-        let place = self.setup.place(ranks, network.as_ref());
+        let context = self.setup.job_context(ranks, network.as_ref());
         let ways = self.options.ways(ranks);
-        let jobs = ways.iter().map(|way| self.start(place, way));
+        let jobs = ways.iter().map(|way| self.start(context, way));
         let mut jobs = jobs.collect::<Result<Vec<_>, _>>()?;
         let mut gloo = match &self.setup.pytorch {
-            Some(pytorch) => Some(Gloo::start(place, pytorch)?),
+            Some(pytorch) => Some(Gloo::start(context, pytorch)?),
             None => None,
         };
         let ground = match &network {
@@ -131,15 +136,17 @@ impl Sweep<'_> {
             None => Ground::default(),
         };
         for task in self.options.tasks() {
-            let first = found.measured.len();
-            found.measured.extend(ways.iter().map(|way| Measured {
-                way: way.clone(),
-                task,
-                ours: Times::default(),
-                gloo: Times::default(),
-                ground,
-            }));
-            let measured = &mut found.measured[first..];
+            let first = results.measured.len();
+            results
+                .measured
+                .extend(ways.iter().map(|way| CollectiveMeasurement {
+                    way: way.clone(),
+                    task,
+                    ours: Times::default(),
+                    gloo: Times::default(),
+                    ground,
+                }));
+            let measured = &mut results.measured[first..];
             for _ in 0..self.options.rounds {
                 self.add_round(&task, measured, &mut jobs, gloo.as_mut())?;
             }
@@ -148,8 +155,8 @@ impl Sweep<'_> {
             }
         }
         if let Some(network) = &network {
-            found.network = Some(network.describe());
-            found.delay = network.delay();
+            results.network = Some(network.describe());
+            results.delay = network.delay();
         }
         for job in jobs {
             job.finish(self.options.common.patience())?;
@@ -157,7 +164,7 @@ impl Sweep<'_> {
         gloo.map_or(Ok(()), |gloo| gloo.finish(self.options.common.patience()))
     }
 
-    fn start<'b>(&'b self, place: Place<'b>, way: &Way) -> Result<Job<'b>, Failure> {
+    fn start<'b>(&'b self, context: JobContext<'b>, way: &Way) -> Result<Job<'b>, Failure> {
         let algorithm = way.algorithm.as_deref();
         let name = format!(
             "{} ranks over {}, {}",
@@ -165,7 +172,7 @@ impl Sweep<'_> {
             way.transport,
             algorithm.unwrap_or("auto")
         );
-        Job::start(place, &name, |command| {
+        Job::start(context, &name, |command| {
             command.args(["side", "collectives", "--transport", &way.transport]);
             if let Some(algorithm) = algorithm {
                 command.args(["--algorithm", algorithm]);
@@ -177,7 +184,7 @@ impl Sweep<'_> {
     fn add_round(
         &self,
         task: &Task,
-        measured: &mut [Measured],
+        measured: &mut [CollectiveMeasurement],
         jobs: &mut [Job<'_>],
         gloo: Option<&mut Gloo<'_>>,
     ) -> Result<(), Failure> {
@@ -253,8 +260,8 @@ fn slowest(answers: &[Value]) -> Result<f64, Failure> {
     }
 }
 
-fn progress(line: &Measured) -> String {
-    let Measured {
+fn progress(line: &CollectiveMeasurement) -> String {
+    let CollectiveMeasurement {
         way,
         task,
         ours,
@@ -283,7 +290,7 @@ fn progress(line: &Measured) -> String {
 }
 
 /// What one has to know to judge the table.
-fn notes(found: &Found, options: &CollectivesBench, peer: Option<&str>) -> String {
+fn notes(results: &CollectiveResults, options: &CollectivesBench, peer: Option<&str>) -> String {
     let mut notes = vec![format!(
         "method:  blocking calls in place, f32, by rank 0's clock; {WARM_UP} calls to warm up, a \
          barrier, then\n         5 to 2000 calls a round, {} rounds, all lines of a size in turn; \
@@ -296,11 +303,11 @@ fn notes(found: &Found, options: &CollectivesBench, peer: Option<&str>) -> Strin
             "peer:    {peer}, in the same rounds by the same rules; ours/gloo is by speed"
         ));
     }
-    notes.extend(found.network.clone());
+    notes.extend(results.network.clone());
     let giga = |rate: f64| format!("{:.3} GB/s", rate / 1e9);
-    for Measured {
+    for CollectiveMeasurement {
         way, task, ground, ..
-    } in largest_of_each_world(&found.measured)
+    } in largest_of_each_world(&results.measured)
     {
         let ranks = way.ranks;
         if let (Some(alone), Some(each)) = (ground.memcpy_alone, ground.memcpy_each) {
@@ -339,8 +346,8 @@ fn notes(found: &Found, options: &CollectivesBench, peer: Option<&str>) -> Strin
 }
 
 /// The line of the largest message, for each number of ranks.
-fn largest_of_each_world(all: &[Measured]) -> Vec<&Measured> {
-    let mut largest: Vec<&Measured> = Vec::new();
+fn largest_of_each_world(all: &[CollectiveMeasurement]) -> Vec<&CollectiveMeasurement> {
+    let mut largest: Vec<&CollectiveMeasurement> = Vec::new();
     for line in all {
         let same = largest
             .iter_mut()
@@ -355,10 +362,10 @@ fn largest_of_each_world(all: &[Measured]) -> Vec<&Measured> {
 }
 
 /// A panel for each operation and number of ranks, a curve for each way, one for the peer.
-fn panels(all: &[Measured], peer: Option<&str>) -> Vec<Panel> {
+fn panels(all: &[CollectiveMeasurement], peer: Option<&str>) -> Vec<Panel> {
     let mut panels: Vec<Panel> = Vec::new();
     for row in rows(all) {
-        let Measured { way, task, .. } = row.measured;
+        let CollectiveMeasurement { way, task, .. } = row.measured;
         let title = format!("{}, {} ranks", task.operation, way.ranks);
         let at = panels.iter().position(|panel| panel.title == title);
         let at = at.unwrap_or_else(|| {

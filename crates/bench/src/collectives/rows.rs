@@ -10,7 +10,7 @@ use crate::cells::{mark, times};
 
 /// The measurements of a line.
 #[derive(Debug, Clone)]
-pub(super) struct Measured {
+pub(super) struct CollectiveMeasurement {
     pub(super) way: Way,
     pub(super) task: Task,
     pub(super) ours: Times,
@@ -87,7 +87,7 @@ impl Times {
 /// A line of the result.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
-    pub(super) measured: &'a Measured,
+    pub(super) measured: &'a CollectiveMeasurement,
     pub(super) ours: Summary,
     pub(super) gloo: Option<Summary>,
     /// How many times as fast as the peer.
@@ -124,9 +124,9 @@ pub(super) fn gigabytes_per_second(bytes: u64, microseconds: f64) -> f64 {
     bytes as f64 / microseconds / 1e3
 }
 
-pub(super) fn rows(all: &[Measured]) -> Vec<Row<'_>> {
-    let row = |measured: &'_ Measured| {
-        let Measured {
+pub(super) fn rows(all: &[CollectiveMeasurement]) -> Vec<Row<'_>> {
+    let row = |measured: &'_ CollectiveMeasurement| {
+        let CollectiveMeasurement {
             way, task, ground, ..
         } = measured;
         let moved = bytes_each_way(
@@ -157,7 +157,7 @@ pub(super) fn rows(all: &[Measured]) -> Vec<Row<'_>> {
 }
 
 /// The result for a reader. `peer` names whom we were measured against, if anybody.
-pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
+pub(super) fn table(all: &[CollectiveMeasurement], peer: Option<&str>) -> String {
     let links = all.iter().any(|measured| measured.ground.link.is_some());
     let mut header = vec!["operation", "ranks", "transport", "algorithm", "bytes"];
     header.extend(["p50 us", "(p10-p90)", "GB/s"]);
@@ -172,7 +172,7 @@ pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
     let lines: Vec<_> = rows(all)
         .iter()
         .map(|row| {
-            let Measured { way, task, .. } = row.measured;
+            let CollectiveMeasurement { way, task, .. } = row.measured;
             let mut cells = vec![
                 task.operation.to_string(),
                 way.ranks.to_string(),
@@ -224,9 +224,13 @@ fn dash() -> String {
 }
 
 /// The result for a program: an array with an object for each line.
-pub(super) fn to_json(all: &[Measured], delay_us: Option<f64>, machine: &Value) -> Value {
+pub(super) fn to_json(
+    all: &[CollectiveMeasurement],
+    delay_us: Option<f64>,
+    machine: &Value,
+) -> Value {
     let object = |row: &Row| {
-        let Measured {
+        let CollectiveMeasurement {
             way,
             task,
             ours,

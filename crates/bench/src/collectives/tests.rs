@@ -4,8 +4,8 @@ use super::*;
 use crate::collectives::rank::Operation;
 use crate::quantity::Bytes;
 
-fn measured(ranks: usize, transport: &str, bytes: u64) -> Measured {
-    Measured {
+fn measured(ranks: usize, transport: &str, bytes: u64) -> CollectiveMeasurement {
+    CollectiveMeasurement {
         way: Way {
             ranks,
             transport: transport.into(),
@@ -75,11 +75,11 @@ fn the_notes_name_what_bounds_an_exchange() {
     let mut large = measured(2, "shm", 1 << 20);
     large.ground.add_copies(11e9, 9.5e9);
     large.ground.add_copies(12e9, 8e9);
-    let found = Found {
+    let results = CollectiveResults {
         measured: vec![measured(2, "shm", 1 << 10), large.clone(), large],
-        ..Found::default()
+        ..CollectiveResults::default()
     };
-    let alone = notes(&found, &options, None);
+    let alone = notes(&results, &options, None);
     assert!(
         alone.contains("memcpy of 1M: 12.000 GB/s by one rank, 9.500 GB/s by each of 2 at once"),
         "{alone}"
@@ -90,6 +90,6 @@ fn the_notes_name_what_bounds_an_exchange() {
     );
     assert_eq!(alone.matches("memory:").count(), 1, "{alone}");
     assert!(!alone.contains("peer:"), "{alone}");
-    let beside = notes(&found, &options, Some("gloo of pytorch 2"));
+    let beside = notes(&results, &options, Some("gloo of pytorch 2"));
     assert!(beside.contains("peer:    gloo of pytorch 2"), "{beside}");
 }

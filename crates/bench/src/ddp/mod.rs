@@ -14,11 +14,11 @@ use serde_json::Value;
 
 pub(crate) use self::options::DdpBench;
 use self::rank::{Mode, Step};
-use self::rows::{Measured, Setting, table, to_json};
+use self::rows::{DdpResults, Setting, table, to_json};
 use self::steps::{Steps, balanced_batch};
 use crate::bench::{Bench, Setup};
 use crate::failure::Failure;
-use crate::job::{Job, Place};
+use crate::job::{Job, JobContext};
 use crate::network::Network;
 use crate::rounds::Rounds;
 
@@ -27,7 +27,7 @@ impl Bench for DdpBench {
     const ABOUT: &'static str =
         "a step's compute and exchange, one after the other and overlapped; --link 1gbit";
 
-    type Found = Measured;
+    type Results = DdpResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -37,31 +37,31 @@ impl Bench for DdpBench {
         self.link.check([self.transport()])
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<DdpResults, Failure> {
         let network = self.link.network(self.ranks())?;
         let mut ranks = Ranks {
-            place: setup.place(self.ranks(), network.as_ref()),
+            context: setup.job_context(self.ranks(), network.as_ref()),
             options: self,
         };
         measure_all(&mut ranks, self, network.as_ref())
     }
 
-    fn notes(&self, found: &Measured, _: &Setup) -> String {
-        notes(&found.setting, self)
+    fn notes(&self, results: &DdpResults, _: &Setup) -> String {
+        notes(&results.setting, self)
     }
 
-    fn table(&self, found: &Measured, _: &Setup) -> String {
-        table(found)
+    fn table(&self, results: &DdpResults, _: &Setup) -> String {
+        table(results)
     }
 
-    fn to_json(&self, found: &Measured, _: &Setup, machine: &Value) -> Value {
-        to_json(found, machine)
+    fn to_json(&self, results: &DdpResults, _: &Setup, machine: &Value) -> Value {
+        to_json(results, machine)
     }
 }
 
 /// Ranks of `everburn-bench`, which make steps.
 struct Ranks<'a> {
-    place: Place<'a>,
+    context: JobContext<'a>,
     options: &'a DdpBench,
 }
 
@@ -69,7 +69,7 @@ impl Steps for Ranks<'_> {
     fn run(&mut self, mode: Mode, batch: usize) -> Result<Step, Failure> {
         let name = format!("everburn's {mode} steps");
         let options = self.options;
-        let job = Job::start(self.place, &name, |command| {
+        let job = Job::start(self.context, &name, |command| {
             command.args(["side", "ddp", "--mode", &mode.to_string()]);
             command.args(["--transport", options.transport()]);
             for (flag, number) in [
@@ -90,7 +90,7 @@ fn measure_all(
     steps: &mut impl Steps,
     options: &DdpBench,
     network: Option<&Network>,
-) -> Result<Measured, Failure> {
+) -> Result<DdpResults, Failure> {
     let batch = match options.batch {
         Some(batch) => batch,
         None => balanced_batch(steps, |batch, compute, exchange| {
@@ -105,7 +105,7 @@ fn measure_all(
         let told = told.map(|(mode, step)| format!("{mode} {:.1} ms", step.milliseconds));
         told.collect::<Vec<_>>().join(", ")
     })?;
-    Ok(Measured {
+    Ok(DdpResults {
         setting: Setting {
             ranks: options.ranks(),
             transport: options.transport().to_owned(),

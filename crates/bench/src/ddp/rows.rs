@@ -29,12 +29,12 @@ pub(super) struct Setting {
 
 /// A step of each mode, in the order of [`Mode::ALL`], by round.
 #[derive(Debug, Clone)]
-pub(crate) struct Measured {
+pub(crate) struct DdpResults {
     pub(super) setting: Setting,
     pub(super) rounds: Rounds<Step>,
 }
 
-impl Measured {
+impl DdpResults {
     fn spread(&self, mode: Mode) -> Option<Spread> {
         self.rounds.spread(mode as usize, |step| step.milliseconds)
     }
@@ -86,7 +86,7 @@ fn time(round: &[Step], mode: Mode) -> f64 {
 }
 
 /// The result for a reader.
-pub(super) fn table(measured: &Measured) -> String {
+pub(super) fn table(measured: &DdpResults) -> String {
     let header = ["a step", "ms", "(min-max)", "to the larger", ""];
     let lines: Vec<_> = Mode::ALL
         .into_iter()
@@ -122,7 +122,7 @@ pub(super) fn table(measured: &Measured) -> String {
 }
 
 /// The result for a program: an array of one object.
-pub(super) fn to_json(measured: &Measured, machine: &Value) -> Value {
+pub(super) fn to_json(measured: &DdpResults, machine: &Value) -> Value {
     let Setting {
         ranks,
         transport,
@@ -177,13 +177,13 @@ pub(super) mod tests {
         }
     }
 
-    fn measured() -> Measured {
+    fn measured() -> DdpResults {
         let step = |milliseconds| Step {
             milliseconds,
             exposed_ms: 12.0,
             parameters: 6_553_600,
         };
-        Measured {
+        DdpResults {
             setting: setting(),
             rounds: Rounds(vec![
                 [340.0, 350.0, 700.0, 385.0].map(step).to_vec(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use everburn::nccl::{Library, Places};
+use everburn::nccl::{Library, LibraryPaths};
 use serde::{Deserialize, Serialize};
 
 use super::child;
@@ -53,11 +53,11 @@ pub(super) fn find_nccl(python: Option<&str>) -> Result<Option<PathBuf>, String>
         Err(error) => error.to_string(),
     };
     let file = python.and_then(nccl_of).ok_or(missing)?;
-    let places = Places {
+    let library_paths = LibraryPaths {
         named: Some(file.clone()),
-        ..Places::default()
+        ..LibraryPaths::default()
     };
-    match Library::load_from(&places) {
+    match Library::load_from(&library_paths) {
         Ok(_) => Ok(Some(file)),
         Err(error) => Err(error.to_string()),
     }

@@ -152,11 +152,11 @@ fn grouped(value: f64) -> String {
 mod tests {
     use super::super::Section;
     use super::super::machine::Machine;
-    use super::super::record::{Goal, Measured};
+    use super::super::record::{Goal, SideThroughput};
     use super::*;
 
-    fn measured(per_second: f64) -> Measured {
-        Measured {
+    fn measured(per_second: f64) -> SideThroughput {
+        SideThroughput {
             state: State::Passed,
             per_second: Some(per_second),
             note: String::new(),
@@ -193,7 +193,7 @@ mod tests {
                 unit: "samples".into(),
                 everburn: measured(1_234_567.0),
                 eager: measured(1_000_000.0),
-                compiled: Measured::without(State::Skipped, "no Python"),
+                compiled: SideThroughput::without(State::Skipped, "no Python"),
                 goal: Some(Goal {
                     against: Side::Eager,
                     ratio: 1.0,
@@ -221,7 +221,7 @@ mod tests {
         benchmark.eager = measured(2_000_000.0);
         assert_eq!(benchmark.meets_goal(), Some(false));
         assert!(row_of_benchmark(benchmark).contains("missed (1.00x PyTorch)"));
-        benchmark.eager = Measured::without(State::Skipped, "");
+        benchmark.eager = SideThroughput::without(State::Skipped, "");
         assert!(row_of_benchmark(benchmark).contains("open (1.00x PyTorch)"));
     }
 

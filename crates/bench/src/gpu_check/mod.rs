@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use self::machine::Machine;
 use self::parts::PartArguments;
-use self::plan::Equipment;
+use self::plan::Capabilities;
 use self::record::{Findings, MARKDOWN, Record, Verdict};
 use self::work::Check;
 use crate::failure::Failure;
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &GpuCheckArguments) -> Result<ExitCode, Failure> {
     devices::check(std::slice::from_ref(&arguments.device), 1)?;
     let python = (arguments.python != "none").then_some(arguments.python.as_str());
     let nccl = machine::find_nccl(python);
-    let has = Equipment {
+    let has = Capabilities {
         gpus: everburn::nccl::gpus().map_or(0, |inventory| inventory.gpus.len()),
         without_nccl: nccl.as_ref().err().cloned(),
         python: python.is_some(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::child;
-use super::record::{Measured, Record, Side, State};
+use super::record::{Record, Side, SideThroughput, State};
 use super::{GpuCheckArguments, Section};
 
 /// The program and the nets that it trains, which the machine does not have beside this binary.
@@ -132,7 +132,7 @@ fn take(line: &str, record: &mut Record) -> std::io::Result<()> {
             side,
             per_second,
         } => {
-            let measured = Measured {
+            let measured = SideThroughput {
                 state: State::Passed,
                 per_second: Some(per_second),
                 note: String::new(),
@@ -141,7 +141,7 @@ fn take(line: &str, record: &mut Record) -> std::io::Result<()> {
         }
         Line::Failure { name, side, reason } => {
             // PyTorch's failure is not ours: there is nothing to compare with.
-            (name, side, Measured::without(State::Skipped, reason))
+            (name, side, SideThroughput::without(State::Skipped, reason))
         }
     };
     if side == Side::Everburn {
@@ -159,7 +159,7 @@ fn unreached(record: &mut Record, state: State, why: &str) -> std::io::Result<()
         for side in [Side::Eager, Side::Compiled] {
             let measured = row.side_mut(side);
             if measured.state == State::NotReached {
-                *measured = Measured::without(state, why);
+                *measured = SideThroughput::without(state, why);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::models::CheckedModel;
-use super::record::{Benchmark, Check, Goal, Measured, Side, State};
+use super::record::{Benchmark, Check, Goal, Side, SideThroughput, State};
 use super::throughput::Benchmarked;
 use super::{GpuCheckArguments, Section};
 
@@ -80,9 +80,9 @@ impl Work {
     }
 }
 
-/// What a machine has.
+/// The capabilities of a machine.
 #[derive(Debug, Clone)]
-pub(super) struct Equipment {
+pub(super) struct Capabilities {
     pub(super) gpus: usize,
     /// Why there is no NCCL, if there is none.
     pub(super) without_nccl: Option<String>,
@@ -93,8 +93,8 @@ pub(super) struct Equipment {
 /// What is kept for PyTorch's side, where it is measured: without it there is nothing to compare with.
 const FOR_PEERS: Duration = Duration::from_secs(150);
 
-/// What there is to do on a machine with this equipment.
-pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Equipment) -> Vec<Task> {
+/// The tasks for a machine with these capabilities.
+pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Task> {
     let wanted =
         |section: &Section| arguments.sections.is_empty() || arguments.sections.contains(section);
     let mut tasks = Vec::new();
@@ -147,7 +147,7 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Equipment) -> Vec<Task>
 /// Trainings on several ranks, each with its name, its flags, and why it cannot be had here.
 fn ranks(
     arguments: &GpuCheckArguments,
-    has: &Equipment,
+    has: &Capabilities,
 ) -> Vec<(String, Vec<String>, Option<String>)> {
     let device = &arguments.device;
     let on = |count: usize| vec![device.as_str(); count].join(",");
@@ -196,7 +196,7 @@ fn ranks(
 }
 
 /// Why NCCL cannot be tried.
-fn no_nccl(arguments: &GpuCheckArguments, has: &Equipment) -> Option<String> {
+fn no_nccl(arguments: &GpuCheckArguments, has: &Capabilities) -> Option<String> {
     let device = &arguments.device;
     let is_gpu = device.starts_with("cuda");
     let no_gpu = (!is_gpu).then(|| format!("NCCL is for GPUs, and this is {device}"));
@@ -231,9 +231,9 @@ pub(super) fn rows(tasks: &[Task], python: Option<&str>) -> (Vec<Check>, Vec<Ben
     let mut benchmarks = Vec::new();
     let peers_asked = tasks.iter().any(|task| task.work == Work::Peers);
     let peer = match (python, peers_asked) {
-        (_, false) => Measured::without(State::Skipped, "not asked for"),
-        (None, true) => Measured::without(State::Skipped, "no Python was named"),
-        (Some(_), true) => Measured::not_reached(),
+        (_, false) => SideThroughput::without(State::Skipped, "not asked for"),
+        (None, true) => SideThroughput::without(State::Skipped, "no Python was named"),
+        (Some(_), true) => SideThroughput::not_reached(),
     };
     for task in tasks {
         for (name, limit) in task.work.checks() {
@@ -254,7 +254,7 @@ pub(super) fn rows(tasks: &[Task], python: Option<&str>) -> (Vec<Check>, Vec<Ben
         benchmarks.push(Benchmark {
             name: name.clone(),
             unit: if of_text { "tokens" } else { "samples" }.to_string(),
-            everburn: Measured::not_reached(),
+            everburn: SideThroughput::not_reached(),
             eager: peer.clone(),
             compiled: peer.clone(),
             goal: goal(name),
@@ -292,8 +292,8 @@ mod tests {
         arguments: GpuCheckArguments,
     }
 
-    fn with_gpus(gpus: usize) -> Equipment {
-        Equipment {
+    fn with_gpus(gpus: usize) -> Capabilities {
+        Capabilities {
             gpus,
             without_nccl: None,
             python: true,
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn without_nccl_its_rows_are_skipped_and_say_why() {
-        let has = Equipment {
+        let has = Capabilities {
             without_nccl: Some("no NCCL: libnccl.so.2 is not there".to_string()),
             ..with_gpus(2)
         };
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn what_comes_before_pytorchs_side_leaves_it_time() {
         let leave = |python: bool, line: &str| {
-            let has = Equipment {
+            let has = Capabilities {
                 python,
                 ..with_gpus(1)
             };

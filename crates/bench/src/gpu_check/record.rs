@@ -58,13 +58,13 @@ pub(super) struct Check {
 
 /// A side of a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Measured {
+pub(super) struct SideThroughput {
     pub(super) state: State,
     pub(super) per_second: Option<f64>,
     pub(super) note: String,
 }
 
-impl Measured {
+impl SideThroughput {
     pub(super) fn not_reached() -> Self {
         Self::without(State::NotReached, "")
     }
@@ -110,14 +110,14 @@ pub(super) struct Benchmark {
     pub(super) name: String,
     /// What is counted: samples or tokens.
     pub(super) unit: String,
-    pub(super) everburn: Measured,
-    pub(super) eager: Measured,
-    pub(super) compiled: Measured,
+    pub(super) everburn: SideThroughput,
+    pub(super) eager: SideThroughput,
+    pub(super) compiled: SideThroughput,
     pub(super) goal: Option<Goal>,
 }
 
 impl Benchmark {
-    pub(super) fn side(&self, side: Side) -> &Measured {
+    pub(super) fn side(&self, side: Side) -> &SideThroughput {
         match side {
             Side::Everburn => &self.everburn,
             Side::Eager => &self.eager,
@@ -125,7 +125,7 @@ impl Benchmark {
         }
     }
 
-    pub(super) fn side_mut(&mut self, side: Side) -> &mut Measured {
+    pub(super) fn side_mut(&mut self, side: Side) -> &mut SideThroughput {
         match side {
             Side::Everburn => &mut self.everburn,
             Side::Eager => &mut self.eager,

@@ -9,7 +9,7 @@ use everburn::burn::module::Module;
 use everburn::burn::optim::GradientsParams;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::{Distribution, Int};
-use everburn::nn::{Activation, ComputeType, InBlocks, compute_in};
+use everburn::nn::{Activation, ComputeType, InBlocks, autocast};
 use everburn::prelude::*;
 use everburn::train::{
     Classification, InputConfig, NextToken, Objective, OptimizerConfig, OptimizerKind,
@@ -90,7 +90,7 @@ pub(super) fn run(
             let model = config.init(device);
             one_batch::<_, Classification<4>>(model, images, &optimizer, batch, quick)
         }
-        Benchmarked::Gpt2Bf16 => compute_in(ComputeType::Bf16, || {
+        Benchmarked::Gpt2Bf16 => autocast(ComputeType::Bf16, || {
             run(Benchmarked::Gpt2, device, batch, quick)
         }),
         Benchmarked::Gpt2 => {

@@ -14,7 +14,7 @@ use super::numbers::Numbers;
 use super::parts::{Plant, PrintedLosses};
 use super::peers;
 use super::plan::{self, Task, Work};
-use super::record::{Measured, Record, State};
+use super::record::{Record, SideThroughput, State};
 use super::replay::Replayed;
 use super::throughput::{Benchmarked, Rate};
 
@@ -35,7 +35,7 @@ pub(super) struct Check<'a> {
 }
 
 /// What a row comes to: the number, or why there is none; and a note.
-type Found = Result<(f64, String), String>;
+type CheckResult = Result<(f64, String), String>;
 
 impl Check<'_> {
     /// Does `task`, or says why not. Whatever is wrong with it stands in its rows.
@@ -108,7 +108,7 @@ impl Check<'_> {
                         let note = format!(
                             "no number after {seconds:.0} s, kernels' compilation included"
                         );
-                        Measured::without(State::NotReached, note)
+                        SideThroughput::without(State::NotReached, note)
                     }
                     false => measured,
                 };
@@ -171,7 +171,7 @@ impl Check<'_> {
         model: CheckedModel,
         limit: Duration,
         record: &Record,
-    ) -> std::io::Result<[Found; 2]> {
+    ) -> std::io::Result<[CheckResult; 2]> {
         let mut command = self.part("numbers", &self.arguments.device);
         command.args(["--model", model.name()]);
         self.plant(&mut command);
@@ -191,7 +191,7 @@ impl Check<'_> {
         model: CheckedModel,
         limit: Duration,
         record: &Record,
-    ) -> std::io::Result<Found> {
+    ) -> std::io::Result<CheckResult> {
         let steps = plan::steps(self.arguments.quick).to_string();
         let train = |device: &str| {
             let mut command = self.part("losses", device);
@@ -215,7 +215,12 @@ impl Check<'_> {
     }
 
     /// A training with these flags against the same without.
-    fn ranks(&self, flags: &[String], limit: Duration, record: &Record) -> std::io::Result<Found> {
+    fn ranks(
+        &self,
+        flags: &[String],
+        limit: Duration,
+        record: &Record,
+    ) -> std::io::Result<CheckResult> {
         let folder =
             std::env::temp_dir().join(format!("everburn-gpu-check-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -231,7 +236,7 @@ impl Check<'_> {
         flags: &[String],
         limit: Duration,
         record: &Record,
-    ) -> std::io::Result<Found> {
+    ) -> std::io::Result<CheckResult> {
         let start = Instant::now();
         let train = |name: &str, flags: &[String]| -> std::io::Result<Result<Vec<f64>, String>> {
             let run = folder.join(name);
@@ -280,7 +285,7 @@ impl Check<'_> {
     }
 
     /// By how much a step is slower whose gradients go through NCCL, though nobody else has any.
-    fn nccl_cost(&self, limit: Duration, record: &Record) -> std::io::Result<Found> {
+    fn nccl_cost(&self, limit: Duration, record: &Record) -> std::io::Result<CheckResult> {
         let command = self.part("nccl-cost", &self.arguments.device);
         let ended = child::run(command, limit, &record.log(), |_| {})?;
         Ok(result::<ExchangeCost>(&ended).map(|found| {
@@ -293,7 +298,7 @@ impl Check<'_> {
     }
 
     /// How far a replayed pass is from a launched one, with the numbers that were recorded and with others.
-    fn replay(&self, limit: Duration, record: &Record) -> std::io::Result<Found> {
+    fn replay(&self, limit: Duration, record: &Record) -> std::io::Result<CheckResult> {
         let command = self.part("replay", &self.arguments.device);
         let ended = child::run(command, limit, &record.log(), |_| {})?;
         Ok(result::<Replayed>(&ended).map(|found| {
@@ -311,7 +316,7 @@ impl Check<'_> {
         batch: usize,
         limit: Duration,
         record: &Record,
-    ) -> std::io::Result<Measured> {
+    ) -> std::io::Result<SideThroughput> {
         // As small as it takes to see that everything is wired.
         let batch = if self.arguments.quick {
             batch.min(8)
@@ -322,13 +327,15 @@ impl Check<'_> {
         command.args(["--benchmark", what.name(), "--batch", &batch.to_string()]);
         let ended = child::run(command, limit, &record.log(), |_| {})?;
         Ok(match result::<Rate>(&ended) {
-            Err(why) => Measured::without(State::Failed, why),
-            Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => Measured {
+            Err(why) => SideThroughput::without(State::Failed, why),
+            Ok(rate) if rate.per_second.is_finite() && rate.per_second > 0.0 => SideThroughput {
                 state: State::Passed,
                 per_second: Some(rate.per_second),
                 note: String::new(),
             },
-            Ok(rate) => Measured::without(State::Failed, format!("{} a second", rate.per_second)),
+            Ok(rate) => {
+                SideThroughput::without(State::Failed, format!("{} a second", rate.per_second))
+            }
         })
     }
 }
@@ -344,7 +351,7 @@ fn result<T: serde::de::DeserializeOwned>(ended: &Ended) -> Result<T, String> {
     serde_json::from_str(found).map_err(|error| format!("its result cannot be read: {error}"))
 }
 
-fn compare(one: &[f64], other: &[f64]) -> Found {
+fn compare(one: &[f64], other: &[f64]) -> CheckResult {
     match furthest(one, other) {
         Some((apart, step)) => Ok((apart, format!("furthest: step {step} of {}", one.len()))),
         None => Err(format!("{} losses and {} losses", one.len(), other.len())),
@@ -368,7 +375,7 @@ impl Spent {
 }
 
 /// Fills the row of this name, and writes what there is.
-fn fill(record: &mut Record, name: &str, found: Found, spent: Spent) -> std::io::Result<()> {
+fn fill(record: &mut Record, name: &str, found: CheckResult, spent: Spent) -> std::io::Result<()> {
     let row = record.check(name);
     row.seconds = spent.time.as_secs_f64();
     match found {

@@ -4,10 +4,10 @@
 //! numbers. Each side is a process for each number of threads, all of which live all the time; they are
 //! given rows in turn, and stand still (`SIGSTOP`) while it is not theirs.
 
-mod found;
 pub(crate) mod layer;
 mod networks;
 mod options;
+mod results;
 mod side;
 pub(crate) mod worker;
 
@@ -16,8 +16,8 @@ use std::path::Path;
 use everburn_record::statistics::{geometric_mean, median_ratio};
 use serde_json::Value;
 
-use self::found::{Found, Measured};
 pub(crate) use self::options::KernelsBench;
+use self::results::{BenchmarkRow, KernelResults};
 use self::side::Side;
 use crate::bench::{Bench, Setup};
 use crate::cells;
@@ -31,7 +31,7 @@ impl Bench for KernelsBench {
     const ABOUT: &'static str =
         "microseconds of the models' layers by threads and batch size; --against pytorch";
 
-    type Found = Found;
+    type Results = KernelResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -45,7 +45,7 @@ impl Bench for KernelsBench {
         self.against.is_some()
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Found, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<KernelResults, Failure> {
         let (rows, threads) = (self.rows()?, self.threads(setup.machine.cores)?);
         let mut pairs = Vec::new();
         for &threads in &threads {
@@ -60,24 +60,24 @@ impl Bench for KernelsBench {
                 },
             });
         }
-        let mut found = Found::new(rows, threads);
-        measure(&mut found, &mut pairs, self)?;
+        let mut results = KernelResults::new(rows, threads);
+        measure(&mut results, &mut pairs, self)?;
         for pair in pairs {
             pair.finish(self.common.patience())?;
         }
-        Ok(found)
+        Ok(results)
     }
 
-    fn notes(&self, _: &Found, setup: &Setup) -> String {
+    fn notes(&self, _: &KernelResults, setup: &Setup) -> String {
         notes(self, setup.peer().as_deref())
     }
 
-    fn table(&self, found: &Found, setup: &Setup) -> String {
-        found.tables(setup.pytorch.as_ref().map(|_| PEER))
+    fn table(&self, results: &KernelResults, setup: &Setup) -> String {
+        results.tables(setup.pytorch.as_ref().map(|_| PEER))
     }
 
-    fn to_json(&self, found: &Found, setup: &Setup, machine: &Value) -> Value {
-        found.to_json(setup.peer().as_deref(), machine)
+    fn to_json(&self, results: &KernelResults, setup: &Setup, machine: &Value) -> Value {
+        results.to_json(setup.peer().as_deref(), machine)
     }
 }
 
@@ -96,7 +96,7 @@ impl Pair<'_> {
     /// Measures a row on both sides; in the first round they also compare what comes out.
     fn measure(
         &mut self,
-        measured: &mut Measured,
+        measured: &mut BenchmarkRow,
         index: usize,
         round: usize,
         options: &KernelsBench,
@@ -128,13 +128,13 @@ impl Pair<'_> {
 
 /// Every row once a round on every side; `pairs` are in the order of the threads.
 fn measure(
-    found: &mut Found,
+    results: &mut KernelResults,
     pairs: &mut [Pair<'_>],
     options: &KernelsBench,
 ) -> Result<(), Failure> {
-    let groups: Vec<_> = found.groups().map(<[_]>::len).collect();
+    let groups: Vec<_> = results.groups().map(<[_]>::len).collect();
     for round in 1..=options.repeats {
-        let mut rows = found.rows.as_mut_slice();
+        let mut rows = results.rows.as_mut_slice();
         for &length in &groups {
             let (group, rest) = rows.split_at_mut(length);
             rows = rest;
@@ -151,7 +151,7 @@ fn measure(
 }
 
 /// Where the rounds so far have brought some rows.
-fn progress(group: &[Measured], index: usize, side: &str) -> String {
+fn progress(group: &[BenchmarkRow], index: usize, side: &str) -> String {
     let ratios: Vec<_> = group
         .iter()
         .filter_map(|measured| {
@@ -222,7 +222,7 @@ mod tests {
         KernelsBench::parse_from(["bench kernels"].into_iter().chain(line.split(' ')))
     }
 
-    fn measured(ours: Command, peer: Option<Command>) -> Result<Found, Failure> {
+    fn measured(ours: Command, peer: Option<Command>) -> Result<KernelResults, Failure> {
         let options = options();
         let folder = tempfile::tempdir().unwrap();
         let children = Children::listen().unwrap();
@@ -231,22 +231,22 @@ mod tests {
             ours: start("ours", ours)?,
             peer: peer.map(|peer| start("the peer", peer)).transpose()?,
         }];
-        let mut found = Found::new(options.rows()?, vec![1]);
-        measure(&mut found, &mut pairs, &options)?;
+        let mut results = KernelResults::new(options.rows()?, vec![1]);
+        measure(&mut results, &mut pairs, &options)?;
         let [pair] = pairs;
         pair.finish(options.common.patience())?;
-        Ok(found)
+        Ok(results)
     }
 
     #[test]
     fn every_row_is_measured_on_both_sides_in_every_round() {
-        let found = measured(fake(2.0, "[1.0]"), Some(fake(3.0, "[1.0]"))).unwrap();
-        assert_eq!(found.rows.len(), 6);
-        for Measured { series, .. } in &found.rows {
+        let results = measured(fake(2.0, "[1.0]"), Some(fake(3.0, "[1.0]"))).unwrap();
+        assert_eq!(results.rows.len(), 6);
+        for BenchmarkRow { series, .. } in &results.rows {
             assert_eq!(series[0].ours, [2.0; 3]);
             assert_eq!(series[0].peers, [3.0; 3]);
         }
-        let told = progress(&found.rows, 0, "everburn with 1 thread");
+        let told = progress(&results.rows, 0, "everburn with 1 thread");
         assert_eq!(
             told,
             "mnist, batch 64: 6 rows of everburn with 1 thread, geometric mean 1.50x"
@@ -255,14 +255,14 @@ mod tests {
 
     #[test]
     fn alone_nothing_is_compared() {
-        let found = measured(fake(2.0, "null"), None).unwrap();
+        let results = measured(fake(2.0, "null"), None).unwrap();
         assert!(
-            found
+            results
                 .rows
                 .iter()
                 .all(|measured| measured.series[0].peers.is_empty())
         );
-        assert!(found.tables(None).contains("relu on 50, forward"));
+        assert!(results.tables(None).contains("relu on 50, forward"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use everburn::launch::{Children, Team, forget_ranks, keep_freed_memory};
+use everburn::launch::{Children, WorkerPool, forget_ranks, keep_freed_memory};
 use serde_json::{Value, json};
 
 use super::layer::{Answer, Order};
@@ -43,7 +43,7 @@ fn with_threads(mut command: Command, threads: usize) -> Command {
 pub(super) struct Side<'a> {
     pub(super) name: String,
     threads: usize,
-    team: Team<'a>,
+    pool: WorkerPool<'a>,
 }
 
 impl<'a> Side<'a> {
@@ -56,12 +56,12 @@ impl<'a> Side<'a> {
     ) -> Result<Self, Failure> {
         let plural = if threads == 1 { "" } else { "s" };
         let name = format!("{name} with {threads} thread{plural}");
-        let team = Team::start(children, name.clone(), vec![command], folder)?;
-        team.pause();
+        let pool = WorkerPool::start(children, name.clone(), vec![command], folder)?;
+        pool.pause();
         Ok(Self {
             name,
             threads,
-            team,
+            pool,
         })
     }
 
@@ -71,9 +71,9 @@ impl<'a> Side<'a> {
         order: &Order,
         patience: Duration,
     ) -> Result<Answer, Failure> {
-        self.team.resume();
-        let answers = self.team.ask(&json!(order), patience);
-        self.team.pause();
+        self.pool.resume();
+        let answers = self.pool.ask(&json!(order), patience);
+        self.pool.pause();
         let answers = answers.map_err(|error| match error.into() {
             Failure::Failed(what) => Failure::Failed(format!("{}: {what}", row.full_name())),
             other => other,
@@ -89,8 +89,8 @@ impl<'a> Side<'a> {
     }
 
     pub(super) fn finish(self, patience: Duration) -> Result<(), Failure> {
-        self.team.resume();
-        self.team.finish(patience)?;
+        self.pool.resume();
+        self.pool.finish(patience)?;
         Ok(())
     }
 }

@@ -41,19 +41,19 @@ impl Drop for Netns {
 
 /// A process that waits for our end, also by SIGKILL, and then deletes our namespaces.
 #[derive(Debug)]
-pub(super) struct Janitor {
+pub(super) struct CleanupGuard {
     process: Child,
 }
 
-impl Janitor {
+impl CleanupGuard {
     /// Waits from now on. `names` is what the names of our namespaces begin with.
-    pub(super) fn hire(names: &str) -> Result<Self, Failure> {
+    pub(super) fn start(names: &str) -> Result<Self, Failure> {
         // The input ends when the last process goes that holds its other end: we alone do.
         let script = "cat >/dev/null; for name in \"$1\"/\"$2\"*; do \
                       [ -e \"$name\" ] && ip netns delete \"${name##*/}\"; done; exit 0";
         let mut command = Command::new("sh");
         command
-            .args(["-c", script, "janitor", FOLDER, names])
+            .args(["-c", script, "guard", FOLDER, names])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -66,7 +66,7 @@ impl Janitor {
     }
 }
 
-impl Drop for Janitor {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         // It has nothing left to do but to end; how it does tells nothing.

@@ -84,12 +84,12 @@ fn a_janitor_deletes_what_nobody_else_has() {
         return;
     }
     // Names that no other test looks for.
-    let prefix = format!("everburn-janitor-{}-", std::process::id());
-    let janitor = Janitor::hire(&prefix).unwrap();
+    let prefix = format!("everburn-guard-{}-", std::process::id());
+    let guard = CleanupGuard::start(&prefix).unwrap();
     let netns = Netns::add(format!("{prefix}0")).unwrap();
     let name = netns.name().to_owned();
     std::mem::forget(netns);
     assert!(names().contains(&name));
-    drop(janitor);
+    drop(guard);
     assert!(!names().contains(&name));
 }

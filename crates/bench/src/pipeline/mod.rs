@@ -16,10 +16,10 @@ use serde_json::Value;
 use self::options::Part;
 pub(crate) use self::options::PipelineBench;
 use self::rank::Step;
-use self::rows::{Kept, Measured, ScheduleRounds};
+use self::rows::{Kept, PipelineResults, ScheduleRounds};
 use crate::bench::{Bench, Setup};
 use crate::failure::Failure;
-use crate::job::{Job, Place};
+use crate::job::{Job, JobContext};
 use crate::recompute::RecomputeBench;
 use crate::rounds::Rounds;
 
@@ -40,7 +40,7 @@ impl Bench for PipelineBench {
     const NAME: &'static str = "pipeline";
     const ABOUT: &'static str = "idle share and memory of pipelines by schedule, beside theory";
 
-    type Found = Measured;
+    type Results = PipelineResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -50,25 +50,25 @@ impl Bench for PipelineBench {
         self.check_options()
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
-        let place = setup.place(self.ranks, None);
-        let mut measured = measure_pipelines(self, |asked| one_run(place, self, asked))?;
+    fn measure(&self, setup: &Setup) -> Result<PipelineResults, Failure> {
+        let context = setup.job_context(self.ranks, None);
+        let mut measured = measure_pipelines(self, |asked| one_run(context, self, asked))?;
         if self.measures(Part::Checkpointing) {
             measured.decoder = Some(decoder(self).measure(setup)?);
         }
         Ok(measured)
     }
 
-    fn notes(&self, _: &Measured, setup: &Setup) -> String {
-        notes(self, setup.place(self.ranks, None).threads())
+    fn notes(&self, _: &PipelineResults, setup: &Setup) -> String {
+        notes(self, setup.job_context(self.ranks, None).threads())
     }
 
-    fn table(&self, found: &Measured, _: &Setup) -> String {
-        rows::text(found, &decoder(self).describe())
+    fn table(&self, results: &PipelineResults, _: &Setup) -> String {
+        rows::text(results, &decoder(self).describe())
     }
 
-    fn to_json(&self, found: &Measured, _: &Setup, machine: &Value) -> Value {
-        rows::to_json(found, self, &decoder(self), machine)
+    fn to_json(&self, results: &PipelineResults, _: &Setup, machine: &Value) -> Value {
+        rows::to_json(results, self, &decoder(self), machine)
     }
 }
 
@@ -114,14 +114,18 @@ enum What {
     Memory,
 }
 
-fn one_run(place: Place<'_>, options: &PipelineBench, asked: &Asked<'_>) -> Result<Step, Failure> {
+fn one_run(
+    context: JobContext<'_>,
+    options: &PipelineBench,
+    asked: &Asked<'_>,
+) -> Result<Step, Failure> {
     let Asked {
         schedule,
         micro_batches,
         what,
     } = asked;
     let name = format!("everburn's {schedule} steps");
-    let job = Job::start(place, &name, |command| {
+    let job = Job::start(context, &name, |command| {
         command.args(["side", "pipeline", "--schedule", schedule]);
         let numbers = [
             ("--micro-batches", *micro_batches),
@@ -155,8 +159,8 @@ fn add(command: &mut Command, what: &What, options: &PipelineBench) {
 fn measure_pipelines(
     options: &PipelineBench,
     mut run: impl FnMut(&Asked<'_>) -> Result<Step, Failure>,
-) -> Result<Measured, Failure> {
-    let mut measured = Measured::default();
+) -> Result<PipelineResults, Failure> {
+    let mut measured = PipelineResults::default();
     if options.measures(Part::Bubble) {
         for schedule in &options.schedules {
             let memory = run(&Asked::of(schedule, options.micro_batches, What::Memory))?;

@@ -65,14 +65,14 @@ pub(super) struct Kept {
 
 /// What has been measured: all of it, or what was asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct PipelineResults {
     pub(super) schedules: Vec<ScheduleRounds>,
     pub(super) kept: Vec<Kept>,
-    pub(super) decoder: Option<recompute::Measured>,
+    pub(super) decoder: Option<recompute::RecomputeResults>,
 }
 
 /// The results for a reader; `decoder` says what was run with and without checkpointing.
-pub(super) fn text(measured: &Measured, decoder: &str) -> String {
+pub(super) fn text(measured: &PipelineResults, decoder: &str) -> String {
     let mut parts = Vec::new();
     if !measured.schedules.is_empty() {
         parts.push(bubble_table(&measured.schedules));
@@ -171,7 +171,7 @@ fn memory_table(kept: &[Kept]) -> String {
     text
 }
 
-fn checkpointing_goal(sides: &recompute::Measured) -> Option<String> {
+fn checkpointing_goal(sides: &recompute::RecomputeResults) -> Option<String> {
     let (time, memory) = sides.more_time_and_memory(CHECKPOINTED)?;
     let met = -memory >= LESS_MEMORY && time <= MORE_TIME;
     Some(format!(
@@ -202,7 +202,7 @@ fn live(step: &Step) -> String {
 
 /// The results for a program: an array of one object a line of the tables, told apart by `part`.
 pub(super) fn to_json(
-    measured: &Measured,
+    measured: &PipelineResults,
     options: &PipelineBench,
     decoder: &RecomputeBench,
     machine: &Value,
@@ -272,7 +272,7 @@ pub(super) mod tests {
         }
     }
 
-    fn measured() -> Measured {
+    fn measured() -> PipelineResults {
         let rounds = |schedule: &str, idle: [f64; 3]| ScheduleRounds {
             schedule: schedule.into(),
             steps: idle.map(|idle| step(idle, [0, 0])).to_vec(),
@@ -286,7 +286,7 @@ pub(super) mod tests {
                 ..step(0.1, mebibytes)
             },
         };
-        Measured {
+        PipelineResults {
             schedules: vec![
                 rounds("gpipe", [0.11, 0.109, 0.12]),
                 rounds("1f1b", [0.12, 0.118, 0.11]),
@@ -326,7 +326,7 @@ model
 
     #[test]
     fn what_was_not_measured_is_not_told() {
-        let measured = Measured {
+        let measured = PipelineResults {
             kept: Vec::new(),
             decoder: None,
             ..measured()

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 pub(crate) use self::options::RecomputeBench;
 use self::rows::MIB;
-pub(crate) use self::rows::{Measured, table, to_json};
+pub(crate) use self::rows::{RecomputeResults, table, to_json};
 use self::steps::Side;
 use crate::bench::{Bench, Setup};
 use crate::failure::Failure;
@@ -24,13 +24,13 @@ impl Bench for RecomputeBench {
     const ABOUT: &'static str =
         "memory that activation checkpointing saves in a step of a decoder, and its time";
 
-    type Found = Measured;
+    type Results = RecomputeResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<RecomputeResults, Failure> {
         let sides = self.sides();
         let run = |_: usize, side: usize| {
             let how = &sides[side];
@@ -53,18 +53,18 @@ impl Bench for RecomputeBench {
             });
             told.collect::<Vec<_>>().join(", ")
         })?;
-        Ok(Measured { sides, rounds })
+        Ok(RecomputeResults { sides, rounds })
     }
 
-    fn notes(&self, _: &Measured, _: &Setup) -> String {
+    fn notes(&self, _: &RecomputeResults, _: &Setup) -> String {
         self.describe()
     }
 
-    fn table(&self, found: &Measured, _: &Setup) -> String {
-        table(found)
+    fn table(&self, results: &RecomputeResults, _: &Setup) -> String {
+        table(results)
     }
 
-    fn to_json(&self, found: &Measured, _: &Setup, machine: &Value) -> Value {
-        to_json(found, self, machine)
+    fn to_json(&self, results: &RecomputeResults, _: &Setup, machine: &Value) -> Value {
+        to_json(results, self, machine)
     }
 }

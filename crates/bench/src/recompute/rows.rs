@@ -12,12 +12,12 @@ pub(super) const MIB: f64 = 1_048_576.0;
 
 /// All sides, by round.
 #[derive(Debug, Clone)]
-pub(crate) struct Measured {
+pub(crate) struct RecomputeResults {
     pub(super) sides: Vec<String>,
     pub(super) rounds: Rounds<Side>,
 }
 
-impl Measured {
+impl RecomputeResults {
     /// How much more time and memory `how` takes than no checkpointing; less is negative.
     pub(crate) fn more_time_and_memory(&self, how: &str) -> Option<(f64, f64)> {
         let side = self.sides.iter().position(|side| side == how)?;
@@ -39,7 +39,7 @@ fn loss(side: &Side) -> f64 {
 }
 
 /// The result for a reader.
-pub(crate) fn table(measured: &Measured) -> String {
+pub(crate) fn table(measured: &RecomputeResults) -> String {
     let header = [
         "kept by",
         "ms a step",
@@ -69,7 +69,11 @@ pub(crate) fn table(measured: &Measured) -> String {
 }
 
 /// The result for a program: an array of one object a side.
-pub(crate) fn to_json(measured: &Measured, options: &RecomputeBench, machine: &Value) -> Value {
+pub(crate) fn to_json(
+    measured: &RecomputeResults,
+    options: &RecomputeBench,
+    machine: &Value,
+) -> Value {
     let sides = measured.sides.iter().enumerate().map(|(side, how)| {
         let mut row = json!({
             "activation_checkpointing": how,
@@ -106,8 +110,8 @@ pub(crate) mod tests {
     }
 
     /// Both sides, in three rounds.
-    pub(crate) fn measured() -> Measured {
-        Measured {
+    pub(crate) fn measured() -> RecomputeResults {
+        RecomputeResults {
             sides: vec!["none".into(), "blocks".into()],
             rounds: Rounds(vec![vec![side("none"), side("blocks")]; 3]),
         }

@@ -11,12 +11,12 @@ pub(crate) mod server;
 use std::path::Path;
 use std::process::Command;
 
-use everburn::launch::{Team, forget_ranks};
+use everburn::launch::{WorkerPool, forget_ranks};
 use serde_json::{Value, json};
 
 use self::client::{Answer, Operation, Order};
 pub(crate) use self::options::StoreBench;
-use self::rows::{Crowd, Measured};
+use self::rows::{Crowd, StoreResults};
 use crate::bench::{Bench, Setup};
 use crate::cells;
 use crate::failure::Failure;
@@ -65,7 +65,7 @@ impl Bench for StoreBench {
     const ABOUT: &'static str =
         "gets, adds and sets a second, and 1,000 clients at once; --against pytorch";
 
-    type Found = Measured;
+    type Results = StoreResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -75,7 +75,7 @@ impl Bench for StoreBench {
         self.against.is_some()
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<StoreResults, Failure> {
         let mut processes = Processes {
             options: self,
             setup,
@@ -94,7 +94,7 @@ impl Bench for StoreBench {
         Ok(measured)
     }
 
-    fn notes(&self, _: &Measured, setup: &Setup) -> String {
+    fn notes(&self, _: &StoreResults, setup: &Setup) -> String {
         format!(
             "method:  {} of {} calls each, one after the other by one client; ratios round by \
              round\n         \"its own\": each store with its own client; else both servers with the same \
@@ -105,17 +105,17 @@ impl Bench for StoreBench {
         )
     }
 
-    fn table(&self, found: &Measured, _: &Setup) -> String {
-        format!("{}\n\n{}", found.table(), found.crowds())
+    fn table(&self, results: &StoreResults, _: &Setup) -> String {
+        format!("{}\n\n{}", results.table(), results.crowds())
     }
 
-    fn to_json(&self, found: &Measured, setup: &Setup, machine: &Value) -> Value {
-        found.to_json(machine, setup.peer().as_deref(), self.calls)
+    fn to_json(&self, results: &StoreResults, setup: &Setup, machine: &Value) -> Value {
+        results.to_json(machine, setup.peer().as_deref(), self.calls)
     }
 
-    fn works(found: &Measured) -> bool {
+    fn works(results: &StoreResults) -> bool {
         let failed = |crowd: &Crowd| crowd.server == Server::Ours && crowd.failed > 0;
-        !found.crowds.iter().any(failed)
+        !results.crowds.iter().any(failed)
     }
 }
 
@@ -133,52 +133,52 @@ struct Processes<'a> {
     options: &'a StoreBench,
     setup: &'a Setup,
     // Dropped in this order.
-    clients: Vec<(Client, Team<'a>)>,
-    servers: Vec<(Server, Team<'a>, String)>,
+    clients: Vec<(Client, WorkerPool<'a>)>,
+    servers: Vec<(Server, WorkerPool<'a>, String)>,
 }
 
 impl Processes<'_> {
     fn start_server(&mut self, server: Server, mut command: Command) -> Result<(), Failure> {
         forget_ranks(&mut command);
-        let mut team = Team::start(
+        let mut pool = WorkerPool::start(
             &self.setup.children,
             server.name(),
             vec![command],
             self.setup.folder(),
         )?;
-        let said = team.answers(self.options.common.patience())?.swap_remove(0);
+        let said = pool.answers(self.options.common.patience())?.swap_remove(0);
         let (Some(host), Some(port)) = (said["host"].as_str(), said["port"].as_u64()) else {
             return Err(Failure::new(format!(
                 "{} is nowhere: {said}",
                 server.name()
             )));
         };
-        self.servers.push((server, team, format!("{host}:{port}")));
+        self.servers.push((server, pool, format!("{host}:{port}")));
         Ok(())
     }
 
     fn start_client(&mut self, client: Client, mut command: Command) -> Result<(), Failure> {
         forget_ranks(&mut command);
         let name = format!("{}'s client", client.name());
-        let team = Team::start(
+        let pool = WorkerPool::start(
             &self.setup.children,
             name,
             vec![command],
             self.setup.folder(),
         )?;
-        self.clients.push((client, team));
+        self.clients.push((client, pool));
         Ok(())
     }
 
-    fn measure(&mut self) -> Result<Measured, Failure> {
+    fn measure(&mut self) -> Result<StoreResults, Failure> {
         let (options, patience) = (self.options, self.options.common.patience());
-        let mut measured = Measured::default();
+        let mut measured = StoreResults::default();
         // The first round warms up what is measured and is not counted.
         for round in 0..=options.rounds {
             // Who comes first has the caches of whoever came before.
             self.servers.reverse();
             for operation in Operation::ALL {
-                for (client, team) in &mut self.clients {
+                for (client, pool) in &mut self.clients {
                     for (server, _, address) in &self.servers {
                         let calls = options.calls_of(operation);
                         let order = Order::Calls {
@@ -186,7 +186,7 @@ impl Processes<'_> {
                             operation,
                             calls,
                         };
-                        let answer = read(&team.ask(&json!(order), patience)?)?;
+                        let answer = read(&pool.ask(&json!(order), patience)?)?;
                         let rate = calls as f64 / answer.seconds;
                         if round > 0 {
                             measured.add(*client, operation, *server, rate);
@@ -194,9 +194,9 @@ impl Processes<'_> {
                     }
                 }
             }
-            let (_, team) = &mut self.clients[0];
+            let (_, pool) = &mut self.clients[0];
             let calls = options.calls;
-            let answer = read(&team.ask(&json!(Order::Echo { calls }), patience)?)?;
+            let answer = read(&pool.ask(&json!(Order::Echo { calls }), patience)?)?;
             if round > 0 {
                 measured.echoes.push(calls as f64 / answer.seconds);
                 eprintln!("[round {round}/{}]", options.rounds);
@@ -208,16 +208,16 @@ impl Processes<'_> {
 
     /// Ours alone connect a thousand times: PyTorch's client asks for the name of each address that
     /// it meets, so its time is that of the resolver.
-    fn meet_crowds(&mut self, measured: &mut Measured) -> Result<(), Failure> {
+    fn meet_crowds(&mut self, measured: &mut StoreResults) -> Result<(), Failure> {
         let (options, patience) = (self.options, self.options.common.patience());
-        let (client, team) = &mut self.clients[0];
+        let (client, pool) = &mut self.clients[0];
         for (server, _, address) in &self.servers {
             let order = Order::Connect {
                 address: address.clone(),
                 clients: options.clients,
                 patience_s: options.connect_timeout,
             };
-            let answer = read(&team.ask(&json!(order), patience)?)?;
+            let answer = read(&pool.ask(&json!(order), patience)?)?;
             measured.crowds.push(Crowd {
                 client: *client,
                 server: *server,
@@ -232,17 +232,17 @@ impl Processes<'_> {
 
     fn finish(self) -> Result<(), Failure> {
         let patience = self.options.common.patience();
-        for (_, team) in self.clients {
-            team.finish(patience)?;
+        for (_, pool) in self.clients {
+            pool.finish(patience)?;
         }
-        for (_, team, _) in self.servers {
-            team.finish(patience)?;
+        for (_, pool, _) in self.servers {
+            pool.finish(patience)?;
         }
         Ok(())
     }
 }
 
-/// The answer of the only member of a team.
+/// The answer of the only member of a pool.
 fn read(answers: &[Value]) -> Result<Answer, Failure> {
     let answer = answers.first().cloned().unwrap_or_default();
     match serde_json::from_value(answer.clone()) {

@@ -29,7 +29,7 @@ pub(super) struct Crowd {
 
 /// All that one run has found.
 #[derive(Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct StoreResults {
     pub(super) series: Vec<Series>,
     pub(super) crowds: Vec<Crowd>,
     /// Bare messages a second, there and back.
@@ -62,7 +62,7 @@ const PAIRS: [Pair; 3] = [
     },
 ];
 
-impl Measured {
+impl StoreResults {
     pub(super) fn add(&mut self, client: Client, operation: Operation, server: Server, rate: f64) {
         let same = |series: &&mut Series| {
             (series.client, series.operation, series.server) == (client, operation, server)
@@ -187,8 +187,8 @@ impl Measured {
 mod tests {
     use super::*;
 
-    fn measured(with_peer: bool) -> Measured {
-        let mut measured = Measured::default();
+    fn measured(with_peer: bool) -> StoreResults {
+        let mut measured = StoreResults::default();
         for round in [1.0, 2.0, 3.0] {
             measured.add(Client::Rust, Operation::Get, Server::Ours, 100.0 * round);
             if with_peer {
@@ -239,9 +239,9 @@ mod tests {
             seconds: 1.0,
             why: Some("refused".into()),
         };
-        let measured = Measured {
+        let measured = StoreResults {
             crowds: vec![crowd],
-            ..Measured::default()
+            ..StoreResults::default()
         };
         assert!(measured.crowds().contains("2 FAILED: refused"));
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 use clap::Parser;
 use serde_json::Value;
 
-use self::rows::{Measured, Row, Setting, table, to_json};
+use self::rows::{Row, Setting, SyncResults, table, to_json};
 use crate::bench::{Bench, Common, Setup, at_least_1};
 use crate::failure::Failure;
 use crate::job::Job;
@@ -127,7 +127,7 @@ impl Bench for SyncBench {
     const ABOUT: &'static str =
         "bytes, time and loss of ranks that become equal every so many steps; --link 10mbit";
 
-    type Found = Measured;
+    type Results = SyncResults;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -145,16 +145,16 @@ impl Bench for SyncBench {
         Ok(())
     }
 
-    fn measure(&self, setup: &Setup) -> Result<Measured, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<SyncResults, Failure> {
         // Declared before what runs in it, so that it goes last.
         let network = self.link.network(self.ranks)?;
-        let place = setup.place(self.ranks, network.as_ref());
+        let context = setup.job_context(self.ranks, network.as_ref());
         let mut rows = Vec::new();
         for (number, (name, flags)) in self.sides().into_iter().enumerate() {
             let run = setup.folder().join(format!("run-{number}"));
             let sent = || network.as_ref().map(Network::sent_bytes).transpose();
             let sent_before = sent()?;
-            let job = Job::start(place, &name, |command| {
+            let job = Job::start(context, &name, |command| {
                 self.training(command, &flags, &run);
             })?;
             job.finish(self.common.patience())?;
@@ -165,7 +165,7 @@ impl Bench for SyncBench {
             eprintln!("[{name}] {}", row.sentence());
             rows.push(row);
         }
-        Ok(Measured {
+        Ok(SyncResults {
             setting: Setting {
                 model: self.model.clone(),
                 ranks: self.ranks,
@@ -181,16 +181,16 @@ impl Bench for SyncBench {
         })
     }
 
-    fn notes(&self, found: &Measured, _: &Setup) -> String {
-        found.setting.describe()
+    fn notes(&self, results: &SyncResults, _: &Setup) -> String {
+        results.setting.describe()
     }
 
-    fn table(&self, found: &Measured, _: &Setup) -> String {
-        table(found)
+    fn table(&self, results: &SyncResults, _: &Setup) -> String {
+        table(results)
     }
 
-    fn to_json(&self, found: &Measured, _: &Setup, machine: &Value) -> Value {
-        to_json(found, machine)
+    fn to_json(&self, results: &SyncResults, _: &Setup, machine: &Value) -> Value {
+        to_json(results, machine)
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Setting {
     pub(super) link: Option<f64>,
 }
 
-pub(crate) struct Measured {
+pub(crate) struct SyncResults {
     pub(super) setting: Setting,
     pub(super) rows: Vec<Row>,
 }
@@ -101,12 +101,12 @@ impl Row {
 }
 
 /// What a side is to the first, if there is a first one.
-fn to_first(measured: &Measured, row: &Row, of: impl Fn(&Row) -> f64) -> Option<f64> {
+fn to_first(measured: &SyncResults, row: &Row, of: impl Fn(&Row) -> f64) -> Option<f64> {
     let first = measured.rows.first().filter(|first| *first != row)?;
     Some(of(row) / of(first))
 }
 
-pub(super) fn table(measured: &Measured) -> String {
+pub(super) fn table(measured: &SyncResults) -> String {
     let steps = measured.setting.steps as f64;
     let rows = measured.rows.iter().map(|row| {
         let fraction = to_first(measured, row, |row| row.bytes);
@@ -140,7 +140,7 @@ pub(super) fn table(measured: &Measured) -> String {
     aligned(&header, &rows.collect::<Vec<_>>(), &[])
 }
 
-pub(super) fn to_json(measured: &Measured, machine: &Value) -> Value {
+pub(super) fn to_json(measured: &SyncResults, machine: &Value) -> Value {
     let rows = measured.rows.iter().map(|row| {
         json!({
             "side": row.name,
@@ -187,8 +187,8 @@ mod tests {
         Row::of(name, &report, METRICS, Some(5_000_000)).unwrap()
     }
 
-    fn measured() -> Measured {
-        Measured {
+    fn measured() -> SyncResults {
+        SyncResults {
             setting: Setting {
                 model: "gpt-nano".into(),
                 ranks: 4,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use self::options::Case;
 pub(crate) use self::options::TrainBench;
 use self::ours::{Data, Report};
-use self::rows::{Measured, table, to_json};
+use self::rows::{CaseMeasurement, table, to_json};
 use crate::bench::{Bench, Setup, read_json, temporary_folder};
 use crate::cells;
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ impl Bench for TrainBench {
     const ABOUT: &'static str =
         "samples/s of `everburn train` by model, ranks and batch size; --against pytorch";
 
-    type Found = Vec<Measured>;
+    type Results = Vec<CaseMeasurement>;
 
     fn json_file(&self) -> Option<&Path> {
         self.common.json.as_deref()
@@ -43,7 +43,7 @@ impl Bench for TrainBench {
     }
 
     /// Every case once a round, ours and the peer's in turn: the machine's moods reach all alike.
-    fn measure(&self, setup: &Setup) -> Result<Vec<Measured>, Failure> {
+    fn measure(&self, setup: &Setup) -> Result<Vec<CaseMeasurement>, Failure> {
         let runs = Runs {
             setup,
             data: self.data()?,
@@ -58,7 +58,7 @@ impl Bench for TrainBench {
                     steps_for(self.seconds, trial.samples_per_second, case.batch)
                 }
             };
-            all.push(Measured::new(case, steps));
+            all.push(CaseMeasurement::new(case, steps));
         }
         for round in 1..=self.repeats {
             for measured in &mut all {
@@ -76,16 +76,16 @@ impl Bench for TrainBench {
         Ok(all)
     }
 
-    fn notes(&self, found: &Vec<Measured>, setup: &Setup) -> String {
-        notes(found, self, setup.peer().as_deref())
+    fn notes(&self, results: &Vec<CaseMeasurement>, setup: &Setup) -> String {
+        notes(results, self, setup.peer().as_deref())
     }
 
-    fn table(&self, found: &Vec<Measured>, setup: &Setup) -> String {
-        table(found, setup.peer().as_deref())
+    fn table(&self, results: &Vec<CaseMeasurement>, setup: &Setup) -> String {
+        table(results, setup.peer().as_deref())
     }
 
-    fn to_json(&self, found: &Vec<Measured>, setup: &Setup, machine: &Value) -> Value {
-        to_json(found, setup.peer().as_deref(), machine)
+    fn to_json(&self, results: &Vec<CaseMeasurement>, setup: &Setup, machine: &Value) -> Value {
+        to_json(results, setup.peer().as_deref(), machine)
     }
 }
 
@@ -97,7 +97,7 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    fn add_round(&self, measured: &mut Measured) -> Result<(), Failure> {
+    fn add_round(&self, measured: &mut CaseMeasurement) -> Result<(), Failure> {
         let (case, steps) = (&measured.case, measured.steps);
         let report = self.ours(case, steps)?;
         measured.ours.push(report.samples_per_second);
@@ -136,7 +136,7 @@ fn steps_for(seconds: f64, samples_per_second: f64, batch: usize) -> usize {
 }
 
 /// What one has to know to judge the table.
-fn notes(measured: &[Measured], options: &TrainBench, peer: Option<&str>) -> String {
+fn notes(measured: &[CaseMeasurement], options: &TrainBench, peer: Option<&str>) -> String {
     let mut datasets: Vec<_> = measured.iter().map(|case| case.dataset.as_str()).collect();
     datasets.dedup();
     let rounds = cells::rounds(options.repeats);
@@ -195,10 +195,10 @@ mod tests {
                 threads: 2,
                 batch: 64,
             };
-            Measured {
+            CaseMeasurement {
                 dataset: "synthetic-digits".into(),
                 peer_data: data.map(Into::into),
-                ..Measured::new(case, 100)
+                ..CaseMeasurement::new(case, 100)
             }
         };
         let options = TrainBench::parse_from(["bench train"]);

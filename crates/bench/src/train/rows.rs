@@ -9,7 +9,7 @@ use crate::cells::{mark, times};
 
 /// The measurements of a case, one a round.
 #[derive(Debug, Clone)]
-pub(crate) struct Measured {
+pub(crate) struct CaseMeasurement {
     pub(super) case: Case,
     pub(super) steps: usize,
     /// Samples/s.
@@ -22,7 +22,7 @@ pub(crate) struct Measured {
     pub(super) peer_data: Option<String>,
 }
 
-impl Measured {
+impl CaseMeasurement {
     /// Nothing yet.
     pub(super) fn new(case: Case, steps: usize) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Measured {
 /// A line of the result.
 #[derive(Debug)]
 struct Row<'a> {
-    measured: &'a Measured,
+    measured: &'a CaseMeasurement,
     ours: Spread,
     /// How much faster than one rank; absent where one rank was not measured.
     speedup: Option<f64>,
@@ -56,7 +56,7 @@ impl Row<'_> {
     }
 }
 
-fn rows(all: &[Measured]) -> impl Iterator<Item = Row<'_>> {
+fn rows(all: &[CaseMeasurement]) -> impl Iterator<Item = Row<'_>> {
     all.iter().filter_map(|measured| {
         let speedup = one_rank(all, &measured.case)
             .and_then(|one_rank| median_ratio(&measured.ours, &one_rank.ours));
@@ -71,7 +71,7 @@ fn rows(all: &[Measured]) -> impl Iterator<Item = Row<'_>> {
 }
 
 /// What one process makes of the same work with as many threads as it was given.
-fn one_rank<'a>(all: &'a [Measured], case: &Case) -> Option<&'a Measured> {
+fn one_rank<'a>(all: &'a [CaseMeasurement], case: &Case) -> Option<&'a CaseMeasurement> {
     all.iter()
         .filter(|other| {
             let other = &other.case;
@@ -81,7 +81,7 @@ fn one_rank<'a>(all: &'a [Measured], case: &Case) -> Option<&'a Measured> {
 }
 
 /// The result for a reader. `peer` names whom we were measured against, if anybody.
-pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
+pub(super) fn table(all: &[CaseMeasurement], peer: Option<&str>) -> String {
     let mut header = vec!["model", "ranks", "threads", "batch", "steps", "of"];
     header.extend(["a second", "(min-max)", "to 1 rank"]);
     if let Some(peer) = peer {
@@ -89,7 +89,7 @@ pub(super) fn table(all: &[Measured], peer: Option<&str>) -> String {
     }
     let lines: Vec<_> = rows(all)
         .map(|row| {
-            let Measured { case, steps, .. } = row.measured;
+            let CaseMeasurement { case, steps, .. } = row.measured;
             let mut cells = vec![case.model.clone()];
             cells.extend([case.ranks, case.threads, case.batch, *steps].map(|n| n.to_string()));
             let (unit, of_a_sample) = case.unit();
@@ -118,9 +118,9 @@ fn rate(spread: &Spread, of_a_sample: f64) -> [String; 2] {
 }
 
 /// The result for a program: an array with an object for each case.
-pub(super) fn to_json(all: &[Measured], peer: Option<&str>, machine: &Value) -> Value {
+pub(super) fn to_json(all: &[CaseMeasurement], peer: Option<&str>, machine: &Value) -> Value {
     let rows = rows(all).map(|row| {
-        let Measured {
+        let CaseMeasurement {
             case,
             steps,
             dataset,
@@ -160,8 +160,8 @@ pub(super) fn to_json(all: &[Measured], peer: Option<&str>, machine: &Value) -> 
 mod tests {
     use super::*;
 
-    fn measured(ranks: usize, threads: usize, ours: &[f64], peers: &[f64]) -> Measured {
-        Measured {
+    fn measured(ranks: usize, threads: usize, ours: &[f64], peers: &[f64]) -> CaseMeasurement {
+        CaseMeasurement {
             case: Case {
                 model: "mnist".into(),
                 ranks,
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    fn three() -> Vec<Measured> {
+    fn three() -> Vec<CaseMeasurement> {
         vec![
             measured(1, 1, &[1000.0, 900.0], &[2000.0, 1800.0]),
             measured(1, 2, &[1500.0, 1700.0, 1600.0], &[1500.0, 1700.0, 1600.0]),

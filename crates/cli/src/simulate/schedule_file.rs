@@ -153,7 +153,7 @@ mod tests {
         assert!(refused("actions = ['F0 X0']").contains("`X0` of rank 0"));
         assert!(refused("actions = ['F0 B']").contains("`B` of rank 0"));
         assert!(refused("actions = ['F0ab']").contains("`F0ab`"));
-        assert!(refused("actions = ['F0']").contains("never does the backward"));
+        assert!(refused("actions = ['F0']").contains("never executes the backward"));
         assert!(refused("action = []").contains("unknown field"));
         assert!(refused("actions = []").contains("at least one rank"));
         let huge = "actions = ['F18446744073709551615']";

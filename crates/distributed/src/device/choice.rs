@@ -1,4 +1,4 @@
-//! By which way gradients travel: what was asked for, what the ranks can, and one answer for all.
+//! The backend of the gradient exchange: one choice for all ranks, from what is requested and available.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DdpError;
 
-/// By which way gradients are to travel.
+/// The backend that gradients travel by.
 ///
 /// ```
 /// use everburn_distributed::GradientBackend;
@@ -19,14 +19,14 @@ use crate::error::DdpError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GradientBackend {
-    /// By NCCL where every rank has a GPU of its own and NCCL, else through host memory.
+    /// NCCL if every rank has it and a GPU of its own, otherwise through host memory.
     #[default]
     Auto,
     /// Through host memory.
     Host,
-    /// By NCCL, from GPU to GPU.
+    /// NCCL, from GPU to GPU.
     Nccl,
-    /// By Burn's own collective, between the GPUs of one process.
+    /// Burn's own collective, between the GPUs of one process.
     Burn,
 }
 
@@ -55,22 +55,22 @@ impl fmt::Display for GradientBackend {
     }
 }
 
-/// What a rank says of itself before the ranks choose.
+/// What a rank supports, exchanged before the ranks choose.
 ///
 /// ```
 /// use everburn_distributed::Abilities;
 ///
-/// let on_the_processor = Abilities::default();
-/// assert_eq!(on_the_processor.gpu, None);
+/// let on_cpu = Abilities::default();
+/// assert_eq!(on_cpu.gpu, None);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
-    /// What tells the rank's GPU from all others in the world; `None` on the processor.
+    /// Identifies the rank's GPU among all machines; `None` on CPUs.
     pub gpu: Option<String>,
-    /// NCCL's version, or why there is none.
+    /// NCCL's version, or why it is unavailable.
     pub nccl: Result<String, String>,
-    /// What else in this run wants gradients in host memory, in words that end the sentence "gradients
-    /// travel through host memory: ".
+    /// What else in this run needs gradients in host memory: completes the sentence "gradients travel through host
+    /// memory: ".
     pub keeps_to_host: Option<String>,
 }
 
@@ -78,13 +78,13 @@ impl Default for Abilities {
     fn default() -> Self {
         Self {
             gpu: None,
-            nccl: Err("it was not looked for".to_string()),
+            nccl: Err("not checked".to_string()),
             keeps_to_host: None,
         }
     }
 }
 
-/// What all ranks have agreed on.
+/// The backend that all ranks agreed on.
 ///
 /// ```
 /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
@@ -100,7 +100,7 @@ impl Default for Abilities {
 pub struct Choice {
     /// Never [`GradientBackend::Auto`].
     pub backend: GradientBackend,
-    /// Why, or the version.
+    /// The reason, or the version.
     pub reason: String,
 }
 
@@ -110,9 +110,9 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What a rank tells the others.
+/// What a rank sends the others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Told {
+struct RankRequest {
     wanted: GradientBackend,
     abilities: Abilities,
 }
@@ -121,8 +121,8 @@ impl Choice {
     /// Chooses between the ranks of `group`, all of which call it.
     ///
     /// # Errors
-    /// [`DdpError::Backend`], on all ranks, if what was asked for cannot be, or the ranks ask for
-    /// different things; [`DdpError::Collective`] if they could not tell each other.
+    /// [`DdpError::Backend`], on all ranks, if the requested backend is not available, or the ranks request
+    /// different ones; [`DdpError::Collective`] if the exchange fails.
     pub fn agree(
         group: &ProcessGroup,
         wanted: GradientBackend,
@@ -132,35 +132,37 @@ impl Choice {
             wanted: wanted.to_string(),
             reason,
         };
-        let own = serde_json::to_vec(&Told { wanted, abilities });
+        let own = serde_json::to_vec(&RankRequest { wanted, abilities });
         let own = own.map_err(|error| refuse(error.to_string()))?;
         let all = group.all_gather_varied(own).wait()?;
         let job_rank = |rank: usize| group.job_ranks().get(rank).copied().unwrap_or(rank);
         let mut ranks = Vec::with_capacity(all.len());
-        for (rank, told) in all.iter().enumerate() {
-            let told = serde_json::from_slice::<Told>(told).map_err(|_| {
+        for (rank, request) in all.iter().enumerate() {
+            let request = serde_json::from_slice::<RankRequest>(request).map_err(|_| {
                 let rank = job_rank(rank);
                 refuse(format!(
-                    "what rank {rank} says of itself cannot be read; check that all ranks run the same \
+                    "the settings of rank {rank} cannot be read; check that all ranks run the same \
                      build of Everburn"
                 ))
             });
-            ranks.push((job_rank(rank), told?));
+            ranks.push((job_rank(rank), request?));
         }
         let first = ranks[0].1.wanted;
-        if let Some((rank, told)) = ranks.iter().find(|(_, told)| told.wanted != first) {
+        if let Some((rank, request)) = ranks.iter().find(|(_, request)| request.wanted != first) {
             return Err(refuse(format!(
                 "rank {rank} was started with --backend {}, and rank {} with --backend {first}; give all \
                  ranks the same",
-                told.wanted, ranks[0].0
+                request.wanted, ranks[0].0
             )));
         }
-        let abilities = ranks.into_iter().map(|(rank, told)| (rank, told.abilities));
+        let abilities = ranks
+            .into_iter()
+            .map(|(rank, request)| (rank, request.abilities));
         decide(first, &abilities.collect::<Vec<_>>()).map_err(refuse)
     }
 }
 
-/// The one answer for ranks that want the same, each with its number in the job.
+/// The choice for ranks that request the same, each with its rank in the job.
 fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choice, String> {
     let choice = |backend, reason: &str| Choice {
         backend,
@@ -168,34 +170,35 @@ fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choic
     };
     let host = |reason: &str| Ok(choice(GradientBackend::Host, reason));
     let version = |(_, abilities): &(usize, Abilities)| abilities.nccl.clone().unwrap_or_default();
-    match (wanted, obstacle(wanted, ranks)) {
-        (GradientBackend::Host, _) => host("as was asked for"),
+    match (wanted, unsupported(wanted, ranks)) {
+        (GradientBackend::Host, _) => host("as requested"),
         (GradientBackend::Auto, _) if ranks.len() == 1 => host("there is one rank"),
-        (GradientBackend::Auto, Some(obstacle)) => host(&obstacle.what),
+        (GradientBackend::Auto, Some(unsupported)) => host(&unsupported.what),
         (GradientBackend::Auto | GradientBackend::Nccl, None) => {
             Ok(choice(GradientBackend::Nccl, &version(&ranks[0])))
         }
-        (GradientBackend::Burn, None) => Ok(choice(GradientBackend::Burn, "as was asked for")),
-        (GradientBackend::Nccl | GradientBackend::Burn, Some(Obstacle { what, advice })) => {
-            Err(format!("{what}; {advice}, or use --backend auto"))
-        }
+        (GradientBackend::Burn, None) => Ok(choice(GradientBackend::Burn, "as requested")),
+        (
+            GradientBackend::Nccl | GradientBackend::Burn,
+            Some(UnsupportedReason { what, advice }),
+        ) => Err(format!("{what}; {advice}, or use --backend auto")),
     }
 }
 
-/// What stands in the way of an exchange between GPUs.
-struct Obstacle {
+/// Why gradients cannot be exchanged between GPUs, and what to do.
+struct UnsupportedReason {
     what: String,
     advice: &'static str,
 }
 
-fn obstacle(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<Obstacle> {
-    let stop = |what: String, advice| Some(Obstacle { what, advice });
+fn unsupported(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<UnsupportedReason> {
+    let stop = |what: String, advice| Some(UnsupportedReason { what, advice });
     for (at, (rank, abilities)) in ranks.iter().enumerate() {
         if let Some(reason) = &abilities.keeps_to_host {
             return stop(reason.clone(), "leave one of the two out");
         }
         let Some(gpu) = &abilities.gpu else {
-            let what = format!("rank {rank} is on the processor");
+            let what = format!("rank {rank} is on the CPU");
             return stop(what, "give each rank a GPU, as --gpus N does");
         };
         let twin = ranks[..at]
@@ -205,7 +208,7 @@ fn obstacle(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<Obs
             let what = format!("ranks {twin} and {rank} share the GPU {gpu}");
             return stop(what, "give each rank a GPU of its own");
         }
-        // Burn finds NCCL by itself.
+        // Burn loads NCCL itself.
         if wanted == GradientBackend::Burn {
             continue;
         }
@@ -252,7 +255,7 @@ mod tests {
         let two = [able("a"), able("b")];
         assert_eq!(decided(Auto, &two).unwrap(), "nccl (2.21.5)");
         assert_eq!(decided(Nccl, &two).unwrap(), "nccl (2.21.5)");
-        assert_eq!(decided(Host, &two).unwrap(), "host (as was asked for)");
+        assert_eq!(decided(Host, &two).unwrap(), "host (as requested)");
         // One rank needs nobody, unless the cost of NCCL is to be measured.
         assert_eq!(
             decided(Auto, &two[..1]).unwrap(),
@@ -276,7 +279,7 @@ mod tests {
             ..able("b")
         };
         let cases = [
-            (Abilities::default(), "rank 1 is on the processor"),
+            (Abilities::default(), "rank 1 is on the CPU"),
             (able("a"), "ranks 0 and 1 share the GPU a"),
             (without_nccl, "rank 1 has no NCCL: no NCCL: libnccl.so.2"),
             (older, "rank 0 has NCCL 2.21.5, rank 1 has NCCL 2.18.3"),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::prelude::*;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_collectives::store::{SharedStore, StoreError};
-use everburn_nccl::{Control, Library, NcclConfig, NcclError, NcclGroup};
+use everburn_nccl::{FailureMonitor, Library, NcclConfig, NcclError, NcclGroup};
 
 use super::choice::{Abilities, Choice, GradientBackend};
 use super::collective::BurnExchange;
@@ -33,8 +33,9 @@ pub trait ConnectExchange: Send + Sync + fmt::Debug {
 }
 
 /// Where ranks find NCCL: the library, or a stand-in.
-type JoinNccl =
-    dyn Fn(NcclConfig, Option<Arc<dyn Control>>) -> Result<NcclGroup, NcclError> + Send + Sync;
+type JoinNccl = dyn Fn(NcclConfig, Option<Arc<dyn FailureMonitor>>) -> Result<NcclGroup, NcclError>
+    + Send
+    + Sync;
 
 /// Chooses with the other ranks how gradients travel, and connects them.
 ///
@@ -96,8 +97,8 @@ impl Connector {
         waits: Waits,
     ) -> Self {
         let (library, store) = (library.clone(), self.store.clone());
-        let join = move |config: NcclConfig, control: Option<Arc<dyn Control>>| {
-            NcclGroup::connect(&library, store.clone(), config, control)
+        let join = move |config: NcclConfig, monitor: Option<Arc<dyn FailureMonitor>>| {
+            NcclGroup::connect(&library, store.clone(), config, monitor)
         };
         self.with_groups(join, device, memory, waits)
     }
@@ -106,7 +107,7 @@ impl Connector {
     #[must_use]
     pub fn with_groups(
         mut self,
-        join: impl Fn(NcclConfig, Option<Arc<dyn Control>>) -> Result<NcclGroup, NcclError>
+        join: impl Fn(NcclConfig, Option<Arc<dyn FailureMonitor>>) -> Result<NcclGroup, NcclError>
         + Send
         + Sync
         + 'static,
@@ -159,8 +160,8 @@ impl Connector {
             timeout: group.timeout(),
             ..NcclConfig::world(group.rank(), group.world_size(), nccl.device)
         };
-        let control: Arc<dyn Control> = Arc::new(group.clone());
-        let joined = (nccl.join)(config, Some(control)).map_err(|error| told(&error))?;
+        let monitor: Arc<dyn FailureMonitor> = Arc::new(group.clone());
+        let joined = (nccl.join)(config, Some(monitor)).map_err(|error| told(&error))?;
         Ok(NcclExchange::new(joined, nccl.memory.clone(), nccl.waits))
     }
 }

@@ -1,4 +1,4 @@
-//! A bucket on a device: one row of numbers, made of gradients and taken apart again.
+//! A bucket on a device: gradients copied into one flat buffer, and views of it.
 
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -6,8 +6,8 @@ use burn::tensor::DType;
 use super::layout::FlatLayout;
 use crate::gradient::{Gradient, times};
 
-/// The gradients in one row, each at its place and multiplied by `weight`; zeros where there is none, and
-/// between them. By one kernel on CUDA, by Burn's own operations elsewhere.
+/// The gradients in one flat buffer, each multiplied by `weight`; missing gradients and the padding between them are
+/// zero. One kernel on CUDA, Burn's own operations elsewhere.
 pub(crate) fn flatten(
     parts: &[Option<Gradient>],
     layout: &FlatLayout,
@@ -20,32 +20,32 @@ pub(crate) fn flatten(
         return zeros(layout.len());
     }
     #[cfg(feature = "cuda")]
-    if let Some(row) = super::cuda::flatten(parts, layout, dtype, weight) {
-        return row;
+    if let Some(flat) = super::cuda::flatten(parts, layout, dtype, weight) {
+        return flat;
     }
-    let mut row = Vec::with_capacity(2 * parts.len());
+    let mut pieces = Vec::with_capacity(2 * parts.len());
     for (slot, (part, range)) in parts.iter().zip(layout.ranges()).enumerate() {
-        row.push(match part {
+        pieces.push(match part {
             Some(part) => times(part.clone().flat(), weight),
             None => zeros(range.len()),
         });
-        row.push(zeros(layout.gap(slot)));
+        pieces.push(zeros(layout.gap(slot)));
     }
-    row.retain(|part| part.dims() != [0]);
-    Tensor::cat(row, 0)
+    pieces.retain(|part| part.dims() != [0]);
+    Tensor::cat(pieces, 0)
 }
 
-/// The gradients of a row, of these shapes: without a copy on CUDA.
-pub(crate) fn views(row: &Tensor<1>, layout: &FlatLayout, shapes: &[&[usize]]) -> Vec<Gradient> {
+/// The gradients in a flat buffer, of these shapes; without a copy on CUDA.
+pub(crate) fn views(flat: &Tensor<1>, layout: &FlatLayout, shapes: &[&[usize]]) -> Vec<Gradient> {
     #[cfg(feature = "cuda")]
-    if let Some(views) = super::cuda::views(row, layout, shapes) {
+    if let Some(views) = super::cuda::views(flat, layout, shapes) {
         return views;
     }
     let ranges = layout.ranges().iter().zip(shapes);
     let views = ranges.map(|(range, shape)| {
         let numbers = match range.is_empty() {
-            true => Tensor::zeros([0], (&row.device(), row.dtype())),
-            false => row.clone().slice(range.clone()),
+            true => Tensor::zeros([0], (&flat.device(), flat.dtype())),
+            false => flat.clone().slice(range.clone()),
         };
         Gradient::of_tensor(numbers).shaped(shape)
     });
@@ -60,7 +60,7 @@ mod tests {
     use crate::bucket::{BucketEntry, BucketLimits, BucketPlan};
 
     #[test]
-    fn what_is_put_in_one_row_comes_out_again() {
+    fn flattened_gradients_come_out_again() {
         let device = Device::flex();
         let entry = |shape: &[usize]| BucketEntry {
             path: String::new(),
@@ -84,12 +84,12 @@ mod tests {
             None,
             Some(Gradient::of_tensor(last)),
         ];
-        let row = flatten(&parts, &layout, DType::F32, 0.5, &device);
-        assert_eq!(row.dims(), [layout.len()]);
-        let sum = row.clone().abs().sum().into_scalar::<f32>();
+        let flat = flatten(&parts, &layout, DType::F32, 0.5, &device);
+        assert_eq!(flat.dims(), [layout.len()]);
+        let sum = flat.clone().abs().sum().into_scalar::<f32>();
         assert_eq!(sum, 0.5 * (21.0 + 8.0), "what lies between is zero");
         let shapes: Vec<&[usize]> = entries.iter().map(|entry| &*entry.shape).collect();
-        let views = views(&row, &layout, &shapes);
+        let views = views(&flat, &layout, &shapes);
         let numbers = |view: &Gradient| {
             let data = view.clone().read().unwrap();
             data.iter::<f32>().collect::<Vec<_>>()

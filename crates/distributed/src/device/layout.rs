@@ -1,14 +1,14 @@
-//! Where gradients lie in a bucket on a device.
+//! Where gradients are in a flat buffer.
 
 use std::ops::Range;
 
 use crate::bucket::Bucket;
 
-/// Each gradient begins at a multiple of so many bytes: what CubeCL asks of a part of a tensor's memory
-/// on CUDA that is to be a tensor of its own, without a copy.
+/// Each gradient begins at a multiple of this many bytes: CubeCL on CUDA requires it of a view into another tensor's
+/// memory.
 pub(crate) const ALIGNMENT: usize = 512;
 
-/// The places of a bucket's gradients in one row of numbers. What lies between them is zero.
+/// The ranges of a bucket's gradients in a flat buffer. The padding between them is zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlatLayout {
     ranges: Vec<Range<usize>>,
@@ -29,17 +29,17 @@ impl FlatLayout {
         Self { ranges, length }
     }
 
-    /// The numbers of each gradient, in the order of the bucket's slots.
+    /// The range of each gradient, in the order of the bucket's slots.
     pub(crate) fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// How many numbers there are, those between gradients included.
+    /// The length of the buffer, with padding.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    /// How many numbers lie between gradient `slot` and the next one.
+    /// The padding between gradient `slot` and the next one.
     pub(crate) fn gap(&self, slot: usize) -> usize {
         let next = self.ranges.get(slot + 1);
         next.map_or(self.length, |next| next.start) - self.ranges[slot].end
@@ -85,14 +85,14 @@ mod tests {
         #[test]
         fn every_number_has_one_place(lengths in prop::collection::vec(0usize..1000, 1..20)) {
             let found = layout(&lengths, DType::F32);
-            let mut behind = 0;
+            let mut end = 0;
             for (slot, (range, length)) in found.ranges().iter().zip(&lengths).enumerate() {
-                prop_assert_eq!(range.start, behind);
+                prop_assert_eq!(range.start, end);
                 prop_assert_eq!(range.len(), *length);
                 prop_assert!((4 * range.start).is_multiple_of(ALIGNMENT));
-                behind = range.end + found.gap(slot);
+                end = range.end + found.gap(slot);
             }
-            prop_assert_eq!(behind, found.len());
+            prop_assert_eq!(end, found.len());
         }
     }
 }

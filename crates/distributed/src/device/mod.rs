@@ -1,17 +1,15 @@
 //! Gradients that stay on their devices.
 //!
-//! On the processor a gradient is in host memory when it is finished, and is copied into a bucket there
-//! (`host.rs`). On a GPU it must stay where it is. There a full bucket becomes one row of numbers by one
-//! kernel (`flat.rs`), which multiplies by the rank's share on the way; a [`DeviceExchange`] adds the row
-//! up over the ranks while the backward pass goes on; and the mean gradients are parts of the row's memory.
-//! What the ranks tell each other besides (numbers of samples, which parameters were used, the order of
-//! gradients) are a few numbers that the host knows: they go by the process group and wait for no GPU.
+//! On CPUs a finished gradient is in host memory and is copied into a bucket there (`host.rs`). On a GPU it must stay
+//! where it is. There a full bucket is copied into one flat buffer by one kernel (`flat.rs`), which multiplies by the
+//! rank's share; a [`DeviceExchange`] sums the buffer over the ranks while the backward pass goes on; and the mean
+//! gradients are views of the buffer. The other values that ranks exchange (sample counts, used parameters, the order
+//! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
-//! `exchange.rs` has the seam: [`DeviceExchange`] is a way to add rows up ([`NcclExchange`],
-//! [`HostExchange`] through host memory, [`BurnExchange`]), [`DeviceMemory`] is how NCCL gets at a tensor's
-//! memory, on CUDA (`cuda/`) or in a stand-in of the tests, so that all but CUDA's own few calls is tested
-//! without a GPU. `choice.rs` is by which way gradients go, of which all ranks make one decision, and
-//! `connect.rs` connects them.
+//! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], [`HostExchange`] through host
+//! memory, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA (`cuda/`) or in a
+//! fake for tests, so that everything but a few CUDA calls is tested without a GPU. `choice.rs` agrees on one exchange
+//! for all ranks, and `connect.rs` connects it.
 
 mod choice;
 mod collective;
@@ -39,7 +37,7 @@ pub use self::host::HostExchange;
 pub(crate) use self::layout::FlatLayout;
 pub use self::nccl::{NcclExchange, Waits};
 
-/// What times each kernel that this process runs on `device`; `None` where that cannot be: only CUDA tells.
+/// A timer of the kernels that this process runs on `device`; `None` if it is not on CUDA.
 ///
 /// ```
 /// use burn::prelude::Device;
@@ -57,8 +55,7 @@ pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
     }
 }
 
-/// The number of the GPU that `device` is, counted as `CUDA_VISIBLE_DEVICES` has them; `None` where it is
-/// no NVIDIA GPU.
+/// The index of the GPU `device` among `CUDA_VISIBLE_DEVICES`; `None` if it is no NVIDIA GPU.
 ///
 /// ```
 /// use burn::prelude::Device;

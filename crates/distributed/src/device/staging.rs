@@ -8,20 +8,20 @@ use burn::tensor::{TensorData, try_read_sync};
     feature = "cuda",
     allow(
         clippy::large_enum_variant,
-        reason = "one is made for a row, and moved once"
+        reason = "one is made per flat buffer, and moved once"
     )
 )]
 pub(crate) enum Staged {
     Tensor(Tensor<1>),
     #[cfg(feature = "cuda")]
-    Cuda(super::cuda::StagedRow),
+    Cuda(super::cuda::StagedBuffer),
 }
 
 /// Makes a tensor ready to be read by another thread; does not wait for its device.
 pub(crate) fn stage(numbers: Tensor<1>) -> Staged {
     #[cfg(feature = "cuda")]
-    if let Some(row) = super::cuda::StagedRow::of(numbers.clone()) {
-        return Staged::Cuda(row);
+    if let Some(buffer) = super::cuda::StagedBuffer::of(numbers.clone()) {
+        return Staged::Cuda(buffer);
     }
     Staged::Tensor(numbers)
 }
@@ -31,7 +31,7 @@ impl Staged {
         match self {
             Self::Tensor(numbers) => numbers.device(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(row) => row.device(),
+            Self::Cuda(buffer) => buffer.device(),
         }
     }
 
@@ -44,7 +44,7 @@ impl Staged {
                 None => Err("this platform cannot wait for a device".to_string()),
             },
             #[cfg(feature = "cuda")]
-            Self::Cuda(row) => row.read(),
+            Self::Cuda(buffer) => buffer.read(),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The thread that gathers slices into whole parameters while the model computes.
+//! The thread that gathers shards into full parameters while the model computes.
 //!
-//! Parameters travel in *chunks* of neighbours, in the order of registration, which is about that of the
-//! forward pass. All ranks gather the same chunks in the same order, whatever their models ask for: a rank
-//! without samples asks for nothing.
+//! Parameters are gathered in *chunks* of neighbours, in the order of registration, which is about that of the
+//! forward pass. All ranks gather the same chunks in the same order, whatever their models use: a rank without samples
+//! uses none.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -14,23 +14,22 @@ use everburn_collectives::group::ProcessGroup;
 use everburn_collectives::worker::{Worker, WorkerError};
 use everburn_profile::{Recorder, Track};
 
-use super::cut::Cut;
-use super::held::{Gauge, Held};
-use super::stream::Stream;
+use super::layout::ShardLayout;
+use super::memory::{MemoryTracker, TrackedMemory};
+use super::prefetcher::Prefetcher;
 use crate::bucket::BucketEntry;
 use crate::error::DdpError;
 use crate::patience::{AT_THE_END, Patience, end};
 use crate::reducer::lock;
 
-/// Parameters that are gathered together.
+/// Parameters gathered together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chunk {
     /// Their numbers.
     pub(crate) numbers: Vec<usize>,
 }
 
-/// Chunks of `parameters` of at most `limit` bytes, the first of at most `first`, unless one parameter is
-/// larger.
+/// Chunks of `parameters` of at most `limit` bytes, the first of at most `first`, unless a single parameter is larger.
 pub(crate) fn chunks(parameters: &[BucketEntry], first: usize, limit: usize) -> Vec<Chunk> {
     let mut chunks: Vec<Chunk> = Vec::new();
     let mut bytes = usize::MAX;
@@ -51,54 +50,54 @@ pub(crate) fn chunks(parameters: &[BucketEntry], first: usize, limit: usize) -> 
 }
 
 /// All ranks' bytes of a chunk.
-pub(crate) struct Gathered {
-    /// By rank: the slices of the chunk's parameters, one after the other.
+pub(crate) struct GatheredChunk {
+    /// By rank: the shards of the chunk's parameters, one after the other.
     ranks: Vec<Vec<u8>>,
 }
 
-impl Gathered {
-    /// The whole parameter `number` of `chunk`, whose memory `gauge` counts as long as it lives.
-    pub(crate) fn whole(
+impl GatheredChunk {
+    /// The full parameter `number` of `chunk`; `tracker` counts its memory.
+    pub(crate) fn full_parameter(
         &self,
         chunk: &Chunk,
         number: usize,
         parameters: &[BucketEntry],
-        cut: Cut,
-        gauge: Option<&Gauge>,
+        layout: ShardLayout,
+        tracker: Option<&MemoryTracker>,
     ) -> TensorData {
         let bytes_of = |number: usize| {
             let entry = &parameters[number];
-            cut.length(entry.num_elements()) * entry.dtype.size()
+            layout.length(entry.num_elements()) * entry.dtype.size()
         };
         let before = chunk.numbers.iter().take_while(|other| **other != number);
         let start: usize = before.map(|other| bytes_of(*other)).sum();
         let entry = &parameters[number];
-        let mut whole = Counted::of(entry.num_bytes(), gauge);
-        let mut rest = whole.bytes_mut();
+        let mut full = TrackedBuffer::of(entry.num_bytes(), tracker);
+        let mut rest = full.bytes_mut();
         for rank in &self.ranks {
-            let slice = &rank[start..start + bytes_of(number)];
-            // The last slices end with zeros that are no part of it.
-            let (own, behind) = rest.split_at_mut(slice.len().min(rest.len()));
-            own.copy_from_slice(&slice[..own.len()]);
+            let shard = &rank[start..start + bytes_of(number)];
+            // The last shards end with padding.
+            let (own, behind) = rest.split_at_mut(shard.len().min(rest.len()));
+            own.copy_from_slice(&shard[..own.len()]);
             rest = behind;
         }
-        TensorData::from_bytes(whole.share(), Shape::from(entry.shape.clone()), entry.dtype)
+        TensorData::from_bytes(full.share(), Shape::from(entry.shape.clone()), entry.dtype)
     }
 }
 
-/// A parameter's memory, in words so that any type of number can lie in it.
-struct Counted {
+/// A parameter's memory, in 64-bit words so that it is aligned for every dtype.
+struct TrackedBuffer {
     words: Vec<u64>,
     length: usize,
-    _held: Option<Held>,
+    _tracked: Option<TrackedMemory>,
 }
 
-impl Counted {
-    fn of(length: usize, gauge: Option<&Gauge>) -> Self {
+impl TrackedBuffer {
+    fn of(length: usize, tracker: Option<&MemoryTracker>) -> Self {
         Self {
             words: vec![0; length.div_ceil(size_of::<u64>())],
             length,
-            _held: gauge.map(|gauge| gauge.hold(length as u64)),
+            _tracked: tracker.map(|tracker| tracker.track(length as u64)),
         }
     }
 
@@ -106,41 +105,41 @@ impl Counted {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
     }
 
-    /// As a tensor's memory: gone with the last tensor on it.
+    /// As memory of tensors, freed with the last of them.
     fn share(self) -> Bytes {
         let shared = bytes::Bytes::from_owner(self);
         Bytes::from_shared(shared, AllocationProperty::Native)
     }
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for TrackedBuffer {
     fn as_ref(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.length]
     }
 }
 
-/// A chunk that is on its way.
+/// A chunk that is being gathered.
 #[derive(Default)]
 pub(crate) struct Promise {
-    state: Mutex<Option<Result<Arc<Gathered>, DdpError>>>,
+    state: Mutex<Option<Result<Arc<GatheredChunk>, DdpError>>>,
     ready: Condvar,
 }
 
 impl Promise {
-    fn fulfil(&self, result: Result<Gathered, DdpError>) {
+    fn fulfil(&self, result: Result<GatheredChunk, DdpError>) {
         *lock(&self.state) = Some(result.map(Arc::new));
         self.ready.notify_all();
     }
 
-    /// The chunk, once it is there; and how long that took. `wanted` is what of it is waited for.
+    /// Waits for the chunk; also returns how long. `wanted` names the parameter for errors.
     ///
     /// # Errors
-    /// Why it does not come; [`DdpError::Gather`] if nothing came as long as there was `patience`.
+    /// If the gather failed, or with [`DdpError::Gather`] after the time limit `patience`.
     pub(crate) fn wait(
         &self,
         patience: Patience,
         wanted: &str,
-    ) -> (Result<Arc<Gathered>, DdpError>, Duration) {
+    ) -> (Result<Arc<GatheredChunk>, DdpError>, Duration) {
         let start = Instant::now();
         let state = lock(&self.state);
         let waited = self
@@ -158,14 +157,14 @@ impl Promise {
     }
 }
 
-/// The thread, seen from outside.
+/// A handle to the thread.
 pub(crate) struct Gatherer {
     group: ProcessGroup,
     worker: Worker<Link>,
 }
 
 impl Gatherer {
-    /// Starts the thread over `group`, which nobody else may use; `recorder` is told what it does.
+    /// Starts the thread over `group`, which nothing else may use; `recorder` records its work.
     pub(crate) fn start(group: ProcessGroup, recorder: Option<Recorder>) -> Result<Self, DdpError> {
         let link = Link {
             // The forward pass computes on the same cores.
@@ -182,37 +181,37 @@ impl Gatherer {
         Ok(Self { group, worker })
     }
 
-    /// Gathers chunk `number`, of which this rank has `slices`. All ranks call it for the same chunks in the
+    /// Gathers chunk `number` from this rank's `shards` and the others'. All ranks call it for the same chunks in the
     /// same order.
-    pub(crate) fn gather(&self, number: usize, slices: Vec<Tensor<1>>) -> Arc<Promise> {
+    pub(crate) fn gather(&self, number: usize, shards: Vec<Tensor<1>>) -> Arc<Promise> {
         let promise = Arc::new(Promise::default());
         let promised = promise.clone();
         let answer = move |gathered: Result<_, WorkerError>| {
             promised
                 .fulfil(gathered.unwrap_or_else(|lost| Err(DdpError::Gather(lost.to_string()))));
         };
-        let gather = move |link: &mut Link| link.gather(number, slices);
+        let gather = move |link: &mut Link| link.gather(number, shards);
         self.worker.submit(gather, answer);
         promise
     }
 
-    /// Gathers what a pass asks for. All ranks call it, in the same order.
-    pub(crate) fn follow(&self, stream: &Arc<Stream>) {
-        let (followed, told) = (stream.clone(), stream.clone());
+    /// Runs the prefetcher of a pass. All ranks call it, in the same order.
+    pub(crate) fn follow(&self, prefetcher: &Arc<Prefetcher>) {
+        let (followed, failing) = (prefetcher.clone(), prefetcher.clone());
         let answer = move |done: Result<(), WorkerError>| {
             if let Err(lost) = done {
-                told.fail(DdpError::Gather(lost.to_string()));
+                failing.fail(DdpError::Gather(lost.to_string()));
             }
         };
         self.worker.submit(move |link| followed.run(link), answer);
     }
 
-    /// How long a gathered chunk is waited for: the group's own error tells more.
+    /// How long to wait for a chunk: longer than the group does, whose error says more.
     pub(crate) fn patience(&self) -> Patience {
         Patience::with(&self.group)
     }
 
-    /// Tells the other ranks that this one does not go on.
+    /// Aborts the group, so that the other ranks stop too.
     pub(crate) fn abort(&self, reason: &str) {
         self.group.abort(reason);
     }
@@ -220,32 +219,32 @@ impl Gatherer {
 
 impl Drop for Gatherer {
     fn drop(&mut self) {
-        // A pass that was never ended, or a device that does not answer.
+        // A pass was never ended, or a device does not answer.
         let reason = "the thread that gathers parameters does not end";
         end(&mut self.worker, AT_THE_END, &self.group, reason);
     }
 }
 
-/// What the thread gathers over.
+/// What the thread uses to gather.
 pub(crate) struct Link {
     group: ProcessGroup,
     recorder: Option<Recorder>,
 }
 
 impl Link {
-    /// Chunk `number`, of which this rank has `slices`.
+    /// Gathers chunk `number` from this rank's `shards` and the others'.
     pub(crate) fn gather(
         &self,
         number: usize,
-        slices: Vec<Tensor<1>>,
-    ) -> Result<Gathered, DdpError> {
+        shards: Vec<Tensor<1>>,
+    ) -> Result<GatheredChunk, DdpError> {
         let began = Instant::now();
         self.group.set_label(u32::try_from(number).ok());
-        let gathered = self.exchange(slices);
+        let gathered = self.exchange(shards);
         if let Err(DdpError::Read { reason, .. }) = &gathered {
             // The others would wait for what this rank cannot read.
             self.group.abort(format!(
-                "a slice of a parameter could not be read: {reason}"
+                "a shard of a parameter could not be read: {reason}"
             ));
         }
         if let Some(recorder) = &self.recorder {
@@ -255,20 +254,20 @@ impl Link {
         gathered
     }
 
-    fn exchange(&self, slices: Vec<Tensor<1>>) -> Result<Gathered, DdpError> {
+    fn exchange(&self, shards: Vec<Tensor<1>>) -> Result<GatheredChunk, DdpError> {
         let mut own = Vec::new();
-        for slice in slices {
-            own.extend_from_slice(read(slice)?.as_bytes());
+        for shard in shards {
+            own.extend_from_slice(read(shard)?.as_bytes());
         }
         let ranks = self.group.all_gather(own).wait()?;
-        Ok(Gathered { ranks })
+        Ok(GatheredChunk { ranks })
     }
 }
 
-/// The numbers of a slice.
-pub(crate) fn read(slice: Tensor<1>) -> Result<TensorData, DdpError> {
-    slice.try_into_data().map_err(|error| DdpError::Read {
-        parameter: "a slice of a parameter".to_string(),
+/// Reads a shard to the host.
+pub(crate) fn read(shard: Tensor<1>) -> Result<TensorData, DdpError> {
+    shard.try_into_data().map_err(|error| DdpError::Read {
+        parameter: "a shard of a parameter".to_string(),
         reason: error.to_string(),
     })
 }
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gathered_is_whole_on_every_rank() {
+    fn gathered_parameters_are_full_on_every_rank() {
         let parameters = [entry(&[2, 2], DType::F32), entry(&[5], DType::F32)];
         let chunk = Chunk {
             numbers: vec![0, 1],
@@ -315,19 +314,21 @@ mod tests {
         let ranks = groups.into_iter().map(|group| {
             let (parameters, chunk, values) = (parameters.clone(), chunk.clone(), values.clone());
             thread::spawn(move || {
-                let cut = Cut {
+                let layout = ShardLayout {
                     rank: group.rank(),
                     world_size: 3,
                 };
                 let gatherer = Gatherer::start(group, None).unwrap();
-                let slices = values.iter().map(|values| {
-                    let mut own = values[cut.own(values.len())].to_vec();
-                    own.resize(cut.length(values.len()), 0.0);
+                let shards = values.iter().map(|values| {
+                    let mut own = values[layout.own(values.len())].to_vec();
+                    own.resize(layout.length(values.len()), 0.0);
                     Tensor::<1>::from_floats(own.as_slice(), &Device::flex())
                 });
-                let promise = gatherer.gather(0, slices.collect());
+                let promise = gatherer.gather(0, shards.collect());
                 let gathered = promise.wait(gatherer.patience(), "all").0.unwrap();
-                [0, 1].map(|number| gathered.whole(&chunk, number, &parameters, cut, None))
+                [0, 1].map(|number| {
+                    gathered.full_parameter(&chunk, number, &parameters, layout, None)
+                })
             })
         });
         for rank in ranks.collect::<Vec<_>>() {

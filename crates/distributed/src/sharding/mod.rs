@@ -1,67 +1,66 @@
-//! A rank keeps a part of what all ranks would else have alike: optimizer state, gradients, parameters.
+//! Shards optimizer state, gradients and parameters over the ranks, where plain DDP replicates them.
 //!
-//! Rajbhandari, Rasley, Ruwase and He 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-//! Models", section 5. Every parameter of `n` numbers is cut elementwise into as many *slices* as there are
-//! ranks, all `⌈n / W⌉` long, the last ones filled up with zeros ([`Cut`](cut::Cut)). A rank updates its own
-//! slices, with the optimizer's state of these only, and gathers the others'. So an optimizer must treat each
-//! number by itself; its counters are a parameter's, as without slices.
+//! Rajbhandari, Rasley, Ruwase and He 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+//! section 5. Every parameter of `n` elements is split into one *shard* per rank, each of `⌈n / W⌉` elements, the last
+//! ones padded with zeros ([`ShardLayout`](layout::ShardLayout)). A rank updates its local shards, keeps optimizer
+//! state for these only, and gathers the others'. So the optimizer must be elementwise; its counters are per parameter,
+//! as without shards.
 //!
-//! What travels in a step, for `n` bytes of parameters, of each rank: gradients, `2 n (W - 1) / W` where all
-//! ranks are given the sums and `n (W - 1) / W` where each is given its slices of them, and parameters,
-//! `n (W - 1) / W`, twice that where a backward pass gathers them again.
+//! Traffic per rank per step, for `n` bytes of parameters: gradients, `2 n (W - 1) / W` all-reduced or `n (W - 1) / W`
+//! reduce-scattered, and parameters, `n (W - 1) / W`, twice that if the backward pass gathers them again.
 
-pub(crate) mod cut;
 mod gather;
 mod gradients;
-mod held;
+pub(crate) mod layout;
+mod memory;
+mod module_shards;
 mod parameters;
 mod pass;
-mod slicing;
-mod stream;
-mod whole;
+mod pending_parameters;
+mod prefetcher;
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use gradients::GradientSlices;
-pub use held::HeldBytes;
-pub(crate) use held::{Gauge, Held};
-pub use parameters::{ParameterShards, Slices};
-pub use pass::CutPass;
+pub use gradients::GradientShards;
+pub use memory::HeldBytes;
+pub(crate) use memory::{MemoryTracker, TrackedMemory};
+pub use parameters::{LocalShards, ParameterShards};
 pub(crate) use pass::Pass;
+pub use pass::ShardedPass;
 
-/// What is cut over the ranks.
+/// What is sharded over the ranks.
 ///
 /// ```
 /// use everburn_distributed::ShardStage;
 ///
 /// assert_eq!("gradients".parse(), Ok(ShardStage::Gradients));
-/// assert!(ShardStage::Parameters.cuts_gradients());
+/// assert!(ShardStage::Parameters.shards_gradients());
 /// assert!("zero-4".parse::<ShardStage>().is_err());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShardStage {
-    /// The optimizer's state (ZeRO 1).
+    /// Optimizer state (ZeRO 1).
     Optimizer,
-    /// That, and gradients (ZeRO 2).
+    /// Optimizer state and gradients (ZeRO 2).
     Gradients,
-    /// That, and parameters (ZeRO 3).
+    /// Optimizer state, gradients and parameters (ZeRO 3).
     Parameters,
 }
 
 impl ShardStage {
-    /// Whether a rank keeps its slices of the gradients only.
+    /// Whether a rank keeps only its shards of the gradients.
     #[must_use]
-    pub const fn cuts_gradients(self) -> bool {
+    pub const fn shards_gradients(self) -> bool {
         matches!(self, Self::Gradients | Self::Parameters)
     }
 
-    /// Whether a rank keeps its slices of the parameters only.
+    /// Whether a rank keeps only its shards of the parameters.
     #[must_use]
-    pub const fn cuts_parameters(self) -> bool {
+    pub const fn shards_parameters(self) -> bool {
         matches!(self, Self::Parameters)
     }
 }
@@ -81,7 +80,7 @@ impl FromStr for ShardStage {
     }
 }
 
-/// A stage as a configuration has it: `none` stands for nothing.
+/// A stage in a configuration, or `none`.
 pub(crate) fn stage_or_none<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<ShardStage>, D::Error> {

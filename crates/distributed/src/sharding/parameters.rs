@@ -1,4 +1,4 @@
-//! Parameters of which every rank updates its slices.
+//! Sharded parameters: each rank updates its local shards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,36 +10,35 @@ use burn::tensor::TensorData;
 use everburn_collectives::group::ReduceOp;
 
 use super::gather::{Chunk, Gatherer, chunks};
-use super::gradients::GradientSlices;
-use super::held::HeldBytes;
-use super::pass::{CutPass, Pass};
-use super::slicing::{self, Forms};
-use super::stream::Stream;
-use super::whole::{Common, Whole};
-use super::{ShardStage, cut::Cut};
+use super::gradients::GradientShards;
+use super::memory::HeldBytes;
+use super::module_shards::{self, ParamMappers};
+use super::pass::{Pass, ShardedPass};
+use super::pending_parameters::{GatherContext, PendingParameters};
+use super::prefetcher::Prefetcher;
+use super::{ShardStage, layout::ShardLayout};
 use crate::bucket::BucketEntry;
 use crate::ddp::Ddp;
 use crate::error::DdpError;
 use crate::placement::device_of_parameters;
 use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
 
-/// This rank's slices of all trained parameters, in the order of registration, each under the identity of its
-/// parameter: a module that an optimizer can update.
-pub type Slices = Vec<Param<Tensor<1>>>;
+/// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
+/// module that an optimizer can update.
+pub type LocalShards = Vec<Param<Tensor<1>>>;
 
-/// The fewest chunks that a model is cut into that is large enough: with fewer, the first one, for which the
-/// forward pass waits, is a large part of the whole.
+/// The fewest chunks of a large model: with fewer, the first one, for which the forward pass waits, is a large part of
+/// the model.
 const FEWEST_CHUNKS: usize = 16;
 
-/// Chunks are not made smaller than this for the sake of their number, in bytes: latency would cost more
-/// than overlap gains.
+/// The smallest chunk in bytes, unless the model is smaller: below it, latency costs more than overlap gains.
 const SMALLEST_CHUNK: usize = 256 << 10;
 
-/// Leaves each rank its share of the optimizer's state, of gradients and of parameters ([`ShardStage`]).
+/// Shards optimizer state, gradients and parameters over the ranks ([`ShardStage`]).
 ///
-/// It stands beside the model, as [`Ddp`] does. After each step an optimizer updates this rank's slices
-/// ([`update`](Self::update)); what the model has in place of its parameters then is on its way from the other
-/// ranks, and is waited for where the forward pass first asks for it.
+/// It accompanies the model, as [`Ddp`] does. After each step an optimizer updates this rank's shards
+/// ([`update`](Self::update)), and the model's parameters are gathered from all ranks; the forward pass waits for each
+/// where it first uses it.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -56,15 +55,15 @@ const SMALLEST_CHUNK: usize = 256 << 10;
 ///         let config = DdpConfig { shard, ..DdpConfig::default() };
 ///         let (ddp, model) = Ddp::new(LinearConfig::new(4, 2).init(&device), group, config)?;
 ///         let mut optimizer = AdamWConfig::new().init();
-///         let (mut shards, mut model) = ParameterShards::cut(model, &ddp, None)?;
+///         let (mut shards, mut model) = ParameterShards::new(model, &ddp, None)?;
 ///         for _ in 0..2 {
 ///             model = shards.open(model)?;
 ///             let step = ddp.begin(1)?;
 ///             let rows = Tensor::<2>::ones([1, 4], &device);
 ///             step.watch_last(&model, 1).forward(rows).mean().backward();
-///             let synced = shards.average(step.finish_cut()?)?;
-///             model = shards.update(model, synced.gradients, |slices, gradients| {
-///                 optimizer.step(0.1, slices, gradients)
+///             let synced = shards.average(step.finish_sharded()?)?;
+///             model = shards.update(model, synced.gradients, |local, gradients| {
+///                 optimizer.step(0.1, local, gradients)
 ///             })?;
 ///         }
 ///         let model = shards.settle(model)?;
@@ -81,29 +80,29 @@ pub struct ParameterShards {
     ddp: Ddp,
     stage: ShardStage,
     max_gradient_norm: Option<f32>,
-    /// Where the slices are that the optimizer works on; with autodiff.
+    /// The device of the shards that the optimizer updates; with autodiff.
     home: Device,
-    /// The slices are kept between steps, and not cut from the model each time.
+    /// The shards are kept between steps, not sliced from the model each time.
     keeps: bool,
-    slices: Option<Slices>,
-    forms: Forms,
+    local_shards: Option<LocalShards>,
+    mappers: ParamMappers,
     chunks: Arc<Vec<Chunk>>,
-    common: Arc<Common>,
+    context: Arc<GatherContext>,
     gatherer: Gatherer,
-    /// The model's parameters are there or on their way.
+    /// The model's parameters are gathered or being gathered.
     open: bool,
     held: HeldBytes,
 }
 
 impl ParameterShards {
-    /// Cuts the parameters of `model`, which `ddp` keeps equal, as [`DdpConfig::shard`](crate::DdpConfig::shard)
-    /// says (or [`ShardStage::Optimizer`]). The slices, and with them the optimizer's state, are on the device
-    /// `offload`, where one is given, and stay there; else where the model is. Every rank calls it.
+    /// Shards the parameters of `model`, which `ddp` keeps equal, by [`DdpConfig::shard`](crate::DdpConfig::shard)
+    /// (default: [`ShardStage::Optimizer`]). The shards and the optimizer state live on the device `offload` if given,
+    /// otherwise on the model's. Every rank calls it.
     ///
     /// # Errors
     /// [`DdpError::Backend`] if the parameters are on several devices; [`DdpError::Collective`] if the exchange
-    /// fails; [`DdpError::Read`] if a device does not give the numbers.
-    pub fn cut<M: Module>(
+    /// fails; [`DdpError::Read`] if a tensor cannot be read.
+    pub fn new<M: Module>(
         model: M,
         ddp: &Ddp,
         offload: Option<Device>,
@@ -111,9 +110,8 @@ impl ParameterShards {
         let shared = ddp.shared();
         let device = device_of_parameters(&model).ok_or_else(|| DdpError::Backend {
             wanted: "--shard".to_string(),
-            reason:
-                "the parameters of the model are on several devices, and a rank has one of them"
-                    .to_string(),
+            reason: "the parameters of the model are on several devices, and a rank has one"
+                .to_string(),
         })?;
         let group = ddp.group();
         let ranks: Vec<usize> = (0..group.world_size()).collect();
@@ -128,145 +126,155 @@ impl ParameterShards {
             .min(limits.others);
         let chunks = Arc::new(chunks(parameters, limits.first.min(limit), limit));
         let stage = shared.config().shard.unwrap_or(ShardStage::Optimizer);
-        let common = Common::new(
+        let context = GatherContext::new(
             parameters.to_vec(),
-            shared.cut(),
+            shared.shard_layout(),
             chunks.clone(),
             gatherer.patience(),
         );
-        let keeps = stage.cuts_parameters() || offload.is_some();
+        let keeps = stage.shards_parameters() || offload.is_some();
         let mut shards = Self {
             ddp: ddp.clone(),
             stage,
             max_gradient_norm: shared.config().max_gradient_norm,
             home: offload.unwrap_or(device).autodiff(),
             keeps,
-            slices: None,
-            forms: Forms::of(&model, shared.numbers()),
+            local_shards: None,
+            mappers: ParamMappers::of(&model, shared.numbers()),
             chunks,
-            common: Arc::new(common),
+            context: Arc::new(context),
             gatherer,
             open: true,
             held: HeldBytes::default(),
         };
         if keeps {
-            shards.slices = Some(shards.slices_of(&model)?);
+            shards.local_shards = Some(shards.local_shards_of(&model)?);
         }
         let model = shards.close(model);
         Ok((shards, model))
     }
 
-    /// What keeps the parameters equal that are cut.
+    /// The [`Ddp`] that keeps the parameters equal.
     pub fn ddp(&self) -> &Ddp {
         &self.ddp
     }
 
-    /// What is cut.
+    /// The sharding stage.
     pub fn stage(&self) -> ShardStage {
         self.stage
     }
 
-    /// The model whose parameters are there or on their way: before a forward pass, and before anything else
-    /// looks at them. Every rank calls it. Gives a model back as it is that has them already.
+    /// The model with its parameters gathered or being gathered: call it before a forward pass, and before anything
+    /// else reads them. Every rank calls it. An open model is returned as it is.
     ///
     /// # Errors
     /// [`DdpError::Gather`] if an earlier exchange has failed.
     pub fn open<M: Module>(&mut self, model: M) -> Result<M, DdpError> {
         self.check()?;
-        match self.slices.clone() {
-            Some(slices) if !self.open => {
+        match self.local_shards.clone() {
+            Some(local_shards) if !self.open => {
                 self.open = true;
-                Ok(self.spread(model, &slices))
+                Ok(self.with_pending_parameters(model, &local_shards))
             }
             _ => Ok(model),
         }
     }
 
-    /// The model without its parameters, of which this rank has slices: before a pass. Gives a model back as it
-    /// is where each rank has all parameters.
+    /// The model without its parameters, of which this rank keeps shards: call it before a pass. Without parameter
+    /// sharding the model is returned as it is.
     #[must_use]
     pub fn close<M: Module>(&mut self, model: M) -> M {
-        if !self.stage.cuts_parameters() {
+        if !self.stage.shards_parameters() {
             return model;
         }
         self.open = false;
-        self.forms
+        self.mappers
             .without_values(model, self.ddp.shared().numbers())
     }
 
-    /// Begins a pass of a model that is not open, whose parameters are gathered as they are asked for: one for
-    /// each [`Ddp::begin`], on every rank, those without samples too. Where segments of the model are
-    /// recomputed in the backward pass, `twice` on all ranks. `None` where each rank has all parameters.
+    /// Begins a pass of a closed model, whose parameters are gathered as they are used: one per [`Ddp::begin`], on
+    /// every rank, also those without samples. `twice`, on all ranks, if the backward pass recomputes segments of the
+    /// model. `None` without parameter sharding.
     ///
     /// # Errors
     /// [`DdpError::Gather`] if an earlier exchange has failed.
-    pub fn pass(&self, twice: bool) -> Result<Option<CutPass>, DdpError> {
+    pub fn pass(&self, twice: bool) -> Result<Option<ShardedPass>, DdpError> {
         self.check()?;
-        let (Some(slices), false) = (&self.slices, self.open) else {
+        let (Some(local_shards), false) = (&self.local_shards, self.open) else {
             return Ok(None);
         };
-        let of = |number: &usize| slices[*number].val().without_autodiff();
+        let of = |number: &usize| local_shards[*number].val().without_autodiff();
         let chunks = self.chunks.iter();
-        let slices = chunks.map(|chunk| chunk.numbers.iter().map(of).collect::<Vec<_>>());
-        let stream = Arc::new(Stream::new(self.common.clone(), slices.collect(), twice));
-        self.gatherer.follow(&stream);
+        let local_shards = chunks.map(|chunk| chunk.numbers.iter().map(of).collect::<Vec<_>>());
+        let prefetcher = Arc::new(Prefetcher::new(
+            self.context.clone(),
+            local_shards.collect(),
+            twice,
+        ));
+        self.gatherer.follow(&prefetcher);
         let numbers = self.ddp.shared().numbers().clone();
-        let pass = Arc::new(Pass::new(self.common.clone(), stream, numbers));
-        Ok(Some(CutPass { pass }))
+        let pass = Arc::new(Pass::new(self.context.clone(), prefetcher, numbers));
+        Ok(Some(ShardedPass { pass }))
     }
 
-    /// This rank's slices of gradients that all ranks have whole.
+    /// This rank's shards of gradients that every rank has in full.
     ///
     /// # Errors
-    /// [`DdpError::Read`] if a device does not give the numbers.
-    pub fn cut_gradients<M: Module>(
+    /// [`DdpError::Read`] if a tensor cannot be read.
+    pub fn shard_gradients<M: Module>(
         &mut self,
         model: &M,
         gradients: GradientsParams,
     ) -> Result<GradientsParams, DdpError> {
         let (shared, home) = (self.ddp.shared(), self.home.clone().inner());
         let numbers = shared.numbers();
-        let (cut, bytes) = slicing::cut_gradients(model, gradients, numbers, shared.cut(), &home)?;
+        let (sharded, bytes) = module_shards::shard_gradients(
+            model,
+            gradients,
+            numbers,
+            shared.shard_layout(),
+            &home,
+        )?;
         self.held.gradients = self.held.gradients.max(bytes);
-        Ok(cut)
+        Ok(sharded)
     }
 
-    /// The gradients of a step, of this rank's slices: clipped by the norm over all ranks' ones, where that is
-    /// asked for ([`DdpConfig::max_gradient_norm`](crate::DdpConfig::max_gradient_norm)). Every rank calls it.
+    /// The gradients of this rank's shards for a step, clipped by the norm over all ranks if
+    /// [`DdpConfig::max_gradient_norm`](crate::DdpConfig::max_gradient_norm) is set. Every rank calls it.
     ///
     /// # Errors
-    /// [`DdpError::GradientNotFinite`], on all ranks, if the norm is not a number; [`DdpError::Collective`] if
+    /// [`DdpError::GradientNotFinite`], on all ranks, if the norm is not finite; [`DdpError::Collective`] if
     /// the exchange fails.
-    pub fn average(&mut self, slices: GradientSlices) -> Result<SyncedGradients, DdpError> {
-        self.held.gradients = self.held.gradients.max(slices.num_bytes());
+    pub fn average(&mut self, shards: GradientShards) -> Result<SyncedGradients, DdpError> {
+        self.held.gradients = self.held.gradients.max(shards.num_bytes());
         let (mut norm, mut factor) = (None, 1.0);
         if let Some(max) = self.max_gradient_norm {
-            let found = self.norm(&slices)?;
+            let found = self.norm(&shards)?;
             factor = (f64::from(max) / (found + NORM_EPSILON)).min(1.0);
             norm = Some(GradientNorm::known(found));
         }
         let device = self.home.clone().inner();
         let mut gradients = GradientsParams::new();
         let parameters = self.ddp.parameters().iter();
-        for (entry, slice) in parameters.zip(slices.slices) {
-            let Some(slice) = slice else { continue };
-            let length = slice.len();
-            let data = slice.tensor_data(0..length, &[length], factor, None);
+        for (entry, shard) in parameters.zip(shards.shards) {
+            let Some(shard) = shard else { continue };
+            let length = shard.len();
+            let data = shard.tensor_data(0..length, &[length], factor, None);
             let gradient = Tensor::<1>::from_data(data, (&device, entry.dtype));
             gradients.register(entry.id, gradient);
         }
         Ok(SyncedGradients {
             gradients,
-            samples: slices.samples,
+            samples: shards.samples,
             norm,
-            communication: slices.communication,
+            communication: shards.communication,
         })
     }
 
     /// The norm of all gradients together. All ranks add up the same numbers in the same order.
-    fn norm(&self, slices: &GradientSlices) -> Result<f64, DdpError> {
-        let squares = slices.slices.iter().map(|slice| match slice {
-            Some(slice) => slice.sum_of_squares(0..slice.len()),
+    fn norm(&self, shards: &GradientShards) -> Result<f64, DdpError> {
+        let squares = shards.shards.iter().map(|shard| match shard {
+            Some(shard) => shard.sum_of_squares(0..shard.len()),
             None => 0.0,
         });
         let mut squares = squares.collect::<Vec<f64>>();
@@ -280,9 +288,8 @@ impl ParameterShards {
         }
     }
 
-    /// Lets `step` update this rank's slices by their gradients, and begins to gather the others': after it
-    /// `model` has the updated parameters, as soon as they are asked for ([`ShardStage::Parameters`]: as soon
-    /// as it is [opened](Self::open)). Every rank calls it.
+    /// Lets `step` update this rank's shards with their gradients, and begins to gather the updated parameters into
+    /// `model` ([`ShardStage::Parameters`]: once it is [opened](Self::open)). Every rank calls it.
     ///
     /// # Errors
     /// [`DdpError::Gather`] and [`DdpError::Collective`] if the parameters that the gradients belong to had not
@@ -291,51 +298,51 @@ impl ParameterShards {
         &mut self,
         model: M,
         gradients: GradientsParams,
-        step: impl FnOnce(Slices, GradientsParams) -> Slices,
+        step: impl FnOnce(LocalShards, GradientsParams) -> LocalShards,
     ) -> Result<M, DdpError> {
         self.check()?;
-        let slices = match self.slices.take() {
-            Some(slices) => slices,
-            None => self.slices_of(&model)?,
+        let local_shards = match self.local_shards.take() {
+            Some(local_shards) => local_shards,
+            None => self.local_shards_of(&model)?,
         };
-        // Cutting has waited for parameters that nobody had asked for.
+        // Taking shards of the model has waited for parameters not used yet.
         self.check()?;
         let model = self.close(model);
-        self.held.parameters = slicing::held_bytes(&model);
-        let slices = step(slices, gradients);
-        let model = match self.stage.cuts_parameters() {
+        self.held.parameters = module_shards::held_bytes(&model);
+        let local_shards = step(local_shards, gradients);
+        let model = match self.stage.shards_parameters() {
             true => model,
-            false => self.spread(model, &slices),
+            false => self.with_pending_parameters(model, &local_shards),
         };
         if self.keeps {
-            self.held.parameters += slicing::bytes_of(&slices);
-            self.slices = Some(slices);
+            self.held.parameters += module_shards::bytes_of(&local_shards);
+            self.local_shards = Some(local_shards);
         }
         Ok(model)
     }
 
-    /// The model with all its parameters in place, of its own: at the end of a training. Every rank calls it.
+    /// The model with all its parameters gathered: at the end of a training. Every rank calls it.
     ///
     /// # Errors
     /// If parameters could not be gathered.
     pub fn settle<M: Module>(&mut self, model: M) -> Result<M, DdpError> {
         let model = self.open(model)?;
-        slicing::wait_for_all(&model);
+        module_shards::wait_for_all(&model);
         self.check()?;
         Ok(model)
     }
 
-    /// How long the training thread has stood still for parameters since this was last asked.
+    /// How long the training thread has waited for parameters since the last call.
     pub fn take_waited(&self) -> Duration {
-        self.common.take_waited()
+        self.context.take_waited()
     }
 
-    /// Whether all that was asked for has come.
+    /// Checks that no gather has failed.
     ///
     /// # Errors
-    /// Why it has not.
+    /// The error of the failed gather.
     pub fn check(&self) -> Result<(), DdpError> {
-        match self.common.trouble() {
+        match self.context.failure() {
             Some(error) => {
                 self.gatherer.abort(&error.to_string());
                 Err(error)
@@ -344,45 +351,45 @@ impl ParameterShards {
         }
     }
 
-    /// How many bytes this rank holds, of what is known here: not of the optimizer's state.
+    /// How many bytes this rank holds, without the optimizer state.
     pub fn held(&self) -> HeldBytes {
         HeldBytes {
-            gradient_buckets: self.ddp.shared().gradient_buckets.most(),
-            gathered: self.common.gathered.most(),
+            gradient_buckets: self.ddp.shared().gradient_buckets.peak(),
+            gathered: self.context.gathered.peak(),
             ..self.held
         }
     }
 
-    /// This rank's slice of a tensor that has a number for each of a parameter's.
-    pub fn slice(&self, whole: &TensorData) -> TensorData {
-        let (cut, size) = (self.cut_of_ranks(), whole.dtype().size());
-        let bytes = cut.bytes(cut.rank, whole.as_bytes(), size);
+    /// This rank's shard of `full`, a tensor of a parameter's shape.
+    pub fn local_shard(&self, full: &TensorData) -> TensorData {
+        let (layout, size) = (self.layout(), full.dtype().size());
+        let bytes = layout.bytes(layout.rank, full.as_bytes(), size);
         let length = bytes.len() / size;
-        TensorData::from_bytes_vec(bytes, vec![length], whole.dtype())
+        TensorData::from_bytes_vec(bytes, vec![length], full.dtype())
     }
 
-    fn cut_of_ranks(&self) -> Cut {
-        self.ddp.shared().cut()
+    fn layout(&self) -> ShardLayout {
+        self.ddp.shared().shard_layout()
     }
 
-    fn slices_of<M: Module>(&self, model: &M) -> Result<Slices, DdpError> {
+    fn local_shards_of<M: Module>(&self, model: &M) -> Result<LocalShards, DdpError> {
         let shared = self.ddp.shared();
         let kept = self.keeps.then_some(&self.home);
-        slicing::slices_of(model, shared.numbers(), shared.cut(), kept)
+        module_shards::local_shards(model, shared.numbers(), shared.shard_layout(), kept)
     }
 
-    /// `model` with parameters that are on their way.
-    fn spread<M: Module>(&self, model: M, slices: &Slices) -> M {
+    /// `model` with parameters that are being gathered.
+    fn with_pending_parameters<M: Module>(&self, model: M, local_shards: &LocalShards) -> M {
         let promises = self.chunks.iter().enumerate().map(|(number, chunk)| {
-            let of = |number: &usize| slices[*number].val().without_autodiff();
+            let of = |number: &usize| local_shards[*number].val().without_autodiff();
             let own = chunk.numbers.iter().map(of).collect::<Vec<_>>();
             self.gatherer.gather(number, own)
         });
-        let whole = Whole {
+        let pending = PendingParameters {
             promises: promises.collect(),
-            common: self.common.clone(),
+            context: self.context.clone(),
         };
-        self.forms
-            .with_whole(model, self.ddp.shared().numbers(), &whole)
+        self.mappers
+            .with_pending_parameters(model, self.ddp.shared().numbers(), &pending)
     }
 }

@@ -1,4 +1,4 @@
-//! A forward and backward pass of a model whose parameters this rank has slices of.
+//! A forward and backward pass of a model with sharded parameters.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,18 +10,17 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use everburn_nn::{ParameterSource, recomputing, with_parameters_from};
 
-use super::stream::{Half, Stream};
-use super::whole::Common;
+use super::pending_parameters::GatherContext;
+use super::prefetcher::{Half, Prefetcher};
 use crate::reducer::lock;
 
-/// A forward and backward pass of a model of whose parameters each rank has slices: what
-/// [`ParameterShards::pass`](crate::ParameterShards::pass) begins, and
-/// [`Synchronization::watch_cut`](crate::Synchronization::watch_cut) runs the model with. Every rank begins it,
-/// and drops it when its pass is over.
+/// A forward and backward pass of a model with sharded parameters.
+/// [`ParameterShards::pass`](crate::ParameterShards::pass) begins it, and
+/// [`Synchronization::watch_sharded`](crate::Synchronization::watch_sharded) takes it. Every rank begins one, and drops
+/// it when its pass is over.
 ///
-/// Where the model runs in checkpointed segments ([`everburn_nn::checkpoint`]), the parameters of one are there
-/// while it computes, and gathered again when it is recomputed. What runs in none has its parameters until the
-/// backward pass is over.
+/// The parameters of a checkpointed segment ([`everburn_nn::checkpoint`]) are there while it computes, and are gathered
+/// again when it is recomputed. Parameters outside segments stay until the backward pass is over.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -34,51 +33,51 @@ use crate::reducer::lock;
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let config = DdpConfig { shard: Some(ShardStage::Parameters), ..DdpConfig::default() };
 /// let (ddp, model) = Ddp::new(LinearConfig::new(3, 1).init(&device), group, config)?;
-/// let (mut shards, model) = ParameterShards::cut(model, &ddp, None)?;
+/// let (mut shards, model) = ParameterShards::new(model, &ddp, None)?;
 ///
 /// let step = ddp.begin(2)?;
-/// let pass = shards.pass(true)?.expect("this rank has slices only");
-/// let watched = step.watch_cut(&model, 2, &pass);
+/// let pass = shards.pass(true)?.expect("parameters are sharded");
+/// let watched = step.watch_sharded(&model, 2, &pass);
 /// pass.run(|| {
 ///     let rows = Tensor::<2>::ones([2, 3], &device);
 ///     checkpoint(&watched, rows, |model, rows| model.forward(rows)).mean().backward();
 /// });
 /// drop(pass);
-/// assert_eq!(shards.average(step.finish_cut()?)?.gradients.len(), 2);
+/// assert_eq!(shards.average(step.finish_sharded()?)?.gradients.len(), 2);
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
-pub struct CutPass {
+pub struct ShardedPass {
     pub(crate) pass: Arc<Pass>,
 }
 
-impl CutPass {
+impl ShardedPass {
     /// Runs the watched model forward and backward.
     pub fn run<R>(&self, pass: impl FnOnce() -> R) -> R {
         with_parameters_from(self.pass.clone(), pass)
     }
 }
 
-impl Drop for CutPass {
+impl Drop for ShardedPass {
     fn drop(&mut self) {
         self.pass.end();
     }
 }
 
-/// What the watched model of a pass has in place of parameters.
+/// Provides the parameters of the watched model of a pass.
 pub(crate) struct Pass {
-    common: Arc<Common>,
-    stream: Arc<Stream>,
+    context: Arc<GatherContext>,
+    prefetcher: Arc<Prefetcher>,
     numbers: HashMap<ParamId, usize>,
-    places: Mutex<HashMap<ParamId, Place>>,
+    placeholders: Mutex<HashMap<ParamId, Placeholder>>,
 }
 
-struct Place {
+struct Placeholder {
     device: Device,
     tensor: State,
 }
 
 enum State {
-    /// Made when it is first asked for: how deep a tap is depends on when.
+    /// Built at first use: the depth of a gradient hook depends on when that is.
     Ahead(Box<dyn FnOnce() -> DispatchTensor + Send>),
     Made(Box<DispatchTensor>),
     Being,
@@ -86,24 +85,24 @@ enum State {
 
 impl Pass {
     pub(crate) fn new(
-        common: Arc<Common>,
-        stream: Arc<Stream>,
+        context: Arc<GatherContext>,
+        prefetcher: Arc<Prefetcher>,
         numbers: HashMap<ParamId, usize>,
     ) -> Self {
         Self {
-            common,
-            stream,
+            context,
+            prefetcher,
             numbers,
-            places: Mutex::default(),
+            placeholders: Mutex::default(),
         }
     }
 
     pub(crate) fn dtype(&self, number: usize) -> DType {
-        self.common.parameters[number].dtype
+        self.context.parameters[number].dtype
     }
 
-    /// That `make` yields the place of parameter `id`, which is on `device`.
-    pub(crate) fn place_of(
+    /// Lets `make` build the placeholder of parameter `id`, which is on `device`.
+    pub(crate) fn set_placeholder(
         &self,
         id: ParamId,
         device: &Device,
@@ -111,30 +110,30 @@ impl Pass {
     ) {
         let device = device.clone();
         let tensor = State::Ahead(Box::new(make));
-        lock(&self.places).insert(id, Place { device, tensor });
+        lock(&self.placeholders).insert(id, Placeholder { device, tensor });
     }
 
     fn end(&self) {
-        self.stream.end();
-        // They hold the graph, which holds this.
-        lock(&self.places).clear();
+        self.prefetcher.end();
+        // The placeholders hold the graph, which holds this.
+        lock(&self.placeholders).clear();
     }
 }
 
 impl ParameterSource for Pass {
     fn has(&self, id: ParamId) -> bool {
-        lock(&self.places).contains_key(&id)
+        lock(&self.placeholders).contains_key(&id)
     }
 
-    fn place(&self, id: ParamId) -> DispatchTensor {
-        let mut places = lock(&self.places);
-        let place = places.get_mut(&id).expect("it was asked whether it has it");
-        let tensor = match std::mem::replace(&mut place.tensor, State::Being) {
+    fn placeholder(&self, id: ParamId) -> DispatchTensor {
+        let mut placeholders = lock(&self.placeholders);
+        let placeholder = placeholders.get_mut(&id).expect("`has` was called before");
+        let tensor = match std::mem::replace(&mut placeholder.tensor, State::Being) {
             State::Ahead(make) => make(),
             State::Made(tensor) => *tensor,
-            State::Being => unreachable!("making a place asks for no other"),
+            State::Being => unreachable!("building a placeholder asks for no other"),
         };
-        place.tensor = State::Made(Box::new(tensor.clone()));
+        placeholder.tensor = State::Made(Box::new(tensor.clone()));
         tensor
     }
 
@@ -144,16 +143,16 @@ impl ParameterSource for Pass {
             false => Half::Forward,
         };
         let number = self.numbers[&id];
-        let device = lock(&self.places)
+        let device = lock(&self.placeholders)
             .get(&id)
-            .map(|place| place.device.clone());
+            .map(|placeholder| placeholder.device.clone());
         let device = device.unwrap_or_default();
-        let found = self.stream.take(half, number);
-        let shape = &self.common.parameters[number].shape;
+        let found = self.prefetcher.take(half, number);
+        let shape = &self.context.parameters[number].shape;
         macro_rules! of_rank {
             ($($rank:tt)*) => {
                 match shape.len() {
-                    $($rank => self.common.tensor::<$rank>(number, found, &device).into_dispatch(),)*
+                    $($rank => self.context.tensor::<$rank>(number, found, &device).into_dispatch(),)*
                     rank => unreachable!("a parameter of {rank} dimensions"),
                 }
             };
@@ -194,12 +193,12 @@ mod tests {
             let (ddp, model) = Ddp::new(model, group, config).unwrap();
             let recorder = Recorder::new(Facts::default());
             ddp.record_into(&recorder);
-            let (mut shards, model) = ParameterShards::cut(model, &ddp, None).unwrap();
+            let (mut shards, model) = ParameterShards::new(model, &ddp, None).unwrap();
             recorder.begin_step(1);
             recorder.enter(Phase::Forward);
             let step = ddp.begin(2).unwrap();
             let pass = shards.pass(in_segment).unwrap().unwrap();
-            let watched = step.watch_cut(&model, 2, &pass);
+            let watched = step.watch_sharded(&model, 2, &pass);
             pass.run(|| {
                 let rows = Tensor::<2>::ones([2, 3], &device);
                 let rows = match in_segment {
@@ -209,7 +208,7 @@ mod tests {
                 drop(rows.mean().backward());
             });
             drop(pass);
-            let synced = shards.average(step.finish_cut().unwrap()).unwrap();
+            let synced = shards.average(step.finish_sharded().unwrap()).unwrap();
             assert_eq!(synced.gradients.len(), 2);
             let recording = recorder.finish();
             let marks = |part: Part| recording.marks.iter().filter(move |mark| mark.pass == part);

@@ -1,4 +1,4 @@
-//! Buckets on a device: gradients are held as they come, and put in one row when all of a bucket are there.
+//! Buckets on a device: gradients are kept as they come, and copied into a flat buffer when the bucket is complete.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ pub(super) struct DeviceBuckets {
     device: Device,
     /// `None` for a rank that is alone.
     exchange: Option<Arc<dyn DeviceExchange>>,
-    /// Nothing is done with buckets: nobody to exchange with, and nothing to clip.
+    /// No flat buffers are made: there is no other rank and nothing to clip.
     stay_apart: bool,
-    /// By parameter: its gradient, while its bucket is not full.
+    /// By parameter: its gradient, until its bucket is full.
     held: Vec<Option<Gradient>>,
-    /// By bucket: the row that it has become, being added up.
-    rows: Rows,
+    /// By bucket: the sum of its flat buffer, under way.
+    sums: PendingSums,
 }
 
-/// By bucket: the row that it has become, being added up.
-pub(super) type Rows = Vec<Option<Box<dyn PendingSum>>>;
+/// By bucket: the sum of its flat buffer, under way.
+pub(super) type PendingSums = Vec<Option<Box<dyn PendingSum>>>;
 
 /// The sum over a rank that is alone.
 struct Own(Tensor<1>);
@@ -49,11 +49,11 @@ impl DeviceBuckets {
             stay_apart: exchange.is_none() && !clips,
             exchange,
             held: (0..parameters).map(|_| None).collect(),
-            rows: (0..buckets).map(|_| None).collect(),
+            sums: (0..buckets).map(|_| None).collect(),
         }
     }
 
-    /// Holds a gradient, or adds it to what an earlier pass has brought.
+    /// Keeps a gradient, or adds it to that of an earlier pass.
     pub(super) fn put(
         &mut self,
         arrival: Arrival,
@@ -83,7 +83,7 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Makes a row of bucket `index`, weighted by `share`, and sends it off.
+    /// Flattens bucket `index`, weighted by `share`, and begins its sum.
     pub(super) fn launch(
         &mut self,
         index: usize,
@@ -97,19 +97,19 @@ impl DeviceBuckets {
         let parts = bucket.parameters().iter();
         let parts: Vec<_> = parts.map(|number| self.held[*number].take()).collect();
         let layout = FlatLayout::of(bucket);
-        let row = flatten(&parts, &layout, bucket.dtype(), share, &self.device);
+        let flat = flatten(&parts, &layout, bucket.dtype(), share, &self.device);
         drop(parts);
-        self.rows[index] = Some(match &self.exchange {
-            None => Box::new(Own(row)),
-            Some(exchange) => exchange.begin(index, row, step)?,
+        self.sums[index] = Some(match &self.exchange {
+            None => Box::new(Own(flat)),
+            Some(exchange) => exchange.begin(index, flat, step)?,
         });
         Ok(())
     }
 
-    /// What becomes of them: by parameter and by bucket.
-    pub(super) fn take(&mut self) -> (Vec<Option<Gradient>>, Rows) {
-        let rows = std::mem::take(&mut self.rows);
-        (std::mem::take(&mut self.held), rows)
+    /// Takes the gradients by parameter and the sums by bucket.
+    pub(super) fn take(&mut self) -> (Vec<Option<Gradient>>, PendingSums) {
+        let sums = std::mem::take(&mut self.sums);
+        (std::mem::take(&mut self.held), sums)
     }
 }
 

@@ -8,7 +8,7 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use super::device_buckets::Rows;
+use super::device_buckets::PendingSums;
 use super::norm::{GradientNorm, NORM_EPSILON};
 use super::step::{Contents, Step};
 use super::{Communication, SyncedGradients};
@@ -18,16 +18,16 @@ use crate::error::DdpError;
 use crate::gradient::{Gradient, wide};
 use crate::shared::Shared;
 
-/// What all ranks agree on, on the device.
+/// The summed gradients, on the device.
 pub(super) struct DeviceSum {
     shared: Arc<Shared>,
     plan: Arc<BucketPlan>,
-    /// By parameter: its gradient, where it never came into a bucket.
+    /// By parameter: its gradient, if it was in no flat buffer.
     held: Vec<Option<Gradient>>,
-    /// By bucket: what is being added up.
-    under_way: Rows,
-    /// By bucket: the sum.
-    rows: Vec<Option<Tensor<1>>>,
+    /// By bucket: the sum under way.
+    under_way: PendingSums,
+    /// By bucket: the sum, a flat buffer.
+    sums: Vec<Option<Tensor<1>>>,
     pub(super) used: Vec<bool>,
     samples: u64,
     step: u64,
@@ -35,7 +35,7 @@ pub(super) struct DeviceSum {
 }
 
 impl DeviceSum {
-    /// Sends off what has not left: all ranks have told that they have `samples` together.
+    /// Sends the remaining buckets; all ranks together have `samples`.
     pub(super) fn of(step: &mut Step, samples: u64) -> Result<Self, DdpError> {
         step.launch_rest()?;
         let used = step.used().to_vec();
@@ -47,7 +47,7 @@ impl DeviceSum {
             shared: step.shared.clone(),
             plan: step.plan.clone(),
             held,
-            rows: under_way.iter().map(|_| None).collect(),
+            sums: under_way.iter().map(|_| None).collect(),
             under_way,
             used,
             samples,
@@ -56,7 +56,7 @@ impl DeviceSum {
         })
     }
 
-    /// Takes the sums. The device comes to them by itself; the host waits where it has to.
+    /// Takes the sums. The device waits for them; the host waits only where it must.
     pub(super) fn collect(&mut self) -> Result<(), DdpError> {
         let under_way = std::mem::take(&mut self.under_way);
         let exchanged = self.shared.exchange().is_some();
@@ -67,7 +67,7 @@ impl DeviceSum {
                 let bytes = FlatLayout::of(bucket).len() * bucket.dtype().size();
                 self.communication.bytes += bytes as u64;
             }
-            self.rows[index] = Some(sum.collect()?);
+            self.sums[index] = Some(sum.collect()?);
         }
         match self.shared.exchange() {
             Some(exchange) => exchange.check(),
@@ -80,13 +80,13 @@ impl DeviceSum {
         let max = self.shared.config().max_gradient_norm;
         let norm = max.and_then(|max| self.clip(f64::from(max)));
         let mut gradients = HashMap::new();
-        for (row, bucket) in self.rows.iter_mut().zip(self.plan.buckets()) {
-            let Some(row) = row.take() else { continue };
+        for (flat, bucket) in self.sums.iter_mut().zip(self.plan.buckets()) {
+            let Some(flat) = flat.take() else { continue };
             let entries = bucket.parameters().iter();
             let shapes: Vec<&[usize]> = entries
                 .map(|number| &*self.shared.parameters()[*number].shape)
                 .collect();
-            let views = views(&row, &FlatLayout::of(bucket), &shapes);
+            let views = views(&flat, &FlatLayout::of(bucket), &shapes);
             for (number, view) in bucket.parameters().iter().zip(views) {
                 self.held[*number] = Some(view);
             }
@@ -113,21 +113,21 @@ impl DeviceSum {
         })
     }
 
-    /// Scales all rows down where the norm of all gradients is above `max`: the host knows neither. What
-    /// lies between gradients, and gradients that nobody has, are zero.
+    /// Scales all flat buffers down if the norm of all gradients is above `max`, without reading it on the host.
+    /// Padding and missing gradients are zero.
     fn clip(&mut self, max: f64) -> Option<GradientNorm> {
-        let squares = self.rows.iter().flatten().map(|row| {
-            let row = wide(row.clone());
-            (row.clone() * row).sum().cast(DType::F32)
+        let squares = self.sums.iter().flatten().map(|flat| {
+            let flat = wide(flat.clone());
+            (flat.clone() * flat).sum().cast(DType::F32)
         });
         let norm = squares.reduce(|sum, squares| sum + squares)?.sqrt();
         let factor = (norm.clone() + NORM_EPSILON).recip() * max;
         let factor = factor.clamp_max(1.0);
-        for row in self.rows.iter_mut().flatten() {
-            let dtype = row.dtype();
-            let numbers = wide(row.clone());
+        for flat in self.sums.iter_mut().flatten() {
+            let dtype = flat.dtype();
+            let numbers = wide(flat.clone());
             let factor = factor.clone().cast(numbers.dtype());
-            *row = (numbers * factor).cast(dtype);
+            *flat = (numbers * factor).cast(dtype);
         }
         Some(GradientNorm::on_device(norm, self.step))
     }
@@ -164,7 +164,7 @@ mod tests {
         weight.iter::<f32>().collect()
     }
 
-    /// A rank that is alone on a GPU exchanges nothing, and copies nothing to the host.
+    /// A single rank on a GPU exchanges nothing and copies nothing to the host.
     #[test]
     fn a_rank_that_is_alone_adds_up_and_clips_on_its_device() {
         let device = Device::flex().autodiff();

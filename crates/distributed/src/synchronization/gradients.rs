@@ -93,7 +93,7 @@ impl Summed {
             }
             Outcome::Order(offered) => *order = offered,
             // Buckets in host memory tell it themselves.
-            Outcome::Used(_) | Outcome::Slices { .. } => {}
+            Outcome::Used(_) | Outcome::Segment { .. } => {}
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use burn::tensor::TensorData;
 
-use super::virtual_step::{Place, VirtualStep};
+use super::virtual_step::{BucketRange, VirtualStep};
 use crate::bucket::BucketPlan;
 use crate::gradient::Gradient;
 use crate::host::{HostBuffer, Put};
@@ -85,7 +85,7 @@ impl HostBuckets {
         let filling = &mut self.filling[bucket];
         if let (Some(own), Some(over)) = (own, &mut self.over_virtual) {
             if let Some(lowest) = &mut filling.buffer {
-                let place = Place {
+                let place = BucketRange {
                     bucket,
                     number,
                     range,
@@ -131,7 +131,7 @@ impl HostBuckets {
         let mut failed = None;
         for (slot, number) in bucket.parameters().iter().enumerate() {
             if let Some(over) = &mut self.over_virtual {
-                let place = Place {
+                let place = BucketRange {
                     bucket: index,
                     number: *number,
                     range: bucket.range(slot),

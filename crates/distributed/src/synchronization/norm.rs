@@ -4,12 +4,12 @@ use burn::prelude::*;
 
 use crate::error::DdpError;
 
-/// What a clipped norm is compared with is raised by this, as in PyTorch.
+/// Added to the norm before clipping compares it with the limit, as in PyTorch.
 pub(crate) const NORM_EPSILON: f64 = 1e-6;
 
-/// The norm of all gradients of a step together, before they were clipped.
+/// The norm of all gradients of a step, before clipping.
 ///
-/// Where gradients are on a GPU it is a number there: the host need not wait for it, unless it wants to know.
+/// With gradients on a GPU it stays there until [`read`](Self::read) waits for it.
 ///
 /// ```
 /// use everburn_distributed::GradientNorm;
@@ -18,36 +18,36 @@ pub(crate) const NORM_EPSILON: f64 = 1e-6;
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct GradientNorm(Place);
+pub struct GradientNorm(NormValue);
 
 #[derive(Debug, Clone)]
-enum Place {
+enum NormValue {
     Host(f64),
     Device { norm: Box<Tensor<1>>, step: u64 },
 }
 
 impl GradientNorm {
-    /// A norm that the host knows.
+    /// A norm on the host.
     #[must_use]
     pub fn known(norm: f64) -> Self {
-        Self(Place::Host(norm))
+        Self(NormValue::Host(norm))
     }
 
     /// A number on a device, of step `step`.
     pub(super) fn on_device(norm: Tensor<1>, step: u64) -> Self {
         let norm = Box::new(norm);
-        Self(Place::Device { norm, step })
+        Self(NormValue::Device { norm, step })
     }
 
-    /// The norm; waits for the device until it has been computed.
+    /// The norm; waits for the device.
     ///
     /// # Errors
-    /// [`DdpError::NormNotFinite`] for a norm that was found not to be a number only now;
-    /// [`DdpError::Read`] if the device does not give it.
+    /// [`DdpError::NormNotFinite`] if the norm turns out not to be finite;
+    /// [`DdpError::Read`] if it cannot be read.
     pub fn read(&self) -> Result<f64, DdpError> {
         let (norm, step) = match &self.0 {
-            Place::Host(norm) => return Ok(*norm),
-            Place::Device { norm, step } => (norm, *step),
+            NormValue::Host(norm) => return Ok(*norm),
+            NormValue::Device { norm, step } => (norm, *step),
         };
         let refused = |reason: String| DdpError::Read {
             parameter: "the norm of all gradients".to_string(),

@@ -30,45 +30,45 @@ impl Synchronization {
         }
         step.reports = None;
         drop(step);
-        let mut told = Told {
+        let mut metadata = StepMetadata {
             samples: own_samples as u64,
             used: own.clone(),
             order: Vec::new(),
         };
         if let Some(reducer) = shared.reducer() {
-            told.hear(reducer, &self.reports, reports_of_samples)?;
+            metadata.receive(reducer, &self.reports, reports_of_samples)?;
         }
-        if told.samples == 0 {
+        if metadata.samples == 0 {
             // No rank has sent anything.
             return Err(DdpError::NoSamples);
         }
-        let mut sum = DeviceSum::of(&mut lock(&self.step), told.samples)?;
+        let mut sum = DeviceSum::of(&mut lock(&self.step), metadata.samples)?;
         if let Some(reducer) = shared.reducer()
             && (asks_for_order || awaits_used)
         {
             let more = usize::from(exchanges_used) + usize::from(asks_for_order);
-            told.hear(reducer, &self.reports, more)?;
+            metadata.receive(reducer, &self.reports, more)?;
         }
         sum.collect()?;
         sum.communication.exposed = start.elapsed();
         lock(&self.step).late()?;
         let own = (own_samples > 0).then_some(own.as_slice());
-        sum.used = shared.remember_used(told.used, own)?;
+        sum.used = shared.remember_used(metadata.used, own)?;
         shared.count_samples(own_samples);
-        follow_order(shared, &told.order);
+        follow_order(shared, &metadata.order);
         Ok(sum)
     }
 }
 
-/// What the ranks have told each other besides gradients.
-struct Told {
+/// What the ranks exchange besides gradients.
+struct StepMetadata {
     samples: u64,
     used: Vec<bool>,
     order: Vec<i32>,
 }
 
-impl Told {
-    fn hear(
+impl StepMetadata {
+    fn receive(
         &mut self,
         reducer: &Reducer,
         reports: &Receiver<Report>,
@@ -79,7 +79,7 @@ impl Told {
                 Outcome::Samples(samples) => self.samples = samples,
                 Outcome::Used(used) => self.used = used,
                 Outcome::Order(order) => self.order = order,
-                Outcome::Bucket { .. } | Outcome::Slices { .. } => {}
+                Outcome::Bucket { .. } | Outcome::Segment { .. } => {}
             }
         }
         Ok(())

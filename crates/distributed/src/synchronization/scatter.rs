@@ -1,5 +1,4 @@
-//! Buckets of which a rank is given its slices: they are filled from one backward pass, leave when they are
-//! full, and their memory goes with them.
+//! Buckets that are reduce-scattered: filled from one backward pass, sent when full, and freed then.
 
 use std::time::Instant;
 
@@ -11,53 +10,56 @@ use crate::error::DdpError;
 use crate::gradient::Gradient;
 use crate::host::HostBuffer;
 use crate::reducer::{Outcome, ScatterLoad, lock};
-use crate::sharding::GradientSlices;
-use crate::sharding::cut::{Cut, CutBucket};
-use crate::sharding::{Gauge, Held};
+use crate::sharding::GradientShards;
+use crate::sharding::layout::{ShardLayout, ShardedBucket};
+use crate::sharding::{MemoryTracker, TrackedMemory};
 use crate::shared::Shared;
 use crate::synchronization::Communication;
 
-/// The gradients of a step on their way to the ranks that keep them.
+/// The gradients of a step, on their way to the ranks that keep them.
 #[derive(Debug)]
 pub(super) struct ScatterBuckets {
-    layouts: Vec<CutBucket>,
+    layouts: Vec<ShardedBucket>,
     filling: Vec<Option<Filling>>,
-    gauge: Gauge,
+    tracker: MemoryTracker,
 }
 
 /// A bucket that is being filled.
 #[derive(Debug)]
 pub(super) struct Filling {
     buffer: HostBuffer,
-    held: Held,
+    memory: TrackedMemory,
 }
 
 impl ScatterBuckets {
-    pub(super) fn new(plan: &BucketPlan, cut: Cut, gauge: Gauge) -> Self {
+    pub(super) fn new(plan: &BucketPlan, shards: ShardLayout, tracker: MemoryTracker) -> Self {
         let buckets = plan.buckets();
         Self {
-            layouts: buckets.iter().map(|b| CutBucket::of(b, cut)).collect(),
+            layouts: buckets
+                .iter()
+                .map(|b| ShardedBucket::of(b, shards))
+                .collect(),
             filling: buckets.iter().map(|_| None).collect(),
-            gauge,
+            tracker,
         }
     }
 
-    /// The bucket `index`, of zeros if nothing has come into it.
+    /// The bucket `index`, created with zeros if it is new.
     fn bucket(&mut self, index: usize, entry: &BucketEntry) -> Result<&mut Filling, String> {
         let filling = &mut self.filling[index];
         if filling.is_none() {
             let elements = self.layouts[index].elements();
             let buffer = HostBuffer::zeroed(entry.dtype, elements);
             let buffer = buffer.ok_or("its type of number cannot be averaged")?;
-            let held = self.gauge.hold((elements * entry.dtype.size()) as u64);
-            *filling = Some(Filling { buffer, held });
+            let memory = self.tracker.track((elements * entry.dtype.size()) as u64);
+            *filling = Some(Filling { buffer, memory });
         }
         filling
             .as_mut()
-            .ok_or_else(|| "it was not made".to_string())
+            .ok_or_else(|| "it was not created".to_string())
     }
 
-    /// Puts a gradient at its places in its bucket.
+    /// Copies the shards of a gradient into its bucket.
     pub(super) fn put(
         &mut self,
         arrival: Arrival,
@@ -67,7 +69,7 @@ impl ScatterBuckets {
     ) -> Result<(), String> {
         if arrival.used || !arrival.last || arrival.factor != 1.0 {
             return Err(
-                "a step whose gradients are cut over the ranks has one pass: begin another one for \
+                "a step with sharded gradients has one pass: begin another one for \
                  each micro-batch"
                     .to_string(),
             );
@@ -83,16 +85,16 @@ impl ScatterBuckets {
         let (index, slot) = plan.place(arrival.number);
         let layout = self.layouts[index].clone();
         let filling = self.bucket(index, entry)?;
-        for rank in 0..layout.cut.world_size {
-            let from = layout.cut.of_rank(rank, elements);
-            let start = layout.slice_of(rank, slot).start;
+        for rank in 0..layout.shards.world_size {
+            let from = layout.shards.of_rank(rank, elements);
+            let start = layout.shard_of(rank, slot).start;
             filling.buffer.put_part(start, &data, from)?;
         }
         Ok(())
     }
 
-    /// The bucket `index`, ready to leave; `used` tells what this rank has gradients of. Fails with the
-    /// parameter whose bucket could not be made.
+    /// The bucket `index`, ready to send; `used` says which parameters this rank has gradients of. The error names the
+    /// parameter whose bucket could not be created.
     pub(super) fn load(
         &mut self,
         index: usize,
@@ -105,31 +107,31 @@ impl ScatterBuckets {
         let first = &shared.parameters()[numbers[0]];
         let filling = self.bucket(index, first);
         let filling = filling.map_err(|reason| (numbers[0], reason))?;
-        for rank in 0..layout.cut.world_size {
+        for rank in 0..layout.shards.world_size {
             for (slot, number) in numbers.iter().enumerate() {
                 let place = rank * layout.segment() + layout.flag(slot);
                 filling.buffer.set_flag(place, used[*number]);
             }
         }
         let filling = self.filling[index].take();
-        let Filling { buffer, held } = filling.expect("it was made above");
+        let Filling { buffer, memory } = filling.expect("it was created above");
         Ok(ScatterLoad {
             index,
             layout,
             buffer,
-            held,
+            memory,
         })
     }
 
-    /// Keeps what a rank that is alone would have been given back.
+    /// Keeps the bucket, on a rank that is alone.
     pub(super) fn keep(&mut self, load: ScatterLoad) {
         let ScatterLoad {
             index,
             buffer,
-            held,
+            memory,
             ..
         } = load;
-        self.filling[index] = Some(Filling { buffer, held });
+        self.filling[index] = Some(Filling { buffer, memory });
     }
 
     fn take_filled(&mut self) -> Vec<Option<HostBuffer>> {
@@ -139,24 +141,24 @@ impl ScatterBuckets {
 }
 
 impl Synchronization {
-    /// As [`finish`](Synchronization::finish), of a step whose gradients are cut over the ranks
-    /// ([`crate::DdpConfig::shard`]): this rank's slices of the mean gradients.
+    /// As [`finish`](Synchronization::finish), for a step with sharded gradients ([`crate::DdpConfig::shard`]): this
+    /// rank's shards of the mean gradients.
     ///
     /// # Errors
     /// As [`finish`](Synchronization::finish), but for gradients that are not numbers.
-    pub fn finish_cut(mut self) -> Result<GradientSlices, DdpError> {
-        let result = self.complete_cut();
+    pub fn finish_sharded(mut self) -> Result<GradientShards, DdpError> {
+        let result = self.complete_sharded();
         if let Err(error) = &result
             && !error.is_verdict_of_all()
         {
-            // Told before this value's drop could tell a lesser reason.
+            // Before this value is dropped, which would abort with a less specific reason.
             self.abort(&error.to_string());
         }
         self.finished = true;
         result
     }
 
-    fn complete_cut(&self) -> Result<GradientSlices, DdpError> {
+    fn complete_sharded(&self) -> Result<GradientShards, DdpError> {
         let start = self.waiting_since.unwrap_or_else(Instant::now);
         let shared = self.ddp.shared();
         let asks_for_order = shared.wants_order();
@@ -173,7 +175,7 @@ impl Synchronization {
         let mut samples = own_samples as u64;
         let Contents::Scatter(buckets) = &mut step.contents else {
             return Err(DdpError::Config(
-                "gradients are cut where `DdpConfig::shard` says so only: call `finish`"
+                "gradients are sharded only if `DdpConfig::shard` says so: call `finish`"
                     .to_string(),
             ));
         };
@@ -188,7 +190,7 @@ impl Synchronization {
                 communication.busy += report.busy;
                 match report.outcome? {
                     Outcome::Samples(all) => samples = all,
-                    Outcome::Slices { index, buffer } => {
+                    Outcome::Segment { index, buffer } => {
                         communication.bytes += report.bytes;
                         segments[index] = Some(buffer);
                     }
@@ -203,20 +205,20 @@ impl Synchronization {
             return Err(DdpError::NoSamples);
         }
         let mut used = own.clone();
-        let mut slices: Vec<Option<HostBuffer>> = used.iter().map(|_| None).collect();
+        let mut shards: Vec<Option<HostBuffer>> = used.iter().map(|_| None).collect();
         for ((bucket, layout), segment) in plan.buckets().iter().zip(&layouts).zip(segments) {
             let Some(segment) = segment else { continue };
             for (slot, number) in bucket.parameters().iter().enumerate() {
                 used[*number] = segment.flag(layout.flag(slot));
-                slices[*number] = used[*number].then(|| segment.part(layout.slice(slot)));
+                shards[*number] = used[*number].then(|| segment.part(layout.shard(slot)));
             }
         }
         let own = (own_samples > 0).then_some(own.as_slice());
         shared.remember_used(used, own)?;
         shared.count_samples(own_samples);
         follow_order(shared, &order);
-        Ok(GradientSlices {
-            slices,
+        Ok(GradientShards {
+            shards,
             samples,
             communication,
         })

@@ -10,7 +10,7 @@ use super::virtual_step::VirtualStep;
 use crate::bucket::BucketPlan;
 use crate::error::DdpError;
 use crate::gradient::Gradient;
-use crate::gradient_tap::GradientSink;
+use crate::gradient_hook::GradientSink;
 use crate::reducer::{Job, Report, Share, lock};
 use crate::shared::Shared;
 use crate::virtual_ranks::VirtualRanks;

@@ -76,11 +76,11 @@ impl VirtualStep {
     /// Adds the gradient of a parameter that is `range` of a bucket, whose lowest sum is `lowest`.
     pub(super) fn add(
         &mut self,
-        place: Place<'_>,
+        place: BucketRange<'_>,
         own: usize,
         gradient: &TensorData,
     ) -> Result<(), String> {
-        let Place {
+        let BucketRange {
             bucket,
             number,
             range,
@@ -92,9 +92,9 @@ impl VirtualStep {
         self.add_one(bucket, number, &range, lowest, Some(gradient))
     }
 
-    /// Adds zeros for the virtual ranks that have brought no gradient.
-    pub(super) fn complete(&mut self, place: Place<'_>) -> Result<(), String> {
-        let Place {
+    /// Adds zeros for the virtual ranks that have produced no gradient.
+    pub(super) fn complete(&mut self, place: BucketRange<'_>) -> Result<(), String> {
+        let BucketRange {
             bucket,
             number,
             range,
@@ -155,8 +155,8 @@ impl VirtualStep {
     }
 }
 
-/// A parameter's place in its bucket.
-pub(super) struct Place<'a> {
+/// A parameter's range of its bucket.
+pub(super) struct BucketRange<'a> {
     pub(super) bucket: usize,
     pub(super) number: usize,
     pub(super) range: Range<usize>,

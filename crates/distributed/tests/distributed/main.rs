@@ -6,12 +6,12 @@
 mod batch_norm;
 mod communication_hooks;
 mod ddp;
-mod deferral;
 mod device;
 mod loader;
 mod models;
 mod overlap;
 mod parameters;
 mod ranks;
+mod split_backward;
 mod steps;
 mod tensor_parallel;

@@ -1,7 +1,7 @@
 //! Children of a coordinator that are no ranks of a [`Launcher`](crate::Launcher): each with a deadline, none left
-//! behind. [`Children`] runs programs to their end; a [`Team`] of programs is given orders while it lives.
+//! behind. [`Children`] runs programs to their end; a [`WorkerPool`] takes orders while it lives.
 
-mod team;
+mod worker_pool;
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-pub use self::team::Team;
+pub use self::worker_pool::WorkerPool;
 
 /// How often a child is looked at: often enough for a human, too seldom to disturb a measurement.
 const LOOK: Duration = Duration::from_millis(50);
@@ -56,15 +56,15 @@ pub enum ChildError {
         patience: Duration,
     },
 
-    /// A member of a team owed an answer at the deadline; all of the team was ended.
+    /// A worker of a pool had not answered at the deadline; all of the pool was ended.
     #[error(
         "{name} was ended: rank {rank} has not answered within {} s; its last words:\n{last_words}",
         patience.as_secs_f64()
     )]
     Silent {
-        /// The team.
+        /// The pool.
         name: String,
-        /// The first member that owed an answer.
+        /// The first worker that had not answered.
         rank: usize,
         /// How long it might take.
         patience: Duration,

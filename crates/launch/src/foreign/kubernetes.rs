@@ -3,7 +3,7 @@
 //! A pod knows its index; how many there are, and the name of the service that gives pods theirs, only the
 //! manifest does. So an index alone makes no rank: pods may well train a model each.
 
-use super::{Claim, Derived, Surroundings, Told};
+use super::{Claim, Derived, EnvNumber, EnvVariables};
 use crate::environment::variables as v;
 use crate::error::RankEnvironmentError;
 use crate::origin::StartedBy;
@@ -13,14 +13,12 @@ const INDEX: &str = "JOB_COMPLETION_INDEX";
 /// The port that PyTorch's own launchers take; a pod has all ports to itself.
 const PORT: u16 = 29_500;
 
-pub(super) fn claim(
-    surroundings: &Surroundings<'_>,
-) -> Result<Option<Claim>, RankEnvironmentError> {
-    let Some(rank) = surroundings.first_number(&[INDEX])? else {
+pub(super) fn claim(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+    let Some(rank) = env.first_number(&[INDEX])? else {
         return Ok(None);
     };
-    let one = |name| Some(Told { name, value: 0 });
-    match surroundings.first_number(&[v::WORLD_SIZE])? {
+    let one = |name| Some(EnvNumber { name, value: 0 });
+    match env.first_number(&[v::WORLD_SIZE])? {
         Some(world_size) => Ok(Some(Claim {
             started_by: StartedBy::Kubernetes,
             rank,
@@ -29,22 +27,18 @@ pub(super) fn claim(
             local_world_size: Some(1),
             node_rank: Some(rank.value),
         })),
-        None if surroundings.text(v::MASTER_ADDR).is_some() => {
-            Err(RankEnvironmentError::Incomplete {
-                found: surroundings.set_among(&[INDEX, v::MASTER_ADDR, v::MASTER_PORT]),
-                missing: vec![v::WORLD_SIZE.into()],
-                advice: "set it to the job's `completions` under `env` of the container".into(),
-            })
-        }
+        None if env.text(v::MASTER_ADDR).is_some() => Err(RankEnvironmentError::Incomplete {
+            found: env.set_among(&[INDEX, v::MASTER_ADDR, v::MASTER_PORT]),
+            missing: vec![v::WORLD_SIZE.into()],
+            advice: "set it to the job's `completions` under `env` of the container".into(),
+        }),
         None => Ok(None),
     }
 }
 
-pub(super) fn master(
-    surroundings: &Surroundings<'_>,
-) -> Result<Derived<String>, RankEnvironmentError> {
+pub(super) fn master(env: &EnvVariables<'_>) -> Result<Derived<String>, RankEnvironmentError> {
     Err(RankEnvironmentError::Incomplete {
-        found: surroundings.set_among(&[INDEX, v::WORLD_SIZE]),
+        found: env.set_among(&[INDEX, v::WORLD_SIZE]),
         missing: vec![v::MASTER_ADDR.into()],
         advice: "set it to the name of pod 0 under the job's headless service, \
                  `<job>-0.<service>`, under `env` of the container"

@@ -28,13 +28,13 @@ use crate::environment::{RankEnvironment, variables as v};
 use crate::error::RankEnvironmentError;
 use crate::origin::{Origin, StartedBy};
 
-/// The environment, which tests make up.
-pub(crate) struct Surroundings<'a> {
+/// The environment variables; tests supply their own.
+pub(crate) struct EnvVariables<'a> {
     pub(crate) lookup: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl Surroundings<'_> {
-    /// The variable's text; one that is set to nothing counts as missing.
+impl EnvVariables<'_> {
+    /// The variable's text; an empty one counts as missing.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         let text = (self.lookup)(name)?.trim().to_owned();
         Some(text).filter(|text| !text.is_empty())
@@ -55,10 +55,13 @@ impl Surroundings<'_> {
     }
 
     /// The number in the first variable of `names` that is set, and that variable.
-    fn first_number(&self, names: &[&'static str]) -> Result<Option<Told>, RankEnvironmentError> {
+    fn first_number(
+        &self,
+        names: &[&'static str],
+    ) -> Result<Option<EnvNumber>, RankEnvironmentError> {
         for &name in names {
             if let Some(value) = self.number(name)? {
-                return Ok(Some(Told { name, value }));
+                return Ok(Some(EnvNumber { name, value }));
             }
         }
         Ok(None)
@@ -70,7 +73,7 @@ impl Surroundings<'_> {
             .find_map(|&name| Some((name, self.text(name)?)))
     }
 
-    /// What keeps strangers out of the job.
+    /// The secret of the job.
     pub(crate) fn secret(&self) -> Result<Secret, RankEnvironmentError> {
         let token = GivenToken::from(OsString::from(self.text(v::JOB_TOKEN).unwrap_or_default()));
         let open_store = match self.text(v::OPEN_STORE) {
@@ -96,14 +99,14 @@ impl Surroundings<'_> {
     }
 }
 
-/// What keeps strangers out of a job, if anything does.
+/// The secret that members of a job must know.
 pub(crate) struct Secret {
     pub(crate) job_token: Option<JobToken>,
     pub(crate) open_store: bool,
 }
 
 impl Secret {
-    /// Refuses a job of several ranks in which strangers could take part without that being asked for.
+    /// Refuses a job of several ranks without a secret, unless that is requested.
     pub(crate) fn check(
         &self,
         started_by: StartedBy,
@@ -123,20 +126,20 @@ impl Secret {
     }
 }
 
-/// A number and the variable that told it.
+/// A number and the environment variable it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Told {
+struct EnvNumber {
     name: &'static str,
     value: usize,
 }
 
-/// What a launcher says this process is.
+/// The rank that a launcher's variables give this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Claim {
     started_by: StartedBy,
-    rank: Told,
-    world_size: Told,
-    local_rank: Option<Told>,
+    rank: EnvNumber,
+    world_size: EnvNumber,
+    local_rank: Option<EnvNumber>,
     local_world_size: Option<usize>,
     node_rank: Option<usize>,
 }
@@ -151,7 +154,7 @@ impl Claim {
     }
 }
 
-/// A part of the store's address that was worked out, and from what.
+/// A derived part of the store's address, and its source.
 struct Derived<T> {
     value: T,
     from: String,
@@ -159,9 +162,9 @@ struct Derived<T> {
 
 /// The rank that a launcher other than ours and `torchrun` has made of this process, if one has.
 pub(crate) fn find(
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
 ) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
-    let wanted = match surroundings.text(v::LAUNCHER).as_deref() {
+    let wanted = match env.text(v::LAUNCHER).as_deref() {
         None => None,
         Some("none") => return Ok(None),
         Some(name) => {
@@ -175,37 +178,35 @@ pub(crate) fn find(
         }
     };
     let claim = match wanted {
-        None => innermost(surroundings)?,
-        Some(StartedBy::Slurm) => slurm::claim(surroundings, true)?,
-        Some(StartedBy::Kubernetes) => kubernetes::claim(surroundings)?,
-        Some(mpi) => mpi::claim(mpi, surroundings)?,
+        None => innermost(env)?,
+        Some(StartedBy::Slurm) => slurm::claim(env, true)?,
+        Some(StartedBy::Kubernetes) => kubernetes::claim(env)?,
+        Some(mpi) => mpi::claim(mpi, env)?,
     };
     let Some(claim) = claim else {
         return match wanted {
             Some(_) => Err(RankEnvironmentError::Incomplete {
-                found: surroundings.set_among(&[v::LAUNCHER]),
+                found: env.set_among(&[v::LAUNCHER]),
                 missing: vec!["the variables of that launcher".into()],
                 advice: format!("start this by it, or unset {}", v::LAUNCHER),
             }),
-            None => no_claim(surroundings),
+            None => no_claim(env),
         };
     };
-    check(&claim, surroundings)?;
+    check(&claim, env)?;
     if claim.world_size.value == 1 {
         return Ok(None);
     }
-    let rank = with_master(&claim, surroundings)?;
+    let rank = with_master(&claim, env)?;
     Ok(Some(rank))
 }
 
 /// A world size without a rank is half of a launcher's variables; without either, nobody launched this.
-fn no_claim(
-    surroundings: &Surroundings<'_>,
-) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
-    match surroundings.number(v::WORLD_SIZE)? {
+fn no_claim(env: &EnvVariables<'_>) -> Result<Option<RankEnvironment>, RankEnvironmentError> {
+    match env.number(v::WORLD_SIZE)? {
         None | Some(0 | 1) => Ok(None),
         Some(_) => Err(RankEnvironmentError::NoRank {
-            found: surroundings
+            found: env
                 .set_among(&[v::WORLD_SIZE, v::LOCAL_RANK, v::MASTER_ADDR, v::MASTER_PORT])
                 .join(", "),
         }),
@@ -213,10 +214,10 @@ fn no_claim(
 }
 
 /// The claim of the launcher that started this process, by the order at the top.
-fn innermost(surroundings: &Surroundings<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+fn innermost(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
     let mut claims = Vec::new();
     for mpi in [StartedBy::OpenMpi, StartedBy::Mvapich, StartedBy::Pmi] {
-        claims.extend(mpi::claim(mpi, surroundings)?);
+        claims.extend(mpi::claim(mpi, env)?);
     }
     if let Some(first) = claims.first()
         && let Some(other) = claims.iter().find(|it| !it.says_the_same_as(first))
@@ -229,28 +230,31 @@ fn innermost(surroundings: &Surroundings<'_>) -> Result<Option<Claim>, RankEnvir
     match claims.into_iter().next() {
         Some(mpi) if mpi.started_by == StartedBy::Pmi => {
             // What is wrong with Slurm's variables is no concern of a rank that `mpiexec` started.
-            let slurm = slurm::claim(surroundings, false).ok().flatten();
+            let slurm = slurm::claim(env, false).ok().flatten();
             Ok(slurm
                 .filter(|slurm| slurm.says_the_same_as(&mpi))
                 .or(Some(mpi)))
         }
         Some(mpi) => Ok(Some(mpi)),
-        None => match slurm::claim(surroundings, false)? {
+        None => match slurm::claim(env, false)? {
             Some(slurm) => Ok(Some(slurm)),
-            None => match mpi::pmix_alone(surroundings)? {
+            None => match mpi::pmix_alone(env)? {
                 Some(pmix) => Ok(Some(pmix)),
-                None => kubernetes::claim(surroundings),
+                None => kubernetes::claim(env),
             },
         },
     }
 }
 
-fn contradiction(told: impl IntoIterator<Item = Told>, what: &str) -> RankEnvironmentError {
-    let told = told
+fn contradiction(
+    variable: impl IntoIterator<Item = EnvNumber>,
+    what: &str,
+) -> RankEnvironmentError {
+    let variable = variable
         .into_iter()
         .map(|it| format!("{}={}", it.name, it.value));
     RankEnvironmentError::Contradiction {
-        found: told.collect::<Vec<_>>().join(", "),
+        found: variable.collect::<Vec<_>>().join(", "),
         advice: format!(
             "they seem to be of {what}: unset those that are not meant, or name the launcher that \
              counts in {}",
@@ -260,8 +264,8 @@ fn contradiction(told: impl IntoIterator<Item = Told>, what: &str) -> RankEnviro
 }
 
 /// Refuses a claim that contradicts itself or PyTorch's variables.
-fn check(claim: &Claim, surroundings: &Surroundings<'_>) -> Result<(), RankEnvironmentError> {
-    let below = |lower: Told, name: &str, upper: usize| {
+fn check(claim: &Claim, env: &EnvVariables<'_>) -> Result<(), RankEnvironmentError> {
+    let below = |lower: EnvNumber, name: &str, upper: usize| {
         if lower.value < upper {
             return Ok(());
         }
@@ -279,12 +283,12 @@ fn check(claim: &Claim, surroundings: &Surroundings<'_>) -> Result<(), RankEnvir
         (v::WORLD_SIZE, Some(claim.world_size)),
         (v::LOCAL_RANK, claim.local_rank),
     ];
-    for (name, told) in torch {
-        if let (Some(value), Some(told)) = (surroundings.number(name)?, told)
-            && value != told.value
+    for (name, variable) in torch {
+        if let (Some(value), Some(variable)) = (env.number(name)?, variable)
+            && value != variable.value
         {
             return Err(contradiction(
-                [Told { name, value }, told],
+                [EnvNumber { name, value }, variable],
                 "different jobs",
             ));
         }
@@ -295,9 +299,9 @@ fn check(claim: &Claim, surroundings: &Surroundings<'_>) -> Result<(), RankEnvir
 /// Adds where the store is.
 fn with_master(
     claim: &Claim,
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
 ) -> Result<RankEnvironment, RankEnvironmentError> {
-    let given_port = match surroundings.text(v::MASTER_PORT) {
+    let given_port = match env.text(v::MASTER_PORT) {
         None => None,
         Some(text) => Some(match text.parse() {
             Ok(port) if port > 0 => port,
@@ -310,30 +314,30 @@ fn with_master(
             }
         }),
     };
-    let address = match surroundings.text(v::MASTER_ADDR) {
+    let address = match env.text(v::MASTER_ADDR) {
         Some(value) => given(value, v::MASTER_ADDR),
         None => match claim.started_by {
-            StartedBy::Slurm => slurm::master(surroundings)?,
-            StartedBy::Kubernetes => kubernetes::master(surroundings)?,
+            StartedBy::Slurm => slurm::master(env)?,
+            StartedBy::Kubernetes => kubernetes::master(env)?,
             _ => mpi::master(claim)?,
         },
     };
     let port = match given_port {
         Some(port) => given(port, v::MASTER_PORT),
         None => match claim.started_by {
-            StartedBy::Slurm => slurm::port(surroundings)?,
+            StartedBy::Slurm => slurm::port(env)?,
             StartedBy::Kubernetes => kubernetes::port(),
-            _ => mpi::port(claim, surroundings)?,
+            _ => mpi::port(claim, env)?,
         },
     };
-    let secret = surroundings.secret()?;
+    let secret = env.secret()?;
     let meeting = format!("{}:{}", address.value, port.value);
     secret.check(claim.started_by, false, &meeting)?;
     let (rank, world_size) = (claim.rank.value, claim.world_size.value);
     Ok(RankEnvironment {
         rank,
         world_size,
-        local_rank: claim.local_rank.map_or(rank, |told| told.value),
+        local_rank: claim.local_rank.map_or(rank, |variable| variable.value),
         local_world_size: claim.local_world_size.unwrap_or(world_size),
         node_rank: claim.node_rank.unwrap_or(0),
         master_addr: address.value,

@@ -1,6 +1,6 @@
 //! Ranks that `mpirun` or `mpiexec` has started. MPI itself is not used.
 
-use super::{Claim, Derived, Surroundings, Told, port_of_job};
+use super::{Claim, Derived, EnvNumber, EnvVariables, port_of_job};
 use crate::environment::variables as v;
 use crate::error::RankEnvironmentError;
 use crate::origin::StartedBy;
@@ -47,33 +47,31 @@ const PMIX: Names = Names {
 /// What a launcher of MPI says.
 pub(super) fn claim(
     launcher: StartedBy,
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
 ) -> Result<Option<Claim>, RankEnvironmentError> {
     let names = match launcher {
         StartedBy::OpenMpi => &OPEN_MPI,
         StartedBy::Mvapich => &MVAPICH,
         _ => &PMI,
     };
-    read(launcher, names, surroundings)
+    read(launcher, names, env)
 }
 
 /// What a launcher says that speaks nothing but PMIx. Asked last: Open MPI and Slurm set PMIX_RANK beside
 /// their own variables.
-pub(super) fn pmix_alone(
-    surroundings: &Surroundings<'_>,
-) -> Result<Option<Claim>, RankEnvironmentError> {
-    read(StartedBy::Pmi, &PMIX, surroundings)
+pub(super) fn pmix_alone(env: &EnvVariables<'_>) -> Result<Option<Claim>, RankEnvironmentError> {
+    read(StartedBy::Pmi, &PMIX, env)
 }
 
 fn read(
     launcher: StartedBy,
     names: &Names,
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
 ) -> Result<Option<Claim>, RankEnvironmentError> {
-    let rank = surroundings.first_number(names.rank)?;
-    let world_size = surroundings.first_number(names.world_size)?;
-    let half = |found: Told, missing: &'static str| RankEnvironmentError::Incomplete {
-        found: surroundings.set_among(&[found.name]),
+    let rank = env.first_number(names.rank)?;
+    let world_size = env.first_number(names.world_size)?;
+    let half = |found: EnvNumber, missing: &'static str| RankEnvironmentError::Incomplete {
+        found: env.set_among(&[found.name]),
         missing: vec![missing.into()],
         advice: format!(
             "they come together by {launcher}; set {}=none where this is no rank",
@@ -86,13 +84,13 @@ fn read(
         (None, Some(size)) if size.name != v::WORLD_SIZE => return Err(half(size, names.rank[0])),
         (None, _) => return Ok(None),
     };
-    let local_world_size = surroundings.first_number(names.local_world_size)?;
-    let local_world_size = local_world_size.map(|told| told.value);
+    let local_world_size = env.first_number(names.local_world_size)?;
+    let local_world_size = local_world_size.map(|variable| variable.value);
     Ok(Some(Claim {
         started_by: launcher,
         rank,
         world_size,
-        local_rank: surroundings.first_number(names.local_rank)?,
+        local_rank: env.first_number(names.local_rank)?,
         local_world_size,
         node_rank: (local_world_size == Some(world_size.value)).then_some(0),
     }))
@@ -120,11 +118,11 @@ pub(super) fn master(claim: &Claim) -> Result<Derived<String>, RankEnvironmentEr
 /// Open MPI has a name for each job, which all ranks know; Hydra tells none.
 pub(super) fn port(
     claim: &Claim,
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
 ) -> Result<Derived<u16>, RankEnvironmentError> {
     const JOB_NAMES: [&str; 2] = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"];
     let known = match claim.started_by {
-        StartedBy::OpenMpi => surroundings.first_text(&JOB_NAMES),
+        StartedBy::OpenMpi => env.first_text(&JOB_NAMES),
         _ => None,
     };
     match known {
@@ -144,8 +142,9 @@ pub(super) fn port(
 }
 
 fn found(claim: &Claim) -> Vec<String> {
-    let told = [claim.rank, claim.world_size];
-    told.map(|told| format!("{}={}", told.name, told.value))
+    let variable = [claim.rank, claim.world_size];
+    variable
+        .map(|variable| format!("{}={}", variable.name, variable.value))
         .into()
 }
 

@@ -5,7 +5,7 @@
 //! so they decide, and the step's number of tasks counts, not the job's.
 
 use super::node_list::{count_of, hosts};
-use super::{Claim, Derived, Surroundings, Told, port_of_job};
+use super::{Claim, Derived, EnvNumber, EnvVariables, port_of_job};
 use crate::environment::variables as v;
 use crate::error::RankEnvironmentError;
 use crate::origin::StartedBy;
@@ -36,21 +36,21 @@ const TASKS_PER_NODE: [&str; 2] = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER
 
 /// `named`: the user says that it was Slurm.
 pub(super) fn claim(
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
     named: bool,
 ) -> Result<Option<Claim>, RankEnvironmentError> {
-    let Some(rank) = surroundings.first_number(&[RANK])? else {
+    let Some(rank) = env.first_number(&[RANK])? else {
         return Ok(None); // a shell of `salloc`
     };
-    let world_size = surroundings.first_number(&SIZES)?;
-    if !named && surroundings.first_text(&OF_A_STEP).is_none() {
-        let batch_script = surroundings.text("ENVIRONMENT").as_deref() == Some("BATCH");
+    let world_size = env.first_number(&SIZES)?;
+    if !named && env.first_text(&OF_A_STEP).is_none() {
+        let batch_script = env.text("ENVIRONMENT").as_deref() == Some("BATCH");
         let alone = world_size.is_none_or(|size| size.value == 1);
         if batch_script || (alone && rank.value == 0) {
             return Ok(None);
         }
         return Err(RankEnvironmentError::Incomplete {
-            found: surroundings.set_among(&[RANK, SIZES[1], SIZES[2]]),
+            found: env.set_among(&[RANK, SIZES[1], SIZES[2]]),
             missing: vec!["SLURM_STEP_ID and all else that only srun sets".into()],
             advice: format!(
                 "if srun started this and its variables were lost on the way, set {0}=slurm; if it \
@@ -61,44 +61,44 @@ pub(super) fn claim(
     }
     let Some(world_size) = world_size else {
         return Err(RankEnvironmentError::Incomplete {
-            found: surroundings.set_among(&[RANK]),
+            found: env.set_among(&[RANK]),
             missing: SIZES[..2].iter().map(ToString::to_string).collect(),
             advice: format!("start this by srun, or set {}=none", v::LAUNCHER),
         });
     };
-    let node_rank = surroundings.number("SLURM_NODEID")?;
+    let node_rank = env.number("SLURM_NODEID")?;
     Ok(Some(Claim {
         started_by: StartedBy::Slurm,
         rank,
         world_size,
-        local_rank: surroundings.first_number(&["SLURM_LOCALID"])?,
-        local_world_size: tasks_here(surroundings, node_rank, world_size)?,
+        local_rank: env.first_number(&["SLURM_LOCALID"])?,
+        local_world_size: tasks_here(env, node_rank, world_size)?,
         node_rank,
     }))
 }
 
 /// How many ranks this machine has, if Slurm says so.
 fn tasks_here(
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
     node: Option<usize>,
-    world_size: Told,
+    world_size: EnvNumber,
 ) -> Result<Option<usize>, RankEnvironmentError> {
-    if let (Some(node), Some((name, list))) = (node, surroundings.first_text(&TASKS_PER_NODE)) {
+    if let (Some(node), Some((name, list))) = (node, env.first_text(&TASKS_PER_NODE)) {
         return count_of(&list, node).map_err(|expected| RankEnvironmentError::Invalid {
             name,
             value: list,
             expected,
         });
     }
-    let one_node = nodes(surroundings)?.is_some_and(|(_, hosts)| hosts.len() == 1);
+    let one_node = nodes(env)?.is_some_and(|(_, hosts)| hosts.len() == 1);
     Ok(one_node.then_some(world_size.value))
 }
 
 /// The hosts of the step, and the variable that has them.
 fn nodes(
-    surroundings: &Surroundings<'_>,
+    env: &EnvVariables<'_>,
 ) -> Result<Option<(&'static str, Vec<String>)>, RankEnvironmentError> {
-    let Some((name, list)) = surroundings.first_text(&NODE_LISTS) else {
+    let Some((name, list)) = env.first_text(&NODE_LISTS) else {
         return Ok(None);
     };
     match hosts(&list) {
@@ -112,15 +112,13 @@ fn nodes(
 }
 
 /// Rank 0 runs on the first host, unless the user has dealt out the tasks himself.
-pub(super) fn master(
-    surroundings: &Surroundings<'_>,
-) -> Result<Derived<String>, RankEnvironmentError> {
+pub(super) fn master(env: &EnvVariables<'_>) -> Result<Derived<String>, RankEnvironmentError> {
     let refused = |found: &[&str], why: &str| RankEnvironmentError::Incomplete {
-        found: surroundings.set_among(found),
+        found: env.set_among(found),
         missing: vec![v::MASTER_ADDR.into()],
         advice: format!("{why}: {}", StartedBy::Slurm.sets(v::MASTER_ADDR)),
     };
-    let Some((name, hosts)) = nodes(surroundings)? else {
+    let Some((name, hosts)) = nodes(env)? else {
         return Err(refused(
             &[RANK],
             "SLURM_STEP_NODELIST, which has the host of rank 0, is missing too",
@@ -132,7 +130,7 @@ pub(super) fn master(
             from: format!("{name} has one host"),
         });
     }
-    let distribution = surroundings.text("SLURM_DISTRIBUTION").unwrap_or_default();
+    let distribution = env.text("SLURM_DISTRIBUTION").unwrap_or_default();
     if distribution.contains("arbitrary") {
         let why = "with an arbitrary distribution rank 0 may be on any host";
         return Err(refused(&[RANK, name, "SLURM_DISTRIBUTION"], why));
@@ -145,14 +143,14 @@ pub(super) fn master(
 }
 
 /// From job and step, so that all ranks reckon the same and steps beside each other differ.
-pub(super) fn port(surroundings: &Surroundings<'_>) -> Result<Derived<u16>, RankEnvironmentError> {
+pub(super) fn port(env: &EnvVariables<'_>) -> Result<Derived<u16>, RankEnvironmentError> {
     /// A prime, so that steps of neighbouring jobs fall apart.
     const STEP: u64 = 7_919;
-    let (job_name, job) = match surroundings.first_number(&["SLURM_JOB_ID", "SLURM_JOBID"])? {
-        Some(told) => (told.name, told.value as u64),
+    let (job_name, job) = match env.first_number(&["SLURM_JOB_ID", "SLURM_JOBID"])? {
+        Some(variable) => (variable.name, variable.value as u64),
         None => {
             return Err(RankEnvironmentError::Incomplete {
-                found: surroundings.set_among(&[RANK]),
+                found: env.set_among(&[RANK]),
                 missing: vec![v::MASTER_PORT.into()],
                 advice: format!(
                     "SLURM_JOB_ID, from which a port could be reckoned, is missing too: {}",
@@ -161,10 +159,10 @@ pub(super) fn port(surroundings: &Surroundings<'_>) -> Result<Derived<u16>, Rank
             });
         }
     };
-    let step = surroundings.first_number(&STEP_IDS)?;
-    let number = step.map_or(0, |told| told.value as u64);
+    let step = env.first_number(&STEP_IDS)?;
+    let number = step.map_or(0, |variable| variable.value as u64);
     let from = match step {
-        Some(told) => format!("a port reckoned from {job_name} and {}", told.name),
+        Some(variable) => format!("a port reckoned from {job_name} and {}", variable.name),
         None => format!("a port reckoned from {job_name}"),
     };
     Ok(Derived {

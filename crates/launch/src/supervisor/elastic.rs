@@ -1,11 +1,11 @@
-//! What an elastic job's supervisor does when ranks end: it starts them again, as long as that makes sense.
+//! The supervisor of an elastic job: restarts ranks that end, within the limits.
 
 use std::fs::File;
 use std::time::Instant;
 
 use rustix::process::Signal;
 
-use super::clerk::{Clerk, News};
+use super::store_client::{StoreClient, StoreEvent};
 use super::story::Story;
 use super::{Plan, Supervisor};
 use crate::config::{ElasticLaunch, LaunchConfig};
@@ -15,10 +15,10 @@ use crate::exit::{EXIT_FAILS_AGAIN, RankExit};
 use crate::outcome::{EndedRank, Restart, loss};
 use crate::ranks::continue_log;
 
-/// The exit code by which a rank says that it cannot work with what it was told. It would say so again.
+/// The exit code for wrong arguments. A restarted rank would fail again.
 const EXIT_USAGE: i32 = 2;
 
-/// What is to happen with a rank that does not run.
+/// The next action for a rank that is not running.
 enum Next {
     /// Nothing: it runs, or it stays away.
     Nothing,
@@ -28,8 +28,8 @@ enum Next {
     Pause(Instant),
 }
 
-/// A rank of this machine over all its processes.
-struct Seat {
+/// A rank of this machine, over all its processes.
+struct RankSlot {
     /// For its first process.
     log: Option<File>,
     incarnation: u64,
@@ -37,16 +37,16 @@ struct Seat {
     next: Next,
     /// It will not be started again.
     away: bool,
-    /// The generation that went on without the present process.
+    /// The generation that continued without the current process.
     expelled_by: Option<u64>,
 }
 
 /// The state of an elastic job on this machine.
 pub(super) struct Elastic {
     limits: ElasticLaunch,
-    clerk: Clerk,
+    store_client: StoreClient,
     /// By local rank.
-    seats: Vec<Seat>,
+    slots: Vec<RankSlot>,
     /// In the order in which they were decided.
     restarts: Vec<Restart>,
     /// The last ends of ranks that stay away.
@@ -57,11 +57,11 @@ pub(super) struct Elastic {
 }
 
 impl Elastic {
-    /// Asks for a number for each rank; they are started as the numbers come.
-    pub(super) fn new(limits: ElasticLaunch, clerk: Clerk, logs: Vec<File>) -> Self {
-        let seat = |(local_rank, log)| {
-            clerk.number(local_rank);
-            Seat {
+    /// Requests a number for each rank; ranks start as their numbers come.
+    pub(super) fn new(limits: ElasticLaunch, store_client: StoreClient, logs: Vec<File>) -> Self {
+        let slot = |(local_rank, log)| {
+            store_client.number(local_rank);
+            RankSlot {
                 log: Some(log),
                 incarnation: 0,
                 restarts: 0,
@@ -70,11 +70,11 @@ impl Elastic {
                 expelled_by: None,
             }
         };
-        let seats = logs.into_iter().enumerate().map(seat).collect();
+        let slots = logs.into_iter().enumerate().map(slot).collect();
         Self {
             limits,
-            seats,
-            clerk,
+            slots,
+            store_client,
             restarts: Vec::new(),
             away: Vec::new(),
             finished: false,
@@ -85,13 +85,13 @@ impl Elastic {
 
     /// Whether some rank is yet to be started.
     pub(super) fn will_start(&self) -> bool {
-        let waits = |seat: &Seat| !matches!(seat.next, Next::Nothing);
-        self.seats.iter().any(waits)
+        let waits = |slot: &RankSlot| !matches!(slot.next, Next::Nothing);
+        self.slots.iter().any(waits)
     }
 
     /// When the next pause ends.
     pub(super) fn next_start(&self) -> Option<Instant> {
-        let pauses = self.seats.iter().filter_map(|seat| match seat.next {
+        let pauses = self.slots.iter().filter_map(|slot| match slot.next {
             Next::Pause(until) => Some(until),
             _ => None,
         });
@@ -101,18 +101,18 @@ impl Elastic {
     /// Asks for numbers for those whose pause has ended.
     pub(super) fn start_those_due(&mut self) {
         let now = Instant::now();
-        for (local_rank, seat) in self.seats.iter_mut().enumerate() {
-            if matches!(seat.next, Next::Pause(until) if until <= now) {
-                seat.next = Next::Number;
-                self.clerk.number(local_rank);
+        for (local_rank, slot) in self.slots.iter_mut().enumerate() {
+            if matches!(slot.next, Next::Pause(until) if until <= now) {
+                slot.next = Next::Number;
+                self.store_client.number(local_rank);
             }
         }
     }
 
     /// Starts nobody any more.
     pub(super) fn cancel(&mut self) {
-        for seat in &mut self.seats {
-            seat.next = Next::Nothing;
+        for slot in &mut self.slots {
+            slot.next = Next::Nothing;
         }
     }
 
@@ -124,8 +124,8 @@ impl Elastic {
 
     /// Why too few ranks can ever be there, if that is so.
     fn hopeless(&self, config: &LaunchConfig) -> Option<String> {
-        let here = self.seats.iter().filter(|seat| !seat.away).count();
-        let elsewhere = config.world_size() - self.seats.len();
+        let here = self.slots.iter().filter(|slot| !slot.away).count();
+        let elsewhere = config.world_size() - self.slots.len();
         let (possible, min) = (here + elsewhere, self.limits.min);
         (possible < min).then(|| {
             let away = self.away.iter().map(|ended| ended.rank.to_string());
@@ -138,20 +138,20 @@ impl Elastic {
 
     /// The end of the process of a rank: the restart that follows, if one does.
     fn next_restart(&mut self, local_rank: usize, ended: EndedRank) -> Result<&Restart, EndedRank> {
-        let seat = &mut self.seats[local_rank];
+        let slot = &mut self.slots[local_rank];
         let fails_again = [EXIT_USAGE, EXIT_FAILS_AGAIN].map(RankExit::Code);
-        if fails_again.contains(&ended.exit) || seat.restarts >= self.limits.max_restarts {
-            seat.away = true;
+        if fails_again.contains(&ended.exit) || slot.restarts >= self.limits.max_restarts {
+            slot.away = true;
             return Err(ended);
         }
-        seat.restarts += 1;
-        let after = self.limits.pause_before(seat.restarts);
-        seat.next = Next::Pause(Instant::now() + after);
+        slot.restarts += 1;
+        let after = self.limits.pause_before(slot.restarts);
+        slot.next = Next::Pause(Instant::now() + after);
         self.restarts.push(Restart {
             ended,
-            incarnation: seat.incarnation,
-            expelled_by: seat.expelled_by,
-            number: seat.restarts,
+            incarnation: slot.incarnation,
+            expelled_by: slot.expelled_by,
+            number: slot.restarts,
             of: self.limits.max_restarts,
             after,
         });
@@ -161,7 +161,7 @@ impl Elastic {
 
 impl Elastic {
     pub(super) fn end(self) -> Story {
-        self.clerk.close();
+        self.store_client.close();
         Story {
             finished: self.finished,
             given_up: self.given_up,
@@ -180,9 +180,9 @@ impl Supervisor<'_> {
         let Some(elastic) = &mut self.elastic else {
             return;
         };
-        let seat = &elastic.seats[local_rank];
-        let (incarnation, expelled_by) = (seat.incarnation, seat.expelled_by);
-        elastic.clerk.note_end(local_rank, incarnation);
+        let slot = &elastic.slots[local_rank];
+        let (incarnation, expelled_by) = (slot.incarnation, slot.expelled_by);
+        elastic.store_client.note_end(local_rank, incarnation);
         let stopping = matches!(self.plan, Plan::Train | Plan::Stopping(_));
         if ends_well {
             self.ended.push(ended);
@@ -249,20 +249,20 @@ impl Supervisor<'_> {
             && elastic.is_some_and(|it| !it.finished && it.given_up.is_none() && !it.store_lost)
     }
 
-    pub(super) fn take(&mut self, news: News) -> Result<(), LaunchError> {
-        match news {
-            News::Numbered {
+    pub(super) fn take(&mut self, event: StoreEvent) -> Result<(), LaunchError> {
+        match event {
+            StoreEvent::Numbered {
                 local_rank,
                 incarnation,
             } => return self.begin(local_rank, incarnation),
-            News::Expelled {
+            StoreEvent::Expelled {
                 local_rank,
                 incarnation,
                 generation,
             } => self.expel(local_rank, incarnation, generation),
-            News::Finished => self.finish(),
-            News::GivenUp(reason) => self.give_up(reason),
-            News::StoreLost(reason) => return self.lose_store(reason),
+            StoreEvent::Finished => self.finish(),
+            StoreEvent::GivenUp(reason) => self.give_up(reason),
+            StoreEvent::Lost(reason) => return self.lose_store(reason),
         }
         Ok(())
     }
@@ -273,14 +273,14 @@ impl Supervisor<'_> {
         let Some(elastic) = &mut self.elastic else {
             return Ok(());
         };
-        let seat = &mut elastic.seats[local_rank];
-        if !matches!(seat.next, Next::Number) {
+        let slot = &mut elastic.slots[local_rank];
+        if !matches!(slot.next, Next::Number) {
             return Ok(());
         }
-        seat.next = Next::Nothing;
-        seat.incarnation = incarnation;
-        seat.expelled_by = None;
-        let first = seat.log.take();
+        slot.next = Next::Nothing;
+        slot.incarnation = incarnation;
+        slot.expelled_by = None;
+        let first = slot.log.take();
         let is_first = first.is_some();
         let log = match first {
             Some(log) => Ok(log),
@@ -292,8 +292,8 @@ impl Supervisor<'_> {
             Err(error) if !is_first => {
                 tracing::warn!("{error}; rank {rank} stays away");
                 if let Some(elastic) = &mut self.elastic {
-                    elastic.clerk.note_end(local_rank, incarnation);
-                    elastic.seats[local_rank].away = true;
+                    elastic.store_client.note_end(local_rank, incarnation);
+                    elastic.slots[local_rank].away = true;
                     let last = elastic.restarts.iter().rev().map(|restart| &restart.ended);
                     let last = last.filter(|ended| ended.rank == rank).take(1).cloned();
                     elastic.away.extend(last);
@@ -310,9 +310,9 @@ impl Supervisor<'_> {
         let (Some(elastic), Some(rank)) = (&mut self.elastic, &mut self.running[local_rank]) else {
             return;
         };
-        let seat = &mut elastic.seats[local_rank];
-        if seat.incarnation == incarnation {
-            seat.expelled_by = Some(generation);
+        let slot = &mut elastic.slots[local_rank];
+        if slot.incarnation == incarnation {
+            slot.expelled_by = Some(generation);
             rank.signal(Signal::KILL);
         }
     }
@@ -327,7 +327,7 @@ impl Supervisor<'_> {
         if elastic.finished || elastic.given_up.is_some() {
             return;
         }
-        elastic.clerk.finish();
+        elastic.store_client.finish();
         elastic.cancel();
         elastic.finished = !interrupted;
         if let Plan::Train = self.plan {
@@ -353,7 +353,7 @@ impl Supervisor<'_> {
         (self.tell)(&LaunchEvent::GivenUp {
             text: format!("the job is given up: {reason}"),
         });
-        elastic.clerk.give_up(&reason);
+        elastic.store_client.give_up(&reason);
         elastic.given_up = Some(reason);
         elastic.cancel();
         if let Plan::Train = self.plan {
@@ -366,7 +366,7 @@ impl Supervisor<'_> {
         let Some(elastic) = &mut self.elastic else {
             return Ok(());
         };
-        let nobody_started = elastic.seats.iter().all(|seat| seat.incarnation == 0);
+        let nobody_started = elastic.slots.iter().all(|slot| slot.incarnation == 0);
         if nobody_started && elastic.will_start() {
             return Err(LaunchError::StoreUnreachable { reason });
         }

@@ -1,7 +1,7 @@
 //! Stays with the ranks from the first one's start to the last one's end.
 
-mod clerk;
 mod elastic;
+mod store_client;
 mod story;
 
 use std::fs::File;
@@ -14,8 +14,8 @@ use everburn_record::proc;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGKILL};
 
-use self::clerk::{Clerk, News};
 use self::elastic::Elastic;
+use self::store_client::{StoreClient, StoreEvent};
 use crate::cause::{Blame, blame, root_cause};
 use crate::config::LaunchConfig;
 use crate::error::LaunchError;
@@ -42,7 +42,7 @@ pub(crate) enum Event {
     /// A signal has reached the launcher.
     Signal(i32),
     /// The store of an elastic job has something to tell.
-    News(News),
+    Store(StoreEvent),
 }
 
 /// What is needed to start a rank.
@@ -117,14 +117,14 @@ impl<'a> Supervisor<'a> {
         events: Sender<Event>,
     ) -> Result<(), LaunchError> {
         self.running.extend(logs.iter().map(|_| None));
-        let clerks_events = events.clone();
+        let client_events = events.clone();
         self.starter = Some(Starter { job, alive, events });
         if let Some(limits) = self.config.elastic.clone() {
             let first = self.config.global_rank(0);
             let access = self.config.store_access(&job.token);
-            let clerk = Clerk::start(&job.store, access, first, clerks_events)
-                .map_err(|source| system("start the clerk", source))?;
-            self.elastic = Some(Elastic::new(limits, clerk, logs));
+            let client = StoreClient::start(&job.store, access, first, client_events)
+                .map_err(|source| system("start the store client", source))?;
+            self.elastic = Some(Elastic::new(limits, client, logs));
             return Ok(());
         }
         for (local_rank, log) in logs.into_iter().enumerate() {
@@ -156,7 +156,7 @@ impl<'a> Supervisor<'a> {
             match self.next_event() {
                 Some(Event::Ended(local_rank)) => self.reap(local_rank)?,
                 Some(Event::Signal(signal)) => self.interrupt(signal),
-                Some(Event::News(news)) => self.take(news)?,
+                Some(Event::Store(event)) => self.take(event)?,
                 None => self.advance(),
             }
         }

@@ -1,36 +1,36 @@
-//! Connections that have not proved anything yet, and those that were refused.
+//! Connections that have not authenticated yet, and those that were refused.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many connections may be in their handshake, in all.
+/// The most connections in their handshake.
 const MOST_PENDING: usize = 32;
 
-/// How many of them from one address.
+/// The most of them from one address.
 const MOST_OF_ADDRESS: usize = 8;
 
 /// How long refusals are collected before the next warning.
 const WARNING: Duration = Duration::from_secs(1);
 
-/// The connections in their handshake. Where there are too many, the oldest makes room for a new one: it has
+/// The connections in their handshake. If there are too many, the oldest is closed for a new one: it has
 /// had its time, and a monitor needs only a moment.
 #[derive(Debug, Default)]
 pub(super) struct Pending(Mutex<Vec<Arc<TcpStream>>>);
 
-/// A place among the pending connections; it is free when this is dropped.
+/// A slot among the pending connections, freed on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PendingSlot {
     pending: Arc<Pending>,
     connection: Arc<TcpStream>,
 }
 
 impl Pending {
-    /// Takes a connection in. Returns the address of the one that had to make room, if one had to.
+    /// Adds a connection. Returns the address of the one closed for it, if any.
     pub(super) fn enter(
         self: &Arc<Self>,
         connection: Arc<TcpStream>,
-    ) -> (Place, Option<SocketAddr>) {
+    ) -> (PendingSlot, Option<SocketAddr>) {
         let mut pending = self.lock();
         let own = network(&connection);
         let of_own = pending.iter().filter(|it| network(it) == own).count();
@@ -44,11 +44,11 @@ impl Pending {
             left.peer_addr().ok()
         });
         pending.push(connection.clone());
-        let place = Place {
+        let slot = PendingSlot {
             pending: self.clone(),
             connection,
         };
-        (place, left)
+        (slot, left)
     }
 
     /// Ends all of them.
@@ -61,7 +61,7 @@ impl Pending {
     }
 }
 
-impl Place {
+impl PendingSlot {
     /// Frees the place. `false` if the connection had to make room for another before.
     pub(super) fn leave(self) -> bool {
         self.free()
@@ -75,7 +75,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingSlot {
     fn drop(&mut self) {
         self.free();
     }
@@ -100,8 +100,8 @@ fn oldest_of_most(pending: &[Arc<TcpStream>]) -> usize {
     let networks: Vec<_> = pending.iter().map(|it| network(it)).collect();
     let count = |own: &Option<IpAddr>| networks.iter().filter(|it| *it == own).count();
     // `max_by_key` takes the last of several.
-    let places = (0..networks.len()).rev();
-    places
+    let slots = (0..networks.len()).rev();
+    slots
         .max_by_key(|place| count(&networks[*place]))
         .unwrap_or(0)
 }
@@ -181,20 +181,20 @@ mod tests {
     fn the_oldest_of_an_address_makes_room() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pending = Arc::new(Pending::default());
-        let mut places = Vec::new();
+        let mut slots = Vec::new();
         for _ in 0..MOST_OF_ADDRESS {
             let (near, far) = accepted(&listener);
-            let (place, left) = pending.enter(near);
+            let (slot, left) = pending.enter(near);
             assert_eq!(left, None);
-            places.push((place, far));
+            slots.push((slot, far));
         }
         let (near, _far) = accepted(&listener);
         let (newest, left) = pending.enter(near);
-        assert_eq!(left, Some(places[0].1.local_addr().unwrap()));
-        assert_eq!(places[0].1.read(&mut [0]).unwrap(), 0, "it was not closed");
+        assert_eq!(left, Some(slots[0].1.local_addr().unwrap()));
+        assert_eq!(slots[0].1.read(&mut [0]).unwrap(), 0, "it was not closed");
         assert_eq!(pending.lock().len(), MOST_OF_ADDRESS);
-        // A place that was left is free; the one that had to make room frees no other.
-        drop(places);
+        // A dropped slot is free; the connection closed for another frees no slot.
+        drop(slots);
         assert_eq!(pending.lock().len(), 1);
         drop(newest);
         assert_eq!(pending.lock().len(), 0);

@@ -13,20 +13,20 @@ const RECENT: usize = 16;
 /// Who works so much longer than the median keeps the others waiting; the report marks by the same.
 const STRAGGLER: f64 = 1.25;
 
-/// Of what takes less than that, in seconds, nobody is called slow: it is noise.
+/// Differences below this many seconds are noise: no rank is called slow for them.
 const NOISE: f64 = 0.000_2;
 
-/// How it stands with a rank.
+/// The status of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Standing {
-    /// Nothing is known.
+pub enum RankStatus {
+    /// Unknown.
     #[default]
     Unknown,
-    /// It makes steps.
+    /// It is training.
     Working,
     /// Its work takes a quarter longer than the median's.
     Straggling,
-    /// It gives no sign of life.
+    /// It sends no heartbeats.
     Silent,
     /// It was lost, and may come back.
     Lost,
@@ -34,11 +34,11 @@ pub enum Standing {
     Ended,
 }
 
-impl Standing {
-    /// The word for it.
+impl RankStatus {
+    /// The word in the table.
     ///
     /// ```
-    /// assert_eq!(everburn_monitor::Standing::Straggling.word(), "slow");
+    /// assert_eq!(everburn_monitor::RankStatus::Straggling.word(), "slow");
     /// ```
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -56,29 +56,29 @@ impl Standing {
 /// A rank as a view shows it: [`RunState::ranks`].
 ///
 /// ```
-/// use everburn_monitor::{RankState, Standing};
+/// use everburn_monitor::{RankState, RankStatus};
 ///
-/// assert_eq!(RankState::default().standing, Standing::Unknown);
+/// assert_eq!(RankState::default().status, RankStatus::Unknown);
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RankState {
-    /// Its number at the start of the job.
+    /// Its rank at the start of the job.
     pub rank: usize,
-    /// How it stands with it.
-    pub standing: Standing,
-    /// The newest step that is known of it.
+    /// Its status.
+    pub status: RankStatus,
+    /// Its newest known step.
     pub step: Option<u64>,
-    /// What its steps were lately: the mean of the newest lines.
+    /// Its recent step times: the mean of the newest lines.
     pub times: Option<RankStep>,
-    /// The collective that is under way, or the last.
+    /// The collective in flight, or the last one.
     pub doing: Option<String>,
-    /// For how many seconds it has given no sign of life.
+    /// Seconds since its last heartbeat.
     pub silent_seconds: Option<f64>,
-    /// What it says of its process and device.
+    /// Metrics of its process and device.
     pub vitals: Vitals,
 }
 
-/// What is known by rank. The numbers of ranks are bounded before they come here, and so are all maps.
+/// The state by rank. Ranks are bounded before they come here, and so are all maps.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranks {
     recent: BTreeMap<usize, VecDeque<RankStep>>,
@@ -175,24 +175,24 @@ impl Ranks {
                 median.is_some_and(|median| work > STRAGGLER * median && work > median + NOISE)
             };
             let is_member = self.members.is_empty() || self.members.contains(&rank);
-            let standing = if !state.goes_on() {
-                Standing::Ended
+            let status = if !state.goes_on() {
+                RankStatus::Ended
             } else if self.lost.contains_key(&rank) {
-                Standing::Lost
+                RankStatus::Lost
             } else if live.is_some_and(|live| live.silent_seconds.is_some()) {
-                Standing::Silent
+                RankStatus::Silent
             } else if !is_member {
-                Standing::Lost
+                RankStatus::Lost
             } else if times.as_ref().is_some_and(is_slow) {
-                Standing::Straggling
+                RankStatus::Straggling
             } else if live.is_some() || times.is_some() {
-                Standing::Working
+                RankStatus::Working
             } else {
-                Standing::Unknown
+                RankStatus::Unknown
             };
             RankState {
                 rank,
-                standing,
+                status,
                 step: live
                     .and_then(|live| live.step)
                     .max(self.recorded.get(&rank).copied()),
@@ -247,19 +247,19 @@ mod tests {
         })
     }
 
-    fn standings(state: &RunState) -> Vec<Standing> {
-        state.ranks().iter().map(|rank| rank.standing).collect()
+    fn statuses(state: &RunState) -> Vec<RankStatus> {
+        state.ranks().iter().map(|rank| rank.status).collect()
     }
 
     #[test]
     fn who_works_longer_than_the_others_is_marked() {
         let mut state = RunState::default();
         state.take(&line(1, 5, &[(0, 0.5), (1, 0.9), (2, 0.5)]), 5);
-        let (ok, slow) = (Standing::Working, Standing::Straggling);
-        assert_eq!(standings(&state), [ok, slow, ok]);
+        let (ok, slow) = (RankStatus::Working, RankStatus::Straggling);
+        assert_eq!(statuses(&state), [ok, slow, ok]);
         let mut two = RunState::default();
         two.take(&line(1, 5, &[(0, 0.5), (1, 0.9)]), 5);
-        assert_eq!(standings(&two), [ok, slow]);
+        assert_eq!(statuses(&two), [ok, slow]);
     }
 
     #[test]
@@ -273,11 +273,11 @@ mod tests {
         };
         state.take(&Update::Event(loss), 10);
         state.take(&line(2, 9, &[(0, 0.5), (1, 0.5)]), 11);
-        assert_eq!(standings(&state), [Standing::Working, Standing::Lost]);
+        assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Lost]);
         state.take(&line(3, 12, &[(0, 0.5)]), 12);
         assert_eq!(state.ranks()[1].times, None);
         state.take(&line(4, 20, &[(0, 0.5), (1, 0.5)]), 20);
-        assert_eq!(standings(&state), [Standing::Working; 2]);
+        assert_eq!(statuses(&state), [RankStatus::Working; 2]);
     }
 
     #[test]
@@ -293,6 +293,6 @@ mod tests {
             ..everburn_record::Live::default()
         };
         state.take(&Update::Live(live), 5);
-        assert_eq!(standings(&state), [Standing::Working, Standing::Silent]);
+        assert_eq!(statuses(&state), [RankStatus::Working, RankStatus::Silent]);
     }
 }

@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline, Widget};
 
 use super::words::{number, plain};
-use crate::state::{RankState, RunState, Standing};
+use crate::state::{RankState, RankStatus, RunState};
 
 pub(super) fn draw(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut Buffer) {
     let title = match (state.model.as_str(), state.name.as_str()) {
@@ -57,7 +57,7 @@ fn draw_progress(state: &RunState, ranks: &[RankState], area: Rect, buffer: &mut
     let counted = state.step.as_ref().map_or(0, |line| line.step);
     let step = live.step.max(counted);
     let here =
-        |rank: &&RankState| matches!(rank.standing, Standing::Working | Standing::Straggling);
+        |rank: &&RankState| matches!(rank.status, RankStatus::Working | RankStatus::Straggling);
     let present = match state.goes_on() {
         true => format!(
             "{} of {} ranks",

@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Cell, Row, Table, Widget};
 
 use super::phases::{bar, legend};
 use super::words::plain;
-use crate::state::{RankState, Standing};
+use crate::state::{RankState, RankStatus};
 
 /// From that width on there is room for the last collective as it is told.
 const WIDE: u16 = 150;
@@ -70,7 +70,7 @@ pub(super) fn draw(
 
 fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
     let right = |text: String| Cell::new(Text::from(text).right_aligned());
-    let state = Cell::new(rank.standing.word()).style(style(rank.standing));
+    let state = Cell::new(rank.status.word()).style(style(rank.status));
     let step = rank.step.map_or(String::new(), |step| step.to_string());
     let times = rank.times.as_ref();
     let time = times.map_or(String::new(), |times| units::seconds(times.seconds));
@@ -102,8 +102,8 @@ fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
         cells.extend([percent, celsius, memory].map(|text| right(text.unwrap_or_default())));
     }
     let doing = match (rank.silent_seconds, &rank.doing) {
-        (Some(seconds), _) if rank.standing == Standing::Silent => {
-            format!("no sign of life for {seconds:.0} s")
+        (Some(seconds), _) if rank.status == RankStatus::Silent => {
+            format!("no heartbeat for {seconds:.0} s")
         }
         (_, Some(doing)) => plain(doing),
         (_, None) => String::new(),
@@ -112,12 +112,12 @@ fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
     Row::new(cells)
 }
 
-fn style(standing: Standing) -> Style {
-    let colour = match standing {
-        Standing::Working => Color::Green,
-        Standing::Straggling => Color::Yellow,
-        Standing::Silent | Standing::Lost => Color::Red,
-        Standing::Unknown | Standing::Ended => Color::DarkGray,
+fn style(status: RankStatus) -> Style {
+    let colour = match status {
+        RankStatus::Working => Color::Green,
+        RankStatus::Straggling => Color::Yellow,
+        RankStatus::Silent | RankStatus::Lost => Color::Red,
+        RankStatus::Unknown | RankStatus::Ended => Color::DarkGray,
     };
     Style::new().fg(colour).add_modifier(Modifier::BOLD)
 }

@@ -10,7 +10,7 @@ use std::ptr;
 use super::context;
 use super::dynamic::{Opened, functions};
 use crate::error::LibraryError;
-use crate::places::find_library;
+use crate::library_paths::find_library;
 use crate::version::CudaVersion;
 
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];

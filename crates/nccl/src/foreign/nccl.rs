@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::communicator::Functions;
 use super::dynamic::{Opened, functions};
 use crate::error::LibraryError;
-use crate::places::Places;
+use crate::library_paths::LibraryPaths;
 use crate::version::NcclVersion;
 
 /// The oldest NCCL that will do: `ncclConfig_t` has had its first nine fields, and communicators that
@@ -62,28 +62,31 @@ pub struct Library {
 
 impl Library {
     /// Opens the file that `EVERBURN_NCCL_LIBRARY` names, or else looks where
-    /// [`Places::of_this_process`] says.
+    /// [`LibraryPaths::of_this_process`] says.
     ///
     /// # Errors
     /// [`LibraryError::NoNccl`], [`LibraryError::Named`] or [`LibraryError::TooOld`], with what to
     /// install; [`LibraryError::Symbol`] for what is no NCCL.
     pub fn load() -> Result<Self, LibraryError> {
-        Self::load_from(&Places::of_this_process())
+        Self::load_from(&LibraryPaths::of_this_process())
     }
 
-    /// [`Library::load`] with other places.
+    /// [`Library::load`] with other paths.
     ///
     /// # Errors
     /// As [`Library::load`].
-    pub fn load_from(places: &Places) -> Result<Self, LibraryError> {
-        let opened = match &places.named {
+    pub fn load_from(library_paths: &LibraryPaths) -> Result<Self, LibraryError> {
+        let opened = match &library_paths.named {
             Some(path) => Opened::first([path.clone()]).map_err(|tried| LibraryError::Named {
                 path: path.clone(),
                 reason: tried.join("; "),
             })?,
             None => {
                 let by_name = NAMES.map(PathBuf::from).into_iter();
-                let files = places.folders.iter().map(|folder| folder.join(NAMES[0]));
+                let files = library_paths
+                    .folders
+                    .iter()
+                    .map(|folder| folder.join(NAMES[0]));
                 // What is not there need not be named in an error.
                 let files = files.filter(|file| file.exists());
                 Opened::first(by_name.chain(files))
@@ -158,11 +161,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_library_that_is_no_nccl_is_refused_by_what_it_lacks() {
-        let places = Places {
+        let library_paths = LibraryPaths {
             named: Some("libc.so.6".into()),
-            ..Places::default()
+            ..LibraryPaths::default()
         };
-        let error = Library::load_from(&places).unwrap_err();
+        let error = Library::load_from(&library_paths).unwrap_err();
         assert!(
             matches!(
                 &error,
@@ -180,11 +183,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(NAMES[0]);
         std::fs::write(&file, b"no library").unwrap();
-        let places = Places {
+        let library_paths = LibraryPaths {
             named: Some(file.clone()),
-            ..Places::default()
+            ..LibraryPaths::default()
         };
-        let error = Library::load_from(&places).unwrap_err().to_string();
+        let error = Library::load_from(&library_paths).unwrap_err().to_string();
         assert!(error.contains(&file.display().to_string()), "{error}");
         assert!(!error.contains("No such file"), "{error}");
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::dynamic::Opened;
 use crate::error::LibraryError;
-use crate::places::find_library;
+use crate::library_paths::find_library;
 
 /// As cudarc looks for it below CubeCL, the newest first.
 const NAMES: [&str; 4] = [

@@ -29,22 +29,22 @@ const MAX_NAME_BYTES: usize = 128;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NcclConfig {
-    /// What tells the group from others in the same store: letters, digits, `-`, `_` and `.`.
+    /// The group's name, unique in its store: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// What tells it from an earlier group of that name, as after the loss of a rank.
+    /// Distinguishes it from an earlier group of that name, such as before the loss of a rank.
     pub generation: u64,
     /// This rank's number in the group.
     pub rank: usize,
     /// The job rank of each member, by number in the group.
     pub job_ranks: Vec<usize>,
-    /// This rank's GPU, counted as `CUDA_VISIBLE_DEVICES` has them.
+    /// This rank's GPU, an index into `CUDA_VISIBLE_DEVICES`.
     pub device: usize,
     /// The deadline of every operation, and of connecting.
     pub timeout: Duration,
-    /// The time between two signs of life in the store, by which the others learn of a failure, and
-    /// a deadline's error tells who was how far.
-    pub beat: Duration,
-    /// How often what is under way is looked after: whether it is over, has failed or is late.
+    /// The time between two heartbeats in the store, which tell the others of a failure, and of each rank's progress
+    /// for the error of a missed deadline.
+    pub heartbeat: Duration,
+    /// How often operations in flight are checked: whether they are complete, have failed or are late.
     pub tick: Duration,
 }
 
@@ -59,7 +59,7 @@ impl NcclConfig {
             job_ranks: (0..world_size).collect(),
             device,
             timeout: DEFAULT_TIMEOUT,
-            beat: Duration::from_secs(1),
+            heartbeat: Duration::from_secs(1),
             tick: Duration::from_millis(20),
         }
     }
@@ -90,8 +90,8 @@ impl NcclConfig {
             format!("rank {rank} does not exist in a group of {world_size}")
         } else if members.len() != world_size {
             format!("the same rank stands twice among {:?}", self.job_ranks)
-        } else if self.timeout.is_zero() || self.beat.is_zero() || self.tick.is_zero() {
-            "timeout, beat and tick must be longer than nothing".to_owned()
+        } else if self.timeout.is_zero() || self.heartbeat.is_zero() || self.tick.is_zero() {
+            "timeout, heartbeat and tick must be longer than zero".to_owned()
         } else {
             return Ok(());
         };
@@ -140,7 +140,7 @@ mod tests {
             ..world.clone()
         };
         assert!(refused(twice).contains("stands twice among [4, 4]"));
-        let beat = Duration::ZERO;
-        assert!(refused(NcclConfig { beat, ..world }).contains("longer than nothing"));
+        let heartbeat = Duration::ZERO;
+        assert!(refused(NcclConfig { heartbeat, ..world }).contains("longer than zero"));
     }
 }

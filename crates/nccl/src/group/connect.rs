@@ -12,11 +12,11 @@ use everburn_collectives::printable;
 use everburn_collectives::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 
-use super::core::{Core, Place};
+use super::core::{Core, OpContext};
 use super::error::NcclError;
-use super::news::{News, bounded};
+use super::failure_notifier::{FailureNotifier, bounded};
 use super::status::Status;
-use super::turn::Pause;
+use super::timed_mutex::Backoff;
 use crate::api::UniqueId;
 use crate::version::NcclVersion;
 
@@ -55,47 +55,47 @@ impl Core {
     /// Connects this rank with the others.
     pub(crate) fn connect(&self) -> Result<(), NcclError> {
         let group = &self.config.name;
-        let place = self.place(format!("connect(group `{group}`)"), None);
-        let deadline = place.started + self.config.timeout;
-        let id = match &self.news {
-            None => self.unique_id(&place)?,
-            Some(news) => {
-                self.announce(news)?;
+        let context = self.context(format!("connect(group `{group}`)"), None);
+        let deadline = context.started + self.config.timeout;
+        let id = match &self.notifier {
+            None => self.unique_id(&context)?,
+            Some(notifier) => {
+                self.announce(notifier)?;
                 let verdict = match self.config.rank {
-                    0 => self.judge(&place, news, deadline)?,
-                    _ => self.verdict(&place, news, deadline + PATIENCE)?,
+                    0 => self.judge(&context, notifier, deadline)?,
+                    _ => self.verdict(&context, notifier, deadline + PATIENCE)?,
                 };
-                self.follow(&place, verdict)?
+                self.follow(&context, verdict)?
             }
         };
         let (rank, world_size) = (self.config.rank, self.config.world_size());
         let (communicator, status) = self.api.init(&id, rank, world_size);
         let Some(communicator) = communicator else {
-            return Err(self.init_failed(&place, status));
+            return Err(self.init_failed(&context, status));
         };
         match self.communicator.take_until(deadline) {
             Some(mut slot) => *slot = Some(communicator),
             // Nobody else has it yet.
-            None => return Err(self.no_answer(&place)),
+            None => return Err(self.no_answer(&context)),
         }
-        let pause = Pause::new();
+        let backoff = Backoff::new();
         loop {
-            self.standing(&place)?;
+            self.health(&context)?;
             match self.async_status() {
                 Status::Success => return Ok(()),
-                Status::InProgress if Instant::now() < deadline => pause.rest(deadline),
-                Status::InProgress => return Err(self.unconnected(&place)),
-                wrong => return Err(self.init_failed(&place, wrong)),
+                Status::InProgress if Instant::now() < deadline => backoff.sleep(deadline),
+                Status::InProgress => return Err(self.unconnected(&context)),
+                wrong => return Err(self.init_failed(&context, wrong)),
             }
         }
     }
 
-    fn unique_id(&self, place: &Place) -> Result<UniqueId, NcclError> {
+    fn unique_id(&self, context: &OpContext) -> Result<UniqueId, NcclError> {
         let id = self.api.unique_id();
-        id.map_err(|status| self.init_failed(place, status))
+        id.map_err(|status| self.init_failed(context, status))
     }
 
-    fn announce(&self, news: &News) -> Result<(), NcclError> {
+    fn announce(&self, notifier: &FailureNotifier) -> Result<(), NcclError> {
         let rank = self.config.rank;
         let own = Announcement {
             process: std::process::id(),
@@ -103,7 +103,7 @@ impl Core {
             gpu: self.api.gpu(),
         };
         let own = serde_json::to_vec(&own).unwrap_or_default();
-        if news.store.compare_set(&here(rank), b"", &own)? == own {
+        if notifier.store.compare_set(&here(rank), b"", &own)? == own {
             return Ok(());
         }
         Err(self.refused_to_join(format!(
@@ -115,11 +115,16 @@ impl Core {
     }
 
     /// As rank 0: waits for all, compares them, and tells them.
-    fn judge(&self, place: &Place, news: &News, deadline: Instant) -> Result<Verdict, NcclError> {
+    fn judge(
+        &self,
+        context: &OpContext,
+        notifier: &FailureNotifier,
+        deadline: Instant,
+    ) -> Result<Verdict, NcclError> {
         let mut ranks = Vec::with_capacity(self.config.world_size());
         let mut missing = Vec::new();
         for rank in 0..self.config.world_size() {
-            match self.read(place, news, &here(rank), deadline)? {
+            match self.read(context, notifier, &here(rank), deadline)? {
                 Some(value) => ranks.push(serde_json::from_slice::<Announcement>(&value).ok()),
                 None => missing.push(rank),
             }
@@ -131,17 +136,17 @@ impl Core {
                 None => match self.api.unique_id() {
                     Ok(id) => (Verdict::Connect(HEXLOWER.encode(id.bytes())), None),
                     Err(status) => {
-                        let error = self.init_failed(place, status);
+                        let error = self.init_failed(context, status);
                         (Verdict::Refused(error.to_string()), Some(error))
                     }
                 },
             },
         };
         let value = serde_json::to_vec(&verdict).unwrap_or_default();
-        if news.store.compare_set(VERDICT, b"", &value)? != value {
+        if notifier.store.compare_set(VERDICT, b"", &value)? != value {
             return Err(NcclError::Invalid {
                 rank: self.job_rank(),
-                operation: place.operation.clone(),
+                operation: context.operation.clone(),
                 reason: format!(
                     "a group of this name and generation {} has been there before; count the \
                      generation up",
@@ -160,7 +165,7 @@ impl Core {
             let Some(announcement) = announcement else {
                 let rank = job_rank(rank);
                 return Some(format!(
-                    "what rank {rank} says of itself cannot be read; check that every rank runs the \
+                    "the settings of rank {rank} cannot be read; check that every rank runs the \
                      same build of Everburn"
                 ));
             };
@@ -194,8 +199,13 @@ impl Core {
     }
 
     /// As any other rank: waits for what rank 0 has found.
-    fn verdict(&self, place: &Place, news: &News, deadline: Instant) -> Result<Verdict, NcclError> {
-        let Some(value) = self.read(place, news, VERDICT, deadline)? else {
+    fn verdict(
+        &self,
+        context: &OpContext,
+        notifier: &FailureNotifier,
+        deadline: Instant,
+    ) -> Result<Verdict, NcclError> {
+        let Some(value) = self.read(context, notifier, VERDICT, deadline)? else {
             return Ok(Verdict::Missing(vec![0]));
         };
         let verdict = bounded(&value).and_then(|value| serde_json::from_slice(value).ok());
@@ -204,7 +214,7 @@ impl Core {
         Ok(verdict.unwrap_or_else(|| Verdict::Refused(unreadable.to_owned())))
     }
 
-    fn follow(&self, place: &Place, verdict: Verdict) -> Result<UniqueId, NcclError> {
+    fn follow(&self, context: &OpContext, verdict: Verdict) -> Result<UniqueId, NcclError> {
         match verdict {
             Verdict::Connect(digits) => bytes_of(&digits).ok_or_else(|| {
                 self.refused_to_join("rank 0 has sent no unique id of NCCL".to_owned())
@@ -219,7 +229,7 @@ impl Core {
                     .filter_map(|rank| job_ranks.get(*rank).copied());
                 let reason = "check in their logs whether they have come so far, and that all ranks \
                               make the same groups in the same order";
-                Err(self.incomplete(place, missing.collect(), reason))
+                Err(self.incomplete(context, missing.collect(), reason))
             }
         }
     }
@@ -227,15 +237,15 @@ impl Core {
     /// The value of `key`, or `None` when `deadline` passes.
     fn read(
         &self,
-        place: &Place,
-        news: &News,
+        context: &OpContext,
+        notifier: &FailureNotifier,
         key: &str,
         deadline: Instant,
     ) -> Result<Option<Vec<u8>>, NcclError> {
         loop {
-            self.standing(place)?;
+            self.health(context)?;
             let left = deadline.saturating_duration_since(Instant::now());
-            match news.store.get_within(key, left.min(LOOKING)) {
+            match notifier.store.get_within(key, left.min(LOOKING)) {
                 Ok(value) => return Ok(Some(value)),
                 Err(StoreError::Timeout { .. }) if left > LOOKING => {}
                 Err(StoreError::Timeout { .. }) => return Ok(None),
@@ -244,32 +254,32 @@ impl Core {
         }
     }
 
-    fn unconnected(&self, place: &Place) -> NcclError {
+    fn unconnected(&self, context: &OpContext) -> NcclError {
         let reason = "all ranks have come, but NCCL has not connected them; check that the machines \
                       reach each other on the interface that NCCL takes (NCCL_SOCKET_IFNAME), on all \
                       ports, and what NCCL_DEBUG=INFO says";
-        self.incomplete(place, Vec::new(), reason)
+        self.incomplete(context, Vec::new(), reason)
     }
 
-    fn incomplete(&self, place: &Place, missing: Vec<usize>, reason: &str) -> NcclError {
+    fn incomplete(&self, context: &OpContext, missing: Vec<usize>, reason: &str) -> NcclError {
         NcclError::Incomplete {
             rank: self.job_rank(),
             world_size: self.config.world_size(),
             group: self.config.name.clone(),
             missing,
-            waited: place.started.elapsed(),
+            waited: context.started.elapsed(),
             reason: reason.to_owned(),
         }
     }
 
-    fn init_failed(&self, place: &Place, status: Status) -> NcclError {
+    fn init_failed(&self, context: &OpContext, status: Status) -> NcclError {
         NcclError::Nccl {
             rank: self.job_rank(),
             suspects: Vec::new(),
-            operation: place.operation.clone(),
-            sequence: place.sequence,
-            step: place.step,
-            waited: place.started.elapsed(),
+            operation: context.operation.clone(),
+            sequence: context.sequence,
+            step: context.step,
+            waited: context.started.elapsed(),
             status,
             detail: self.api.last_error(),
         }

@@ -1,4 +1,4 @@
-//! What a group's handle, its operations under way and its threads share.
+//! The state shared by a group's handle, its operations in flight and its threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,23 +6,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::config::NcclConfig;
-use super::control::Control;
 use super::error::NcclError;
-use super::news::News;
+use super::failure_monitor::FailureMonitor;
+use super::failure_notifier::FailureNotifier;
 use super::operation::Operation;
 use super::owned::{OwnedEvent, OwnedStream};
 use super::status::Status;
-use super::turn::{Pause, Turn, lock, wait_until};
+use super::timed_mutex::{Backoff, TimedMutex, lock, wait_until};
 use crate::api::{Communicator, NcclApi};
 use crate::error::LibraryError;
 
-/// How long whoever finds a failure that another thread is just telling of waits for it: longer than
-/// the telling takes (`failing.rs`).
+/// How long to wait for a failure that another thread is diagnosing: longer than that takes (`failing.rs`).
 const FORMING: Duration = Duration::from_secs(60);
 
-/// One call of this rank: what it was, and where in the run.
+/// The context of a call on this rank, for errors.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct OpContext {
     pub(crate) operation: String,
     pub(crate) sequence: u64,
     pub(crate) step: u64,
@@ -31,41 +30,40 @@ pub(crate) struct Place {
     pub(crate) peer: Option<usize>,
 }
 
-/// An operation on the GPU, or on its way there.
+/// An operation in flight: on the GPU, or about to be enqueued.
 ///
-/// It is under way, and owns the buffers, before the first call that names them: a call that fails may
-/// have put something on the stream all the same.
-pub(crate) struct Flight {
-    pub(crate) place: Place,
-    /// Over when what it waits for on this GPU is.
+/// It owns the buffers before the first call that uses them: a call that fails may still have enqueued work.
+pub(crate) struct InFlightOperation {
+    pub(crate) context: OpContext,
+    /// Completes when this GPU has reached the operation.
     pub(crate) ready: Option<OwnedEvent>,
-    /// Over when it is; `None` if it had nothing to do.
+    /// Completes with the operation; `None` if it had nothing to do.
     pub(crate) done: Option<OwnedEvent>,
-    /// `done` was recorded behind it. Before that the event says nothing.
+    /// `done` has been recorded after it. Before that the event has no meaning.
     marked: AtomicBool,
-    /// What it is, with the buffers, which are held until then.
+    /// The operation with its buffers, which are held until it completes.
     operation: Mutex<Option<Operation>>,
     clock: Mutex<Clock>,
 }
 
-/// Since when an operation is waited for. The others are to blame from when this GPU has come to it.
+/// Since when an operation has been waited for. Other ranks are blamed only from when this GPU has reached it.
 #[derive(Default)]
 struct Clock {
-    /// All before it are over.
+    /// All operations before it are complete.
     turn: Option<Instant>,
-    /// What it waits for on this GPU is over too.
+    /// This GPU has reached it.
     ready: Option<Instant>,
 }
 
-impl Flight {
+impl InFlightOperation {
     pub(crate) fn new(
-        place: Place,
+        context: OpContext,
         ready: Option<OwnedEvent>,
         done: Option<OwnedEvent>,
         operation: Operation,
     ) -> Self {
         Self {
-            place,
+            context,
             ready,
             done,
             marked: AtomicBool::new(false),
@@ -81,12 +79,12 @@ impl Flight {
         }
     }
 
-    /// All that it is has been put on the stream, and `done` was recorded behind that.
+    /// The whole operation has been enqueued, and `done` recorded after it.
     pub(crate) fn mark(&self) {
         self.marked.store(true, Ordering::Release);
     }
 
-    /// What is put on the stream. Nobody releases it meanwhile.
+    /// The operation to enqueue, locked against release.
     pub(crate) fn operation(&self) -> MutexGuard<'_, Option<Operation>> {
         lock(&self.operation)
     }
@@ -95,8 +93,8 @@ impl Flight {
         self.ready.as_ref().map_or(Ok(true), OwnedEvent::is_over)
     }
 
-    /// For how long it has been waited for: first for what is before it on this GPU, then anew for the
-    /// others. To be asked when all before it are over.
+    /// How long it has been waited for: first for this GPU, then anew for the other ranks. Call it when all operations
+    /// before it are complete.
     pub(crate) fn elapsed(&self) -> Result<Duration, LibraryError> {
         let mut clock = lock(&self.clock);
         let turn = *clock.turn.get_or_insert_with(Instant::now);
@@ -110,52 +108,52 @@ impl Flight {
         drop(lock(&self.operation).take());
     }
 
-    /// Leaves the buffers' owners alive for ever: the GPU may still write there.
+    /// Leaks the buffers' owners: the GPU may still write there.
     pub(crate) fn leak(&self) {
         std::mem::forget(lock(&self.operation).take());
     }
 }
 
 /// Whether the group can be used.
-pub(crate) enum Standing {
+pub(crate) enum Health {
     Well,
-    /// A thread is finding out and telling the others.
+    /// A thread is diagnosing the failure and notifying the others.
     Failing,
     Failed {
         error: Arc<NcclError>,
-        /// When the operation began whose error it is.
+        /// When the failed operation began.
         of: Option<Instant>,
     },
     Left,
 }
 
 pub(crate) struct State {
-    pub(crate) standing: Standing,
+    pub(crate) health: Health,
     /// In the order of issue, which is that of the stream.
-    pub(crate) under_way: VecDeque<Arc<Flight>>,
-    /// How many operations are over.
+    pub(crate) under_way: VecDeque<Arc<InFlightOperation>>,
+    /// How many operations are complete.
     pub(crate) finished: u64,
-    /// The newest operation, for the others to read.
+    /// The newest operation, for heartbeats.
     pub(crate) last: String,
-    /// The group's threads are to end.
+    /// The group's threads must end.
     pub(crate) closing: bool,
 }
 
 pub(crate) struct Core {
     pub(crate) api: Arc<dyn NcclApi>,
     pub(crate) config: NcclConfig,
-    pub(crate) control: Option<Arc<dyn Control>>,
+    pub(crate) monitor: Option<Arc<dyn FailureMonitor>>,
     /// `None` in a group of one.
-    pub(crate) news: Option<Arc<News>>,
+    pub(crate) notifier: Option<Arc<FailureNotifier>>,
     pub(crate) stream: OwnedStream,
     pub(crate) step: AtomicU64,
     /// How many collectives this rank has issued.
     pub(crate) issued: AtomicU64,
-    pub(crate) communicator: Turn<Option<Communicator>>,
-    /// NCCL has said that the communicator is aborted: it puts nothing on the stream any more.
+    pub(crate) communicator: TimedMutex<Option<Communicator>>,
+    /// NCCL has aborted the communicator: it enqueues nothing any more.
     pub(crate) aborted: AtomicBool,
-    /// Whose turn it is to issue operations.
-    pub(crate) issuing: Turn<()>,
+    /// Held by the thread that issues operations.
+    pub(crate) issuing: TimedMutex<()>,
     pub(crate) state: Mutex<State>,
     pub(crate) changed: Condvar,
 }
@@ -165,11 +163,11 @@ impl Core {
         api: Arc<dyn NcclApi>,
         stream: OwnedStream,
         config: NcclConfig,
-        control: Option<Arc<dyn Control>>,
-        news: Option<Arc<News>>,
+        monitor: Option<Arc<dyn FailureMonitor>>,
+        notifier: Option<Arc<FailureNotifier>>,
     ) -> Self {
         let state = State {
-            standing: Standing::Well,
+            health: Health::Well,
             under_way: VecDeque::new(),
             finished: 0,
             last: String::new(),
@@ -178,14 +176,14 @@ impl Core {
         Self {
             api,
             config,
-            control,
-            news,
+            monitor,
+            notifier,
             stream,
             step: AtomicU64::new(0),
             issued: AtomicU64::new(0),
-            communicator: Turn::new(None),
+            communicator: TimedMutex::new(None),
             aborted: AtomicBool::new(false),
-            issuing: Turn::new(()),
+            issuing: TimedMutex::new(()),
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -196,8 +194,8 @@ impl Core {
     }
 
     /// The call that is about to be made.
-    pub(crate) fn place(&self, operation: String, peer: Option<usize>) -> Place {
-        Place {
+    pub(crate) fn context(&self, operation: String, peer: Option<usize>) -> OpContext {
+        OpContext {
             operation,
             sequence: self.issued.load(Ordering::Acquire),
             step: self.step.load(Ordering::Relaxed),
@@ -206,51 +204,51 @@ impl Core {
         }
     }
 
-    /// The operation whose turn it is, or that there is none.
-    pub(crate) fn present(&self) -> Place {
+    /// The current operation, or that there is none.
+    pub(crate) fn present(&self) -> OpContext {
         let front = lock(&self.state).under_way.front().cloned();
         match front {
-            Some(flight) => flight.place.clone(),
-            None => self.place("no operation".to_owned(), None),
+            Some(in_flight) => in_flight.context.clone(),
+            None => self.context("no operation".to_owned(), None),
         }
     }
 
     /// Refuses what is called on a group that has failed or been left. Does not wait, unless the
     /// failure is just being told of.
-    pub(crate) fn standing(&self, place: &Place) -> Result<(), NcclError> {
+    pub(crate) fn health(&self, context: &OpContext) -> Result<(), NcclError> {
         let deadline = Instant::now() + FORMING;
         let mut state = lock(&self.state);
         loop {
-            match &state.standing {
-                Standing::Well => return Ok(()),
-                Standing::Failing => {}
-                Standing::Failed { error, of } if *of == Some(place.started) => {
+            match &state.health {
+                Health::Well => return Ok(()),
+                Health::Failing => {}
+                Health::Failed { error, of } if *of == Some(context.started) => {
                     return Err(NcclError::clone(error));
                 }
-                Standing::Failed { error, .. } => {
+                Health::Failed { error, .. } => {
                     return Err(NcclError::Poisoned {
                         rank: self.job_rank(),
-                        operation: place.operation.clone(),
+                        operation: context.operation.clone(),
                         first: error.clone(),
                     });
                 }
-                Standing::Left => {
+                Health::Left => {
                     return Err(NcclError::Left {
                         rank: self.job_rank(),
-                        operation: place.operation.clone(),
+                        operation: context.operation.clone(),
                     });
                 }
             }
             let (locked, late) = wait_until(&self.changed, state, deadline);
             state = locked;
             if late {
-                return Err(self.no_answer(place));
+                return Err(self.no_answer(context));
             }
         }
     }
 
     pub(crate) fn is_well(&self) -> bool {
-        matches!(lock(&self.state).standing, Standing::Well)
+        matches!(lock(&self.state).health, Health::Well)
     }
 
     /// What NCCL says of the communicator; `InProgress` where there is none, or another thread is at it.
@@ -264,15 +262,15 @@ impl Core {
     }
 
     /// Waits until the communicator is ready for the next call. It fails the group when it does not.
-    pub(crate) fn settle(&self, place: &Place, deadline: Instant) -> Result<(), NcclError> {
-        let pause = Pause::new();
+    pub(crate) fn settle(&self, context: &OpContext, deadline: Instant) -> Result<(), NcclError> {
+        let backoff = Backoff::new();
         loop {
-            self.standing(place)?;
+            self.health(context)?;
             match self.async_status() {
                 Status::Success => return Ok(()),
-                Status::InProgress if Instant::now() < deadline => pause.rest(deadline),
-                Status::InProgress => return Err(self.late(place)),
-                wrong => return Err(self.refused(place, wrong)),
+                Status::InProgress if Instant::now() < deadline => backoff.sleep(deadline),
+                Status::InProgress => return Err(self.late(context)),
+                wrong => return Err(self.refused(context, wrong)),
             }
         }
     }
@@ -303,16 +301,16 @@ impl Core {
     }
 
     /// Fails the group if the operation whose turn it is has been waited for too long; the error is
-    /// what the call at `place` is told of it.
-    pub(crate) fn keep_deadline(&self, place: &Place) -> Result<(), NcclError> {
-        let failed = |source| self.gpu_failed(place, source);
+    /// that of the call at `context`.
+    pub(crate) fn keep_deadline(&self, context: &OpContext) -> Result<(), NcclError> {
+        let failed = |source| self.gpu_failed(context, source);
         self.retire().map_err(failed)?;
         let front = lock(&self.state).under_way.front().cloned();
         let Some(front) = front else { return Ok(()) };
         let elapsed = front.elapsed().map_err(failed)?;
         if elapsed > self.config.timeout {
-            let error = self.flight_late(&front, elapsed);
-            self.standing(place)?;
+            let error = self.in_flight_late(&front, elapsed);
+            self.health(context)?;
             return Err(error);
         }
         Ok(())
@@ -320,7 +318,7 @@ impl Core {
 
     /// Waits until nothing is under way; whether that was before `deadline`.
     pub(crate) fn drain(&self, deadline: Instant) -> Result<bool, LibraryError> {
-        let pause = Pause::new();
+        let backoff = Backoff::new();
         loop {
             self.retire()?;
             if lock(&self.state).under_way.is_empty() {
@@ -329,7 +327,7 @@ impl Core {
             if Instant::now() >= deadline || !self.is_well() {
                 return Ok(false);
             }
-            pause.rest(deadline);
+            backoff.sleep(deadline);
         }
     }
 }

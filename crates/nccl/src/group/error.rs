@@ -81,7 +81,7 @@ pub enum NcclError {
     Nccl {
         /// This rank.
         rank: usize,
-        /// The other ranks that give no sign of life any more.
+        /// The other ranks that send no heartbeats any more.
         suspects: Vec<usize>,
         /// What this rank called.
         operation: String,
@@ -312,8 +312,8 @@ pub(crate) fn ranks(ranks: &[usize]) -> String {
 fn suspected(suspects: &[usize]) -> String {
     match suspects {
         [] => String::new(),
-        [one] => format!("; rank {one} gives no sign of life any more"),
-        many => format!("; {} give no sign of life any more", ranks(many)),
+        [one] => format!("; rank {one} sends no heartbeats any more"),
+        many => format!("; {} send no heartbeats any more", ranks(many)),
     }
 }
 
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "rank 1: NCCL ended all_gather(bf16[8]) (collective 4, step 2) after 1.500 s with \
-             ncclRemoteError (connection closed by 10.0.0.7); ranks 0, 2 give no sign of life any \
+             ncclRemoteError (connection closed by 10.0.0.7); ranks 0, 2 send no heartbeats any \
              more; look at the logs of the other ranks for the first error, and check the network \
              between the machines"
         );

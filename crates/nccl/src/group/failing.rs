@@ -1,18 +1,18 @@
 //! How a group fails: what each call is told, who else is, and that NCCL lets go of the GPU.
 //!
 //! Whoever notices first forms the error (for a deadline, from the others' last signs of life),
-//! tells the control and the store, and aborts the communicator, so that its kernels leave the GPU
+//! notifies the failure monitor and the store, and aborts the communicator, so that its kernels leave the GPU
 //! and nothing that waits behind them on a stream waits for ever. Each of these has a deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::control::Ended;
-use super::core::{Core, Flight, Place, Standing};
+use super::core::{Core, Health, InFlightOperation, OpContext};
 use super::error::NcclError;
+use super::failure_monitor::Ended;
 use super::status::Status;
-use super::turn::{bounded, lock};
+use super::timed_mutex::{bounded, lock};
 use crate::error::LibraryError;
 
 /// How long a thread that is in a call of NCCL may keep the communicator from being aborted. Calls
@@ -40,24 +40,24 @@ impl Core {
         make: impl FnOnce() -> NcclError,
     ) -> Option<Arc<NcclError>> {
         let mut state = lock(&self.state);
-        if !matches!(state.standing, Standing::Well) {
+        if !matches!(state.health, Health::Well) {
             return None;
         }
-        state.standing = Standing::Failing;
+        state.health = Health::Failing;
         drop(state);
         let error = Arc::new(make());
         tracing::error!(group = self.config.name, "{error}");
         if tell == Tell::Others {
-            if let Some(control) = &self.control {
-                control.failed(&error);
+            if let Some(monitor) = &self.monitor {
+                monitor.failed(&error);
             }
-            if let Some(news) = &self.news {
-                news.tell(&error, self.job_rank());
+            if let Some(notifier) = &self.notifier {
+                notifier.tell(&error, self.job_rank());
             }
         }
         self.abort_communicator();
         let mut state = lock(&self.state);
-        state.standing = Standing::Failed {
+        state.health = Health::Failed {
             error: error.clone(),
             of,
         };
@@ -66,14 +66,14 @@ impl Core {
         Some(error)
     }
 
-    /// Fails the group at `place`, and yields what the call there is told: this error, or the one that
+    /// Fails the group at `context`, and yields what the call there is told: this error, or the one that
     /// came before it.
-    fn fail_at(&self, place: &Place, make: impl FnOnce() -> NcclError) -> NcclError {
-        match self.fail(Some(place.started), Tell::Others, make) {
+    fn fail_at(&self, context: &OpContext, make: impl FnOnce() -> NcclError) -> NcclError {
+        match self.fail(Some(context.started), Tell::Others, make) {
             Some(error) => NcclError::clone(&error),
-            None => match self.standing(place) {
+            None => match self.health(context) {
                 Err(earlier) => earlier,
-                Ok(()) => self.no_answer(place),
+                Ok(()) => self.no_answer(context),
             },
         }
     }
@@ -106,106 +106,112 @@ impl Core {
         }
     }
 
-    /// The deadline of `flight` has passed.
-    pub(crate) fn flight_late(&self, flight: &Flight, waited: Duration) -> NcclError {
-        let place = &flight.place;
-        self.fail_at(place, || match flight.is_ready() {
-            Ok(true) => self.timed_out(place, waited),
+    /// The deadline of `in_flight` has passed.
+    pub(crate) fn in_flight_late(
+        &self,
+        in_flight: &InFlightOperation,
+        waited: Duration,
+    ) -> NcclError {
+        let context = &in_flight.context;
+        self.fail_at(context, || match in_flight.is_ready() {
+            Ok(true) => self.timed_out(context, waited),
             Ok(false) => NcclError::OwnWork {
                 rank: self.job_rank(),
-                operation: place.operation.clone(),
-                sequence: place.sequence,
-                step: place.step,
+                operation: context.operation.clone(),
+                sequence: context.sequence,
+                step: context.step,
                 waited,
             },
-            Err(source) => self.gpu_error(place, source),
+            Err(source) => self.gpu_error(context, source),
         })
     }
 
     /// A call that needs the other ranks has waited for too long.
-    pub(crate) fn late(&self, place: &Place) -> NcclError {
-        self.fail_at(place, || self.timed_out(place, place.started.elapsed()))
+    pub(crate) fn late(&self, context: &OpContext) -> NcclError {
+        self.fail_at(context, || {
+            self.timed_out(context, context.started.elapsed())
+        })
     }
 
-    fn timed_out(&self, place: &Place, waited: Duration) -> NcclError {
-        let (waiting_for, found) = self.behind(place);
+    fn timed_out(&self, context: &OpContext, waited: Duration) -> NcclError {
+        let (waiting_for, found) = self.behind(context);
         NcclError::Timeout {
             rank: self.job_rank(),
             waiting_for,
-            operation: place.operation.clone(),
-            sequence: place.sequence,
-            step: place.step,
+            operation: context.operation.clone(),
+            sequence: context.sequence,
+            step: context.step,
             waited,
             found,
         }
     }
 
     /// NCCL has answered with an error. Where another rank says at the same time why it has failed,
-    /// that is the reason: a closed connection is often seen before the news.
-    pub(crate) fn refused(&self, place: &Place, status: Status) -> NcclError {
+    /// that is the reason: a closed connection is often detected before the notice arrives.
+    pub(crate) fn refused(&self, context: &OpContext, status: Status) -> NcclError {
         let detail = self.api.last_error();
-        let news = self.news.as_ref().filter(|_| is_about_others(status));
-        if let Some(ended) = news.and_then(|news| news.ended_of_late()) {
-            return self.ended_at(place, &ended);
+        let notifier = self.notifier.as_ref().filter(|_| is_about_others(status));
+        if let Some(ended) = notifier.and_then(|notifier| notifier.ended_of_late()) {
+            return self.ended_at(context, &ended);
         }
-        self.fail_at(place, || NcclError::Nccl {
+        self.fail_at(context, || NcclError::Nccl {
             rank: self.job_rank(),
             suspects: match is_about_others(status) {
                 true => self.silent(),
                 false => Vec::new(),
             },
-            operation: place.operation.clone(),
-            sequence: place.sequence,
-            step: place.step,
-            waited: place.started.elapsed(),
+            operation: context.operation.clone(),
+            sequence: context.sequence,
+            step: context.step,
+            waited: context.started.elapsed(),
             status,
             detail,
         })
     }
 
     /// A call of the driver has failed: the GPU is unusable.
-    pub(crate) fn gpu_failed(&self, place: &Place, source: LibraryError) -> NcclError {
-        self.fail_at(place, || self.gpu_error(place, source))
+    pub(crate) fn gpu_failed(&self, context: &OpContext, source: LibraryError) -> NcclError {
+        self.fail_at(context, || self.gpu_error(context, source))
     }
 
-    fn gpu_error(&self, place: &Place, source: LibraryError) -> NcclError {
+    fn gpu_error(&self, context: &OpContext, source: LibraryError) -> NcclError {
         NcclError::Gpu {
             rank: self.job_rank(),
-            operation: place.operation.clone(),
-            sequence: place.sequence,
-            step: place.step,
+            operation: context.operation.clone(),
+            sequence: context.sequence,
+            step: context.step,
             source,
         }
     }
 
     /// Fails the group because another rank has, or is gone.
     pub(crate) fn ended(&self, ended: &Ended) {
-        let place = self.present();
-        self.fail(Some(place.started), Tell::Nobody, || {
-            self.error_of(&place, ended)
+        let context = self.present();
+        self.fail(Some(context.started), Tell::Nobody, || {
+            self.error_of(&context, ended)
         });
     }
 
-    fn ended_at(&self, place: &Place, ended: &Ended) -> NcclError {
-        let make = || self.error_of(place, ended);
-        match self.fail(Some(place.started), Tell::Nobody, make) {
+    fn ended_at(&self, context: &OpContext, ended: &Ended) -> NcclError {
+        let make = || self.error_of(context, ended);
+        match self.fail(Some(context.started), Tell::Nobody, make) {
             Some(error) => NcclError::clone(&error),
             None => self
-                .standing(place)
+                .health(context)
                 .err()
-                .unwrap_or_else(|| self.no_answer(place)),
+                .unwrap_or_else(|| self.no_answer(context)),
         }
     }
 
-    fn error_of(&self, place: &Place, ended: &Ended) -> NcclError {
+    fn error_of(&self, context: &OpContext, ended: &Ended) -> NcclError {
         let rank = self.job_rank();
-        let Place {
+        let OpContext {
             operation,
             sequence,
             step,
             started,
             ..
-        } = place.clone();
+        } = context.clone();
         let waited = started.elapsed();
         // A rank that is told that it is lost itself knows better.
         match ended.lost.filter(|lost| *lost != rank) {
@@ -235,30 +241,30 @@ impl Core {
 
     /// Gives the group up for a reason that is not an operation's.
     pub(crate) fn abort(&self, reason: String) {
-        let place = self.present();
+        let context = self.present();
         let by = self.job_rank();
         let ended = Ended {
             by,
             lost: None,
             reason,
         };
-        self.fail(Some(place.started), Tell::Others, || {
-            self.error_of(&place, &ended)
+        self.fail(Some(context.started), Tell::Others, || {
+            self.error_of(&context, &ended)
         });
     }
 
-    pub(crate) fn no_answer(&self, place: &Place) -> NcclError {
+    pub(crate) fn no_answer(&self, context: &OpContext) -> NcclError {
         NcclError::NoAnswer {
             rank: self.job_rank(),
-            operation: place.operation.clone(),
-            step: place.step,
-            waited: place.started.elapsed(),
+            operation: context.operation.clone(),
+            step: context.step,
+            waited: context.started.elapsed(),
         }
     }
 
     /// A call could not begin, because one before it does not end.
-    pub(crate) fn blocked(&self, place: &Place) -> NcclError {
-        self.fail_at(place, || self.no_answer(place))
+    pub(crate) fn blocked(&self, context: &OpContext) -> NcclError {
+        self.fail_at(context, || self.no_answer(context))
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Shared;
-use super::core::{Core, Place, Standing};
+use super::core::{Core, Health, OpContext};
 use super::error::NcclError;
 use super::failing::Tell;
 use super::status::Status;
-use super::turn::{Pause, bounded, lock};
+use super::timed_mutex::{Backoff, bounded, lock};
 use crate::api::Communicator;
 
 /// How long dropping a group waits for what is under way and for NCCL to finish.
@@ -17,41 +17,41 @@ const DROPPING: Duration = Duration::from_secs(2);
 impl Core {
     /// Waits until what is under way is over, then has NCCL give everything back.
     pub(super) fn leave(&self, deadline: Instant) -> Result<(), NcclError> {
-        let place = self.place("destroy".to_owned(), None);
-        if matches!(lock(&self.state).standing, Standing::Left) {
+        let context = self.context("destroy".to_owned(), None);
+        if matches!(lock(&self.state).health, Health::Left) {
             return Ok(());
         }
-        self.standing(&place)?;
+        self.health(&context)?;
         match self.drain(deadline) {
             Ok(true) => {}
             Ok(false) => {
-                self.standing(&place)?;
+                self.health(&context)?;
                 return Err(self.late(&self.present()));
             }
-            Err(source) => return Err(self.gpu_failed(&place, source)),
+            Err(source) => return Err(self.gpu_failed(&context, source)),
         }
         let Some(mut slot) = self.communicator.take_until(deadline) else {
-            return Err(self.blocked(&place));
+            return Err(self.blocked(&context));
         };
         let Some(communicator) = slot.take() else {
             return Ok(());
         };
-        lock(&self.state).standing = Standing::Left;
+        lock(&self.state).health = Health::Left;
         drop(slot);
         self.changed.notify_all();
-        self.give_back(&place, communicator, deadline)
+        self.give_back(&context, communicator, deadline)
     }
 
     fn give_back(
         &self,
-        place: &Place,
+        context: &OpContext,
         communicator: Communicator,
         deadline: Instant,
     ) -> Result<(), NcclError> {
-        let pause = Pause::new();
+        let backoff = Backoff::new();
         let mut status = self.api.finalize(&communicator);
         while status == Status::InProgress && Instant::now() < deadline {
-            pause.rest(deadline);
+            backoff.sleep(deadline);
             status = self.api.async_error(&communicator);
         }
         let finalized = status == Status::Success;
@@ -68,14 +68,14 @@ impl Core {
             (false, _) if !status.is_well() => Err(NcclError::Nccl {
                 rank: self.job_rank(),
                 suspects: Vec::new(),
-                operation: place.operation.clone(),
-                sequence: place.sequence,
-                step: place.step,
-                waited: place.started.elapsed(),
+                operation: context.operation.clone(),
+                sequence: context.sequence,
+                step: context.step,
+                waited: context.started.elapsed(),
                 status,
                 detail: self.api.last_error(),
             }),
-            _ => Err(self.no_answer(place)),
+            _ => Err(self.no_answer(context)),
         }
     }
 }
@@ -85,8 +85,8 @@ impl Shared {
     pub(super) fn close(&self, goodbye: bool) {
         lock(&self.core.state).closing = true;
         self.core.changed.notify_all();
-        if let Some(news) = &self.core.news {
-            news.stop(goodbye);
+        if let Some(notifier) = &self.core.notifier {
+            notifier.stop(goodbye);
         }
     }
 }
@@ -106,10 +106,10 @@ impl Drop for Shared {
                 tracing::warn!(group = core.config.name, "{error}");
             }
         } else if core.is_well() {
-            let place = core.present();
+            let context = core.present();
             let reason = format!(
                 "this rank has dropped the group while {} (collective {}, step {}) was under way",
-                place.operation, place.sequence, place.step
+                context.operation, context.sequence, context.step
             );
             core.abort(reason);
         }

@@ -2,22 +2,22 @@
 
 mod config;
 mod connect;
-mod control;
 mod core;
 mod diagnosis;
 mod error;
 mod failing;
+mod failure_monitor;
+mod failure_notifier;
 mod gpu;
 mod issue;
 mod leaving;
-mod news;
 mod operation;
 mod operations;
 mod owned;
 mod status;
 mod supervisor;
+mod timed_mutex;
 mod translation;
-mod turn;
 mod work;
 
 use std::fmt;
@@ -28,15 +28,15 @@ use std::time::Instant;
 use everburn_collectives::store::{PrefixStore, SharedStore};
 
 pub use self::config::NcclConfig;
-pub use self::control::{Control, Ended};
 use self::core::Core;
 pub use self::error::NcclError;
+pub use self::failure_monitor::{Ended, FailureMonitor};
+use self::failure_notifier::{FailureNotifier, Heartbeat};
 use self::leaving::who_is_told;
-use self::news::{Beat, News};
 pub use self::operation::Operation;
 use self::owned::OwnedStream;
 pub use self::status::Status;
-use self::turn::lock;
+use self::timed_mutex::lock;
 pub use self::work::Work;
 use crate::api::NcclApi;
 use crate::foreign::Library;
@@ -81,21 +81,20 @@ pub(crate) struct Shared {
 }
 
 impl NcclGroup {
-    /// Connects this rank's GPU with those of the others: all of them must come, with the same
-    /// `config` but for rank and device, to the same `store`.
+    /// Connects this rank's GPU with those of the other ranks. All ranks call it with the same `store` and `config`,
+    /// except rank and device.
     ///
-    /// `control` is what else knows of the ranks' fate, mostly the job's own
-    /// [`ProcessGroup`](everburn_collectives::group::ProcessGroup): when it fails, so does this group,
-    /// at once and not after a deadline; and when this group fails, it is told.
+    /// `monitor` is usually the job's [`ProcessGroup`](everburn_collectives::group::ProcessGroup): when it fails, this
+    /// group fails at once instead of after a deadline, and when this group fails, it is notified.
     ///
     /// # Errors
-    /// [`NcclError::Library`] without driver, GPU or NCCL; [`NcclError::Incomplete`] names the ranks
-    /// that have not come in time; [`NcclError::Refused`] says why they cannot be a group.
+    /// [`NcclError::Library`] without driver, GPU or NCCL; [`NcclError::Incomplete`] names the ranks that have not
+    /// connected in time; [`NcclError::Refused`] says why the ranks cannot form a group.
     pub fn connect(
         library: &Arc<Library>,
         store: SharedStore,
         config: NcclConfig,
-        control: Option<Arc<dyn Control>>,
+        monitor: Option<Arc<dyn FailureMonitor>>,
     ) -> Result<Self, NcclError> {
         config.check()?;
         if config.world_size() > 1 && std::env::var_os("NCCL_COMM_ID").is_some() {
@@ -106,10 +105,10 @@ impl NcclGroup {
                     .to_owned(),
             });
         }
-        let news = news_of(store, &config);
+        let notifier = notifier_of(store, &config);
         match gpu::Gpu::new(library.clone(), config.device) {
-            Ok(gpu) => Self::over(Arc::new(gpu), news, config, control),
-            Err(error) => Err(missed(error.into(), &config, control, news)),
+            Ok(gpu) => Self::over(Arc::new(gpu), notifier, config, monitor),
+            Err(error) => Err(missed(error.into(), &config, monitor, notifier)),
         }
     }
 
@@ -122,24 +121,24 @@ impl NcclGroup {
         api: Arc<dyn NcclApi>,
         store: SharedStore,
         config: NcclConfig,
-        control: Option<Arc<dyn Control>>,
+        monitor: Option<Arc<dyn FailureMonitor>>,
     ) -> Result<Self, NcclError> {
         config.check()?;
-        let news = news_of(store, &config);
-        Self::over(api, news, config, control)
+        let notifier = notifier_of(store, &config);
+        Self::over(api, notifier, config, monitor)
     }
 
     fn over(
         api: Arc<dyn NcclApi>,
-        news: Option<Arc<News>>,
+        notifier: Option<Arc<FailureNotifier>>,
         config: NcclConfig,
-        control: Option<Arc<dyn Control>>,
+        monitor: Option<Arc<dyn FailureMonitor>>,
     ) -> Result<Self, NcclError> {
         let stream = match OwnedStream::new(&api) {
             Ok(stream) => stream,
-            Err(error) => return Err(missed(error.into(), &config, control, news)),
+            Err(error) => return Err(missed(error.into(), &config, monitor, notifier)),
         };
-        let core = Arc::new(Core::new(api, stream, config, control, news));
+        let core = Arc::new(Core::new(api, stream, config, monitor, notifier));
         let shared = Arc::new(Shared {
             core: core.clone(),
             silent: AtomicBool::new(false),
@@ -198,7 +197,7 @@ impl NcclGroup {
     /// What has failed the group.
     pub fn check(&self) -> Result<(), NcclError> {
         let core = &self.shared.core;
-        core.standing(&core.place("check".to_owned(), None))
+        core.health(&core.context("check".to_owned(), None))
     }
 
     /// Waits on this thread until all that this rank has issued is over.
@@ -207,15 +206,15 @@ impl NcclGroup {
     /// What has failed the group, or [`NcclError::Timeout`], which fails it.
     pub fn synchronize(&self) -> Result<(), NcclError> {
         let core = &self.shared.core;
-        let place = core.place("synchronize".to_owned(), None);
-        core.standing(&place)?;
+        let context = core.context("synchronize".to_owned(), None);
+        core.health(&context)?;
         loop {
             // As long as an operation ends now and then, the turn of the last will come.
             let finished = lock(&core.state).finished;
             match core.drain(Instant::now() + core.config.timeout) {
-                Ok(true) => return core.standing(&place),
-                Ok(false) => core.standing(&place)?,
-                Err(source) => return Err(core.gpu_failed(&place, source)),
+                Ok(true) => return core.health(&context),
+                Ok(false) => core.health(&context)?,
+                Err(source) => return Err(core.gpu_failed(&context, source)),
             }
             if lock(&core.state).finished == finished {
                 return Err(core.late(&core.present()));
@@ -251,18 +250,18 @@ impl NcclGroup {
 }
 
 /// What a rank tells the others through `store`; a group of one needs none.
-fn news_of(store: SharedStore, config: &NcclConfig) -> Option<Arc<News>> {
+fn notifier_of(store: SharedStore, config: &NcclConfig) -> Option<Arc<FailureNotifier>> {
     if config.world_size() == 1 {
         return None;
     }
     let prefix = format!("everburn/nccl/{}/{}", config.name, config.generation);
     let store = PrefixStore::new(prefix, store);
     let job_ranks = config.job_ranks.clone();
-    Some(Arc::new(News::new(
+    Some(Arc::new(FailureNotifier::new(
         store,
         config.rank,
         job_ranks,
-        config.beat,
+        config.heartbeat,
     )))
 }
 
@@ -270,14 +269,14 @@ fn news_of(store: SharedStore, config: &NcclConfig) -> Option<Arc<News>> {
 fn missed(
     error: NcclError,
     config: &NcclConfig,
-    control: Option<Arc<dyn Control>>,
-    news: Option<Arc<News>>,
+    monitor: Option<Arc<dyn FailureMonitor>>,
+    notifier: Option<Arc<FailureNotifier>>,
 ) -> NcclError {
-    if let Some(control) = control {
-        control.failed(&error);
+    if let Some(monitor) = monitor {
+        monitor.failed(&error);
     }
-    if let Some(news) = news {
-        news.tell_at_once(&error, config.job_rank());
+    if let Some(notifier) = notifier {
+        notifier.tell_at_once(&error, config.job_rank());
     }
     error
 }
@@ -299,18 +298,21 @@ fn start_threads(core: &Arc<Core>) -> Result<(), NcclError> {
         "everburn-nccl",
         Box::new(move || supervisor::supervise(&supervised)),
     )?;
-    if let Some(news) = core.news.clone() {
+    if let Some(notifier) = core.notifier.clone() {
         let core = Arc::downgrade(core);
         let progress = move || {
             let core = core.upgrade()?;
             let last = lock(&core.state).last.clone();
-            Some(Beat {
+            Some(Heartbeat {
                 issued: core.issued.load(Ordering::Acquire),
                 last,
-                ..Beat::default()
+                ..Heartbeat::default()
             })
         };
-        start("everburn-nccl-news", Box::new(move || news.run(&progress)))?;
+        start(
+            "everburn-nccl-notifier",
+            Box::new(move || notifier.run(&progress)),
+        )?;
     }
     Ok(())
 }

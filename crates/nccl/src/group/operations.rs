@@ -86,7 +86,7 @@ impl NcclGroup {
     /// Puts the operation on the group's stream. The first exchange with a rank may wait for it, for the
     /// group's timeout; else this waits for nobody.
     fn issue(&self, operation: Operation) -> Result<Work, NcclError> {
-        let flight = self.shared.core.issue(operation)?;
-        Ok(Work::new(flight, Arc::clone(&self.shared)))
+        let in_flight = self.shared.core.issue(operation)?;
+        Ok(Work::new(in_flight, Arc::clone(&self.shared)))
     }
 }

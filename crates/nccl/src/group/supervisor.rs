@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::core::Core;
-use super::turn::{lock, wait_until};
+use super::timed_mutex::{lock, wait_until};
 
 /// How long after a failure, or after the group is left, the GPU may take to be done with the
 /// buffers; then they are never freed.
@@ -18,7 +18,7 @@ pub(crate) fn supervise(core: &Arc<Core>) {
     loop {
         let state = lock(&core.state);
         let tick = match state.under_way.is_empty() {
-            // News of the others' end is looked for all the same.
+            // FailureNotifier of the others' end is looked for all the same.
             true => core.config.tick * 5,
             false => core.config.tick,
         };
@@ -40,9 +40,9 @@ fn expired(since: &mut Option<Instant>) -> bool {
 
 fn look(core: &Core) {
     if core.is_well() {
-        let control = core.control.as_ref().and_then(|control| control.ended());
-        let news = || core.news.as_ref().and_then(|news| news.heard());
-        if let Some(ended) = control.or_else(news) {
+        let monitor = core.monitor.as_ref().and_then(|monitor| monitor.ended());
+        let notifier = || core.notifier.as_ref().and_then(|notifier| notifier.heard());
+        if let Some(ended) = monitor.or_else(notifier) {
             core.ended(&ended);
         }
     }
@@ -66,12 +66,12 @@ fn look(core: &Core) {
 /// What the GPU has not finished by now may be written to for as long as the process lives.
 fn leave_the_rest(core: &Core) {
     let left: Vec<_> = lock(&core.state).under_way.drain(..).collect();
-    for flight in left {
-        flight.leak();
+    for in_flight in left {
+        in_flight.leak();
         tracing::warn!(
             group = core.config.name,
             "the buffers of {} are never freed: the GPU has not finished it",
-            flight.place.operation
+            in_flight.context.operation
         );
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Shared;
-use super::core::Flight;
+use super::core::InFlightOperation;
 use super::error::NcclError;
-use super::turn::Pause;
+use super::timed_mutex::Backoff;
 
 /// How often a waiter asks NCCL how the communicator is; the group's own thread does so too.
 const ASKING: Duration = Duration::from_millis(10);
@@ -34,19 +34,19 @@ const ASKING: Duration = Duration::from_millis(10);
 /// ```
 #[must_use = "an operation fails unseen unless it is waited for"]
 pub struct Work {
-    flight: Arc<Flight>,
+    in_flight: Arc<InFlightOperation>,
     shared: Arc<Shared>,
 }
 
 impl Work {
-    pub(super) fn new(flight: Arc<Flight>, shared: Arc<Shared>) -> Self {
-        Self { flight, shared }
+    pub(super) fn new(in_flight: Arc<InFlightOperation>, shared: Arc<Shared>) -> Self {
+        Self { in_flight, shared }
     }
 
     /// Whether [`Work::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !self.shared.core.is_well() || self.flight.is_over().unwrap_or(true)
+        !self.shared.core.is_well() || self.in_flight.is_over().unwrap_or(true)
     }
 
     /// Waits on this thread until the GPU has finished, for the group's timeout, which begins when the
@@ -56,40 +56,40 @@ impl Work {
     /// What happened to the operation; the group is unusable on all its ranks then.
     pub fn wait(self) -> Result<(), NcclError> {
         let core = &self.shared.core;
-        let place = &self.flight.place;
-        let pause = Pause::new();
+        let context = &self.in_flight.context;
+        let backoff = Backoff::new();
         let mut asked = Instant::now();
         loop {
-            core.standing(place)?;
-            match self.flight.is_over() {
+            core.health(context)?;
+            match self.in_flight.is_over() {
                 Ok(true) => return self.confirm(),
                 Ok(false) => {}
-                Err(source) => return Err(core.gpu_failed(place, source)),
+                Err(source) => return Err(core.gpu_failed(context, source)),
             }
             let now = Instant::now();
             if now.saturating_duration_since(asked) >= ASKING {
                 asked = now;
                 let status = core.async_status();
                 if !status.is_well() {
-                    return Err(core.refused(place, status));
+                    return Err(core.refused(context, status));
                 }
-                core.keep_deadline(place)?;
+                core.keep_deadline(context)?;
             }
-            pause.rest(now + ASKING);
+            backoff.sleep(now + ASKING);
         }
     }
 
     /// It is over; but kernels also end when NCCL gives up, and then there is no result.
     fn confirm(&self) -> Result<(), NcclError> {
         let core = &self.shared.core;
-        let place = &self.flight.place;
-        core.standing(place)?;
+        let context = &self.in_flight.context;
+        core.health(context)?;
         let status = core.async_status();
         if !status.is_well() {
-            return Err(core.refused(place, status));
+            return Err(core.refused(context, status));
         }
         let retired = core.retire();
-        retired.map_err(|source| core.gpu_failed(place, source))
+        retired.map_err(|source| core.gpu_failed(context, source))
     }
 
     /// What any stream of this process on the GPU is given from now on waits for the operation. This
@@ -102,26 +102,26 @@ impl Work {
     /// [`NcclGroup::orders_device`]: crate::NcclGroup::orders_device
     pub fn hold_device(&self) -> Result<(), NcclError> {
         let core = &self.shared.core;
-        let place = &self.flight.place;
-        core.standing(place)?;
+        let context = &self.in_flight.context;
+        core.health(context)?;
         if !core.api.orders_all() {
             let reason = "this driver cannot order all streams of a GPU (CUDA 12.5 and later can): \
                           synchronize the device before the operation, and wait for the work";
-            return Err(core.invalid(place, reason.to_owned()));
+            return Err(core.invalid(context, reason.to_owned()));
         }
-        let Some(done) = &self.flight.done else {
+        let Some(done) = &self.in_flight.done else {
             return Ok(());
         };
         let held = core.api.wait_all(done.get());
-        held.map_err(|source| core.gpu_failed(place, source))
+        held.map_err(|source| core.gpu_failed(context, source))
     }
 }
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work")
-            .field("operation", &self.flight.place.operation)
-            .field("sequence", &self.flight.place.sequence)
+            .field("operation", &self.in_flight.context.operation)
+            .field("sequence", &self.in_flight.context.sequence)
             .field("done", &self.is_done())
             .finish_non_exhaustive()
     }

@@ -199,7 +199,7 @@ fn what_is_in_the_store_is_not_believed() {
     let told = error(cluster.connect(0, hurried_alone(&cluster, 0), None));
     assert!(
         told.to_string()
-            .contains("what rank 1 says of itself cannot be read"),
+            .contains("the settings of rank 1 cannot be read"),
         "{told}"
     );
 }
@@ -207,7 +207,7 @@ fn what_is_in_the_store_is_not_believed() {
 #[test]
 fn the_end_of_the_job_ends_the_wait_for_others() {
     struct Over;
-    impl everburn_nccl::Control for Over {
+    impl everburn_nccl::FailureMonitor for Over {
         fn ended(&self) -> Option<Ended> {
             let reason = "it was killed".to_owned();
             Some(Ended {

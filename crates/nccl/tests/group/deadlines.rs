@@ -13,7 +13,7 @@ fn a_rank_that_skips_a_call_is_named_by_all_with_what_it_did_last() {
     let cluster = FakeCluster::new(4);
     let late = Meeting::of(4);
     let config = |rank| NcclConfig {
-        beat: BEAT,
+        heartbeat: BEAT,
         ..hurried(&cluster, rank)
     };
     let results = cluster.on_ranks_of(config, |group, rank| {

@@ -17,7 +17,7 @@ fn others_are_told(
     let last = size - 1;
     let connected = Meeting::of(size);
     let config = |rank| NcclConfig {
-        beat: BEAT,
+        heartbeat: BEAT,
         ..cluster.config(rank)
     };
     let results = cluster.on_ranks_of(config, |group, rank| {
@@ -96,7 +96,7 @@ fn a_rank_that_is_killed_between_machines_is_named_by_its_silence() {
         "{text}"
     );
     assert!(
-        text.contains("rank 3 gives no sign of life any more"),
+        text.contains("rank 3 sends no heartbeats any more"),
         "{text}"
     );
     assert_eq!(first.lost(), Some(3));
@@ -109,7 +109,7 @@ fn a_rank_that_is_killed_between_machines_is_named_by_its_silence() {
 fn a_rank_that_is_killed_unnoticed_is_found_by_the_deadline() {
     let cluster = FakeCluster::new(4);
     let config = |rank| NcclConfig {
-        beat: BEAT,
+        heartbeat: BEAT,
         ..hurried(&cluster, rank)
     };
     let connected = Meeting::of(4);
@@ -133,7 +133,7 @@ fn a_rank_that_is_killed_unnoticed_is_found_by_the_deadline() {
         .unwrap_or_else(|| panic!("{told:?}"));
     let text = first.to_string();
     assert!(
-        text.contains("rank 2 gives no sign of life any more"),
+        text.contains("rank 2 sends no heartbeats any more"),
         "{text}"
     );
 }

@@ -12,7 +12,7 @@ use burn::tensor::ops::ConvOptions;
 use super::drop_in::drop_in;
 use super::operations::LayerOps;
 use super::padding::padding_of;
-use crate::precision::LowProduct;
+use crate::precision::CastMatmul;
 
 /// Configuration of [`Conv2d`]: the same as [`burn::nn::conv::Conv2dConfig`].
 #[derive(Config, Debug)]
@@ -142,12 +142,12 @@ pub fn conv2d(
     let bias = bias.inspect(|bias| {
         assert_shape!(bias, [features]);
     });
-    let low = LowProduct::of(&input);
-    let bias = bias.map(|bias| low.factor(bias).into_dispatch());
-    let [input, weight] = [input, weight].map(|factor| low.factor(factor).into_dispatch());
+    let cast = CastMatmul::of(&input);
+    let bias = bias.map(|bias| cast.operand(bias).into_dispatch());
+    let [input, weight] = [input, weight].map(|operand| cast.operand(operand).into_dispatch());
     let output = match bias {
         Some(bias) => <Dispatch as LayerOps>::convolve_with_bias(input, weight, bias, options),
         None => <Dispatch as LayerOps>::convolve(input, weight, options),
     };
-    low.result(Tensor::from_dispatch(output))
+    cast.result(Tensor::from_dispatch(output))
 }

@@ -5,7 +5,7 @@ use burn::prelude::*;
 use burn::tensor::assert_shape;
 
 use super::operations::LayerOps;
-use crate::precision::LowProduct;
+use crate::precision::CastMatmul;
 
 /// The product of each pair of matrices: [`Tensor::matmul`] but for rounding, with the `gemm` crate on
 /// CPUs and without copies of matrices that do not lie row after row.
@@ -28,9 +28,9 @@ use crate::precision::LowProduct;
 pub fn matmul(left: Tensor<4>, right: Tensor<4>) -> Tensor<4> {
     let [batch, heads, _, inner] = left.dims();
     assert_shape!(right, [batch, heads, inner, _]);
-    let low = LowProduct::of(&left);
-    let [left, right] = [left, right].map(|factor| low.factor(factor).into_dispatch());
-    low.result(Tensor::from_dispatch(<Dispatch as LayerOps>::multiply(
+    let cast = CastMatmul::of(&left);
+    let [left, right] = [left, right].map(|operand| cast.operand(operand).into_dispatch());
+    cast.result(Tensor::from_dispatch(<Dispatch as LayerOps>::multiply(
         left, right,
     )))
 }

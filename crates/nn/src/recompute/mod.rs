@@ -28,7 +28,7 @@ use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
 
-use crate::precision::{compute_in, compute_type};
+use crate::precision::{autocast, compute_type};
 
 use self::graph::{device_of, leaf, marker, untracked};
 use self::operations::{GradientSlot, Recomputation, RecomputeOps};
@@ -50,7 +50,7 @@ pub use value::SegmentValue;
 /// with other ranks it exchanges again, in the backward pass.
 ///
 /// Two differences to `segment(module, input)` in what is equal: a parameter that the segment asks for and
-/// does not use has a gradient of zeros where a tap watches it, and one that several segments use several
+/// does not use has a gradient of zeros where a gradient hook watches it, and one that several segments use several
 /// times has its gradients added up in another order.
 ///
 /// The first time that a segment with random numbers asks for a parameter whose initial value is drawn only
@@ -176,7 +176,7 @@ where
         draws,
         run: segment,
     };
-    let recomputation = Recomputation::new(move || compute_in(compute, || segment.differentiate()));
+    let recomputation = Recomputation::new(move || autocast(compute, || segment.differentiate()));
     let marker = <Dispatch as RecomputeOps>::segment(marker, recomputation);
     let output = output.map_floats(&mut |tensor| emit(tensor, marker.clone()));
     outputs.set(slots);

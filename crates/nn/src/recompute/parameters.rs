@@ -20,7 +20,7 @@ pub(crate) struct Used {
     /// With its place in the graph.
     pub(crate) value: DispatchTensor,
     /// Whether its value was made only now: initial weights are drawn when they are first asked for. (The
-    /// value of a tap is made now too, but is no leaf.)
+    /// value of a gradient hook is made now too, but is no leaf.)
     is_new: bool,
 }
 
@@ -115,7 +115,7 @@ struct Observer {
 impl ModuleMapper for Observer {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         // Frozen parameters and running statistics have no graph. What has no value yet is asked when
-        // it has: a tap on it must not be made before the segment needs it.
+        // it has: a hook on it must not be made before the segment needs it.
         let without_graph = match param.is_initialized() {
             true => !param.base().is_tracked(),
             false => !param.lazy_device().is_autodiff(),
@@ -135,7 +135,7 @@ impl ModuleMapper for Observer {
         }
         let at_first_use = move |_: &Device, _: bool| {
             if let Some(source) = source {
-                let (value, is_new) = (source.place(id), false);
+                let (value, is_new) = (source.placeholder(id), false);
                 lock(&uses).push(Used { id, value, is_new });
                 return Tensor::from_dispatch(source.numbers(id));
             }

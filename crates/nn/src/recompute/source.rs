@@ -1,4 +1,4 @@
-//! Parameters that are not in memory while nobody computes with them.
+//! Parameters that are in memory only while they are used.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -6,31 +6,31 @@ use std::sync::Arc;
 use burn::backend::DispatchTensor;
 use burn::module::ParamId;
 
-/// Where the numbers of parameters come from that a rank does not keep, each time that a checkpointed segment
-/// asks for them: in the forward pass, and again when it is recomputed. In between nothing holds them.
+/// Provides the parameters that a rank does not keep each time a checkpointed segment uses them: in the forward pass,
+/// and again when it is recomputed. In between they are not in memory.
 ///
 /// Both tensors have the parameter's shape, type and device.
 pub trait ParameterSource: Send + Sync {
     /// Whether it has the parameter `id`.
     fn has(&self, id: ParamId) -> bool;
 
-    /// The parameter's place in the graph, to which its gradient goes; the same each time. Its numbers mean
-    /// nothing.
-    fn place(&self, id: ParamId) -> DispatchTensor;
+    /// The parameter's placeholder in the graph, which gets its gradient; the same each time. Its values have no
+    /// meaning.
+    fn placeholder(&self, id: ParamId) -> DispatchTensor;
 
-    /// The parameter's numbers, without a graph.
+    /// The parameter's values, without a graph.
     fn numbers(&self, id: ParamId) -> DispatchTensor;
 }
 
-/// A source that several tensors and threads share.
+/// A source shared by tensors and threads.
 pub type SharedSource = Arc<dyn ParameterSource>;
 
 thread_local! {
     static SOURCE: RefCell<Option<SharedSource>> = const { RefCell::new(None) };
 }
 
-/// Runs `pass`, whose checkpointed segments take the parameters that `source` has from there, and again in
-/// the backward pass of what they yield.
+/// Runs `pass` with `source`: checkpointed segments take the parameters it has from there, and again in their backward
+/// pass.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -44,7 +44,7 @@ thread_local! {
 ///     fn has(&self, _: ParamId) -> bool {
 ///         false
 ///     }
-///     fn place(&self, _: ParamId) -> DispatchTensor {
+///     fn placeholder(&self, _: ParamId) -> DispatchTensor {
 ///         unreachable!("it has no parameter")
 ///     }
 ///     fn numbers(&self, _: ParamId) -> DispatchTensor {
@@ -65,8 +65,8 @@ pub fn with_parameters_from<R>(source: SharedSource, pass: impl FnOnce() -> R) -
     pass()
 }
 
-/// Whether this thread runs a pass whose parameters come from a [`ParameterSource`]: then who asks for one
-/// without computing with it lets it come for nothing.
+/// Whether this thread runs a pass whose parameters come from a [`ParameterSource`]: reading one that is not used then
+/// fetches it for nothing.
 ///
 /// ```
 /// assert!(!everburn_nn::has_parameter_source());
@@ -75,7 +75,7 @@ pub fn has_parameter_source() -> bool {
     SOURCE.with_borrow(Option::is_some)
 }
 
-/// The source of the parameter `id` on this thread. None within a segment: the outer one has asked already.
+/// The source of the parameter `id` on this thread. `None` within a segment: the outer one has already taken it.
 pub(super) fn of(id: ParamId) -> Option<SharedSource> {
     if super::in_segment() {
         return None;

@@ -1,24 +1,24 @@
-//! Sums over ranks that know their place in the model: see `crate::exchange` for why.
+//! Sums over ranks that check that all ranks are at the same layer: see `crate::exchange` for why.
 
 use std::sync::Arc;
 
 use burn::tensor::{DType, TensorData};
 
 use super::group::TensorGroup;
-use crate::exchange::{Pass, Place};
+use crate::exchange::{LayerCall, Pass};
 use crate::group::SyncError;
 
-/// The most ranks of a group: so many squares of a digit have an exact sum in `f32`.
+/// The most ranks of a group: the sum of as many squared digits is exact in `f32`.
 pub(crate) const MOST_RANKS: usize = 256;
 
-/// Digits of a place, each below 2^8, and each sent with its square.
+/// Digits of a layer and call, each below 2^8, and each sent with its square.
 const DIGITS: usize = 4;
 
 /// An exchange of a layer, on one rank.
 #[derive(Debug, Clone)]
 pub(crate) struct Crossing {
     pub(crate) group: Arc<dyn TensorGroup>,
-    pub(crate) place: Place,
+    pub(crate) layer_call: LayerCall,
 }
 
 impl Crossing {
@@ -48,8 +48,8 @@ impl Crossing {
             return Ok(());
         }
         let error = SyncError::ShardsOutOfOrder {
-            layer: self.place.layer,
-            call: self.place.call,
+            layer: self.layer_call.layer,
+            call: self.layer_call.call,
             pass: pass.name(),
         };
         self.group.abort(&error.to_string());
@@ -57,7 +57,7 @@ impl Crossing {
     }
 
     fn digits(&self, pass: Pass) -> [f32; DIGITS] {
-        let Place { layer, call } = self.place;
+        let LayerCall { layer, call } = self.layer_call;
         let backward = u32::from(pass == Pass::Backward);
         let digits = [layer, layer >> 8, call, (call >> 8) << 1 | backward];
         digits.map(|digit| f32::from((digit & 0xff) as u8))

@@ -10,7 +10,7 @@ use super::exchange::Crossing;
 use super::group::TensorGroup;
 use super::operations::ShardOps;
 use super::rules::TensorShard;
-use crate::exchange::{Pass, Place};
+use crate::exchange::{LayerCall, Pass};
 use crate::group::SyncError;
 
 /// A layer's place among the ranks.
@@ -45,7 +45,7 @@ impl Membership {
     fn next(&self) -> Crossing {
         Crossing {
             group: Arc::clone(&self.group),
-            place: Place {
+            layer_call: LayerCall {
                 layer: self.layer,
                 call: self.calls.fetch_add(1, Ordering::Relaxed),
             },

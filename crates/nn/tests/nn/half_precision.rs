@@ -8,8 +8,8 @@ use everburn_nn::conv::Conv2dConfig;
 use everburn_nn::pool::{AvgPool2dConfig, MaxPool2dConfig};
 use everburn_nn::tensor::activation::{gelu, relu};
 use everburn_nn::{
-    BatchNormConfig, ComputeType, DropoutConfig, LayerNormConfig, Linear, LinearConfig,
-    causal_softmax, checkpoint, compute_in, cross_entropy, low_products, lowered, matmul, rope,
+    BatchNormConfig, ComputeType, DropoutConfig, LayerNormConfig, Linear, LinearConfig, autocast,
+    cast_for_matmul, causal_softmax, checkpoint, cross_entropy, low_products, matmul, rope,
 };
 
 const LOW: [(ComputeType, FloatDType); 2] = [
@@ -41,9 +41,9 @@ fn products_are_those_of_rounded_factors_rounded_once() {
         let bias = linear.bias.as_ref().map(|bias| rounded(bias.val(), low));
         let exact = everburn_nn::tensor::module::linear(rounded(rows.clone(), low), weight, bias);
         let expected = rounded(exact, low).into_data();
-        let (given, both_low) = compute_in(compute, || {
+        let (given, both_low) = autocast(compute, || {
             let given = linear.forward(rows.clone());
-            (given, linear.forward(lowered(rows.clone())))
+            (given, linear.forward(cast_for_matmul(rows.clone())))
         });
         assert_eq!(given.into_data(), expected, "{compute:?}");
         assert_eq!(both_low.dtype(), DType::from(low));
@@ -59,11 +59,11 @@ fn outside_of_a_scope_nothing_is_rounded_and_nothing_is_counted() {
     let before = linear.forward(rows.clone()).into_data();
     let counted = low_products();
     let panicked =
-        std::panic::catch_unwind(|| compute_in(ComputeType::Bf16, || panic!("on purpose")));
+        std::panic::catch_unwind(|| autocast(ComputeType::Bf16, || panic!("on purpose")));
     assert!(panicked.is_err());
     assert_eq!(linear.forward(rows.clone()).into_data(), before);
     assert_eq!(low_products(), counted);
-    compute_in(ComputeType::Bf16, || drop(linear.forward(rows)));
+    autocast(ComputeType::Bf16, || drop(linear.forward(rows)));
     assert_eq!(low_products(), counted + 1);
 }
 
@@ -83,7 +83,7 @@ fn every_layer_hands_back_the_type_that_it_was_given() {
             (images.clone(), DType::F32),
             (images.clone().cast(low), DType::from(low)),
         ] {
-            compute_in(compute, || {
+            autocast(compute, || {
                 let x = conv.forward(input); // [2, 4, 6, 6]
                 assert_eq!(x.dtype(), expected, "convolution");
                 let x = norm.forward(x);
@@ -140,8 +140,8 @@ fn gradients_of_parameters_are_f32_and_near_those_of_f32() {
     let images = random([8, 1, 8, 8], &device);
     let targets = Tensor::<1, Int>::from_ints([0, 1, 2, 3, 4, 0, 1, 2], &device);
     let gradients = |compute: ComputeType| {
-        compute_in(compute, || {
-            let x = pool.forward(gelu(conv.forward(lowered(images.clone()))));
+        autocast(compute, || {
+            let x = pool.forward(gelu(conv.forward(cast_for_matmul(images.clone()))));
             let x = norm.forward(x.flatten::<2>(1, 3));
             let loss = cross_entropy(linear.forward(x), targets.clone());
             let all = loss.backward();
@@ -170,7 +170,7 @@ fn small_gradients_vanish_in_f16_unless_the_loss_is_scaled() {
     let linear: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
     let gradient = |scale: f64| {
         let rows = Tensor::<2>::ones([1, 1], &device);
-        let loss = compute_in(ComputeType::F16, || linear.forward(rows));
+        let loss = autocast(ComputeType::F16, || linear.forward(rows));
         // Of a loss of which this is a very small part.
         let all = (loss.mean() * 1e-8).mul_scalar(scale).backward();
         let gradient = linear.weight.val().grad(&all).unwrap();
@@ -194,7 +194,7 @@ fn burns_own_layers_between_ours_meet_no_second_type() {
         ours.forward(x)
     };
     let exact = forward();
-    let low = compute_in(ComputeType::Bf16, forward);
+    let low = autocast(ComputeType::Bf16, forward);
     assert_eq!(low.dtype(), DType::F32);
     let error = difference(low.clone(), exact);
     assert!(error > 0.0 && error < 0.05, "{error}");
@@ -211,7 +211,7 @@ fn a_checkpointed_segment_is_computed_again_in_the_type_of_the_first_time() {
     let forward =
         |layers: &Vec<Linear>, x: Tensor<2>| layers[1].forward(gelu(layers[0].forward(x)));
     let [plain, again] = [false, true].map(|checkpointed| {
-        let output = compute_in(ComputeType::Bf16, || match checkpointed {
+        let output = autocast(ComputeType::Bf16, || match checkpointed {
             false => forward(&layers, rows.clone()),
             true => checkpoint(&layers, rows.clone(), forward),
         });

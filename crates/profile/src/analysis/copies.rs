@@ -42,8 +42,8 @@ const COPIES: [&str; 8] = [
 /// kernels.
 const NEEDED: [&str; 6] = [
     "everburn_distributed::",
-    "everburn_train::step_report",
-    "everburn_train::strategy::unread",
+    "everburn_train::metrics::step_report",
+    "everburn_train::strategy::pending_metrics",
     "everburn_kernels::",
     "everburn_nn::layers",
     "burn_flex::",
@@ -141,7 +141,7 @@ mod tests {
     fn what_we_copy_because_we_must_does_not_count() {
         let stack = [
             "burn_autodiff::backward",
-            "<everburn_distributed::gradient_tap::TapBackward as burn_autodiff::Backward>::backward",
+            "<everburn_distributed::gradient_hook::HookBackward as burn_autodiff::Backward>::backward",
             "burn_tensor::Tensor::into_data",
         ];
         assert_eq!(copy_in(&stack), None);

@@ -35,44 +35,44 @@ struct Failure {
     unix_time_ms: Option<u64>,
 }
 
-/// The events of all logs. What several ranks tell of is told once.
+/// The events of all logs. An event that several ranks log is kept once.
 pub(super) fn read(folder: &Path, notes: &mut Vec<Note>) -> Vec<Event> {
     let mut names = names(&folder.join("logs"), notes);
     // Failures first: they have a time, and the same sentences stand in the logs without one.
     names.sort_by_key(|(name, rank)| (!is_failure(name), *rank));
-    let mut told = Told::default();
+    let mut collected = CollectedEvents::default();
     for (name, rank) in names {
         let path = folder.join("logs").join(&name);
         let read = match is_failure(&name) {
-            true => failure(&path).map(|event| told.take(event)),
-            false => log(&path, rank, &mut told),
+            true => failure(&path).map(|event| collected.take(event)),
+            false => log(&path, rank, &mut collected),
         };
         if let Err(why) = read {
             notes.push(Note::new(format!("logs/{name}"), why));
         }
     }
-    if told.left_out > 0 {
-        let what = format!("{} more events are left out", told.left_out);
+    if collected.left_out > 0 {
+        let what = format!("{} more events are left out", collected.left_out);
         notes.push(Note::new("logs", what));
     }
-    place_restarts(&mut told.events);
-    told.events
+    place_restarts(&mut collected.events);
+    collected.events
 }
 
-/// By what an event is known again: kind, step, rank, and its text where that matters.
+/// Identifies an event: kind, step, rank, and its text if that matters.
 type Key = (EventKind, Option<u64>, Option<usize>, String);
 
-/// What has been told so far, by any rank.
+/// The events collected so far, from any rank.
 #[derive(Default)]
-struct Told {
+struct CollectedEvents {
     events: Vec<Event>,
     known: HashSet<Key>,
     left_out: u64,
 }
 
-impl Told {
+impl CollectedEvents {
     fn take(&mut self, event: Event) {
-        // Replicas that differ end the run: the ranks then say so as their error.
+        // Replicas that differ end the run, with that as the ranks' error.
         let diverged = match event.kind {
             EventKind::Failure => sentences::diverged(&event.text),
             _ => None,
@@ -97,7 +97,7 @@ impl Told {
         self.events.push(event);
     }
 
-    /// Whether another rank has told of the same. Two may be a step apart when they lose a third.
+    /// Whether another rank has logged the same event. Two may be a step apart when they lose a third.
     fn is_known(&self, event: &Event) -> bool {
         let steps = match (event.kind, event.step) {
             (EventKind::Loss | EventKind::Stall, Some(step)) => {
@@ -114,7 +114,7 @@ fn key(event: &Event, step: Option<u64>) -> Key {
     use EventKind::{Divergence, Failure, Loss, Regroup, Stall};
     match event.kind {
         Loss | Stall | Divergence | Regroup => (event.kind, step, event.rank, String::new()),
-        // A rank that says its error twice may know the step only once.
+        // A rank that logs its error twice may know the step only once.
         Failure => (event.kind, None, event.rank, event.text.clone()),
         _ => (event.kind, step, event.rank, event.text.clone()),
     }
@@ -176,22 +176,22 @@ fn failure(path: &Path) -> Result<Event, String> {
     let text = file::read_text(path, LONGEST_FAILURE).map_err(|error| not_read(&error))?;
     let failure: Failure =
         serde_json::from_str(&text).map_err(|error| format!("it is damaged: {error}"))?;
-    let told = sentences::failure(&failure.message, failure.rank);
+    let event = sentences::failure(&failure.message, failure.rank);
     Ok(Event {
-        step: failure.step.or(told.step),
+        step: failure.step.or(event.step),
         unix_time_ms: failure.unix_time_ms,
-        ..told
+        ..event
     })
 }
 
-fn log(path: &Path, rank: usize, told: &mut Told) -> Result<(), String> {
+fn log(path: &Path, rank: usize, collected: &mut CollectedEvents) -> Result<(), String> {
     let file = file::open(path).map_err(|error| not_read(&error))?;
     let read = || -> std::io::Result<bool> {
         let (ends, left_out) = lines::both_ends(file, PART)?;
         lines::each(ends, LONGEST_LINE, |_, line| {
             let (Line::Whole(bytes) | Line::Unfinished(bytes) | Line::TooLong(bytes)) = line;
             if let Some(event) = sentences::event(&String::from_utf8_lossy(bytes), rank) {
-                told.take(event);
+                collected.take(event);
             }
         })?;
         Ok(left_out)

@@ -119,11 +119,11 @@ fn bad_requests_are_answered_with_what_to_do() {
     };
     assert_eq!(
         error(0, None),
-        "a model has to be cut into at least one stage, not 0"
+        "a model must be split into at least one stage, not 0"
     );
     assert_eq!(
         error(5, None),
-        "2 blocks cannot be cut into 5 stages: use at most 2 stages"
+        "2 blocks cannot be split into 5 stages: use at most 2 stages"
     );
     let limit = MemoryLimit {
         bytes: 1 << 30,
@@ -141,14 +141,14 @@ fn bad_requests_are_answered_with_what_to_do() {
     };
     assert_eq!(
         error(1, Some(&wide)),
-        "the memory limit is for 2 stages, but the model is cut into 1"
+        "the memory limit is for 2 stages, but the model is split into 1"
     );
     let mut bad = blocks.clone();
     bad[1].backward_input = f64::NAN;
     let error = balance(&bad, 2, None).unwrap_err().to_string();
     assert_eq!(
         error,
-        "block layers.1 takes [2.0, NaN, 2.0] s: each must be a finite number, not below 0"
+        "block layers.1 takes [2.0, NaN, 2.0] s: each must be finite and not negative"
     );
     bad[1].backward_input = f64::MAX;
     bad[0].forward = f64::MAX;

@@ -131,7 +131,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     );
     assert_eq!(
         error(one, 4, 8, 2),
-        "1f1b has one chunk a rank, not 2: use the schedule interleaved for more"
+        "1f1b has one chunk per rank, not 2: use the schedule interleaved for more"
     );
     assert_eq!(
         error(one, 4, usize::MAX, 1),
@@ -161,11 +161,11 @@ fn lists_of_ones_own_are_checked() {
     let error = |lists: &[&[Action]]| made(lists).unwrap_err();
     assert_eq!(
         error(&[&first, &[forward(0, 1), input(0, 1)]]),
-        "rank 1 never does the backward for weights of micro-batch 0 in stage 1"
+        "rank 1 never executes the backward for weights of micro-batch 0 in stage 1"
     );
     assert_eq!(
         error(&[&first, &[forward(0, 1), input(0, 1), backward(0, 1)]]),
-        "rank 1 would do the backward of micro-batch 0 in stage 1 twice"
+        "rank 1 executes the backward of micro-batch 0 in stage 1 twice"
     );
     assert_eq!(
         error(&[&[forward(0, 1)], &[forward(0, 0)]]),
@@ -188,9 +188,7 @@ fn times_that_no_clock_shows_are_refused() {
         let error = simulate(&schedule, &costs).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!(
-                "`transfer` of stage 1 is {seconds} s: it must be a finite number, not below 0"
-            )
+            format!("`transfer` of stage 1 is {seconds} s: it must be finite and not negative")
         );
     }
 }

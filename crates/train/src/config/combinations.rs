@@ -129,19 +129,19 @@ impl TrainingConfig {
                  state is nowhere else to be had",
             );
         }
-        if stage.cuts_gradients() && !self.overlap {
+        if stage.shards_gradients() && !self.overlap {
             return refuse(
                 "--shard gradients, --shard parameters and --no-overlap do not go together: gradients that \
                  stay until the backward pass has ended are all there at once; use --shard optimizer",
             );
         }
-        if stage.cuts_parameters() && self.ema.is_some() {
+        if stage.shards_parameters() && self.ema.is_some() {
             return refuse(
                 "--shard parameters and --ema do not go together: the average follows whole parameters; use \
                  --shard gradients",
             );
         }
-        if stage.cuts_parameters() && self.chaos.corrupts() {
+        if stage.shards_parameters() && self.chaos.corrupts() {
             return refuse(
                 "--shard parameters and --chaos corrupt do not go together: between steps no rank has whole \
                  parameters; use --shard gradients",

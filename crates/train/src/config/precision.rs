@@ -11,7 +11,7 @@ use crate::error::TrainError;
 /// In which type of number a training computes. Parameters, gradients that ranks exchange and the state of the
 /// optimizer are `f32` whatever it is.
 ///
-/// With `bf16` and `f16`, the layers of `everburn_nn` multiply in 16 bits ([`everburn_nn::compute_in`]); norms,
+/// With `bf16` and `f16`, the layers of `everburn_nn` multiply in 16 bits ([`everburn_nn::autocast`]); norms,
 /// softmax, losses and reductions are computed in `f32`. With `f16` the loss is scaled
 /// ([`LossScaling`](crate::LossScaling)).
 ///

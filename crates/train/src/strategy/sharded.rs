@@ -7,7 +7,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::GradientsParams;
 use burn::prelude::*;
 use everburn_distributed::{
-    Ddp, GradientSlices, HeldBytes, ParameterShards, ShardStage, ShareOfBatch, SyncedGradients,
+    Ddp, GradientShards, HeldBytes, ParameterShards, ShardStage, ShareOfBatch, SyncedGradients,
 };
 use everburn_profile::Phase;
 
@@ -41,7 +41,7 @@ impl RankLoop {
             return Ok(model);
         };
         let offload = config.offload_optimizer.then(Device::flex);
-        let (shards, model) = ParameterShards::cut(model, ddp, offload)?;
+        let (shards, model) = ParameterShards::new(model, ddp, offload)?;
         tracing::debug!("each rank keeps a part of: {stage}");
         if self.outcome.step > 0 {
             let whole = self.setup.state.optimizer_bytes()?;
@@ -64,7 +64,7 @@ impl RankLoop {
     /// The model as a step's passes need it: with its parameters, unless these are gathered as they are asked for.
     pub(super) fn before_passes(&mut self, model: AnyModel) -> Result<AnyModel, TrainError> {
         match &mut self.shards {
-            Some(shards) if shards.stage().cuts_parameters() => Ok(shards.close(model)),
+            Some(shards) if shards.stage().shards_parameters() => Ok(shards.close(model)),
             _ => self.open(model),
         }
     }
@@ -72,13 +72,13 @@ impl RankLoop {
     /// Whether no rank has all gradients.
     pub(super) fn cuts_gradients(&self) -> bool {
         let stage = self.setup.config.ddp.shard;
-        stage.is_some_and(ShardStage::cuts_gradients)
+        stage.is_some_and(ShardStage::shards_gradients)
     }
 
     /// Whether no rank has all parameters.
     pub(super) fn cuts_parameters(&self) -> bool {
         let stage = self.setup.config.ddp.shard;
-        stage.is_some_and(ShardStage::cuts_parameters)
+        stage.is_some_and(ShardStage::shards_parameters)
     }
 
     /// As [`forward_and_backward`](Self::forward_and_backward), of which this rank is given its slices: each
@@ -94,7 +94,7 @@ impl RankLoop {
             false => LocalOutput::Sums(MetricSums::default()),
         };
         let mut times = PassTimes::default();
-        let mut slices = GradientSlices::default();
+        let mut slices = GradientShards::default();
         let checkpointing = self.setup.config.activation_checkpointing;
         let twice = checkpointing.blocks_a_segment().is_some();
         let mut parts = share.micro_batches.into_iter();
@@ -104,12 +104,12 @@ impl RankLoop {
             let cut = self.shards.as_ref().ok_or_else(not_begun)?.pass(twice)?;
             let pass = || match part {
                 None => self.take_part_without_samples(model, 1, || match &cut {
-                    Some(cut) => step.watch_stand_in_cut(model, cut),
+                    Some(cut) => step.watch_stand_in_sharded(model, cut),
                     None => step.watch_stand_in(model),
                 }),
                 Some(part) => {
                     let watched = match &cut {
-                        Some(cut) => step.watch_cut(model, part.samples, cut),
+                        Some(cut) => step.watch_sharded(model, part.samples, cut),
                         None => step.watch_last(model, part.samples),
                     };
                     self.profile_pass(&mut times, |times| match &mut found {
@@ -138,7 +138,7 @@ impl RankLoop {
                 step.give_up(&error.to_string());
                 return Err(error);
             }
-            slices.add(step.finish_cut()?);
+            slices.add(step.finish_sharded()?);
         }
         let shards = self.shards.as_mut().ok_or_else(not_begun)?;
         Ok((shards.average(slices)?, found, times))
@@ -159,7 +159,7 @@ impl RankLoop {
             return Ok(ddp.tie(model.optimize(optimizer, rate, gradients)));
         };
         if !cuts_gradients {
-            gradients = shards.cut_gradients(&model, gradients)?;
+            gradients = shards.shard_gradients(&model, gradients)?;
         }
         let model = shards.update(model, gradients, |slices, gradients| {
             optimizer.step(rate, slices, gradients)

@@ -53,7 +53,7 @@ impl Trainer {
         let stop_wanted = || self.stop.is_set();
         let model = model.valid();
         let infer = |batch| infer(&model, over, batch, counts);
-        everburn_nn::compute_in(self.config.precision.compute_type(), || {
+        everburn_nn::autocast(self.config.precision.compute_type(), || {
             evaluate(infer, &loader, &self.group, stop_wanted, |_| Ok(()))
         })
     }

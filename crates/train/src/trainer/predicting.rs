@@ -89,7 +89,7 @@ impl Trainer {
             let mut own = Vec::new();
             for part in share.micro_batches {
                 let predict = || task.predict(&model, part.batch);
-                let lines = everburn_nn::compute_in(compute_type, predict)?;
+                let lines = everburn_nn::autocast(compute_type, predict)?;
                 if lines.len() != part.samples {
                     return Err(TrainError::Config(format!(
                         "the task predicts {} values for a batch of {} samples: `Predict::predict` has to yield one \

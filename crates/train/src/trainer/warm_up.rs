@@ -158,7 +158,7 @@ impl Trainer {
         };
         let compute = self.config.precision.compute_type();
         let run = || self.run_each_shape_once(model, train, inferred);
-        let run = || everburn_nn::compute_in(compute, run);
+        let run = || everburn_nn::autocast(compute, run);
         let (model, shapes) = while_telling(run, telling)?;
         let warm_up = WarmUp {
             seconds: start.elapsed().as_secs_f64(),

@@ -2,9 +2,14 @@ use super::*;
 use crate::collectives::rank::Operation;
 use crate::quantity::Bytes;
 
-fn measured(transport: &str, ours: &[&[f64]], gloo: &[&[f64]], ground: Ground) -> Measured {
+fn measured(
+    transport: &str,
+    ours: &[&[f64]],
+    gloo: &[&[f64]],
+    ground: Ground,
+) -> CollectiveMeasurement {
     let times = |rounds: &[&[f64]]| Times(rounds.iter().map(|round| round.to_vec()).collect());
-    Measured {
+    CollectiveMeasurement {
         way: Way {
             ranks: 2,
             transport: transport.into(),
@@ -28,7 +33,7 @@ fn on_memory() -> Ground {
     }
 }
 
-fn two() -> Vec<Measured> {
+fn two() -> Vec<CollectiveMeasurement> {
     let gloo: &[&[f64]] = &[&[1000.0, 1100.0, 1050.0], &[1200.0; 3]];
     vec![
         measured(

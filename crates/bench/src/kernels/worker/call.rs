@@ -21,7 +21,7 @@ const FEWEST_CALLS: usize = 1;
 
 /// Microseconds of the median call, and the mean size of the numbers of the output and of each gradient where that
 /// was asked for.
-pub(super) type Measured = (f64, Option<Vec<f64>>);
+pub(super) type CallResult = (f64, Option<Vec<f64>>);
 
 impl Order {
     pub(super) fn device(&self) -> Device {
@@ -40,7 +40,7 @@ pub(super) fn measure<M: Module, const N: usize, const D: usize, const E: usize>
     shapes: [[usize; D]; N],
     module: &M,
     forward: impl Fn(&M, [Tensor<D>; N]) -> Tensor<E>,
-) -> Result<Measured, Failure> {
+) -> Result<CallResult, Failure> {
     let mut inputs = Vec::with_capacity(N);
     for (place, shape) in shapes.into_iter().enumerate() {
         let input = noise(shape, place as u32, device)?;

@@ -4,7 +4,7 @@ use everburn::burn::module::Param;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::TensorData;
 
-use super::call::{self, Measured};
+use super::call::{self, CallResult};
 use super::modules::{
     BatchNormConfig, Conv2dConfig, DropoutConfig, Embedding, EmbeddingConfig, LayerNormConfig,
     LinearConfig, MaxPool2dConfig, PaddingConfig2d, causal_softmax, cross_entropy, gelu, linear,
@@ -20,7 +20,7 @@ const ROTARY_BASE: f64 = 10_000.0;
 /// A module without parameters, for what is only a function.
 const NOTHING: Vec<Param<Tensor<1>>> = Vec::new();
 
-pub(super) fn measure(order: &Order) -> Result<Measured, Failure> {
+pub(super) fn measure(order: &Order) -> Result<CallResult, Failure> {
     let (batch, device) = (order.batch, &order.device());
     match &order.layer {
         &Layer::Conv2d {
@@ -191,7 +191,7 @@ fn elementwise<const N: usize>(
     device: &Device,
     shape: &[usize],
     function: impl Fn([Tensor<2>; N]) -> Tensor<2>,
-) -> Result<Measured, Failure> {
+) -> Result<CallResult, Failure> {
     let numbers = shape
         .iter()
         .try_fold(1_usize, |count, size| count.checked_mul(*size))

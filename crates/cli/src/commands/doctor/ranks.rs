@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use everburn_auth::JobToken;
 use everburn_collectives::store::{StoreAccess, StoreOptions, TcpStoreServer};
-use everburn_launch::{Children, Team, forget_ranks, variables};
+use everburn_launch::{Children, WorkerPool, forget_ranks, variables};
 use serde_json::Value;
 
 use super::super::{ToolError, failed, this_program};
@@ -61,7 +61,7 @@ fn answers(options: &DoctorArguments, program: &Path) -> Result<Vec<Value>, Tool
         }
         command
     });
-    let mut team = Team::start(&children, "doctor", ranks.collect(), folder.path())?;
+    let mut team = WorkerPool::start(&children, "doctor", ranks.collect(), folder.path())?;
     let answers = team.answers(patience(options))?;
     team.finish(ENDING)?;
     Ok(answers)

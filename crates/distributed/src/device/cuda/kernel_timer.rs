@@ -1,7 +1,7 @@
 //! How long each kernel runs, by CubeCL's own profiling.
 //!
-//! CubeCL puts an event before and behind each kernel that is launched, and hands both over unread, so that kernels run
-//! one after the other as they do otherwise; they are read when the step is over.
+//! CubeCL records an event before and after each launched kernel and passes both on unread, so that kernels run as
+//! usual; they are read after the step.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -45,10 +45,10 @@ impl KernelTimer for CudaKernelTimer {
     }
 }
 
-/// What was launched while somebody watched.
+/// The launches during an observation.
 #[derive(Default)]
 struct Launches {
-    /// When each thread asked for the kernel that it is about to launch.
+    /// When each thread requested the kernel that it is about to launch.
     asked: Mutex<HashMap<ThreadId, Instant>>,
     kept: Mutex<Vec<Launch>>,
 }
@@ -56,23 +56,23 @@ struct Launches {
 struct Launch {
     kernel: &'static str,
     asked: Instant,
-    measured: Measured,
+    time: KernelTime,
 }
 
-enum Measured {
-    /// Two events on the device that nobody has waited for.
+enum KernelTime {
+    /// Two events on the device, not waited for yet.
     Unread(ProfileDuration),
-    /// CubeCL's own log of kernels is on and has read them.
+    /// CubeCL's own kernel log is on and has read them.
     Read(Duration),
 }
 
 impl Launches {
-    fn keep(&self, kernel: &'static str, measured: Measured) {
+    fn keep(&self, kernel: &'static str, time: KernelTime) {
         let asked = lock(&self.asked).remove(&thread::current().id());
         lock(&self.kept).push(Launch {
             kernel,
             asked: asked.unwrap_or_else(Instant::now),
-            measured,
+            time,
         });
     }
 }
@@ -87,26 +87,26 @@ impl LaunchObserver for Launches {
     }
 
     fn profiled(&self, kernel: &'static str, profile: ProfileDuration) {
-        self.keep(kernel, Measured::Unread(profile));
+        self.keep(kernel, KernelTime::Unread(profile));
     }
 
     fn timed(&self, kernel: &'static str, duration: Duration, _method: TimingMethod) {
-        self.keep(kernel, Measured::Read(duration));
+        self.keep(kernel, KernelTime::Read(duration));
     }
 }
 
 impl Launch {
-    /// What the device measured, which is waited for; `None` if it did not. `since` lies before all of it.
+    /// The time measured by the device, which this waits for; `None` if there is none. `since` is before all launches.
     fn read(self, since: Instant) -> Option<TimedKernel> {
-        let (began, took) = match self.measured {
-            Measured::Read(took) => (self.asked, took),
-            Measured::Unread(profile) => {
+        let (began, took) = match self.time {
+            KernelTime::Read(took) => (self.asked, took),
+            KernelTime::Unread(profile) => {
                 let ticks = block_on(profile.resolve())?;
                 let began = since + ticks.start_duration_since(since);
                 (began, ticks.duration())
             }
         };
-        // What the device could not tell is told by CubeCL as an hour.
+        // CubeCL reports an unknown time as an hour.
         (took < Duration::from_secs(3600)).then(|| TimedKernel {
             name: type_name_format(self.kernel, TypeNameFormatLevel::Balanced),
             asked: self.asked,
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_is_found_with_when_it_was_asked_for_and_how_long_it_took() {
+    fn a_launch_has_its_request_time_and_duration() {
         let launches = Launches::default();
         let since = Instant::now();
         launches.launched("some::path::Kernel");

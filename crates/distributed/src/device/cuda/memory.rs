@@ -1,4 +1,4 @@
-//! The memory of a row of numbers, for NCCL. The one place where CubeCL's pointers are believed.
+//! The memory of a flat buffer, for NCCL. The one place that trusts CubeCL's pointers.
 
 #![expect(unsafe_code, reason = "CubeCL hands out pointers to the GPU's memory")]
 
@@ -13,7 +13,7 @@ use everburn_nccl::DeviceBuffer;
 use super::{adopt, fused, into_burn, resolve};
 use crate::device::exchange::{DeviceMemory, Lent};
 
-/// The memory of tensors on CUDA, which lie in the primary context of their GPU, as NCCL's groups do.
+/// The memory of tensors on CUDA, in the primary context of their GPU, which NCCL's groups use too.
 ///
 /// ```
 /// use everburn_distributed::{CudaMemory, DeviceMemory};
@@ -26,10 +26,10 @@ use crate::device::exchange::{DeviceMemory, Lent};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CudaMemory;
 
-/// What is needed to give a row back to Burn.
-struct Kept {
+/// A lent tensor, to give back to Burn.
+struct LentTensor {
     client: burn::backend::fusion::Client<burn_cubecl::fusion::FusionCubeRuntime>,
-    row: CubeTensor,
+    tensor: CubeTensor,
 }
 
 impl DeviceMemory for CudaMemory {
@@ -39,14 +39,14 @@ impl DeviceMemory for CudaMemory {
             format!("a tensor on {device:?} is not in the memory of an NVIDIA GPU")
         })?;
         let client = numbers.client.clone();
-        let row = burn_cubecl::kernel::into_contiguous(resolve(numbers));
-        let (length, size) = (row.meta.num_elements(), row.dtype.size());
-        let dtype = type_of(row.dtype)?;
-        // Through CubeCL's own queue, behind all that this thread has asked of it: what writes the row is
-        // on its stream when this returns.
-        let place = row
+        let tensor = burn_cubecl::kernel::into_contiguous(resolve(numbers));
+        let (length, size) = (tensor.meta.num_elements(), tensor.dtype.size());
+        let dtype = type_of(tensor.dtype)?;
+        // Through CubeCL's own queue, after everything this thread has queued: the kernels that write the tensor are on
+        // its stream when this returns.
+        let place = tensor
             .client
-            .get_resource::<<CudaRuntime as Runtime>::Server>(row.handle.clone())
+            .get_resource::<<CudaRuntime as Runtime>::Server>(tensor.handle.clone())
             .map_err(|error| error.to_string())?;
         let (pointer, bytes) = (place.resource().ptr, place.resource().size);
         if bytes < (length * size) as u64 {
@@ -56,21 +56,21 @@ impl DeviceMemory for CudaMemory {
             ));
         }
         // SAFETY: `pointer` is that of `bytes` bytes of device memory in the primary context, of which
-        // the row takes the first `length * size` (it is contiguous, and the handle's offset is in the
+        // the tensor takes the first `length * size` (it is contiguous, and the handle's offset is in the
         // pointer). They stay there while `place` lives, which is what the buffer is given for its owner:
         // it binds the allocation, which CubeCL neither frees, hands out nor moves meanwhile
-        // (`ManagedResource` in cubecl-runtime). Kernels that write the row have been given to their
+        // (`ManagedResource` in cubecl-runtime). Kernels that write the tensor have been given to their
         // stream by now, and are waited for by the operation or by `synchronize`; those that read it
-        // come behind `take_back`, which is called behind `Work::hold_device` or `Work::wait`. Until then
-        // `Kept` has the only handle on the tensor that anybody can reach.
+        // come after `take_back`, which is called after `Work::hold_device` or `Work::wait`. Until then
+        // `LentTensor` has the only handle on the tensor that anybody can reach.
         let buffer = unsafe { DeviceBuffer::new(pointer, length, dtype, place) };
         let buffer = buffer.map_err(|error| error.to_string())?;
-        Ok(Lent::new(buffer, Kept { client, row }))
+        Ok(Lent::new(buffer, LentTensor { client, tensor }))
     }
 
     fn take_back(&self, lent: Lent) -> Result<Tensor<1>, String> {
-        let kept = lent.into_kept::<Kept>()?;
-        Ok(into_burn(adopt(&kept.client, kept.row)))
+        let kept = lent.into_kept::<LentTensor>()?;
+        Ok(into_burn(adopt(&kept.client, kept.tensor)))
     }
 
     fn synchronize(&self, device: &Device) -> Result<(), String> {

@@ -1,5 +1,5 @@
-//! Burn's tensors on CUDA, from outside of Burn: one row made of many tensors, many tensors that are parts
-//! of one row, and the row's memory for NCCL.
+//! Burn's tensors on CUDA, from outside of Burn: many tensors copied into one flat buffer, many tensors that are views
+//! of one, and its memory for NCCL.
 //!
 //! Burn's operations on CUDA are put off and fused. `resolve` has all run that a tensor still waits for,
 //! and yields CubeCL's own tensor, with its place in the GPU's memory; `adopt` gives such a tensor back to
@@ -29,10 +29,10 @@ pub use self::memory::CudaMemory;
 use super::layout::FlatLayout;
 use crate::gradient::Gradient;
 
-/// Where the gradients of a row begin, how long it is, and what its numbers are multiplied by.
+/// How a flat buffer is filled: where the gradients begin, its length, and the factor of its numbers.
 #[derive(Debug, Clone)]
-struct Row {
-    places: Vec<usize>,
+struct FlatBuffer {
+    starts: Vec<usize>,
     length: usize,
     weight: f32,
 }
@@ -45,8 +45,8 @@ pub(crate) fn number_of(device: &Device) -> Option<usize> {
     }
 }
 
-/// The row of `parts` as [`super::flat::flatten`] has it, by one kernel. `None` where that cannot be: not
-/// on CUDA, or numbers that kernels do not multiply in f32.
+/// [`super::flat::flatten`] by one kernel. `None` if not on CUDA, or for a dtype that the kernel does not multiply in
+/// f32.
 pub(super) fn flatten(
     parts: &[Option<Gradient>],
     layout: &FlatLayout,
@@ -60,45 +60,44 @@ pub(super) fn flatten(
     // A gradient without numbers has no memory that a kernel could be given.
     let there = there.filter(|(_, range)| !range.is_empty());
     let there = there.filter_map(|(part, range)| Some((part.clone()?, range.start)));
-    let (parts, places): (Vec<_>, Vec<_>) = there.unzip();
+    let (parts, starts): (Vec<_>, Vec<_>) = there.unzip();
     let parts = parts.into_iter().map(|part| fused(part.into_dispatch()));
     let parts = parts.collect::<Option<Vec<_>>>()?;
-    let row = Row {
-        places,
+    let buffer = FlatBuffer {
+        starts,
         length: layout.len(),
         weight: weight as f32,
     };
-    Some(into_burn(register(parts, dtype, row)?))
+    Some(into_burn(register(parts, dtype, buffer)?))
 }
 
-/// The parts `ranges` of a row as tensors of their own, of these shapes, in the row's memory. `None` where
-/// that cannot be.
+/// The gradients in a flat buffer as views of its memory, of these shapes. `None` where that is not possible.
 pub(super) fn views(
-    row: &Tensor<1>,
+    flat: &Tensor<1>,
     layout: &FlatLayout,
     shapes: &[&[usize]],
 ) -> Option<Vec<Gradient>> {
-    let row = fused(row.clone().into_dispatch())?;
-    let client = row.client.clone();
-    let row = resolve(row);
-    if !row.is_contiguous() {
+    let flat = fused(flat.clone().into_dispatch())?;
+    let client = flat.client.clone();
+    let flat = resolve(flat);
+    if !flat.is_contiguous() {
         return None;
     }
-    let size = row.dtype.size();
+    let size = flat.dtype.size();
     let slots = layout.ranges().iter().zip(shapes).enumerate();
     let views = slots.map(|(slot, (range, shape))| {
         let behind = layout.len() - range.end - layout.gap(slot);
-        let handle = row.handle.clone();
-        // Both ends lie where CubeCL wants those of a tensor; the gap belongs to the one before it.
+        let handle = flat.handle.clone();
+        // Both ends are aligned as CubeCL requires; the padding belongs to the view before it.
         let handle = handle
             .offset_start((range.start * size) as u64)
             .offset_end((behind * size) as u64);
         let view = CubeTensor::new_contiguous(
-            row.client.clone(),
-            row.device.clone(),
+            flat.client.clone(),
+            flat.device.clone(),
             Shape::from(shape.to_vec()),
             handle,
-            row.dtype,
+            flat.dtype,
         );
         Gradient::of_backend::<Cube>(adopt(&client, view))
     });
@@ -116,7 +115,7 @@ fn fused(tensor: DispatchTensor) -> Option<FusionTensor<FusionCubeRuntime>> {
     }
 }
 
-/// CubeCL's tensor: all that it waits for in Burn's queue has been given to the GPU.
+/// CubeCL's tensor, after the operations it depends on have been sent from Burn's queue to the GPU.
 fn resolve(tensor: FusionTensor<FusionCubeRuntime>) -> CubeTensor {
     let client = tensor.client.clone();
     client.resolve_tensor_float::<CubeBackend>(tensor)
@@ -142,20 +141,20 @@ fn into_burn(tensor: FusionTensor<FusionCubeRuntime>) -> Tensor<1> {
     Tensor::from_dispatch(tensor)
 }
 
-/// Puts the kernel into Burn's queue, behind what yields the parts.
+/// Puts the kernel into Burn's queue, after the operations that compute the parts.
 fn register(
     parts: Vec<FusionTensor<FusionCubeRuntime>>,
     dtype: DType,
-    row: Row,
+    buffer: FlatBuffer,
 ) -> Option<FusionTensor<FusionCubeRuntime>> {
     let client = parts.first()?.client.clone();
     let inputs: Vec<_> = parts.into_iter().map(FusionTensor::into_ir).collect();
-    let shape = Shape::new([row.length]);
+    let shape = Shape::new([buffer.length]);
     let output = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
     let what = CustomOpIr::new("everburn_flatten", &inputs, &[output]);
     let operation = Flatten {
         what: what.clone(),
-        row,
+        buffer,
     };
     let mut outputs = client.register(StreamId::current(), OperationIr::Custom(what), operation);
     Some(outputs.remove(0))
@@ -165,7 +164,7 @@ fn register(
 #[derive(Debug)]
 struct Flatten {
     what: CustomOpIr,
-    row: Row,
+    buffer: FlatBuffer,
 }
 
 impl Operation<FusionCubeRuntime> for Flatten {
@@ -177,16 +176,16 @@ impl Operation<FusionCubeRuntime> for Flatten {
     ) -> Result<(), ExecutionError> {
         let parts = self.what.inputs.iter();
         let parts = parts.map(|part| handles.get_float_tensor::<CubeBackend>(part));
-        let row = kernel::flatten(parts.collect(), &self.row);
-        handles.register_float_tensor::<CubeBackend>(&self.what.outputs[0].id, row);
+        let flat = kernel::flatten(parts.collect(), &self.buffer);
+        handles.register_float_tensor::<CubeBackend>(&self.what.outputs[0].id, flat);
         Ok(())
     }
 }
 
-/// A row that another thread can read.
-pub(super) struct StagedRow(CubeTensor);
+/// A flat buffer that another thread can read.
+pub(super) struct StagedBuffer(CubeTensor);
 
-impl StagedRow {
+impl StagedBuffer {
     /// Of a tensor on CUDA.
     pub(super) fn of(numbers: Tensor<1>) -> Option<Self> {
         fused(numbers.into_dispatch()).map(|numbers| Self(resolve(numbers)))

@@ -316,8 +316,8 @@ fn rebuilt_buckets_find_what_the_hook_remembers() {
 #[test]
 fn slots_that_do_not_fit_are_refused_in_words() {
     /// Path, shape and offset.
-    type Place<'a> = (&'a str, &'a [usize], usize);
-    let refused: [(&[Place<'_>], &str); 4] = [
+    type Slot<'a> = (&'a str, &'a [usize], usize);
+    let refused: [(&[Slot<'_>], &str); 4] = [
         (
             &[("a", &[ROWS, COLUMNS], 300)],
             "`a` of shape [12, 20] at 300 does not fit",

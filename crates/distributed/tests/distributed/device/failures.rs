@@ -7,7 +7,7 @@ use burn::prelude::*;
 use everburn_collectives::group::CollectiveError;
 use everburn_distributed::{Ddp, DdpError, NcclExchange, Waits};
 use everburn_distributed_fake::FakeMemory;
-use everburn_nccl::{Control, NcclConfig, Status};
+use everburn_nccl::{FailureMonitor, NcclConfig, Status};
 use everburn_nccl_fake::Fault;
 
 use super::ways::{Rank, WAYS, Way, model, on_ranks};
@@ -115,8 +115,8 @@ fn a_rank_that_does_not_come_is_named_with_the_step() {
             timeout: SHORT,
             ..rank.cluster.config(number)
         };
-        let control: Arc<dyn Control> = Arc::new(rank.group.clone());
-        let group = rank.cluster.connect(number, config, Some(control)).unwrap();
+        let monitor: Arc<dyn FailureMonitor> = Arc::new(rank.group.clone());
+        let group = rank.cluster.connect(number, config, Some(monitor)).unwrap();
         let memory = Arc::new(FakeMemory::new(rank.cluster.clone(), number));
         let exchange = Arc::new(NcclExchange::new(group, memory, Waits::Host));
         let device = Device::flex().autodiff();

@@ -10,7 +10,7 @@ use everburn_distributed::{
     Ddp, DdpConfig, DdpError, DeviceExchange, HostExchange, NcclExchange, Waits,
 };
 use everburn_distributed_fake::FakeMemory;
-use everburn_nccl::Control;
+use everburn_nccl::FailureMonitor;
 use everburn_nccl_fake::{FakeCluster, Fault};
 
 use crate::models::Branchy;
@@ -58,9 +58,9 @@ impl Rank {
         if way == Way::NcclOnOldDriver {
             self.cluster.inject(rank, Fault::OldDriver);
         }
-        let control: Arc<dyn Control> = Arc::new(self.group.clone());
+        let monitor: Arc<dyn FailureMonitor> = Arc::new(self.group.clone());
         let config = self.cluster.config(rank);
-        let group = self.cluster.connect(rank, config, Some(control)).unwrap();
+        let group = self.cluster.connect(rank, config, Some(monitor)).unwrap();
         let waits = match way {
             Way::NcclAndHostWaits => Waits::Host,
             _ => Waits::Device,

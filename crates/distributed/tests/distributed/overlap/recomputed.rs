@@ -1,4 +1,4 @@
-//! Gradients of checkpointed segments, which a nested backward pass hands to the taps.
+//! Gradients of checkpointed segments, which a nested backward pass hands to the gradient hooks.
 
 use burn::prelude::*;
 use everburn_distributed::{Ddp, SyncedGradients, share_of};

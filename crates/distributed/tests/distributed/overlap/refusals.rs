@@ -159,7 +159,7 @@ fn a_model_that_ddp_does_not_know_and_a_missing_backward_pass_are_refused() {
     assert!(
         errors
             .iter()
-            .any(|error| error.contains("brought no gradient")),
+            .any(|error| error.contains("produced no gradient")),
         "{errors:?}"
     );
     on_ranks(1, |group| {

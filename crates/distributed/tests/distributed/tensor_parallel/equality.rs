@@ -11,11 +11,11 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup, ReductionOrder};
 use everburn_distributed::tensor_parallel;
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{
-    Linear, LinearConfig, Randomness, TensorParallel, TensorRule, checkpointed_forward, deferral,
-    parameter_paths, parameter_shards,
+    Linear, LinearConfig, Randomness, TensorParallel, TensorRule, checkpointed_forward,
+    parameter_paths, parameter_shards, split_backward,
 };
 
-use super::model::{Found, assert_equal, device, gathered, gpt, loss_of, tokens};
+use super::model::{StepResult, assert_equal, device, gathered, gpt, loss_of, tokens};
 use crate::parameters::{Named, gradients, parameters};
 use crate::ranks::{separate, threads};
 
@@ -62,7 +62,7 @@ fn a_perceptron_has_the_gradients_of_one_device() {
         let input = Tensor::from_data(input.clone(), &device());
         let loss = model.loss(input);
         let named = gradients(model, &loss.backward());
-        Found::new(&loss, named, model)
+        StepResult::new(&loss, named, model)
     };
     let expected = step(&whole);
     let rules = [TensorRule::column("up"), TensorRule::row("down")];
@@ -96,9 +96,9 @@ fn step(model: &Gpt, way: Way, step: usize) -> (Tensor<1>, Vec<Gradients>) {
             (loss, vec![gradients])
         }
         Way::Halves => {
-            let (loss, deferred) = deferral::record(|| loss_of(model.forward(input)));
+            let (loss, weight_backward) = split_backward::record(|| loss_of(model.forward(input)));
             let first = loss.backward();
-            (loss, vec![first, deferred.run().unwrap().unwrap()])
+            (loss, vec![first, weight_backward.run().unwrap().unwrap()])
         }
         Way::Recomputed => {
             let loss = loss_of(checkpointed_forward(
@@ -113,13 +113,13 @@ fn step(model: &Gpt, way: Way, step: usize) -> (Tensor<1>, Vec<Gradients>) {
     }
 }
 
-fn found(model: &Gpt, way: Way) -> Found {
+fn found(model: &Gpt, way: Way) -> StepResult {
     let (loss, all) = step(model, way, 0);
     let mut named = Named::new();
     for part in &all {
         named.extend(gradients(model, part));
     }
-    Found::new(&loss, named, model)
+    StepResult::new(&loss, named, model)
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn two_halves_have_the_bits_of_the_whole_on_every_rank() {
     });
 }
 
-fn train(mut model: Gpt, way: Way, steps: usize) -> Found {
+fn train(mut model: Gpt, way: Way, steps: usize) -> StepResult {
     // With less, it makes steps of a gradient that is nothing but rounding.
     let mut optimizer = AdamConfig::new().with_epsilon(1e-3).init();
     for index in 0..steps {
@@ -178,7 +178,7 @@ fn train(mut model: Gpt, way: Way, steps: usize) -> Found {
         }
     }
     let loss = loss_of(model.forward(tokens(3, steps, &device())));
-    Found::new(&loss, parameters(&model), &model)
+    StepResult::new(&loss, parameters(&model), &model)
 }
 
 #[test]

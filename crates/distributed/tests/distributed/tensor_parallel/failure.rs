@@ -75,7 +75,7 @@ fn layers_in_another_order_end_the_step_on_all_ranks() {
     for error in errors {
         assert!(error.contains("forward pass of sharded layer"), "{error}");
         assert!(
-            error.contains("met another rank at another place"),
+            error.contains("another rank is at another layer or call"),
             "{error}"
         );
     }

@@ -61,20 +61,20 @@ pub fn tokens(texts: usize, step: usize, device: &Device) -> Tensor<2, Int> {
     Tensor::<1, Int>::from_ints(numbers.as_slice(), device).reshape([texts, LENGTH])
 }
 
-/// Something that depends on all scores alike on every rank.
+/// A loss that depends on all scores alike on every rank.
 pub fn loss_of(logits: Tensor<3>) -> Tensor<1> {
     let scores = burn::tensor::activation::log_softmax(logits, 2);
     scores.slice_dim(2, 2..5).mean().neg()
 }
 
-/// What one rank has found, and which of it are parts.
-pub struct Found {
+/// The result of one rank, and which of its tensors are shards.
+pub struct StepResult {
     pub loss: f32,
     pub named: Named,
     pub shards: Vec<ParameterShard>,
 }
 
-impl Found {
+impl StepResult {
     pub fn new<M: Module>(loss: &Tensor<1>, named: Named, model: &M) -> Self {
         Self {
             loss: loss.clone().into_scalar(),
@@ -84,9 +84,9 @@ impl Found {
     }
 }
 
-/// Puts the parts of all ranks together; what is no part must have the same bits on all.
+/// Joins the shards of all ranks; other tensors must have the same bits on all.
 #[track_caller]
-pub fn gathered(ranks: &[Found]) -> Named {
+pub fn gathered(ranks: &[StepResult]) -> Named {
     let mut whole = Named::new();
     for (path, first) in &ranks[0].named {
         let parts = ranks.iter().map(|rank| rank.named[path].clone());

@@ -9,14 +9,14 @@ use everburn_distributed::{Ddp, DdpConfig, ModuleRanks};
 use everburn_models::gpt::{Gpt, Positions};
 use everburn_nn::{TensorGroup, TensorParallel};
 
-use super::model::{Found, assert_equal, device, gathered, gpt, loss_of, tokens};
+use super::model::{StepResult, assert_equal, device, gathered, gpt, loss_of, tokens};
 use crate::parameters::parameters;
 use crate::ranks::{on_ranks, separate};
 
 const STEPS: usize = 5;
 const TEXTS: usize = 4;
 
-fn alone(mut model: Gpt) -> Found {
+fn alone(mut model: Gpt) -> StepResult {
     let mut optimizer = SgdConfig::new().init();
     for step in 0..STEPS {
         let loss = loss_of(model.forward(tokens(TEXTS, step, &device())));
@@ -24,7 +24,7 @@ fn alone(mut model: Gpt) -> Found {
         model = optimizer.step(0.1, model, gradients);
     }
     let loss = loss_of(model.forward(tokens(TEXTS, STEPS, &device())));
-    Found::new(&loss, parameters(&model), &model)
+    StepResult::new(&loss, parameters(&model), &model)
 }
 
 /// The rank's place: rows of the mesh share samples, columns share parts of layers.
@@ -60,7 +60,7 @@ fn a_mesh_of_data_and_tensor_trains_like_one_device() {
             ddp.verify_replicas(&model).unwrap();
         }
         let loss = loss_of(model.forward(tokens(TEXTS, STEPS, &device())));
-        let found = Found::new(&loss, parameters(&model.valid()), &model);
+        let found = StepResult::new(&loss, parameters(&model.valid()), &model);
         world.barrier().wait().unwrap();
         (place, replica, found)
     });
@@ -69,7 +69,7 @@ fn a_mesh_of_data_and_tensor_trains_like_one_device() {
         for (own, replica, found) in &ranks {
             if *own == place {
                 assert_eq!(*replica, row.len());
-                row.push(Found {
+                row.push(StepResult {
                     loss: found.loss,
                     named: found.named.clone(),
                     shards: found.shards.clone(),

@@ -1,4 +1,4 @@
 //! The linear layer, as its users see it.
 
-mod deferral;
 mod drop_in;
+mod split_backward;

@@ -3,7 +3,7 @@
 use burn::nn as burns;
 use burn::prelude::*;
 use everburn_nn::{
-    BatchNorm, BatchNormConfig, Linear, LinearConfig, checkpoint, deferral, recomputing,
+    BatchNorm, BatchNormConfig, Linear, LinearConfig, checkpoint, recomputing, split_backward,
 };
 
 use super::model::{Layer, Net, WIDTH, autodiff, bits, gradients, outcome, plain, rows, tokens};
@@ -182,7 +182,7 @@ fn gradients_that_would_be_put_off_come_with_the_segments_backward_pass() {
         &layer,
         &layer.forward(rows(&device)).tanh().sum().backward(),
     );
-    let (loss, deferred) = deferral::record(|| {
+    let (loss, weight_backward) = split_backward::record(|| {
         let x = rows(&device).require_grad();
         checkpoint(&layer, x, |layer: &Linear, x: Tensor<2>| {
             layer.forward(x).tanh()
@@ -190,7 +190,7 @@ fn gradients_that_would_be_put_off_come_with_the_segments_backward_pass() {
         .sum()
     });
     assert_eq!(gradients(&layer, &loss.backward()), plain);
-    assert!(deferred.is_empty());
+    assert!(weight_backward.is_empty());
 }
 
 #[test]

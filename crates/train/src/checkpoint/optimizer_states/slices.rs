@@ -32,7 +32,7 @@ pub(crate) fn slices_of(
             return Err(not_elementwise(&name));
         }
         let (id, data) = (tensor.param_id, data_of(tensor)?);
-        let slice = tensor_of(&name, id, shards.slice(&data));
+        let slice = tensor_of(&name, id, shards.local_shard(&data));
         states.tensors.insert(name, slice);
     }
     for id in shapes.keys() {

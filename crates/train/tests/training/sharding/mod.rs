@@ -53,7 +53,7 @@ fn each_stage_on_two_and_four_ranks_has_the_losses_and_a_share_of_the_memory_of_
             for held in cut.held() {
                 let share = |part, whole| is_share(part, whole, world_size);
                 assert!(share(held.optimizer, whole.optimizer), "{what}: {held:?}");
-                let expected = (stage.cuts_gradients(), stage.cuts_parameters());
+                let expected = (stage.shards_gradients(), stage.shards_parameters());
                 let is_cut = |part, whole| match part == whole {
                     true => false,
                     false => {

@@ -1,4 +1,4 @@
-//! The two halves of a layer's backward pass, as operations of Burn's backends.
+//! The two parts of a layer's backward pass, as operations of Burn's backends.
 
 use std::sync::Arc;
 
@@ -14,16 +14,15 @@ use burn::tensor::{FloatDType, Shape};
 use super::slot::Slot;
 use crate::layers::LayerOps;
 
-/// Operations that put gradients off, and the one that delivers them. Without autodiff there is
-/// nothing to put off.
+/// Operations that defer gradients, and the one that delivers them. Without autodiff nothing is deferred.
 #[backend_extension(
     Autodiff,
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cuda")
 )]
-pub(crate) trait Deferrable: LayerOps {
-    /// `input * weight`, of two dimensions each; the weight's gradient is left in `slot`.
-    fn matmul_apart(
+pub(crate) trait SplitBackwardOps: LayerOps {
+    /// `input * weight`, both two-dimensional; the weight's gradient is left in `slot`.
+    fn split_matmul(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         ticket: FloatTensor<Self>,
@@ -43,7 +42,7 @@ pub(crate) trait Deferrable: LayerOps {
         parameter
     }
 
-    /// Zero; its backward step gives `parameter` the gradient that lies in `slot`.
+    /// Zero; its backward step gives `parameter` the gradient in `slot`.
     fn deliver(parameter: FloatTensor<Self>, slot: Arc<Slot>) -> FloatTensor<Self> {
         drop(slot);
         zero::<Self>(&parameter)
@@ -51,23 +50,23 @@ pub(crate) trait Deferrable: LayerOps {
 }
 
 #[cfg(feature = "flex")]
-impl Deferrable for burn::backend::Flex {}
+impl SplitBackwardOps for burn::backend::Flex {}
 
-// `Cube` is the fusing back end itself: the default bodies do for it too.
+// `Cube` is the fusing back end itself: the default bodies work for it too.
 #[cfg(feature = "cuda")]
-impl Deferrable for burn::backend::Cube {}
+impl SplitBackwardOps for burn::backend::Cube {}
 
-/// Of one type of number whatever the parameter has, so that zeros can be added up.
+/// A zero of one dtype for all parameters, so that zeros can be summed.
 fn zero<B: Backend>(beside: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_zeros(Shape::new([1]), &beside.device(), FloatDType::F32)
 }
 
-/// A whole product, with its own backward step.
+/// A product with the usual backward step.
 fn undivided<B: LayerOps>(input: FloatTensor<B>, weight: FloatTensor<B>) -> FloatTensor<B> {
     B::multiply(input, weight)
 }
 
-/// What a parameter's gradient is computed from.
+/// The operands of a parameter's gradient.
 enum Operands<B: Backend> {
     Product {
         input: FloatTensor<B>,
@@ -78,7 +77,7 @@ enum Operands<B: Backend> {
     Gradient(FloatTensor<B>),
 }
 
-/// What the first half needs of the forward pass.
+/// The state that the first part needs from the forward pass.
 #[derive(Debug, Clone)]
 struct Saved<B: Backend> {
     input: NodeId,
@@ -86,8 +85,8 @@ struct Saved<B: Backend> {
     slot: Arc<Slot>,
 }
 
-/// The first half of a layer's backward pass; its parents are the input and the ticket. The same
-/// operations as in the backward step of a whole product, for the same bits.
+/// The first part of a layer's backward pass; its parents are the input and the ticket. It runs the same operations as
+/// the backward step of an unsplit product, for the same bits.
 #[derive(Debug)]
 struct InputHalf;
 
@@ -117,7 +116,7 @@ impl<B: LayerOps> Backward<B, 2> for InputHalf {
     }
 }
 
-/// Keeps a parameter's gradient back; the parents are the ticket alone.
+/// Keeps a parameter's gradient in the slot; the only parent is the ticket.
 #[derive(Debug)]
 struct KeepBack;
 
@@ -130,7 +129,7 @@ impl<B: Backend> Backward<B, 1> for KeepBack {
     }
 }
 
-/// The second half of a layer's backward pass.
+/// The second part of a layer's backward pass.
 #[derive(Debug)]
 struct WeightHalf;
 
@@ -138,7 +137,7 @@ impl<B: LayerOps> Backward<B, 1> for WeightHalf {
     type State = Arc<Slot>;
 
     fn backward(self, ops: Ops<Arc<Slot>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        // The gradient of a zero that stands for nothing.
+        // The gradient of the dummy zero.
         drop(grads.consume::<B>(&ops.node));
         let ([Some(node)], Some(operands)) = (ops.parents, ops.state.take::<Operands<B>>()) else {
             return;
@@ -158,9 +157,9 @@ impl<B: LayerOps> Backward<B, 1> for WeightHalf {
     }
 }
 
-// Compute-bound, as Burn's own product: it must not run again when activations are computed anew.
-impl<B: Deferrable, C: CheckpointStrategy> Deferrable for Autodiff<B, C> {
-    fn matmul_apart(
+// Compute-bound, as Burn's own product: it must not run again when activations are recomputed.
+impl<B: SplitBackwardOps, C: CheckpointStrategy> SplitBackwardOps for Autodiff<B, C> {
+    fn split_matmul(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         ticket: FloatTensor<Self>,

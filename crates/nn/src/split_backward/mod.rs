@@ -1,45 +1,42 @@
-//! Gradients of weights, computed apart from those of activations.
+//! Split backward: gradients of weights, computed separately from those of activations.
 //!
-//! A backward pass does two things at each layer `y = x W`: `dx = dy Wᵀ`, for which the stage before
-//! waits, and `dW = xᵀ dy`, for which nobody waits until the optimizer's turn. Zero-bubble pipelines
-//! (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2) run the second part later, where
-//! a stage would be idle.
+//! A backward pass computes two gradients at each layer `y = x W`: `dx = dy Wᵀ`, for which the stage before waits, and
+//! `dW = xᵀ dy`, which only the optimizer needs. Zero-bubble pipelines (Qi et al. 2023, "Zero Bubble Pipeline
+//! Parallelism", section 2) compute the second one later, when a stage would be idle.
 //!
-//! [`record`] runs a forward pass in which the [linear layers](crate::Linear) put off their second
-//! part. The backward pass through its output is the first part; [`Deferred::run`] is the second:
+//! [`record`] runs a forward pass in which the [linear layers](crate::Linear) defer the gradients of their weights. The
+//! backward pass through its output is the first part; [`WeightBackward::run`] is the second:
 //!
 //! ```
 //! use burn::optim::GradientsParams;
 //! use burn::prelude::*;
-//! use everburn_nn::{LinearConfig, deferral};
+//! use everburn_nn::{LinearConfig, split_backward};
 //!
 //! let device = Device::flex().autodiff();
 //! let layer = LinearConfig::new(3, 2).init(&device);
 //! let x = Tensor::<2>::ones([4, 3], &device).require_grad();
 //!
-//! let (loss, deferred) = deferral::record(|| layer.forward(x.clone()).sum());
+//! let (loss, weight_backward) = split_backward::record(|| layer.forward(x.clone()).sum());
 //! let gradients = loss.backward();
 //! assert!(x.grad(&gradients).is_some()); // can leave for the stage before
 //! assert!(layer.weight.grad(&gradients).is_none());
 //!
-//! let mut gradients = deferred.run().unwrap().expect("the model has a linear layer");
+//! let mut gradients = weight_backward.run().unwrap().expect("the model has a linear layer");
 //! let gradients = GradientsParams::from_params(&mut gradients, &layer, &[layer.weight.id]);
 //! assert_eq!(gradients.get::<2>(layer.weight.id).unwrap().dims(), [3, 2]);
 //! ```
 //!
 //! # How
-//! burn-autodiff uses a graph up in one backward pass, so a weight must not be part of the graph of
-//! the first. Inside a recorded forward pass a layer's operation has the weight as a constant; its
-//! backward step gives `dx` and leaves `x` and `dy` in a [`Slot`]. [`Deferred`] holds the weight's
-//! tensor meanwhile, with whatever graph lies between it and the parameter: a transposition, a tap
-//! of `everburn_distributed`. The second pass begins at a second operation on that tensor, whose
-//! value is zero and whose backward step takes what lies in the slot. Each number is computed by the
-//! same operation on the same operands as in an undivided backward pass, so the bits are the same;
-//! only where a weight is used three times or more within one recording, the order of its sum can
-//! differ.
+//! burn-autodiff consumes a graph in one backward pass, so a weight must not be part of the graph of the first. Inside
+//! a recorded forward pass a layer's operation has the weight as a constant; its backward step computes `dx` and leaves
+//! `x` and `dy` in a [`Slot`]. [`WeightBackward`] keeps the weight's tensor meanwhile, with the graph between it and
+//! the parameter: a transposition, a gradient hook of `everburn_distributed`. The second pass begins at a second
+//! operation on that tensor, whose value is zero and whose backward step takes the operands from the slot. Each number
+//! is computed by the same operation on the same operands as in an unsplit backward pass, so the bits are the same;
+//! only the order of summation can differ, for a weight used three times or more within one recording.
 //!
-//! Biases, norms, embeddings and all else get their gradients in the first pass, and so does what lies
-//! in a [checkpointed](crate::checkpoint) segment.
+//! Biases, norms, embeddings and other layers get their gradients in the first pass, and so do all layers in a
+//! [checkpointed](crate::checkpoint) segment.
 
 mod operations;
 mod slot;
@@ -52,54 +49,53 @@ use burn::prelude::*;
 use burn::tensor::{DType, Gradients};
 
 use crate::layers::product;
-use operations::Deferrable;
+use operations::SplitBackwardOps;
 use slot::Slot;
 
 thread_local! {
-    /// Where the layers of this thread leave what they put off.
+    /// The recording of this thread's layers.
     static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
 }
 
-/// Runs `forward`, whose [`Linear`](crate::Linear) layers and [`linear`](crate::tensor::module::linear) functions put
-/// off the gradients of their weights.
+/// Runs `forward`, whose [`Linear`](crate::Linear) layers and [`linear`](crate::tensor::module::linear) functions
+/// defer the gradients of their weights.
 ///
-/// The values are those of an ordinary forward pass, to the bit. Without autodiff, and for weights
-/// that need no gradient, nothing is put off. Only layers on this thread take part. Within `forward`,
-/// another `record` has what is put off within it; a panic ends the recording.
+/// The values are those of an ordinary forward pass, to the bit. Without autodiff, and for weights that need no
+/// gradient, nothing is deferred. Only layers on this thread take part. A nested `record` takes the gradients deferred
+/// within it; a panic ends the recording.
 ///
-/// Any number of recordings may wait at a time, as the micro-batches of a pipeline do, and be run in
-/// any order. See the [module's example](self).
-pub fn record<R>(forward: impl FnOnce() -> R) -> (R, Deferred) {
+/// Any number of recordings may be pending at a time, as the micro-batches of a pipeline are, and run in any order. See
+/// the [module's example](self).
+pub fn record<R>(forward: impl FnOnce() -> R) -> (R, WeightBackward) {
     let recording = Recording::default();
     let output = recording.enter(forward);
-    (output, Deferred { recording })
+    (output, WeightBackward { recording })
 }
 
-/// A parameter of a recorded forward pass that is used both by a layer that puts off its gradient and
-/// by another operation: an embedding that is tied to the head of the same stage.
+/// Wraps a parameter of a recorded forward pass that is used both by a layer that defers its gradient and by another
+/// operation: an embedding tied to the head of the same stage.
 ///
-/// Its gradient from the other operation is computed in the first pass, but reaches the parameter in
-/// the second. Without this, the first pass would use up the graph between the parameter and its
-/// uses where there is one (a tap of `everburn_distributed`), and the second would end in Burn's
-/// panic about a graph that has been consumed. Outside a recording it is `value` itself.
+/// Its gradient from the other operation is computed in the first pass, but reaches the parameter in the second.
+/// Without this, the first pass would consume the graph between the parameter and its uses (such as a gradient hook),
+/// and the second would panic in Burn about a consumed graph. Outside a recording it is `value` itself.
 ///
 /// ```
 /// use burn::nn::EmbeddingConfig;
 /// use burn::prelude::*;
 /// use burn::tensor::module::embedding;
-/// use everburn_nn::deferral;
+/// use everburn_nn::split_backward;
 /// use everburn_nn::tensor::module::linear;
 ///
 /// let device = Device::flex().autodiff();
 /// let tied = EmbeddingConfig::new(5, 3).init(&device);
 /// let ids = Tensor::<2, Int>::from_ints([[1, 4]], &device);
-/// let (loss, deferred) = deferral::record(|| {
-///     let hidden = embedding(deferral::parameter(tied.weight.val()), ids);
+/// let (loss, weight_backward) = split_backward::record(|| {
+///     let hidden = embedding(split_backward::parameter(tied.weight.val()), ids);
 ///     linear(hidden, tied.weight.val().transpose(), None).sum()
 /// });
 /// let gradients = loss.backward();
 /// assert!(tied.weight.grad(&gradients).is_none());
-/// let gradients = deferred.run().unwrap().unwrap();
+/// let gradients = weight_backward.run().unwrap().unwrap();
 /// assert_eq!(tied.weight.grad(&gradients).unwrap().dims(), [5, 3]); // both parts
 /// ```
 pub fn parameter<const D: usize>(value: Tensor<D>) -> Tensor<D> {
@@ -108,7 +104,7 @@ pub fn parameter<const D: usize>(value: Tensor<D>) -> Tensor<D> {
     };
     let (device, slot) = (value.device(), Arc::new(Slot::default()));
     let parameter = value.into_dispatch();
-    let late = <Dispatch as Deferrable>::late(
+    let late = <Dispatch as SplitBackwardOps>::late(
         parameter.clone(),
         ticket(&device).into_dispatch(),
         Arc::clone(&slot),
@@ -123,7 +119,7 @@ pub(crate) fn linear<const D: usize>(
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
 ) -> Tensor<D> {
-    // Others know how to multiply by numbers of few bits.
+    // Burn multiplies quantized weights itself.
     if matches!(weight.dtype(), DType::QFloat(_)) {
         return burn::tensor::module::linear(input, weight, bias);
     }
@@ -143,13 +139,13 @@ pub(crate) fn linear<const D: usize>(
     output.reshape(shape)
 }
 
-/// A leaf without meaning: an operation that has it as a parent gets its backward step, even where
-/// neither its input nor its bias needs a gradient.
+/// A dummy leaf: an operation with it as a parent gets its backward step, even if neither its input nor its bias needs
+/// a gradient.
 fn ticket(device: &Device) -> Tensor<1> {
     Tensor::zeros([1], (device, DType::F32)).require_grad()
 }
 
-/// What the layers of a recording have put off so far.
+/// The gradients that the layers of a recording have deferred so far.
 #[derive(Debug, Clone, Default)]
 struct Recording {
     parts: Arc<Mutex<Vec<Part>>>,
@@ -162,8 +158,8 @@ struct Part {
     slot: Arc<Slot>,
 }
 
-/// The recording of this thread, if there is one. A checkpointed segment is no part of one: its
-/// parameters are copies, which are gone when the backward pass is over.
+/// The recording of this thread, if there is one. Checkpointed segments are not recorded: their parameters are copies,
+/// freed with the backward pass.
 fn current() -> Option<Recording> {
     if crate::recompute::in_segment() {
         return None;
@@ -172,9 +168,9 @@ fn current() -> Option<Recording> {
 }
 
 impl Recording {
-    /// Runs `forward`, whose layers leave here what they put off.
+    /// Runs `forward` and records its layers.
     fn enter<R>(&self, forward: impl FnOnce() -> R) -> R {
-        /// Takes back what was there before, whatever happens.
+        /// Restores the recording before, also after a panic.
         struct Restore(Option<Recording>);
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -185,12 +181,12 @@ impl Recording {
         forward()
     }
 
-    /// `input * weight`, of which the weight's gradient is put off.
+    /// `input * weight`, with the weight's gradient deferred.
     fn product(&self, input: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
         let slot = Arc::new(Slot::default());
         let ticket = ticket(&input.device()).into_dispatch();
         let weight = weight.into_dispatch();
-        let output = <Dispatch as Deferrable>::matmul_apart(
+        let output = <Dispatch as SplitBackwardOps>::split_matmul(
             input.into_dispatch(),
             weight.clone(),
             ticket,
@@ -212,77 +208,75 @@ impl Recording {
     }
 }
 
-/// The gradients that a recorded forward pass has put off. Made by [`record`].
+/// The second part of the backward pass of a recorded forward pass: the gradients of weights. Made by [`record`].
 ///
-/// It holds the inputs of the layers from the backward pass on, and the gradients of their outputs.
-/// Dropped without being run, it frees them; the weights then have no gradient from this pass.
+/// From the first part on it holds the inputs of the layers and the gradients of their outputs. Dropping it without
+/// running frees them; the weights then have no gradient from this pass.
 #[derive(Debug)]
 #[must_use = "the weights get no gradient before `run`"]
-pub struct Deferred {
+pub struct WeightBackward {
     recording: Recording,
 }
 
-/// Why gradients that were put off could not be computed.
+/// Why the gradients of weights could not be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DeferralError {
-    /// There was no backward pass.
+pub enum SplitBackwardError {
+    /// The first part of the backward pass has not run.
     #[error(
-        "the gradients of {layers} linear layers were put off, and no backward pass has come through \
+        "the weight gradients of {layers} linear layers were deferred, and no backward pass has reached \
          any of them: call `backward` on the output of the recorded forward pass before `run`"
     )]
     BeforeBackward {
-        /// How many layers have put off the gradient of their weight.
+        /// How many layers have deferred the gradient of their weight.
         layers: usize,
     },
 }
 
-impl Deferred {
-    /// How many gradients of weights have been put off.
+impl WeightBackward {
+    /// How many gradients of weights are deferred.
     pub fn len(&self) -> usize {
         self.recording.with(|parts| parts.len())
     }
 
-    /// Whether nothing was put off.
+    /// Whether no gradient is deferred.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Computes what was put off: the gradients of the weights, and nothing else. `None` if there is
-    /// nothing to compute.
+    /// Computes the gradients of the weights, and no others. `None` if no gradient is deferred.
     ///
-    /// It comes after the backward pass through the recorded output, and takes `self`, so that it
-    /// cannot be done twice. A layer that the backward pass has not come through, because the loss
-    /// does not depend on it, has no gradient here either.
+    /// Call it after the backward pass through the recorded output. A layer that the backward pass has not reached,
+    /// because the loss does not depend on it, gets no gradient.
     ///
     /// # Errors
-    /// [`DeferralError::BeforeBackward`] if the backward pass has come through no layer at all.
-    pub fn run(self) -> Result<Option<Gradients>, DeferralError> {
+    /// [`SplitBackwardError::BeforeBackward`] if the backward pass has reached no layer.
+    pub fn run(self) -> Result<Option<Gradients>, SplitBackwardError> {
         Ok(self.seed()?.map(|seed| seed.backward()))
     }
 
-    /// A number, always zero, whose backward pass is [`Deferred::run`]: for those who run backward
-    /// passes themselves, or add several together.
+    /// A zero whose backward pass is [`WeightBackward::run`]: to run backward passes by hand, or to add several
+    /// together.
     ///
     /// # Errors
-    /// As [`Deferred::run`].
-    pub fn seed(self) -> Result<Option<Tensor<1>>, DeferralError> {
+    /// As [`WeightBackward::run`].
+    pub fn seed(self) -> Result<Option<Tensor<1>>, SplitBackwardError> {
         let parts = self.recording.with(std::mem::take);
         let layers = parts.len();
         let ready = parts.into_iter().filter(|part| part.slot.is_filled());
         let mut seeds = ready.map(|part| {
-            let seed = <Dispatch as Deferrable>::deliver(part.weight, part.slot);
+            let seed = <Dispatch as SplitBackwardOps>::deliver(part.weight, part.slot);
             Tensor::<1>::from_dispatch(seed)
         });
         let Some(first) = seeds.next() else {
             return match layers {
                 0 => Ok(None),
-                layers => Err(DeferralError::BeforeBackward { layers }),
+                layers => Err(SplitBackwardError::BeforeBackward { layers }),
             };
         };
         let device = first.device();
         Ok(Some(seeds.fold(first, |sum, seed| {
-            // Parts of a model may lie on several devices.
+            // Parts of a model may be on several devices.
             sum + seed.to_device(&device)
         })))
     }

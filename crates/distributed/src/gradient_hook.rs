@@ -1,16 +1,14 @@
-//! Gradients seen while the backward pass still runs.
+//! Gradient hooks: they see gradients while the backward pass still runs.
 //!
-//! [`watch_with`] gives a copy of a module whose parameters pass through a differentiable identity
-//! operation, the *tap*. Its backward step runs when all that uses the parameter has been
-//! differentiated, so it sees the parameter's finished gradient. The model's code does not change
-//! and sees ordinary tensors.
+//! [`watch_with`] gives a copy of a module whose parameters pass through a differentiable identity operation, the
+//! *gradient hook*. Its backward step runs after all uses of the parameter have been differentiated, so it sees the
+//! finished gradient. The model's code does not change and sees ordinary tensors.
 //!
-//! When a tap's backward step runs is a matter of depth: burn-autodiff runs the steps of a graph
-//! from the deepest to the shallowest, and the depth of a node is that of its deepest parent and
-//! one. A tap on a leaf would have depth 1, and all taps would run at the very end. So a tap is made
-//! when the forward pass first asks for the parameter, and gets a second parent without a gradient,
-//! a *rung*, that is as deep as anything the forward pass has built by then. What uses the parameter
-//! is deeper than its tap, and what was built before is not: the backward pass comes to the tap
+//! Its depth decides when the backward step runs: burn-autodiff runs the steps of a graph from the deepest to the
+//! shallowest, and a node is one deeper than its deepest parent. A hook on a leaf would have depth 1, and all hooks
+//! would run at the very end. So a hook is made when the forward pass first uses the parameter, and gets a second
+//! parent without a gradient, a *depth anchor*, that is as deep as anything the forward pass has built by then. The
+//! uses of the parameter are deeper than its hook, and earlier operations are not: the backward pass reaches the hook
 //! between the two.
 
 use std::any::Any;
@@ -37,9 +35,9 @@ use crate::gradient::Gradient;
 use crate::reducer::lock;
 use crate::sharding;
 
-/// The most rungs that a tap climbs: ranks that are threads count each other's nodes, and a rung
-/// that is too low costs a little overlap and nothing else.
-const MOST_RUNGS: u64 = 2048;
+/// The most anchors added for one hook: ranks in threads of one process count each other's nodes, and an anchor that is
+/// too shallow only costs a little overlap.
+const MOST_ANCHORS: u64 = 2048;
 
 /// Where finished gradients go, called on the thread of the backward pass.
 pub(crate) trait GradientSink: Send + Sync + Debug {
@@ -47,7 +45,7 @@ pub(crate) trait GradientSink: Send + Sync + Debug {
     fn take(&self, index: usize, gradient: Gradient);
 }
 
-/// For passes whose gradients are thrown away.
+/// A sink that drops gradients.
 #[derive(Debug)]
 pub(crate) struct Nowhere;
 
@@ -55,74 +53,73 @@ impl GradientSink for Nowhere {
     fn take(&self, _index: usize, _gradient: Gradient) {}
 }
 
-/// A parameter's way into a sink.
+/// Passes a parameter's gradient to a sink.
 #[derive(Debug, Clone)]
-pub(crate) struct GradientTap {
+pub(crate) struct GradientHook {
     sink: Arc<dyn GradientSink>,
     index: usize,
-    /// Is told when the passes come by.
+    /// Records when the passes reach the parameter.
     recorder: Option<Recorder>,
 }
 
-/// Identities that have an effect on the backward pass only.
+/// Identity operations that only affect the backward pass.
 #[backend_extension(Autodiff, Flex, Cube: cfg(feature = "cuda"))]
-pub(crate) trait TapGradient: Backend {
+pub(crate) trait HookOperations: Backend {
     /// `tensor` itself; without autodiff there is no gradient to see.
-    fn tap_gradient(
+    fn hook_gradient(
         tensor: FloatTensor<Self>,
-        rung: FloatTensor<Self>,
-        tap: GradientTap,
+        anchor: FloatTensor<Self>,
+        hook: GradientHook,
     ) -> FloatTensor<Self> {
-        drop((rung, tap));
+        drop((anchor, hook));
         tensor
     }
 
-    /// `numbers`, with the place that `place` has in a graph; without autodiff there is none.
+    /// `numbers`, at the node of `place` in the graph; without autodiff there is no graph.
     fn attach(place: FloatTensor<Self>, numbers: FloatTensor<Self>) -> FloatTensor<Self> {
         drop(place);
         numbers
     }
 
-    /// `rung` itself, one deeper.
-    fn next_rung(rung: FloatTensor<Self>) -> FloatTensor<Self> {
-        rung
+    /// `anchor` itself, one deeper.
+    fn next_anchor(anchor: FloatTensor<Self>) -> FloatTensor<Self> {
+        anchor
     }
 }
 
-impl TapGradient for Flex {}
+impl HookOperations for Flex {}
 
-// `Cube` is the fusing back end itself: the default bodies do for it too.
+// `Cube` is the fusing back end itself: the default bodies work for it too.
 #[cfg(feature = "cuda")]
-impl TapGradient for burn::backend::Cube {}
+impl HookOperations for burn::backend::Cube {}
 
-/// The gradient ends here: the sink gets it whole, and the leaf behind the operation none, so that
-/// no second copy is kept.
+/// The gradient ends here: the sink gets it, and the leaf before the operation none, so that no second copy is kept.
 #[derive(Debug)]
-struct TapBackward;
+struct HookBackward;
 
-impl<B: Backend> Backward<B, 2> for TapBackward
+impl<B: Backend> Backward<B, 2> for HookBackward
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    type State = GradientTap;
+    type State = GradientHook;
 
     fn backward(
         self,
-        ops: Ops<GradientTap, 2>,
+        ops: Ops<GradientHook, 2>,
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
         let gradient = gradients.consume::<B>(&ops.node);
         let gradient = Gradient::of_backend::<B>(gradient);
-        let tap = ops.state;
-        tap.sink.take(tap.index, gradient);
-        if let Some(recorder) = tap.recorder {
-            recorder.mark(tap.index, Pass::Backward);
+        let hook = ops.state;
+        hook.sink.take(hook.index, gradient);
+        if let Some(recorder) = hook.recorder {
+            recorder.mark(hook.index, Pass::Backward);
         }
     }
 }
 
-/// What has a place in a graph gets the gradient of what was attached to it.
+/// The placeholder gets the gradient of the numbers attached to it.
 #[derive(Debug)]
 struct AttachBackward;
 
@@ -140,30 +137,34 @@ where
     }
 }
 
-/// A rung has no gradient.
+/// An anchor has no gradient.
 #[derive(Debug)]
-struct RungBackward;
+struct AnchorBackward;
 
-impl<B: Backend> Backward<B, 1> for RungBackward {
+impl<B: Backend> Backward<B, 1> for AnchorBackward {
     type State = ();
 
     fn backward(self, _: Ops<(), 1>, _: &mut Gradients, _: &mut Checkpointer) {}
 }
 
-impl<B: Backend + TapGradient, C: CheckpointStrategy> TapGradient for Autodiff<B, C>
+impl<B: Backend + HookOperations, C: CheckpointStrategy> HookOperations for Autodiff<B, C>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    fn tap_gradient(
+    fn hook_gradient(
         tensor: FloatTensor<Self>,
-        rung: FloatTensor<Self>,
-        tap: GradientTap,
+        anchor: FloatTensor<Self>,
+        hook: GradientHook,
     ) -> FloatTensor<Self> {
         let (primitive, node) = tensor.into_parts();
-        let parents = [node, rung.node()];
+        let parents = [node, anchor.node()];
         // Compute-bound, because it must not run again when activations are computed anew.
-        match TapBackward.prepare::<C>(parents).compute_bound().stateful() {
-            OpsKind::Tracked(operation) => operation.finish(tap, primitive),
+        match HookBackward
+            .prepare::<C>(parents)
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(operation) => operation.finish(hook, primitive),
             OpsKind::UnTracked(operation) => operation.finish(primitive),
         }
     }
@@ -174,61 +175,61 @@ where
         operation.compute_bound().stateless(numbers)
     }
 
-    fn next_rung(rung: FloatTensor<Self>) -> FloatTensor<Self> {
-        let (primitive, node) = rung.into_parts();
-        let operation = Backward::<B, 1>::prepare::<C>(RungBackward, [node]);
+    fn next_anchor(anchor: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (primitive, node) = anchor.into_parts();
+        let operation = Backward::<B, 1>::prepare::<C>(AnchorBackward, [node]);
         operation.compute_bound().stateless(primitive)
     }
 }
 
-/// How deep the graph of a forward pass can have become.
+/// Bounds the depth of a forward pass's graph from above.
 #[derive(Debug)]
-struct Ladder {
-    /// As deep as anything built before the last tap; none before the first.
-    rung: Option<Tensor<1>>,
-    /// The depth of `rung`.
-    height: u64,
-    /// The number of the last node that has been reckoned with: every node gets the next number,
-    /// and none is deeper than the deepest before it and one.
+struct DepthAnchors {
+    /// As deep as anything built before the last hook; none before the first.
+    anchor: Option<Tensor<1>>,
+    /// The depth of `anchor`.
+    depth: u64,
+    /// The number of the last counted node: nodes are numbered consecutively, and each is at most one deeper than the
+    /// deepest before it.
     counted: u64,
 }
 
-impl Ladder {
+impl DepthAnchors {
     fn new() -> Self {
         Self {
-            rung: None,
-            height: 0,
+            anchor: None,
+            depth: 0,
             counted: NodeId::new().value,
         }
     }
 
-    /// `value`, tapped no lower than anything built so far.
-    fn tap<const D: usize>(&mut self, value: Tensor<D>, tap: GradientTap) -> Tensor<D> {
-        // The tap before this one is among them: it is one deeper than its rung.
-        let built = (NodeId::new().value - self.counted).min(MOST_RUNGS);
+    /// `value`, hooked at least as deep as anything built so far.
+    fn hook<const D: usize>(&mut self, value: Tensor<D>, hook: GradientHook) -> Tensor<D> {
+        // The hook before this one is among them: it is one deeper than its anchor.
+        let built = (NodeId::new().value - self.counted).min(MOST_ANCHORS);
         let device = value.device();
-        let (mut rung, rungs) = match self.rung.take() {
-            Some(rung) if rung.device() == device => (rung, built),
-            // The model goes on on another device, in the same graph.
-            _ => (Tensor::zeros([1], &device), self.height + built),
+        let (mut anchor, anchors) = match self.anchor.take() {
+            Some(anchor) if anchor.device() == device => (anchor, built),
+            // The model continues on another device, in the same graph.
+            _ => (Tensor::zeros([1], &device), self.depth + built),
         };
-        for _ in 0..rungs {
-            let next = <Dispatch as TapGradient>::next_rung(rung.into_dispatch());
-            rung = Tensor::from_dispatch(next);
+        for _ in 0..anchors {
+            let next = <Dispatch as HookOperations>::next_anchor(anchor.into_dispatch());
+            anchor = Tensor::from_dispatch(next);
         }
-        self.height += built;
-        let tapped = <Dispatch as TapGradient>::tap_gradient(
+        self.depth += built;
+        let hooked = <Dispatch as HookOperations>::hook_gradient(
             value.into_dispatch(),
-            rung.clone().into_dispatch(),
-            tap,
+            anchor.clone().into_dispatch(),
+            hook,
         );
-        self.rung = Some(rung);
+        self.anchor = Some(anchor);
         self.counted = NodeId::new().value;
-        Tensor::from_dispatch(tapped)
+        Tensor::from_dispatch(hooked)
     }
 }
 
-/// [`watch_with`] the model's own numbers.
+/// [`watch_with`] the model's own parameters.
 pub(crate) fn watch<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
@@ -238,12 +239,12 @@ pub(crate) fn watch<M: Module>(
     watch_with(model, indices, sink, recorder, None)
 }
 
-/// A copy of `model` whose gradients go into `sink` as they are finished; `indices` gives each
-/// trainable parameter its number there. Also how many of them the model has.
+/// A copy of `model` whose gradients go into `sink` as they are finished, and the number of its trainable parameters;
+/// `indices` gives the index of each in the sink.
 ///
-/// A parameter that the model holds twice (tied weights) goes through one tap, so its gradient is
-/// whole when the sink gets it. One that the forward pass does not ask for gets no tap. `recorder` is told
-/// when the passes come to each. Where there is a `pass`, its numbers stand in place of the model's.
+/// A parameter that the model holds twice (tied weights) has one hook, so the sink gets its full gradient. A parameter
+/// that the forward pass does not use gets no hook. `recorder` records when the passes reach each parameter. With a
+/// `pass`, the parameters come from there.
 pub(crate) fn watch_with<M: Module>(
     model: &M,
     indices: &HashMap<ParamId, usize>,
@@ -255,7 +256,7 @@ pub(crate) fn watch_with<M: Module>(
         indices,
         sink,
         recorder,
-        ladder: Arc::new(Mutex::new(Ladder::new())),
+        anchors: Arc::new(Mutex::new(DepthAnchors::new())),
         watched: HashMap::new(),
         pass,
     };
@@ -263,7 +264,7 @@ pub(crate) fn watch_with<M: Module>(
     (watched, watcher.watched.len())
 }
 
-/// A tensor of `shape` that takes the memory of one number: a place in a graph.
+/// A tensor of `shape` with the memory of one number: a node in the graph.
 fn placeholder<const D: usize>(shape: Shape, device: &Device, dtype: DType) -> Tensor<D> {
     let one = Tensor::<D>::zeros([1; D], (device, dtype));
     one.expand(shape).set_require_grad(true)
@@ -273,7 +274,7 @@ struct Watcher<'a> {
     indices: &'a HashMap<ParamId, usize>,
     sink: &'a Arc<dyn GradientSink>,
     recorder: Option<&'a Recorder>,
-    ladder: Arc<Mutex<Ladder>>,
+    anchors: Arc<Mutex<DepthAnchors>>,
     /// `Param<Tensor<D>>` by its id.
     watched: HashMap<ParamId, Box<dyn Any>>,
     pass: Option<&'a Arc<sharding::Pass>>,
@@ -289,27 +290,27 @@ impl ModuleMapper for Watcher<'_> {
             return known.clone();
         }
         let (id, device, shape) = (param.id, param.lazy_device(), param.lazy_shape());
-        let (sink, ladder) = (self.sink.clone(), self.ladder.clone());
+        let (sink, anchors) = (self.sink.clone(), self.anchors.clone());
         let recorder = self.recorder.cloned();
         if let Some(pass) = self.pass.cloned() {
             let (on, of) = (device.clone(), shape.clone());
             let dtype = pass.dtype(index);
-            pass.place_of(id, &device, move || {
-                // Also where a checkpointed segment asks, which goes to the source itself.
+            pass.set_placeholder(id, &device, move || {
+                // Also for checkpointed segments, which ask the source directly.
                 if let Some(recorder) = &recorder {
                     recorder.mark(index, Pass::Forward);
                 }
-                let tap = GradientTap {
+                let hook = GradientHook {
                     sink,
                     index,
                     recorder,
                 };
-                let tapped = lock(&ladder).tap(placeholder::<D>(of, &on, dtype), tap);
-                tapped.into_dispatch()
+                let hooked = lock(&anchors).hook(placeholder::<D>(of, &on, dtype), hook);
+                hooked.into_dispatch()
             });
             let attach_at_first_use = move |_: &Device, _: bool| {
-                let (place, numbers) = (pass.place(id), pass.numbers(id));
-                let attached = <Dispatch as TapGradient>::attach(place, numbers);
+                let (place, numbers) = (pass.placeholder(id), pass.numbers(id));
+                let attached = <Dispatch as HookOperations>::attach(place, numbers);
                 Tensor::from_dispatch(attached)
             };
             let watched: Param<Tensor<D>> =
@@ -317,18 +318,18 @@ impl ModuleMapper for Watcher<'_> {
             self.watched.insert(id, Box::new(watched.clone()));
             return watched;
         }
-        let tap_at_first_use = move |_: &Device, _: bool| {
+        let hook_at_first_use = move |_: &Device, _: bool| {
             if let Some(recorder) = &recorder {
                 recorder.mark(index, Pass::Forward);
             }
-            let tap = GradientTap {
+            let hook = GradientHook {
                 sink,
                 index,
                 recorder,
             };
-            lock(&ladder).tap(param.val(), tap)
+            lock(&anchors).hook(param.val(), hook)
         };
-        let watched = Param::uninitialized(id, tap_at_first_use, device, true, shape);
+        let watched = Param::uninitialized(id, hook_at_first_use, device, true, shape);
         self.watched.insert(id, Box::new(watched.clone()));
         watched
     }
@@ -368,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Taps gradients of an activation, as a clock of the backward pass.
+    /// The order in which the backward pass reaches hooks.
     #[derive(Debug, Default)]
     struct Moments(Mutex<Vec<&'static str>>);
 
@@ -383,21 +384,21 @@ mod tests {
     }
 
     /// The identity on an activation: gives `moments` its name when the backward pass goes through.
-    /// (It is a tap on a copy, added at weight zero, so that the gradient goes on.)
+    /// (It is a hook on a copy, added at weight zero, so that the gradient goes on.)
     fn clock(rows: Tensor<2>, moments: &Arc<Moments>, name: &'static str) -> Tensor<2> {
         let sink: Arc<dyn GradientSink> = Arc::new(Moment(moments.clone(), name));
-        let rung = Tensor::<1>::zeros([1], &rows.device());
-        let tap = GradientTap {
+        let anchor = Tensor::<1>::zeros([1], &rows.device());
+        let hook = GradientHook {
             sink,
             index: 0,
             recorder: None,
         };
-        let tapped = <Dispatch as TapGradient>::tap_gradient(
+        let hooked = <Dispatch as HookOperations>::hook_gradient(
             rows.clone().into_dispatch(),
-            rung.into_dispatch(),
-            tap,
+            anchor.into_dispatch(),
+            hook,
         );
-        rows + Tensor::<2>::from_dispatch(tapped) * 0.0
+        rows + Tensor::<2>::from_dispatch(hooked) * 0.0
     }
 
     #[test]
@@ -415,7 +416,7 @@ mod tests {
             rows = layer.forward(clock(rows, &moments, name)).tanh();
         }
         drop(rows.mean().backward());
-        // The clock of a layer's input is deeper than its rung of 0, so it runs after the layer.
+        // The clock of a layer's input is deeper than its anchor of 0, so it runs after the layer.
         let seen = moments.0.lock().unwrap();
         let expected = [
             "weight", "input 2", "weight", "input 1", "weight", "input 0",

@@ -1,8 +1,7 @@
-//! Signs of life, and news of failures, through the store.
+//! Heartbeats and failure notices, through the store.
 //!
-//! Each rank publishes every [`NcclConfig::beat`](super::NcclConfig) how far it is, and looks whether
-//! another has said that it failed. This has a thread of its own: the store may be slow or gone, and
-//! nothing on a GPU waits for it.
+//! Each rank publishes its progress every [`NcclConfig::heartbeat`](super::NcclConfig), and checks for notices of
+//! failed ranks. This has its own thread: the store may be slow or gone, and nothing on a GPU waits for it.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -11,30 +10,30 @@ use everburn_collectives::printable;
 use everburn_collectives::store::{PrefixStore, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
-use super::control::Ended;
 use super::error::NcclError;
-use super::turn::{lock, wait_until};
+use super::failure_monitor::Ended;
+use super::timed_mutex::{lock, wait_until};
 
 /// How long the store may take for one answer while an error is being formed.
 const ANSWER: Duration = Duration::from_millis(200);
 
-/// How long a failure waits for the store to take its news, or for the news of another's.
+/// How long a failure waits for the store to take its notice, or for the notice of another rank.
 const TELLING: Duration = Duration::from_secs(1);
 
-/// How long dropping a group waits for the thread, which is mostly asleep.
+/// How long dropping a group waits for the thread, which is usually asleep.
 const GOODBYE: Duration = Duration::from_millis(200);
 
-/// The longest value that is read, in bytes: ten times what is ever written.
+/// The longest value that is read, in bytes: ten times the longest that is written.
 const MAX_BYTES: usize = 16 << 10;
 
-/// The longest reason that is told, in characters.
+/// The longest reason in a notice, in characters.
 const MAX_REASON: usize = 1000;
 
 const FAILURE: &str = "failure";
 
-/// How far a rank is.
+/// The progress of a rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Beat {
+pub(crate) struct Heartbeat {
     pub(crate) number: u64,
     /// How many collectives it has issued.
     pub(crate) issued: u64,
@@ -64,8 +63,8 @@ struct State {
     heard: Option<Ended>,
 }
 
-/// What one rank tells the others, and hears of them.
-pub(crate) struct News {
+/// Publishes one rank's heartbeats and failure, and reads those of the others.
+pub(crate) struct FailureNotifier {
     pub(crate) store: PrefixStore,
     rank: usize,
     job_ranks: Vec<usize>,
@@ -74,7 +73,7 @@ pub(crate) struct News {
     changed: Condvar,
 }
 
-impl News {
+impl FailureNotifier {
     pub(crate) fn new(
         store: PrefixStore,
         rank: usize,
@@ -91,17 +90,23 @@ impl News {
         }
     }
 
-    /// Publishes and looks until it is told to stop. `progress` is how far this rank is, or `None`
-    /// when the group is gone.
-    pub(crate) fn run(&self, progress: &dyn Fn() -> Option<Beat>) {
+    /// Publishes and checks until it is stopped. `progress` returns this rank's progress, or `None` when the group is
+    /// gone.
+    pub(crate) fn run(&self, progress: &dyn Fn() -> Option<Heartbeat>) {
         let _signal = EndedOnDrop(self);
-        let mut last = Beat::default();
+        let mut last = Heartbeat::default();
         loop {
             let number = last.number + 1;
-            let Some(beat) = progress() else { return };
-            last = Beat { number, ..beat };
+            let Some(heartbeat) = progress() else { return };
+            last = Heartbeat {
+                number,
+                ..heartbeat
+            };
             if let Err(error) = self.round(&last) {
-                tracing::debug!(rank = self.rank, "no news through the store: {error}");
+                tracing::debug!(
+                    rank = self.rank,
+                    "cannot exchange heartbeats through the store: {error}"
+                );
             }
             let next = Instant::now() + self.interval;
             let mut state = lock(&self.state);
@@ -128,7 +133,7 @@ impl News {
         }
     }
 
-    fn round(&self, beat: &Beat) -> Result<(), StoreError> {
+    fn round(&self, heartbeat: &Heartbeat) -> Result<(), StoreError> {
         let notice = lock(&self.state).notice.take();
         if let Some(notice) = notice
             && let Err(error) = self.store.compare_set(FAILURE, b"", &notice)
@@ -137,7 +142,7 @@ impl News {
             lock(&self.state).notice.get_or_insert(notice);
             return Err(error);
         }
-        self.publish(beat)?;
+        self.publish(heartbeat)?;
         let Some(value) = self.store.try_get(FAILURE)? else {
             return Ok(());
         };
@@ -152,30 +157,30 @@ impl News {
         Ok(())
     }
 
-    fn publish(&self, beat: &Beat) -> Result<(), StoreError> {
+    fn publish(&self, heartbeat: &Heartbeat) -> Result<(), StoreError> {
         // Numbers and text always are JSON.
-        let value = serde_json::to_vec(beat).unwrap_or_default();
-        self.store.set(&beat_key(self.rank), &value)
+        let value = serde_json::to_vec(heartbeat).unwrap_or_default();
+        self.store.set(&heartbeat_key(self.rank), &value)
     }
 
-    fn say_goodbye(&self, last: Beat) {
-        let beat = Beat {
+    fn say_goodbye(&self, last: Heartbeat) {
+        let heartbeat = Heartbeat {
             number: last.number + 1,
             goodbye: true,
             ..last
         };
-        if let Err(error) = self.publish(&beat) {
-            // The store has gone first, which is no fault.
+        if let Err(error) = self.publish(&heartbeat) {
+            // The store has gone first, which is no error.
             tracing::debug!(rank = self.rank, "no goodbye: {error}");
         }
     }
 
-    /// Another rank's failure, if one has been told.
+    /// Another rank's failure, if there is a notice of one.
     pub(crate) fn heard(&self) -> Option<Ended> {
         lock(&self.state).heard.clone()
     }
 
-    /// [`News::heard`], or what is heard within a moment.
+    /// [`FailureNotifier::heard`], after waiting a moment for a notice.
     pub(crate) fn ended_of_late(&self) -> Option<Ended> {
         let deadline = Instant::now() + TELLING;
         let mut state = lock(&self.state);
@@ -193,12 +198,12 @@ impl News {
         }
     }
 
-    /// Tells the others of this rank's failure, and waits a moment for the store to have it.
+    /// Notifies the others of this rank's failure, and waits a moment for the store to have it.
     pub(crate) fn tell(&self, error: &NcclError, by: usize) {
         let deadline = Instant::now() + TELLING;
         let mut state = lock(&self.state);
         state.notice = Some(notice(error, by));
-        // The round under way, if there is one, may have looked for notices before.
+        // The round under way, if there is one, may have checked for notices before.
         let told = state.rounds + 2;
         while !state.ended && state.rounds < told {
             state.due = true;
@@ -211,32 +216,32 @@ impl News {
         }
     }
 
-    /// Tells the others of a failure before the thread has begun.
+    /// Notifies the others of a failure before the thread has started.
     pub(crate) fn tell_at_once(&self, error: &NcclError, by: usize) {
         if let Err(error) = self.store.compare_set(FAILURE, b"", &notice(error, by)) {
             tracing::debug!(rank = self.rank, "the others are not told: {error}");
         }
     }
 
-    /// The others' newest signs of life, by number in the group, as far as the store answers.
-    pub(crate) fn beats(&self) -> Vec<Option<Beat>> {
+    /// The others' newest heartbeats, by rank in the group, as far as the store answers.
+    pub(crate) fn heartbeats(&self) -> Vec<Option<Heartbeat>> {
         let deadline = Instant::now() + 2 * TELLING;
-        let mut beats = vec![None; self.job_ranks.len()];
-        for (rank, beat) in beats.iter_mut().enumerate() {
+        let mut heartbeats = vec![None; self.job_ranks.len()];
+        for (rank, heartbeat) in heartbeats.iter_mut().enumerate() {
             if rank == self.rank || Instant::now() >= deadline {
                 continue;
             }
-            let value = self.store.get_within(&beat_key(rank), ANSWER).ok();
-            *beat = value.and_then(|value| serde_json::from_slice(bounded(&value)?).ok());
+            let value = self.store.get_within(&heartbeat_key(rank), ANSWER).ok();
+            *heartbeat = value.and_then(|value| serde_json::from_slice(bounded(&value)?).ok());
         }
-        beats
+        heartbeats
     }
 
-    /// Ends the thread; with a goodbye, or as if the process had been killed.
+    /// Ends the thread, with a goodbye or as if the process had been killed.
     pub(crate) fn stop(&self, goodbye: bool) {
         let deadline = Instant::now() + GOODBYE;
         let mut state = lock(&self.state);
-        // Whoever has fallen silent on purpose says nothing later either.
+        // After a silent stop there is no goodbye later.
         if !state.stop {
             (state.stop, state.goodbye) = (true, goodbye);
         }
@@ -261,8 +266,8 @@ fn notice(error: &NcclError, by: usize) -> Vec<u8> {
     serde_json::to_vec(&notice).unwrap_or_default()
 }
 
-/// Tells whoever waits that the thread is done, even by a panic.
-struct EndedOnDrop<'a>(&'a News);
+/// Wakes waiting threads when this one ends, even by a panic.
+struct EndedOnDrop<'a>(&'a FailureNotifier);
 
 impl Drop for EndedOnDrop<'_> {
     fn drop(&mut self) {
@@ -271,11 +276,11 @@ impl Drop for EndedOnDrop<'_> {
     }
 }
 
-fn beat_key(rank: usize) -> String {
+fn heartbeat_key(rank: usize) -> String {
     format!("beat/{rank}")
 }
 
-/// A value that is no longer than what any rank writes.
+/// The value, unless it is longer than any that a rank writes.
 pub(crate) fn bounded(value: &[u8]) -> Option<&[u8]> {
     (value.len() <= MAX_BYTES).then_some(value)
 }

@@ -1,4 +1,4 @@
-//! Walks through a model whose parameters are cut.
+//! Shards the parameters and gradients of a module, and puts gathered parameters into it.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -8,67 +8,67 @@ use burn::optim::GradientsParams;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 
-use super::cut::Cut;
 use super::gather::read;
-use super::parameters::Slices;
-use super::whole::Whole;
+use super::layout::ShardLayout;
+use super::parameters::LocalShards;
+use super::pending_parameters::PendingParameters;
 use crate::error::DdpError;
 
-/// The numbers of `cut` of a flat tensor, on its device, filled up with zeros.
-fn slice_of<const D: usize>(whole: Tensor<D>, cut: Cut) -> Tensor<1> {
-    let elements = whole.shape().num_elements();
-    let (own, length) = (cut.own(elements), cut.length(elements));
-    let options = (whole.device(), whole.dtype());
+/// This rank's shard of a tensor, on its device, padded with zeros.
+fn local_shard<const D: usize>(full: Tensor<D>, layout: ShardLayout) -> Tensor<1> {
+    let elements = full.shape().num_elements();
+    let (own, length) = (layout.own(elements), layout.length(elements));
+    let options = (full.device(), full.dtype());
     let zeros = |length: usize| Tensor::<1>::zeros([length], (&options.0, options.1));
     if own.is_empty() {
         return zeros(length);
     }
-    let slice = whole.reshape([elements]).narrow(0, own.start, own.len());
+    let shard = full.reshape([elements]).narrow(0, own.start, own.len());
     match length - own.len() {
-        0 => slice,
-        missing => Tensor::cat(vec![slice, zeros(missing)], 0),
+        0 => shard,
+        missing => Tensor::cat(vec![shard, zeros(missing)], 0),
     }
 }
 
-/// The same numbers in memory of their own, on `device`.
-fn moved(slice: Tensor<1>, device: &Device) -> Result<Tensor<1>, DdpError> {
-    let data = read(slice)?;
+/// A copy of `shard` on `device`.
+fn moved(shard: Tensor<1>, device: &Device) -> Result<Tensor<1>, DdpError> {
+    let data = read(shard)?;
     let (dtype, shape) = (data.dtype(), data.shape().clone());
-    // A slice may be a view, which would keep the whole parameter.
+    // A shard may be a view, which would keep the full parameter alive.
     let data = TensorData::from_bytes_vec(data.as_bytes().to_vec(), shape, dtype);
     Ok(Tensor::from_data(data, (device, dtype)))
 }
 
-/// This rank's slices of the parameters of `model`, in memory of their own on the device `kept`, if one is
-/// given. Waits for parameters that are on their way.
-pub(crate) fn slices_of<M: Module>(
+/// This rank's shards of the parameters of `model`, copied to the device `kept` if one is given. Waits for parameters
+/// that are being gathered.
+pub(crate) fn local_shards<M: Module>(
     model: &M,
     numbers: &HashMap<ParamId, usize>,
-    cut: Cut,
+    layout: ShardLayout,
     kept: Option<&Device>,
-) -> Result<Slices, DdpError> {
-    struct Slice<'a> {
+) -> Result<LocalShards, DdpError> {
+    struct ShardParameters<'a> {
         numbers: &'a HashMap<ParamId, usize>,
-        cut: Cut,
+        layout: ShardLayout,
         kept: Option<&'a Device>,
-        slices: Vec<Option<Param<Tensor<1>>>>,
+        shards: Vec<Option<Param<Tensor<1>>>>,
         failed: Option<DdpError>,
     }
-    impl ModuleVisitor for Slice<'_> {
+    impl ModuleVisitor for ShardParameters<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let number = self.numbers.get(&param.id).copied();
-            let Some(number) = number.filter(|number| self.slices[*number].is_none()) else {
+            let Some(number) = number.filter(|number| self.shards[*number].is_none()) else {
                 return;
             };
-            let slice = slice_of(param.base().without_autodiff(), self.cut);
-            let slice = match self.kept {
-                Some(kept) => moved(slice, kept),
-                None => Ok(Tensor::from_inner(slice)),
+            let shard = local_shard(param.base().without_autodiff(), self.layout);
+            let shard = match self.kept {
+                Some(kept) => moved(shard, kept),
+                None => Ok(Tensor::from_inner(shard)),
             };
-            match slice {
-                Ok(slice) => {
-                    let slice = Param::initialized(param.id, slice.require_grad());
-                    self.slices[number] = Some(slice);
+            match shard {
+                Ok(shard) => {
+                    let shard = Param::initialized(param.id, shard.require_grad());
+                    self.shards[number] = Some(shard);
                 }
                 Err(error) => {
                     self.failed.get_or_insert(error);
@@ -76,42 +76,42 @@ pub(crate) fn slices_of<M: Module>(
             }
         }
     }
-    let mut visitor = Slice {
+    let mut visitor = ShardParameters {
         numbers,
-        cut,
+        layout,
         kept,
-        slices: vec![None; numbers.len()],
+        shards: vec![None; numbers.len()],
         failed: None,
     };
     model.visit(&mut visitor);
     if let Some(error) = visitor.failed {
         return Err(error);
     }
-    let slices: Option<Slices> = visitor.slices.into_iter().collect();
-    slices.ok_or_else(|| DdpError::OtherModel {
+    let shards: Option<LocalShards> = visitor.shards.into_iter().collect();
+    shards.ok_or_else(|| DdpError::OtherModel {
         difference: "it has lost a parameter".to_string(),
     })
 }
 
-/// This rank's slices of `gradients` of the parameters of `model`, on the device `home`, and how many bytes
-/// the whole ones have.
-pub(crate) fn cut_gradients<M: Module>(
+/// This rank's shards of `gradients` of the parameters of `model`, on the device `home`, and how many bytes
+/// the full gradients have.
+pub(crate) fn shard_gradients<M: Module>(
     model: &M,
     gradients: GradientsParams,
     numbers: &HashMap<ParamId, usize>,
-    cut: Cut,
+    layout: ShardLayout,
     home: &Device,
 ) -> Result<(GradientsParams, u64), DdpError> {
-    struct Slice<'a> {
+    struct ShardGradients<'a> {
         numbers: &'a HashMap<ParamId, usize>,
-        cut: Cut,
+        layout: ShardLayout,
         home: &'a Device,
         gradients: GradientsParams,
-        slices: GradientsParams,
+        shards: GradientsParams,
         bytes: u64,
         failed: Option<DdpError>,
     }
-    impl ModuleVisitor for Slice<'_> {
+    impl ModuleVisitor for ShardGradients<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if !self.numbers.contains_key(&param.id) {
                 return;
@@ -122,32 +122,32 @@ pub(crate) fn cut_gradients<M: Module>(
             };
             self.bytes += bytes(&gradient);
             let elsewhere = gradient.device() != *self.home;
-            let slice = slice_of(gradient, self.cut);
-            let slice = match elsewhere {
-                true => moved(slice, self.home),
-                false => Ok(slice),
+            let shard = local_shard(gradient, self.layout);
+            let shard = match elsewhere {
+                true => moved(shard, self.home),
+                false => Ok(shard),
             };
-            match slice {
-                Ok(slice) => self.slices.register(param.id, slice),
+            match shard {
+                Ok(shard) => self.shards.register(param.id, shard),
                 Err(error) => {
                     self.failed.get_or_insert(error);
                 }
             }
         }
     }
-    let mut visitor = Slice {
+    let mut visitor = ShardGradients {
         numbers,
-        cut,
+        layout,
         home,
         gradients,
-        slices: GradientsParams::new(),
+        shards: GradientsParams::new(),
         bytes: 0,
         failed: None,
     };
     model.visit(&mut visitor);
     match visitor.failed {
         Some(error) => Err(error),
-        None => Ok((visitor.slices, visitor.bytes)),
+        None => Ok((visitor.shards, visitor.bytes)),
     }
 }
 
@@ -155,7 +155,7 @@ fn bytes<const D: usize>(tensor: &Tensor<D>) -> u64 {
     (tensor.shape().num_elements() * tensor.dtype().size()) as u64
 }
 
-/// How many bytes of trained parameters `model` holds; those that it has not, or not yet, do not count.
+/// How many bytes of trained parameters `model` holds; parameters without values do not count.
 pub(crate) fn held_bytes<M: Module>(model: &M) -> u64 {
     #[derive(Default)]
     struct Count {
@@ -179,12 +179,12 @@ pub(crate) fn held_bytes<M: Module>(model: &M) -> u64 {
     count.bytes
 }
 
-/// How many bytes the slices have.
-pub(crate) fn bytes_of(slices: &Slices) -> u64 {
-    slices.iter().map(|slice| bytes(&slice.base())).sum()
+/// The size of the shards in bytes.
+pub(crate) fn bytes_of(shards: &LocalShards) -> u64 {
+    shards.iter().map(|shard| bytes(&shard.base())).sum()
 }
 
-/// Waits for the parameters of `model` that are on their way.
+/// Waits for the parameters of `model` that are being gathered.
 pub(crate) fn wait_for_all<M: Module>(model: &M) {
     struct Wait;
     impl ModuleVisitor for Wait {
@@ -195,14 +195,14 @@ pub(crate) fn wait_for_all<M: Module>(model: &M) {
     model.visit(&mut Wait);
 }
 
-/// What a parameter has besides its value: how it is saved and loaded (a layer may keep its weight in another
-/// layout).
-pub(crate) struct Forms {
+/// The mappers of the parameters, which convert them when they are saved and loaded (a layer may keep its weight in
+/// another layout).
+pub(crate) struct ParamMappers {
     /// `ParamMapper<Tensor<D>>` by the parameter's number.
     mappers: HashMap<usize, Box<dyn Any + Send + Sync>>,
 }
 
-impl Forms {
+impl ParamMappers {
     pub(crate) fn of<M: Module>(model: &M, numbers: &HashMap<ParamId, usize>) -> Self {
         struct Take<'a> {
             numbers: &'a HashMap<ParamId, usize>,
@@ -226,17 +226,17 @@ impl Forms {
         }
     }
 
-    /// `model` with parameters that are on their way.
-    pub(crate) fn with_whole<M: Module>(
+    /// `model` with parameters that are being gathered.
+    pub(crate) fn with_pending_parameters<M: Module>(
         &self,
         model: M,
         numbers: &HashMap<ParamId, usize>,
-        whole: &Whole,
+        pending: &PendingParameters,
     ) -> M {
         model.map(&mut Replace {
-            forms: self,
+            mappers: self,
             numbers,
-            whole: Some(whole),
+            pending: Some(pending),
             known: HashMap::new(),
         })
     }
@@ -248,18 +248,18 @@ impl Forms {
         numbers: &HashMap<ParamId, usize>,
     ) -> M {
         model.map(&mut Replace {
-            forms: self,
+            mappers: self,
             numbers,
-            whole: None,
+            pending: None,
             known: HashMap::new(),
         })
     }
 }
 
 struct Replace<'a> {
-    forms: &'a Forms,
+    mappers: &'a ParamMappers,
     numbers: &'a HashMap<ParamId, usize>,
-    whole: Option<&'a Whole>,
+    pending: Option<&'a PendingParameters>,
     /// `Param<Tensor<D>>` by its id: tied weights stay one tensor.
     known: HashMap<ParamId, Box<dyn Any>>,
 }
@@ -275,7 +275,7 @@ impl ModuleMapper for Replace<'_> {
             return known.clone();
         }
         let (device, shape) = (param.lazy_device(), param.lazy_shape());
-        let replaced = match self.whole.map(|whole| whole.parameter(number)) {
+        let replaced = match self.pending.map(|pending| pending.parameter(number)) {
             Some(parameter) => {
                 let at_first_use = move |device: &Device, trained: bool| {
                     parameter.value::<D>(device).set_require_grad(trained)
@@ -285,14 +285,14 @@ impl ModuleMapper for Replace<'_> {
             None => {
                 let refuse = move |_: &Device, _: bool| -> Tensor<D> {
                     panic!(
-                        "parameter {id} was asked for while this rank has its slice of it only: \
+                        "parameter {id} was used while this rank has only its shard: \
                          `ParameterShards::open` gathers it"
                     )
                 };
                 Param::uninitialized(id, refuse, device, true, shape)
             }
         };
-        let mapper = self.forms.mappers.get(&number);
+        let mapper = self.mappers.mappers.get(&number);
         let mapper = mapper.and_then(|mapper| mapper.downcast_ref::<ParamMapper<Tensor<D>>>());
         let replaced = match mapper.cloned() {
             None => replaced,

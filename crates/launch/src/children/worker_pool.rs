@@ -1,6 +1,6 @@
-//! Processes that work together, one a rank: an order goes to all, an answer comes from each.
+//! A pool of worker processes, one per rank: an order goes to all, and each answers.
 //!
-//! The processes live as long as their team, so that two teams can be measured in turn without
+//! The processes live as long as their pool, so that two pools can be measured in turn without
 //! starting either again. An idle process waits for a line and costs nothing.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::{ChildError, Children, LOOK, Running, last_lines, text_of};
 
-/// How long processes may take to end once they are told to, or one of them has failed.
+/// How long processes may take to end once they are asked to, or one of them has failed.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// Processes that answer in lines of JSON, in rank order.
@@ -26,29 +26,29 @@ const ENDING: Duration = Duration::from_secs(10);
 /// ```
 /// use std::process::Command;
 /// use std::time::Duration;
-/// use everburn_launch::{Children, Team};
+/// use everburn_launch::{Children, WorkerPool};
 ///
 /// let children = Children::listen()?;
 /// let folder = tempfile::tempdir()?;
 /// // `cat` answers each order with the order itself.
 /// let commands = vec![Command::new("cat"), Command::new("cat")];
-/// let mut team = Team::start(&children, "cats", commands, folder.path())?;
+/// let mut pool = WorkerPool::start(&children, "cats", commands, folder.path())?;
 /// let order = serde_json::json!({ "number": 7 });
-/// let answers = team.ask(&order, Duration::from_secs(60))?;
+/// let answers = pool.ask(&order, Duration::from_secs(60))?;
 /// assert_eq!(answers, [order.clone(), order]);
-/// team.finish(Duration::from_secs(60))?;
+/// pool.finish(Duration::from_secs(60))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Team<'a> {
+pub struct WorkerPool<'a> {
     name: String,
     children: &'a Children,
-    members: Vec<Member>,
+    workers: Vec<PoolWorker>,
     events: Receiver<(usize, Event)>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct PoolWorker {
     running: Running,
     stdin: Option<ChildStdin>,
     stderr: PathBuf,
@@ -62,8 +62,8 @@ enum Event {
     End,
 }
 
-impl<'a> Team<'a> {
-    /// Starts one process a command. What they say on standard error goes to files in `folder`.
+impl<'a> WorkerPool<'a> {
+    /// Starts one process per command. Their standard error goes to files in `folder`.
     ///
     /// # Errors
     /// [`ChildError`] if one cannot be started, or a signal has come.
@@ -74,28 +74,28 @@ impl<'a> Team<'a> {
         folder: &Path,
     ) -> Result<Self, ChildError> {
         let (sender, events) = mpsc::channel();
-        let mut team = Self {
+        let mut pool = Self {
             name: name.into(),
             children,
-            members: Vec::new(),
+            workers: Vec::new(),
             events,
         };
         for (rank, command) in commands.into_iter().enumerate() {
             children.check_interrupted()?;
-            let started = Member::start(rank, command, folder, sender.clone());
-            let member = started.map_err(|error| {
+            let started = PoolWorker::start(rank, command, folder, sender.clone());
+            let worker = started.map_err(|error| {
                 ChildError::new(format!(
                     "rank {rank} of {} cannot be started: {error}",
-                    team.name
+                    pool.name
                 ))
             })?;
-            team.members.push(member);
+            pool.workers.push(worker);
         }
-        Ok(team)
+        Ok(pool)
     }
 
-    /// Stands all processes still until [`Team::resume`]: threads that spin for their next work, as
-    /// PyTorch's do for up to a quarter of a second, would take cores from whoever is measured then.
+    /// Stops all processes until [`WorkerPool::resume`]: threads that spin for their next work, as PyTorch's do for up
+    /// to a quarter of a second, would take cores from another pool that is being measured.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
@@ -106,8 +106,8 @@ impl<'a> Team<'a> {
     }
 
     fn signal(&self, signal: Signal) {
-        for member in &self.members {
-            member.running.signal(signal);
+        for worker in &self.workers {
+            worker.running.signal(signal);
         }
     }
 
@@ -117,8 +117,8 @@ impl<'a> Team<'a> {
     /// [`ChildError`] if a process fails or does not answer within `patience`, or a signal comes.
     pub fn ask(&mut self, order: &Value, patience: Duration) -> Result<Vec<Value>, ChildError> {
         let line = format!("{order}\n");
-        for rank in 0..self.members.len() {
-            let written = match &mut self.members[rank].stdin {
+        for rank in 0..self.workers.len() {
+            let written = match &mut self.workers[rank].stdin {
                 Some(stdin) => stdin.write_all(line.as_bytes()),
                 None => Err(std::io::ErrorKind::BrokenPipe.into()),
             };
@@ -136,13 +136,13 @@ impl<'a> Team<'a> {
     pub fn answers(&mut self, patience: Duration) -> Result<Vec<Value>, ChildError> {
         let deadline = Instant::now() + patience;
         while let Some(rank) = self.silent() {
-            if self.members[rank].ended {
+            if self.workers[rank].ended {
                 return Err(self.failure_of(rank));
             }
             self.next_event(deadline, patience)?;
         }
-        let first = |member: &mut Member| member.answers.pop_front();
-        Ok(self.members.iter_mut().filter_map(first).collect())
+        let first = |worker: &mut PoolWorker| worker.answers.pop_front();
+        Ok(self.workers.iter_mut().filter_map(first).collect())
     }
 
     /// Lets the processes end by themselves, and returns what rank 0 has still said.
@@ -150,20 +150,20 @@ impl<'a> Team<'a> {
     /// # Errors
     /// [`ChildError`] if a process fails or does not end within `patience`, or a signal comes.
     pub fn finish(mut self, patience: Duration) -> Result<Vec<Value>, ChildError> {
-        for member in &mut self.members {
-            member.stdin = None;
+        for worker in &mut self.workers {
+            worker.stdin = None;
         }
         let deadline = Instant::now() + patience;
-        while self.members.iter().any(|member| !member.ended) {
+        while self.workers.iter().any(|worker| !worker.ended) {
             self.next_event(deadline, patience)?;
         }
-        for rank in 0..self.members.len() {
-            let status = self.members[rank].running.finish(ENDING);
+        for rank in 0..self.workers.len() {
+            let status = self.workers[rank].running.finish(ENDING);
             if !status.is_ok_and(|status| status.success()) {
                 return Err(self.failure_of(rank));
             }
         }
-        let said = self.members.first_mut().map(|first| &mut first.answers);
+        let said = self.workers.first_mut().map(|first| &mut first.answers);
         Ok(said
             .map(|answers| answers.drain(..).collect())
             .unwrap_or_default())
@@ -171,12 +171,12 @@ impl<'a> Team<'a> {
 
     /// The first rank that owes an answer; one that has ended comes first, because it is why.
     fn silent(&self) -> Option<usize> {
-        let silent = |member: &&Member| member.answers.is_empty();
+        let silent = |worker: &&PoolWorker| worker.answers.is_empty();
         let ended = self
-            .members
+            .workers
             .iter()
-            .position(|member| silent(&member) && member.ended);
-        ended.or_else(|| self.members.iter().position(|member| silent(&member)))
+            .position(|worker| silent(&worker) && worker.ended);
+        ended.or_else(|| self.workers.iter().position(|worker| silent(&worker)))
     }
 
     fn next_event(&mut self, deadline: Instant, patience: Duration) -> Result<(), ChildError> {
@@ -194,11 +194,11 @@ impl<'a> Team<'a> {
             }
             match self.events.recv_timeout(left.min(LOOK)) {
                 Ok((rank, Event::Answer(answer))) => {
-                    self.members[rank].answers.push_back(answer);
+                    self.workers[rank].answers.push_back(answer);
                     return Ok(());
                 }
                 Ok((rank, Event::End)) => {
-                    self.members[rank].ended = true;
+                    self.workers[rank].ended = true;
                     return Ok(());
                 }
                 // Every reader says `End` before it lets go of its sender.
@@ -212,7 +212,7 @@ impl<'a> Team<'a> {
         if let Err(interrupted) = self.children.check_interrupted() {
             return interrupted;
         }
-        let status = match self.members[rank].running.finish(ENDING) {
+        let status = match self.workers[rank].running.finish(ENDING) {
             Ok(status) => status.to_string(),
             Err(error) => format!("its status is not known: {error}"),
         };
@@ -224,11 +224,11 @@ impl<'a> Team<'a> {
     }
 
     fn last_words(&self, rank: usize) -> String {
-        last_lines(&text_of(&self.members[rank].stderr))
+        last_lines(&text_of(&self.workers[rank].stderr))
     }
 }
 
-impl Member {
+impl PoolWorker {
     fn start(
         rank: usize,
         mut command: Command,
@@ -272,11 +272,11 @@ fn read_answers(rank: usize, stdout: ChildStdout, events: &Sender<(usize, Event)
         if let Ok(answer @ Value::Object(_)) = serde_json::from_str(&line)
             && events.send((rank, Event::Answer(answer))).is_err()
         {
-            // The team is gone.
+            // The pool is gone.
             return;
         }
     }
-    // Nobody is left to tell when the team is gone.
+    // Ignores that the pool may be gone.
     let _ = events.send((rank, Event::End));
 }
 
@@ -297,39 +297,39 @@ mod tests {
         scripts.iter().map(shell).collect()
     }
 
-    fn with_team<R>(scripts: &[&str], test: impl FnOnce(Team) -> R) -> R {
+    fn with_pool<R>(scripts: &[&str], test: impl FnOnce(WorkerPool) -> R) -> R {
         let folder = tempfile::tempdir().unwrap();
         let children = Children::unheard();
-        test(Team::start(&children, "shells", shells(scripts), folder.path()).unwrap())
+        test(WorkerPool::start(&children, "shells", shells(scripts), folder.path()).unwrap())
     }
 
     #[test]
     fn an_order_goes_to_all_and_each_answers() {
         let echo = r#"echo chatter; while read line; do echo "$line"; done; echo '{"last": 1}'"#;
-        with_team(&[echo, echo], |mut team| {
+        with_pool(&[echo, echo], |mut pool| {
             for number in 0..3 {
                 let order = json!({ "number": number });
-                let answers = team.ask(&order, LONG);
+                let answers = pool.ask(&order, LONG);
                 assert_eq!(answers, Ok(vec![order.clone(), order]));
             }
-            assert_eq!(team.finish(LONG), Ok(vec![json!({ "last": 1 })]));
+            assert_eq!(pool.finish(LONG), Ok(vec![json!({ "last": 1 })]));
         });
     }
 
     #[test]
     fn a_paused_team_does_nothing_until_it_is_resumed() {
         let echo = r#"while read line; do echo "$line"; done"#;
-        with_team(&[echo], |mut team| {
+        with_pool(&[echo], |mut pool| {
             let order = json!({ "number": 1 });
-            team.pause();
-            let failure = team.ask(&order, Duration::from_millis(200)).unwrap_err();
+            pool.pause();
+            let failure = pool.ask(&order, Duration::from_millis(200)).unwrap_err();
             assert!(
                 failure.to_string().contains("has not answered"),
                 "{failure}"
             );
-            team.resume();
-            assert_eq!(team.answers(LONG), Ok(vec![order]));
-            assert_eq!(team.finish(LONG), Ok(vec![]));
+            pool.resume();
+            assert_eq!(pool.answers(LONG), Ok(vec![order]));
+            assert_eq!(pool.finish(LONG), Ok(vec![]));
         });
     }
 
@@ -337,16 +337,16 @@ mod tests {
     fn the_rank_that_fails_is_named_with_its_last_words() {
         let waits = "while read line; do :; done";
         let fails = "echo why >&2; exit 3";
-        with_team(&[waits, fails], |mut team| {
-            let failure = team.answers(LONG).unwrap_err().to_string();
+        with_pool(&[waits, fails], |mut pool| {
+            let failure = pool.answers(LONG).unwrap_err().to_string();
             assert!(
                 failure.starts_with("rank 1 of shells has failed"),
                 "{failure}"
             );
             assert!(failure.ends_with("why"), "{failure}");
         });
-        with_team(&[fails], |team| {
-            let failure = team.finish(LONG).unwrap_err().to_string();
+        with_pool(&[fails], |pool| {
+            let failure = pool.finish(LONG).unwrap_err().to_string();
             assert!(failure.contains("exit status: 3"), "{failure}");
         });
     }
@@ -354,9 +354,9 @@ mod tests {
     #[test]
     fn a_rank_that_does_not_answer_is_named_at_the_deadline() {
         let answers = "echo '{}'; read line";
-        with_team(&[answers, "echo busy >&2; read line"], |mut team| {
+        with_pool(&[answers, "echo busy >&2; read line"], |mut pool| {
             // Time enough for rank 0 to answer.
-            let failure = team.answers(Duration::from_secs(3)).unwrap_err();
+            let failure = pool.answers(Duration::from_secs(3)).unwrap_err();
             let failure = failure.to_string();
             assert!(failure.contains("rank 1 has not answered"), "{failure}");
         });

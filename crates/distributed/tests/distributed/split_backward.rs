@@ -1,4 +1,4 @@
-//! Weights whose gradients are put off reach the replicas like all others.
+//! Weights with deferred gradients are averaged over replicas like all others.
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig};
@@ -6,7 +6,7 @@ use burn::prelude::*;
 use burn::tensor::module::embedding;
 use everburn_distributed::{Ddp, DdpConfig, SyncedGradients, Synchronization};
 use everburn_nn::tensor::module::linear;
-use everburn_nn::{Linear, LinearConfig, deferral};
+use everburn_nn::{Linear, LinearConfig, split_backward};
 
 use crate::parameters::{gradients, numbers, parameters};
 use crate::ranks::on_ranks;
@@ -30,7 +30,7 @@ impl Net {
     }
 
     fn loss(&self, ids: Tensor<2, Int>) -> Tensor<1> {
-        let mut x = embedding(deferral::parameter(self.embedding.weight.val()), ids);
+        let mut x = embedding(split_backward::parameter(self.embedding.weight.val()), ids);
         for layer in &self.layers {
             x = layer.forward(x).tanh();
         }
@@ -74,16 +74,16 @@ fn whole(step: &Synchronization, model: &Net, rank: usize, device: &Device) {
 fn halves(step: &Synchronization, model: &Net, rank: usize, device: &Device) {
     let forward = |micro_batch| {
         let model = watched(step, model, micro_batch);
-        deferral::record(|| model.loss(ids(micro_batch, rank, device)))
+        split_backward::record(|| model.loss(ids(micro_batch, rank, device)))
     };
     let recorded = (0..MICRO_BATCHES).map(forward).collect::<Vec<_>>();
-    let backward = |(loss, deferred): (Tensor<1>, deferral::Deferred)| {
+    let backward = |(loss, weight_backward): (Tensor<1>, split_backward::WeightBackward)| {
         drop(loss.backward());
-        deferred
+        weight_backward
     };
     let waiting = recorded.into_iter().map(backward).collect::<Vec<_>>();
-    for deferred in waiting {
-        assert!(deferred.run().unwrap().is_some());
+    for weight_backward in waiting {
+        assert!(weight_backward.run().unwrap().is_some());
     }
 }
 

@@ -32,7 +32,7 @@ impl Series {
 
 /// A row with its numbers.
 #[derive(Debug, Clone)]
-pub(super) struct Measured {
+pub(super) struct BenchmarkRow {
     pub(super) row: Row,
     /// By number of threads, in the order in which they were asked for.
     pub(super) series: Vec<Series>,
@@ -40,9 +40,9 @@ pub(super) struct Measured {
 
 /// All rows, those of a model and a batch together.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct KernelResults {
     pub(super) threads: Vec<usize>,
-    pub(super) rows: Vec<Measured>,
+    pub(super) rows: Vec<BenchmarkRow>,
 }
 
 /// Some rows with one number of threads, in a few numbers.
@@ -61,10 +61,10 @@ struct Summary<'a> {
     step: Option<(f64, Option<f64>)>,
 }
 
-impl Found {
+impl KernelResults {
     pub(super) fn new(rows: Vec<Row>, threads: Vec<usize>) -> Self {
         let series = vec![Series::default(); threads.len()];
-        let rows = rows.into_iter().map(|row| Measured {
+        let rows = rows.into_iter().map(|row| BenchmarkRow {
             row,
             series: series.clone(),
         });
@@ -75,7 +75,7 @@ impl Found {
     }
 
     /// The rows of each model and batch.
-    pub(super) fn groups(&self) -> impl Iterator<Item = &[Measured]> {
+    pub(super) fn groups(&self) -> impl Iterator<Item = &[BenchmarkRow]> {
         self.rows
             .chunk_by(|a, b| (a.row.model, a.row.batch) == (b.row.model, b.row.batch))
     }
@@ -92,7 +92,7 @@ impl Found {
         all.join("\n\n")
     }
 
-    fn table(&self, rows: &[Measured], peer: Option<&str>) -> String {
+    fn table(&self, rows: &[BenchmarkRow], peer: Option<&str>) -> String {
         let mut header = vec!["microseconds of a call".to_owned(), "count".to_owned()];
         for &threads in &self.threads {
             header.push(match threads {
@@ -105,7 +105,7 @@ impl Found {
         }
         header.push(String::new());
         let header: Vec<_> = header.iter().map(String::as_str).collect();
-        let lines = rows.iter().map(|Measured { row, series }| {
+        let lines = rows.iter().map(|BenchmarkRow { row, series }| {
             let count = match row.count {
                 0 => "part".to_owned(),
                 count => count.to_string(),
@@ -176,7 +176,7 @@ impl Found {
 
     /// The result for a program.
     pub(super) fn to_json(&self, peer: Option<&str>, machine: &Value) -> Value {
-        let rows = self.rows.iter().flat_map(|Measured { row, series }| {
+        let rows = self.rows.iter().flat_map(|BenchmarkRow { row, series }| {
             self.threads
                 .iter()
                 .zip(series)
@@ -221,7 +221,7 @@ impl Found {
 }
 
 /// The rows with the number of threads at `index`.
-fn summarize(rows: &[Measured], index: usize, threads: usize) -> Option<Summary<'_>> {
+fn summarize(rows: &[BenchmarkRow], index: usize, threads: usize) -> Option<Summary<'_>> {
     let first = &rows.first()?.row;
     let ratios = rows.iter().filter_map(|measured| {
         let ratio = measured.series[index].ratio()?;
@@ -242,12 +242,12 @@ fn summarize(rows: &[Measured], index: usize, threads: usize) -> Option<Summary<
 }
 
 /// What the layers of a training step take together, each as often as the model has it.
-fn step(rows: &[Measured], index: usize) -> Option<(f64, Option<f64>)> {
+fn step(rows: &[BenchmarkRow], index: usize) -> Option<(f64, Option<f64>)> {
     let trained = rows
         .iter()
         .filter(|measured| measured.row.pass != Pass::Forward);
     let sum = |times: fn(&Series) -> &[f64]| {
-        let milliseconds = trained.clone().map(|Measured { row, series }| {
+        let milliseconds = trained.clone().map(|BenchmarkRow { row, series }| {
             let spread = Spread::of(times(&series[index]))?;
             Some(row.count as f64 * spread.median / 1e3)
         });
@@ -280,15 +280,15 @@ mod tests {
         }
     }
 
-    fn found(peers: bool) -> Found {
+    fn results(peers: bool) -> KernelResults {
         let rows = vec![
             row(8, Pass::Forward, 2),
             row(8, Pass::Backward, 2),
             row(64, Pass::Forward, 2),
             row(64, Pass::Backward, 0),
         ];
-        let mut found = Found::new(rows, vec![1, 2]);
-        for (index, measured) in found.rows.iter_mut().enumerate() {
+        let mut results = KernelResults::new(rows, vec![1, 2]);
+        for (index, measured) in results.rows.iter_mut().enumerate() {
             let time = 100.0 * (index + 1) as f64;
             for (threads, series) in measured.series.iter_mut().enumerate() {
                 series.ours = vec![time, time];
@@ -299,7 +299,7 @@ mod tests {
                 }
             }
         }
-        found
+        results
     }
 
     fn lines(text: &str) -> Vec<String> {
@@ -309,10 +309,10 @@ mod tests {
 
     #[test]
     fn both_sides_stand_beside_each_other_for_each_number_of_threads() {
-        let mut found = found(true);
-        found.rows[0].series[0].ours[1] = 90.0;
-        found.rows[1].series[1].ours[1] = 300.0;
-        let tables = found.tables(Some("pytorch 2"));
+        let mut results = results(true);
+        results.rows[0].series[0].ours[1] = 90.0;
+        results.rows[1].series[1].ours[1] = 300.0;
+        let tables = results.tables(Some("pytorch 2"));
         let lines = lines(&tables);
         assert_eq!(
             lines[..4],
@@ -333,9 +333,9 @@ mod tests {
 
     #[test]
     fn a_model_ends_in_its_geometric_mean_and_the_time_of_a_step() {
-        let mut found = found(true);
-        found.rows[0].series[0].peers = vec![800.0, 800.0];
-        let summary = lines(&found.summary(Some("pytorch")));
+        let mut results = results(true);
+        results.rows[0].series[0].peers = vec![800.0, 800.0];
+        let summary = lines(&results.summary(Some("pytorch")));
         // Of 8 and 2.1: 4.10. A step has the second row twice: 2 * 0.2 ms.
         let expected = "mnist 8 1 2 0.4 0.8 2.10x 4.10x 0 2.10x relu on 50, forward + backward";
         assert_eq!(summary[1], expected);
@@ -352,13 +352,13 @@ mod tests {
 
     #[test]
     fn without_a_peer_there_is_no_ratio() {
-        let found = found(false);
-        let tables = found.tables(None);
+        let results = results(false);
+        let tables = results.tables(None);
         assert!(
             !tables.contains("ratio") && !tables.contains('x'),
             "{tables}"
         );
-        let json = found.to_json(None, &Value::Null);
+        let json = results.to_json(None, &Value::Null);
         assert_eq!(json["rows"].as_array().map(Vec::len), Some(8));
         assert_eq!(json["rows"][0]["ratio"], Value::Null);
         assert_eq!(json["rows"][2]["microseconds"]["median"], 200.0);
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_row_of_json_has_both_sides() {
-        let json = found(true).to_json(Some("pytorch 2"), &json!({ "cores": 2 }));
+        let json = results(true).to_json(Some("pytorch 2"), &json!({ "cores": 2 }));
         assert_eq!(json["machine"]["cores"], 2);
         let row = &json["rows"][3];
         assert_eq!(row["threads"], 2);

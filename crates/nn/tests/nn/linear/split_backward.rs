@@ -9,7 +9,7 @@ use burn::prelude::*;
 use burn::tensor::Gradients;
 use burn::tensor::activation::gelu;
 use burn::tensor::module::embedding;
-use everburn_nn::deferral::{self, DeferralError};
+use everburn_nn::split_backward::{self, SplitBackwardError};
 use everburn_nn::tensor::module::linear;
 use everburn_nn::{Linear, LinearConfig};
 
@@ -62,13 +62,13 @@ fn whole<const D: usize>(model: &Stack, input: Tensor<D>) -> (f32, Vec<f32>, Nam
 /// The same in two halves.
 fn halves<const D: usize>(model: &Stack, input: Tensor<D>) -> (f32, Vec<f32>, Named) {
     let input = input.require_grad();
-    let (loss, deferred) = deferral::record(|| model.loss(input.clone()));
-    assert_eq!(deferred.len(), 6);
+    let (loss, weight_backward) = split_backward::record(|| model.loss(input.clone()));
+    assert_eq!(weight_backward.len(), 6);
     let first = loss.backward();
     let input = values(input.grad(&first).unwrap());
     let mut named = gradients_of(model, &first);
     assert!(named.keys().all(|path| path.ends_with("bias")), "{named:?}");
-    let second = gradients_of(model, &deferred.run().unwrap().unwrap());
+    let second = gradients_of(model, &weight_backward.run().unwrap().unwrap());
     assert!(second.keys().all(|path| path.ends_with("weight")));
     named.extend(second);
     (values(loss)[0], input, named)
@@ -99,10 +99,10 @@ fn an_input_without_gradient_still_gives_the_weights_theirs() {
     let layer = LinearConfig::new(4, 3).with_bias(false).init(&device);
     let input = || tensor::<2>(1, [5, 4], &device);
     let expected = layer.forward(input()).sum().backward();
-    let (loss, deferred) = deferral::record(|| layer.forward(input()).sum());
+    let (loss, weight_backward) = split_backward::record(|| layer.forward(input()).sum());
     let first = loss.backward();
     assert!(layer.weight.grad(&first).is_none());
-    let second = deferred.run().unwrap().unwrap();
+    let second = weight_backward.run().unwrap().unwrap();
     assert_eq!(
         values(layer.weight.grad(&second).unwrap()),
         values(layer.weight.grad(&expected).unwrap())
@@ -118,15 +118,18 @@ fn micro_batches_wait_side_by_side_and_end_in_any_order() {
     // The order of the first halves, then that of the second.
     for (first, second) in [([0, 1, 2], [0, 1, 2]), ([2, 0, 1], [1, 2, 0])] {
         let mut micro_batches =
-            [1, 2, 3].map(|seed| Some(deferral::record(|| model.loss(input(seed)))));
+            [1, 2, 3].map(|seed| Some(split_backward::record(|| model.loss(input(seed)))));
         let mut waiting = [None, None, None];
         for index in first {
-            let (loss, deferred) = micro_batches[index].take().unwrap();
-            waiting[index] = Some((gradients_of(&model, &loss.backward()), deferred));
+            let (loss, weight_backward) = micro_batches[index].take().unwrap();
+            waiting[index] = Some((gradients_of(&model, &loss.backward()), weight_backward));
         }
         for index in second {
-            let (mut named, deferred) = waiting[index].take().unwrap();
-            named.extend(gradients_of(&model, &deferred.run().unwrap().unwrap()));
+            let (mut named, weight_backward) = waiting[index].take().unwrap();
+            named.extend(gradients_of(
+                &model,
+                &weight_backward.run().unwrap().unwrap(),
+            ));
             assert_eq!(named, expected[index]);
         }
     }
@@ -140,7 +143,7 @@ struct Tied {
 
 impl Tied {
     fn loss(&self, ids: Tensor<2, Int>) -> Tensor<1> {
-        let x = embedding(deferral::parameter(self.embedding.weight.val()), ids);
+        let x = embedding(split_backward::parameter(self.embedding.weight.val()), ids);
         let x = self.hidden.forward(x).tanh();
         let head = self.embedding.weight.val().transpose();
         linear(x, head, None).powi_scalar(2).mean()
@@ -156,10 +159,13 @@ fn a_tied_head_gets_its_gradient_from_both_of_its_uses() {
     };
     let ids = || Tensor::<2, Int>::from_ints([[0, 3, 3], [6, 1, 0]], &device);
     let expected = gradients_of(&model, &model.loss(ids()).backward());
-    let (loss, deferred) = deferral::record(|| model.loss(ids()));
+    let (loss, weight_backward) = split_backward::record(|| model.loss(ids()));
     let mut named = gradients_of(&model, &loss.backward());
     assert_eq!(named.keys().collect::<Vec<_>>(), ["hidden.bias"]);
-    named.extend(gradients_of(&model, &deferred.run().unwrap().unwrap()));
+    named.extend(gradients_of(
+        &model,
+        &weight_backward.run().unwrap().unwrap(),
+    ));
     assert_eq!(named, expected);
 }
 
@@ -175,9 +181,9 @@ fn a_weight_of_many_uses_gets_the_sum_of_all() {
         x.powi_scalar(2).sum()
     };
     let expected = loss().backward();
-    let (first, deferred) = deferral::record(loss);
+    let (first, weight_backward) = split_backward::record(loss);
     drop(first.backward());
-    let found = deferred.run().unwrap().unwrap();
+    let found = weight_backward.run().unwrap().unwrap();
     // In another order, so not to the bit.
     assert_close(
         &values(layer.weight.grad(&found).unwrap()),
@@ -189,26 +195,27 @@ fn a_weight_of_many_uses_gets_the_sum_of_all() {
 fn weights_without_gradient_and_passes_without_autodiff_put_nothing_off() {
     let model = Stack::new(&device()).freeze();
     let input = tensor::<2>(1, [2, 6], &device()).require_grad();
-    let (loss, deferred) = deferral::record(|| model.loss(input.clone()));
-    assert!(deferred.is_empty());
+    let (loss, weight_backward) = split_backward::record(|| model.loss(input.clone()));
+    assert!(weight_backward.is_empty());
     assert!(input.grad(&loss.backward()).is_some());
-    assert!(deferred.run().unwrap().is_none());
+    assert!(weight_backward.run().unwrap().is_none());
 
     let plain = Stack::new(&device()).valid();
     let input = || tensor::<2>(1, [2, 6], &Device::flex());
-    let (loss, deferred) = deferral::record(|| plain.loss(input()));
-    assert!(deferred.is_empty());
+    let (loss, weight_backward) = split_backward::record(|| plain.loss(input()));
+    assert!(weight_backward.is_empty());
     assert_eq!(values(loss), values(plain.loss(input())));
-    assert!(deferred.run().unwrap().is_none());
+    assert!(weight_backward.run().unwrap().is_none());
 }
 
 #[test]
 fn a_run_before_the_backward_pass_is_refused() {
     let device = device();
     let model = Stack::new(&device);
-    let (_loss, deferred) = deferral::record(|| model.loss(tensor::<2>(1, [2, 6], &device)));
-    let error = deferred.seed().unwrap_err();
-    assert_eq!(error, DeferralError::BeforeBackward { layers: 6 });
+    let (_loss, weight_backward) =
+        split_backward::record(|| model.loss(tensor::<2>(1, [2, 6], &device)));
+    let error = weight_backward.seed().unwrap_err();
+    assert_eq!(error, SplitBackwardError::BeforeBackward { layers: 6 });
     assert!(error.to_string().contains("6 linear layers"), "{error}");
 }
 
@@ -217,12 +224,12 @@ fn a_layer_that_the_loss_does_not_depend_on_has_no_gradient() {
     let device = device();
     let model = Stack::new(&device);
     let input = tensor::<2>(1, [2, 6], &device);
-    let (loss, deferred) = deferral::record(|| {
+    let (loss, weight_backward) = split_backward::record(|| {
         let _unused = model.head.forward(input.clone());
         model.again.forward(input.clone()).sum()
     });
     drop(loss.backward());
-    let named = gradients_of(&model, &deferred.run().unwrap().unwrap());
+    let named = gradients_of(&model, &weight_backward.run().unwrap().unwrap());
     assert_eq!(named.keys().collect::<Vec<_>>(), ["again.weight"]);
 }
 
@@ -233,12 +240,12 @@ fn what_is_never_run_leaves_the_next_pass_as_it_was() {
     let input = || tensor::<2>(1, [2, 6], &device);
     let expected = whole(&model, input());
     // Dropped before the backward pass, and after it.
-    let (loss, deferred) = deferral::record(|| model.loss(input()));
-    drop(deferred);
+    let (loss, weight_backward) = split_backward::record(|| model.loss(input()));
+    drop(weight_backward);
     drop(loss.backward());
-    let (loss, deferred) = deferral::record(|| model.loss(input()));
+    let (loss, weight_backward) = split_backward::record(|| model.loss(input()));
     drop(loss.backward());
-    drop(deferred);
+    drop(weight_backward);
     assert_eq!(whole(&model, input()), expected);
     assert_eq!(halves(&model, input()), expected);
 }
@@ -249,10 +256,10 @@ fn a_recording_ends_with_its_closure_even_in_a_panic() {
     let model = Stack::new(&device);
     let input = || tensor::<2>(1, [2, 6], &device);
     let failed = catch_unwind(AssertUnwindSafe(|| {
-        deferral::record(|| -> Tensor<1> { panic!("out of memory") })
+        split_backward::record(|| -> Tensor<1> { panic!("out of memory") })
     }));
     assert!(failed.is_err());
-    // Nothing is put off outside.
+    // Nothing is deferred outside.
     assert_eq!(whole(&model, input()).2.len(), 9);
 }
 
@@ -261,8 +268,8 @@ fn a_recording_within_another_has_its_own() {
     let device = device();
     let model = Stack::new(&device);
     let input = || tensor::<2>(1, [2, 6], &device);
-    let ((_loss, inner), outer) = deferral::record(|| {
-        let inner = deferral::record(|| model.head.forward(input()).sum());
+    let ((_loss, inner), outer) = split_backward::record(|| {
+        let inner = split_backward::record(|| model.head.forward(input()).sum());
         let _outer = model.again.forward(input());
         inner
     });

@@ -1,4 +1,4 @@
-//! Locks with a deadline, and locks that outlive a panic.
+//! Mutexes with a deadline, and mutexes that ignore poisoning.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,14 +26,13 @@ pub(crate) fn wait_until<'a, T>(
     (guard, false)
 }
 
-/// A value that one thread has at a time, as in a mutex, but nobody waits for it without a deadline:
-/// whoever has it may be in a call of NCCL that does not return.
-pub(crate) struct Turn<T> {
+/// A mutex that is only locked with a deadline: its holder may be in an NCCL call that does not return.
+pub(crate) struct TimedMutex<T> {
     value: Mutex<Option<T>>,
     back: Condvar,
 }
 
-impl<T> Turn<T> {
+impl<T> TimedMutex<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
             value: Mutex::new(Some(value)),
@@ -42,12 +41,12 @@ impl<T> Turn<T> {
     }
 
     /// The value, or `None` if `deadline` passes first.
-    pub(crate) fn take_until(&self, deadline: Instant) -> Option<Taken<'_, T>> {
+    pub(crate) fn take_until(&self, deadline: Instant) -> Option<TimedMutexGuard<'_, T>> {
         let mut value = lock(&self.value);
         loop {
             if let Some(value) = value.take() {
-                return Some(Taken {
-                    turn: self,
+                return Some(TimedMutexGuard {
+                    mutex: self,
                     value: Some(value),
                 });
             }
@@ -60,13 +59,13 @@ impl<T> Turn<T> {
     }
 }
 
-/// A value that is given back when this is dropped.
-pub(crate) struct Taken<'a, T> {
-    turn: &'a Turn<T>,
+/// The guard of a [`TimedMutex`].
+pub(crate) struct TimedMutexGuard<'a, T> {
+    mutex: &'a TimedMutex<T>,
     value: Option<T>,
 }
 
-impl<T> Deref for Taken<'_, T> {
+impl<T> Deref for TimedMutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -74,34 +73,34 @@ impl<T> Deref for Taken<'_, T> {
     }
 }
 
-impl<T> DerefMut for Taken<'_, T> {
+impl<T> DerefMut for TimedMutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.value.as_mut().expect("only `drop` takes it")
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for TimedMutexGuard<'_, T> {
     fn drop(&mut self) {
-        *lock(&self.turn.value) = self.value.take();
-        self.turn.back.notify_one();
+        *lock(&self.mutex.value) = self.value.take();
+        self.mutex.back.notify_one();
     }
 }
 
-/// Rests between two looks at what cannot be waited for with a deadline (an event of the GPU, the
-/// state of a communicator): hardly at first, for most are over soon, then for a millisecond.
-pub(crate) struct Pause {
+/// Sleeps between polls of what cannot be waited for with a deadline (a GPU event, the state of a communicator): hardly
+/// at first, because most complete soon, then for a millisecond.
+pub(crate) struct Backoff {
     since: Instant,
 }
 
-impl Pause {
-    /// A pause between two looks of a wait that begins now.
+impl Backoff {
+    /// The backoff of a wait that begins now.
     pub(crate) fn new() -> Self {
         Self {
             since: Instant::now(),
         }
     }
 
-    pub(crate) fn rest(&self, deadline: Instant) {
+    pub(crate) fn sleep(&self, deadline: Instant) {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since);
         let rest = match waited.as_micros() {
@@ -113,8 +112,8 @@ impl Pause {
     }
 }
 
-/// Calls `body` on a thread of its own, and waits for its result for `patience`: for calls that may
-/// never return. What they return later is dropped.
+/// Calls `body` on a separate thread and waits for its result for `patience`: for calls that may never return. A later
+/// result is dropped.
 pub(crate) fn bounded<R: Send + 'static>(
     name: &str,
     patience: Duration,
@@ -139,18 +138,19 @@ mod tests {
 
     #[test]
     fn a_turn_is_one_threads_at_a_time_and_waited_for_with_a_deadline() {
-        let turn = Arc::new(Turn::new(0));
-        let mut first = turn.take_until(Instant::now()).unwrap();
+        let mutex = Arc::new(TimedMutex::new(0));
+        let mut first = mutex.take_until(Instant::now()).unwrap();
         assert!(
-            turn.take_until(Instant::now() + Duration::from_millis(5))
+            mutex
+                .take_until(Instant::now() + Duration::from_millis(5))
                 .is_none()
         );
         *first += 1;
         let waiter = {
-            let turn = turn.clone();
+            let mutex = mutex.clone();
             std::thread::spawn(move || {
                 let deadline = Instant::now() + Duration::from_secs(30);
-                *turn.take_until(deadline).unwrap()
+                *mutex.take_until(deadline).unwrap()
             })
         };
         drop(first);

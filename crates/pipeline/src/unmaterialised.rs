@@ -1,4 +1,4 @@
-//! Parameters to the ranks whose stages use them, and back.
+//! Sends parameters to the ranks whose stages use them, and back. The others are unmaterialised.
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::prelude::*;
@@ -8,23 +8,21 @@ use everburn_collectives::group::ProcessGroup;
 use crate::error::PipelineError;
 use crate::message::{decode, encode};
 
-/// Tags of messages that bring parameters from rank 0, and of those that bring them there.
+/// Tags of messages that send parameters from rank 0, and to rank 0.
 const OUT: u64 = 1 << 61;
 const BACK: u64 = 1 << 62;
 
-/// An empty tensor without gradient in the place of a parameter that other ranks hold. A lazy one is not
-/// drawn.
-fn emptied<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> {
+/// An empty tensor without gradient, for a parameter that other ranks hold. A lazy parameter is not initialised.
+fn unmaterialised<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> {
     let empty = Tensor::zeros([0; D], &param.lazy_device());
     Param::initialized(param.id, empty).set_require_grad(false)
 }
 
-/// Gives each rank rank 0's values of the parameters that it holds; the others become hollow.
+/// Sends each rank the parameters that it holds, with rank 0's values; its other parameters become unmaterialised.
 ///
-/// `holders` has, for each parameter of the model in the order of its fields, the ranks of `group` that
-/// hold it. Rank 0 sends one parameter after the other, and no other rank ever has more than its own.
-/// A parameter has the same identity on all ranks afterwards. All ranks call it, with the same model
-/// and holders.
+/// `holders` gives, for each parameter of the model in the order of its fields, the ranks of `group` that hold it.
+/// Rank 0 sends one parameter after another, and no other rank ever has more than its own. Afterwards a parameter has
+/// the same id on all ranks. All ranks call it, with the same model and holders.
 ///
 /// # Errors
 /// [`PipelineError`] if the exchange fails, or the ranks' models differ.
@@ -44,8 +42,8 @@ pub fn distribute<M: Module>(
     mapper.result.map(|()| model)
 }
 
-/// Puts the whole model together on rank 0, from the first holder of each parameter; there it lies on
-/// `device`. The other ranks are given their own part back.
+/// Joins the full model on rank 0, on `device`, from the first holder of each parameter. The other ranks get their own
+/// part back.
 ///
 /// See [`distribute`] for `holders`. All ranks call it.
 ///
@@ -101,7 +99,7 @@ impl Transfer<'_> {
         let (rank, tag) = (self.group.rank(), position as u64);
         match &self.direction {
             Direction::Out if rank == 0 => {
-                // Drawn in the order of the fields, whoever holds them: as on one device.
+                // Initialised in the order of the fields for all holders, as on one device.
                 let message = self.message(position, param)?;
                 for holder in holders.iter().filter(|holder| **holder != 0) {
                     let sent = self.group.send(message.clone(), *holder, OUT | tag);
@@ -110,7 +108,7 @@ impl Transfer<'_> {
                 Ok(if holders.contains(&0) {
                     param.clone()
                 } else {
-                    emptied(param)
+                    unmaterialised(param)
                 })
             }
             Direction::Out if holders.contains(&rank) => {
@@ -125,7 +123,7 @@ impl Transfer<'_> {
                 let value = Tensor::<D>::from_data(data, (&device, dtype));
                 Ok(Param::initialized(id, value).set_require_grad(trains))
             }
-            Direction::Out => Ok(emptied(param)),
+            Direction::Out => Ok(unmaterialised(param)),
             Direction::Back(device) => {
                 let owner = holders.first().copied().unwrap_or(0);
                 if rank == owner && owner != 0 {
@@ -164,7 +162,7 @@ impl Transfer<'_> {
         encode(&[Some(about), Some(data)]).map_err(|reason| self.parameter(position, reason))
     }
 
-    /// Identity, whether it is trained, and values.
+    /// The id, whether the parameter is trained, and its values.
     fn read(
         &self,
         position: usize,

@@ -1,5 +1,5 @@
-//! The launcher of an elastic job at the job's store. It has a thread of its own, because a store may keep
-//! one waiting, and the supervisor must not.
+//! The launcher's client of an elastic job's store. It has a thread of its own, because the store may block and the
+//! supervisor must not.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,19 +14,19 @@ use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions, TcpStor
 
 use super::Event;
 
-/// How often the clerk looks what has changed in the store: a small part of the time that ranks take to start.
+/// How often the client polls the store: a small part of the time that ranks take to start.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A process must have been seen missing so often before it is killed: one that came a moment too late for
-/// a round joins the next one meanwhile.
+/// A process must be missing in this many polls before it is killed: one that came a moment too late for a round joins
+/// the next one meanwhile.
 const MISSED_LOOKS: u32 = 2;
 
 /// How long the last messages to the store may take when the launcher ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// What the clerk has learnt. Ranks are named by their numbers on this machine.
-pub(crate) enum News {
-    /// The process that is to be started for a rank has a number.
+/// What the client has read from the store. Ranks are local ranks.
+pub(crate) enum StoreEvent {
+    /// The next process of a rank has a number.
     Numbered { local_rank: usize, incarnation: u64 },
     /// A generation went on without this living process.
     Expelled {
@@ -34,30 +34,30 @@ pub(crate) enum News {
         incarnation: u64,
         generation: u64,
     },
-    /// A rank of another machine has ended well.
+    /// A rank of another machine has finished.
     Finished,
     /// The launcher of another machine has given up.
     GivenUp(String),
-    /// Nothing more will be heard.
-    StoreLost(String),
+    /// The store cannot be reached.
+    Lost(String),
 }
 
-enum Order {
+enum StoreRequest {
     Number(usize),
     NoteEnd { local_rank: usize, incarnation: u64 },
     Finish,
     GiveUp(String),
 }
 
-/// The supervisor's end.
-pub(crate) struct Clerk {
-    orders: Sender<Order>,
+/// The supervisor's handle to the thread.
+pub(crate) struct StoreClient {
+    requests: Sender<StoreRequest>,
     ended: Receiver<Infallible>,
 }
 
-impl Clerk {
-    /// A clerk at the store of `address`, for the ranks of this machine, which are numbered from
-    /// `first_rank` over all machines.
+impl StoreClient {
+    /// Starts a client of the store at `address`, for the ranks of this machine, which begin at `first_rank` over all
+    /// machines.
     pub(crate) fn start(
         (host, port): &(String, u16),
         access: StoreAccess,
@@ -69,84 +69,86 @@ impl Clerk {
             false => format!("{host}:{port}"),
         };
         let options = StoreOptions::new(access);
-        let (orders, inbox) = mpsc::channel();
+        let (requests, inbox) = mpsc::channel();
         let (alive, ended) = mpsc::channel();
-        thread::Builder::new().name("clerk".into()).spawn(move || {
-            let work = TcpStore::connect(&address, options).and_then(|store| {
-                let desk = Desk {
-                    overseer: Overseer::new(Arc::new(store)),
-                    first_rank,
-                    processes: BTreeMap::new(),
-                    knows_the_end: false,
-                    events: events.clone(),
-                };
-                desk.work(&inbox)
-            });
-            if let Err(error) = work {
-                let _ = events.send(Event::News(News::StoreLost(error.to_string())));
-            }
-            drop::<Sender<Infallible>>(alive);
-        })?;
-        Ok(Self { orders, ended })
+        thread::Builder::new()
+            .name("store-client".into())
+            .spawn(move || {
+                let work = TcpStore::connect(&address, options).and_then(|store| {
+                    let thread = StoreClientThread {
+                        overseer: Overseer::new(Arc::new(store)),
+                        first_rank,
+                        processes: BTreeMap::new(),
+                        end_is_known: false,
+                        events: events.clone(),
+                    };
+                    thread.run(&inbox)
+                });
+                if let Err(error) = work {
+                    let _ = events.send(Event::Store(StoreEvent::Lost(error.to_string())));
+                }
+                drop::<Sender<Infallible>>(alive);
+            })?;
+        Ok(Self { requests, ended })
     }
 
-    /// Asks for a number for the next process of a rank: [`News::Numbered`] brings it.
+    /// Requests a number for the next process of a rank: [`StoreEvent::Numbered`] has it.
     pub(crate) fn number(&self, local_rank: usize) {
-        self.order(Order::Number(local_rank));
+        self.request(StoreRequest::Number(local_rank));
     }
 
     pub(crate) fn note_end(&self, local_rank: usize, incarnation: u64) {
-        self.order(Order::NoteEnd {
+        self.request(StoreRequest::NoteEnd {
             local_rank,
             incarnation,
         });
     }
 
     pub(crate) fn finish(&self) {
-        self.order(Order::Finish);
+        self.request(StoreRequest::Finish);
     }
 
     pub(crate) fn give_up(&self, reason: &str) {
-        self.order(Order::GiveUp(reason.to_owned()));
+        self.request(StoreRequest::GiveUp(reason.to_owned()));
     }
 
-    /// A clerk that has lost the store has said so, and takes no orders.
-    fn order(&self, order: Order) {
-        let _ = self.orders.send(order);
+    /// After it has lost the store, and reported that, the thread takes no requests.
+    fn request(&self, request: StoreRequest) {
+        let _ = self.requests.send(request);
     }
 
-    /// Lets the clerk carry out its orders, and takes leave of the store.
+    /// Waits for pending requests and disconnects from the store.
     pub(crate) fn close(self) {
-        drop(self.orders);
-        // Disconnected, which is what is waited for, once the thread has ended.
+        drop(self.requests);
+        // Disconnected once the thread has ended.
         let _ = self.ended.recv_timeout(FLUSH);
     }
 }
 
-/// A process of this machine, from its number to its end.
+/// A process of this machine.
 struct Process {
     incarnation: u64,
     was_member: bool,
     missed: u32,
 }
 
-/// The clerk's own end.
-struct Desk {
+/// The state of the thread.
+struct StoreClientThread {
     overseer: Overseer,
     first_rank: usize,
     /// By local rank.
     processes: BTreeMap<usize, Process>,
-    /// The supervisor knows that the job has finished or was given up.
-    knows_the_end: bool,
+    /// The supervisor has been told that the job has finished or was given up.
+    end_is_known: bool,
     events: Sender<Event>,
 }
 
-impl Desk {
-    fn work(mut self, orders: &Receiver<Order>) -> Result<(), StoreError> {
+impl StoreClientThread {
+    fn run(mut self, requests: &Receiver<StoreRequest>) -> Result<(), StoreError> {
         let mut next_look = Instant::now();
         loop {
-            match orders.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
-                Ok(order) => self.obey(order)?,
+            match requests.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
+                Ok(request) => self.handle(request)?,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {
                     self.look()?;
@@ -156,13 +158,13 @@ impl Desk {
         }
     }
 
-    fn obey(&mut self, order: Order) -> Result<(), StoreError> {
-        match order {
-            Order::Number(local_rank) => {
+    fn handle(&mut self, request: StoreRequest) -> Result<(), StoreError> {
+        match request {
+            StoreRequest::Number(local_rank) => {
                 let slot = self.first_rank + local_rank;
                 let incarnation = self.overseer.next_incarnation(slot)?;
                 if incarnation > 1 {
-                    // A launcher that died could not say that its ranks died with it.
+                    // A launcher that died could not note that its ranks died with it.
                     self.overseer.note_end(slot, incarnation - 1)?;
                 }
                 let process = Process {
@@ -171,13 +173,13 @@ impl Desk {
                     missed: 0,
                 };
                 self.processes.insert(local_rank, process);
-                self.tell(News::Numbered {
+                self.send(StoreEvent::Numbered {
                     local_rank,
                     incarnation,
                 });
                 Ok(())
             }
-            Order::NoteEnd {
+            StoreRequest::NoteEnd {
                 local_rank,
                 incarnation,
             } => {
@@ -185,25 +187,25 @@ impl Desk {
                 self.overseer
                     .note_end(self.first_rank + local_rank, incarnation)
             }
-            Order::Finish => {
-                self.knows_the_end = true;
+            StoreRequest::Finish => {
+                self.end_is_known = true;
                 self.overseer.finish()
             }
-            Order::GiveUp(reason) => {
-                self.knows_the_end = true;
+            StoreRequest::GiveUp(reason) => {
+                self.end_is_known = true;
                 self.overseer.give_up(&reason)
             }
         }
     }
 
     fn look(&mut self) -> Result<(), StoreError> {
-        if !self.knows_the_end {
+        if !self.end_is_known {
             if self.overseer.is_finished()? {
-                self.knows_the_end = true;
-                self.tell(News::Finished);
+                self.end_is_known = true;
+                self.send(StoreEvent::Finished);
             } else if let Some(reason) = self.overseer.given_up()? {
-                self.knows_the_end = true;
-                self.tell(News::GivenUp(reason));
+                self.end_is_known = true;
+                self.send(StoreEvent::GivenUp(reason));
             }
         }
         let Some(newest) = self.overseer.newest()? else {
@@ -226,21 +228,21 @@ impl Desk {
             let waits = joined.is_some_and(|it| it.incarnation == process.incarnation);
             process.missed = if waits { 0 } else { process.missed + 1 };
             if process.missed == MISSED_LOOKS {
-                expelled.push(News::Expelled {
+                expelled.push(StoreEvent::Expelled {
                     local_rank,
                     incarnation: process.incarnation,
                     generation: newest.number,
                 });
             }
         }
-        for news in expelled {
-            self.tell(news);
+        for event in expelled {
+            self.send(event);
         }
         Ok(())
     }
 
-    /// Nobody listens any more when the launcher ends.
-    fn tell(&self, news: News) {
-        let _ = self.events.send(Event::News(news));
+    /// Ignores that the launcher may have ended.
+    fn send(&self, event: StoreEvent) {
+        let _ = self.events.send(Event::Store(event));
     }
 }

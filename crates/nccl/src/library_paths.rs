@@ -1,9 +1,9 @@
-//! Where the libraries of GPUs are looked for.
+//! The paths where GPU libraries are searched.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Names a file to be taken for NCCL, before anything is looked for.
+/// Names the file to use for NCCL, instead of searching.
 pub const NCCL_VARIABLE: &str = "EVERBURN_NCCL_LIBRARY";
 
 /// Folders in which drivers and toolkits put their libraries, whether or not the system's loader
@@ -23,26 +23,26 @@ const USUAL: [&str; 9] = [
 /// Where NVIDIA's packages for Python put NCCL, in a folder of packages.
 const IN_PACKAGES: &str = "nvidia/nccl/lib";
 
-/// Where to look for NCCL.
+/// The paths where NCCL is searched.
 ///
 /// ```
-/// use everburn_nccl::{Library, Places};
+/// use everburn_nccl::{Library, LibraryPaths};
 ///
-/// // A file that is named is taken or refused; nothing else is looked for.
-/// let places = Places { named: Some("/no/such/libnccl.so.2".into()), ..Places::default() };
-/// let error = Library::load_from(&places).unwrap_err();
+/// // A named file is used or refused; nothing else is searched.
+/// let named = Some("/no/such/libnccl.so.2".into());
+/// let error = Library::load_from(&LibraryPaths { named, ..LibraryPaths::default() }).unwrap_err();
 /// assert!(error.to_string().contains("EVERBURN_NCCL_LIBRARY names /no/such/libnccl.so.2"));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct LibraryPaths {
     /// The file of [`NCCL_VARIABLE`].
     pub named: Option<PathBuf>,
     /// Folders to look in, after the system's loader has been asked.
     pub folders: Vec<PathBuf>,
 }
 
-impl Places {
-    /// What this process's environment says, the usual folders, and those of Python's packages.
+impl LibraryPaths {
+    /// The file named by this process's environment, the usual folders, and those of Python's packages.
     #[must_use]
     pub fn of_this_process() -> Self {
         let named = env::var_os(NCCL_VARIABLE).filter(|path| !path.is_empty());

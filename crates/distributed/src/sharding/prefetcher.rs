@@ -1,10 +1,10 @@
-//! Parameters that are there for as long as a pass computes with them.
+//! Parameters gathered just before a pass uses them and dropped right after (ZeRO 3).
 //!
-//! Before a block computes, the slices of its parameters are gathered; behind it they are forgotten, and
-//! gathered again when the backward pass recomputes the block ([`everburn_nn::with_parameters_from`]). All
-//! ranks gather the same chunks in the same order, that of registration forward and the reverse backward,
-//! whatever they ask for: a pass gathers what it is asked for and all before it, and one chunk more, so that
-//! it travels while the model computes; what is left at its end too, because other ranks need it.
+//! Before a segment computes, the shards of its parameters are gathered; after it they are dropped, and gathered
+//! again when the backward pass recomputes the segment ([`everburn_nn::with_parameters_from`]). All ranks gather
+//! the same chunks in the same order, registration order forward and its reverse backward, whatever their models
+//! ask for: a pass gathers every chunk up to the one it asks for, and one more that travels while the model
+//! computes. At the end of the pass it gathers the rest, because other ranks need it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,42 +14,42 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 
 use super::gather::Link;
-use super::whole::Common;
+use super::pending_parameters::GatherContext;
 use crate::error::DdpError;
 use crate::reducer::lock;
 
 /// How many chunks are gathered ahead of what has been asked for.
 const AHEAD: usize = 1;
 
-/// In which half of a pass a parameter is asked for.
+/// The half of a pass that asks for a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Half {
     Forward,
     Backward,
 }
 
-/// How often a pass asks for each parameter, as the first one has shown. Until then a pass keeps all that it
+/// How often a pass uses each parameter, as recorded in the first one. Until then a pass keeps everything it
 /// has gathered.
 #[derive(Debug, Default)]
-pub(crate) struct Habits {
-    known: bool,
-    asked: HashMap<(Half, usize), usize>,
+pub(crate) struct AccessTrace {
+    recorded: bool,
+    uses: HashMap<(Half, usize), usize>,
 }
 
-/// What becomes of a parameter that has been gathered.
+/// How long a gathered parameter is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// Nobody will ask.
+    /// The pass does not use it.
     No,
     UntilTaken,
-    /// It will be asked for again, or nobody knows.
+    /// It is used again, or the trace is not recorded yet.
     UntilTheEnd,
 }
 
-impl Habits {
+impl AccessTrace {
     fn keep(&self, half: Half, number: usize) -> Keep {
-        match self.asked.get(&(half, number)) {
-            _ if !self.known => Keep::UntilTheEnd,
+        match self.uses.get(&(half, number)) {
+            _ if !self.recorded => Keep::UntilTheEnd,
             None => Keep::No,
             Some(1) => Keep::UntilTaken,
             Some(_) => Keep::UntilTheEnd,
@@ -57,12 +57,12 @@ impl Habits {
     }
 }
 
-/// The parameters of one pass.
-pub(crate) struct Stream {
-    common: Arc<Common>,
-    /// By chunk: this rank's slices.
-    slices: Mutex<Vec<Vec<Tensor<1>>>>,
-    /// The backward pass gathers again what the forward pass has.
+/// Gathers the parameters of one pass ahead of their use.
+pub(crate) struct Prefetcher {
+    context: Arc<GatherContext>,
+    /// By chunk: this rank's shards.
+    shards: Mutex<Vec<Vec<Tensor<1>>>>,
+    /// The backward pass gathers the parameters again.
     twice: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -70,7 +70,7 @@ pub(crate) struct Stream {
 
 #[derive(Default)]
 struct State {
-    /// How many chunks are wanted by now, and how many were gathered, both halves of the pass together.
+    /// How many chunks are wanted by now and how many are gathered, over both halves of the pass.
     wanted: usize,
     gathered: usize,
     ended: bool,
@@ -80,11 +80,15 @@ struct State {
     taken: HashSet<(Half, usize)>,
 }
 
-impl Stream {
-    pub(crate) fn new(common: Arc<Common>, slices: Vec<Vec<Tensor<1>>>, twice: bool) -> Self {
+impl Prefetcher {
+    pub(crate) fn new(
+        context: Arc<GatherContext>,
+        shards: Vec<Vec<Tensor<1>>>,
+        twice: bool,
+    ) -> Self {
         Self {
-            common,
-            slices: Mutex::new(slices),
+            context,
+            shards: Mutex::new(shards),
             twice,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -93,12 +97,12 @@ impl Stream {
 
     /// How many chunks the pass gathers.
     fn len(&self) -> usize {
-        self.common.chunks.len() * if self.twice { 2 } else { 1 }
+        self.context.chunks.len() * if self.twice { 2 } else { 1 }
     }
 
-    /// What is gathered at `position`.
+    /// The chunk gathered at `position`.
     fn at(&self, position: usize) -> (Half, usize) {
-        let chunks = self.common.chunks.len();
+        let chunks = self.context.chunks.len();
         match position < chunks {
             true => (Half::Forward, position),
             false => (Half::Backward, 2 * chunks - 1 - position),
@@ -108,22 +112,21 @@ impl Stream {
     fn position(&self, half: Half, chunk: usize) -> usize {
         match half {
             Half::Forward => chunk,
-            Half::Backward => 2 * self.common.chunks.len() - 1 - chunk,
+            Half::Backward => 2 * self.context.chunks.len() - 1 - chunk,
         }
     }
 
-    /// What becomes of the parameter `number` when it has been gathered.
+    /// How long the parameter `number` is kept after it is gathered.
     fn keep(&self, half: Half, number: usize) -> Keep {
         match self.twice {
-            true => lock(&self.common.habits).keep(half, number),
+            true => lock(&self.context.access_trace).keep(half, number),
             // It is in the graph until the backward pass is over.
             false => Keep::UntilTheEnd,
         }
     }
 
-    /// Gathers as the pass asks, on a thread of its own, to the end. It waits for the pass of its own process as long as
-    /// that computes, as it waits for a pass to begin: what other ranks wait for has their deadlines, and a pass that is
-    /// given up ends it.
+    /// Gathers as the pass asks, on its own thread, until all chunks are gathered. It waits for its own process's pass
+    /// without a deadline: other ranks that wait for this one have deadlines, and an abandoned pass ends the loop.
     pub(crate) fn run(&self, link: &Link) {
         for position in 0..self.len() {
             let (half, chunk) = self.at(position);
@@ -135,8 +138,8 @@ impl Stream {
                 };
             }
             drop(state);
-            let slices = lock(&self.slices)[chunk].clone();
-            let gathered = link.gather(chunk, slices);
+            let shards = lock(&self.shards)[chunk].clone();
+            let gathered = link.gather(chunk, shards);
             let failed = gathered.is_err();
             let mut state = lock(&self.state);
             match gathered {
@@ -145,10 +148,10 @@ impl Stream {
                 }
                 Ok(_) if state.ended => {}
                 Ok(gathered) => {
-                    for number in &self.common.chunks[chunk].numbers {
+                    for number in &self.context.chunks[chunk].numbers {
                         if self.keep(half, *number) != Keep::No {
-                            let whole = self.common.whole(&gathered, *number, true);
-                            state.held.insert((half, *number), whole);
+                            let parameter = self.context.full_parameter(&gathered, *number, true);
+                            state.held.insert((half, *number), parameter);
                         }
                     }
                 }
@@ -162,22 +165,22 @@ impl Stream {
         }
     }
 
-    /// Nothing more is gathered, for the reason of `error`: who waits is told.
+    /// Stops gathering because of `error`, and wakes waiting threads with it.
     pub(crate) fn fail(&self, error: DdpError) {
         lock(&self.state).failed.get_or_insert(error);
         self.changed.notify_all();
     }
 
-    /// The numbers of the parameter `number`; waits for them.
+    /// The full parameter `number`; waits until it is gathered.
     ///
     /// # Errors
-    /// Why they do not come.
+    /// If it cannot be gathered.
     pub(crate) fn take(&self, half: Half, number: usize) -> Result<TensorData, DdpError> {
         let start = Instant::now();
-        // A pass that gathers once has what it needs backward in its graph.
+        // A pass that gathers once keeps its parameters in the graph.
         let half = if self.twice { half } else { Half::Forward };
-        let position = self.position(half, self.common.places[number]);
-        let patience = self.common.patience;
+        let position = self.position(half, self.context.chunk_of[number]);
+        let patience = self.context.patience;
         let mut state = lock(&self.state);
         state.wanted = state.wanted.max(position + 1);
         self.changed.notify_all();
@@ -191,7 +194,7 @@ impl Stream {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
         };
-        self.common.add_waited(start.elapsed());
+        self.context.add_waited(start.elapsed());
         *state.asked.entry((half, number)).or_default() += 1;
         let found = match self.keep(half, number) {
             Keep::UntilTheEnd => state.held.get(&(half, number)).cloned(),
@@ -203,14 +206,12 @@ impl Stream {
         found.ok_or_else(
             || match (&state.failed, state.taken.contains(&(half, number))) {
                 (Some(error), _) => error.clone(),
-                (None, true) => {
-                    self.refuse(number, "is asked for once more than in the first step")
-                }
+                (None, true) => self.refuse(number, "is used more often than in the first step"),
                 _ if state.gathered > position => {
-                    self.refuse(number, "is asked for, and was not in the first step")
+                    self.refuse(number, "is used, but was not in the first step")
                 }
                 _ => {
-                    let path = &self.common.parameters[number].path;
+                    let path = &self.context.parameters[number].path;
                     let what = format!("the parameter `{path}`");
                     DdpError::Gather(patience.is_over(&what))
                 }
@@ -219,14 +220,14 @@ impl Stream {
     }
 
     fn refuse(&self, number: usize, what: &str) -> DdpError {
-        let path = &self.common.parameters[number].path;
+        let path = &self.context.parameters[number].path;
         DdpError::Gather(format!(
-            "`{path}` {what}, and is gone by now; --shard parameters is for models that use the same \
+            "`{path}` {what}, and has been dropped; --shard parameters is for models that use the same \
              parameters in each step: use --shard gradients"
         ))
     }
 
-    /// Nothing more is asked for: what is left goes to the other ranks only.
+    /// Ends the pass: chunks not gathered yet are gathered for the other ranks only.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         if std::mem::replace(&mut state.ended, true) {
@@ -236,12 +237,12 @@ impl Stream {
         let asked = std::mem::take(&mut state.asked);
         drop(state);
         self.changed.notify_all();
-        let mut habits = lock(&self.common.habits);
-        // A rank without samples asks for nothing, which shows nothing.
-        if !habits.known && !asked.is_empty() {
-            habits.known = true;
-            habits.asked = asked;
-            self.common.gathered.restart();
+        let mut access_trace = lock(&self.context.access_trace);
+        // A rank without samples uses no parameter: it records nothing.
+        if !access_trace.recorded && !asked.is_empty() {
+            access_trace.recorded = true;
+            access_trace.uses = asked;
+            self.context.gathered.reset_peak();
         }
     }
 }
