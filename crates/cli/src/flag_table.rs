@@ -74,7 +74,11 @@ fn arguments() -> Vec<String> {
     let mut all = Arguments::command();
     all.build();
     let train = all.find_subcommand("train").expect("`train` is a command");
-    let names = train.get_arguments().map(|argument| {
+    // Old names are hidden.
+    let shown = train
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set());
+    let names = shown.map(|argument| {
         assert!(argument.get_short().is_none_or(|short| short == 'h'));
         match argument.get_long() {
             Some(long) => format!("--{long}"),

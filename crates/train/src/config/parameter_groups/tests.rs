@@ -107,7 +107,7 @@ fn groups_that_match_or_say_nothing_are_refused_by_name() {
     assert!(error.contains("\"tail\""), "{error}");
     let error = refused("[[groups]]\nmatch = 'head.*'\n");
     assert!(
-        error.contains("nothing is said") && error.contains("`head.*`"),
+        error.contains("no setting") && error.contains("`head.*`"),
         "{error}"
     );
     let error = refused("[[groups]]\nmatch = 'head.*'\nlearning_rate_factor = 0.0\n");
