@@ -204,8 +204,8 @@ fn each_argument_is_given_to_the_binary_by_a_test_that_is_there() {
 }
 
 #[test]
-fn the_readme_has_each_argument() {
-    let readme = read("README.md");
+fn the_page_of_flags_has_each_argument() {
+    let page = read("docs/command-line.md");
     for name in arguments().iter().filter(|name| *name != "MODEL") {
         let row = |line: &str| {
             let rest = line
@@ -214,8 +214,8 @@ fn the_readme_has_each_argument() {
             rest.is_some_and(|rest| rest.starts_with([' ', '`']))
         };
         assert!(
-            readme.lines().any(row),
-            "the table of flags in README.md has no {name}"
+            page.lines().any(row),
+            "the table of flags in docs/command-line.md has no {name}"
         );
     }
 }
@@ -247,13 +247,13 @@ fn document() -> String {
         "# Flags and their tests\n\n\
          Each of the {} arguments of `train`, with a value that must change what a run does: {configured} of them \
          are a part of the configuration, and the second column is what `config.toml` then says. The last column \
-         is the test that gives it to the binary. What the flags mean says the [README](../README.md#flags) and \
-         `everburn train --help`.\n\n\
+         is the test that gives it to the binary. [Flags](command-line.md) and `everburn train --help` say what they \
+         mean.\n\n\
          This file is generated from `crates/cli/src/flag_table/flags.txt`, which \
          `crates/cli/src/flag_table.rs` checks: it has a line for each argument, each line changes the keys that it \
          names and no others, and the tests are there. After a change:\n\n\
          ```sh\n{WRITE}=1 cargo test --release -p everburn-cli --lib flag_table\n```\n\n\
-         | Argument | In `config.toml` | Behind `train` | Test |\n|---|---|---|---|\n",
+         | Argument | In `config.toml` | After `train` | Test |\n|---|---|---|---|\n",
         arguments.len()
     );
     for line in &lines {
