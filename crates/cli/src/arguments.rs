@@ -65,25 +65,25 @@ impl Arguments {
 pub(crate) enum Command {
     /// Train a model, alone or on several ranks.
     Train(Box<TrainArguments>),
-    /// Train for some steps and say where their time goes, as in `bottleneck mnist --ranks 2 --steps 50`.
+    /// Find where the time of a step goes, as in `bottleneck mnist --ranks 2 --steps 50`.
     Bottleneck(Box<BottleneckArguments>),
-    /// Measure a trained model on the test samples, each counted once.
+    /// Evaluate a trained model on the test samples, each counted once.
     Eval(Box<EvalArguments>),
-    /// Write what a trained model predicts of each test sample, as lines of JSON.
+    /// Write a trained model's predictions for test samples or a file, as lines of JSON.
     Predict(Box<PredictArguments>),
-    /// Let a trained model of text write.
+    /// Generate text with a trained language model.
     Generate(GenerateArguments),
-    /// Write a run's model as a state dict of PyTorch.
+    /// Export a run's model as a PyTorch state dict.
     Export(ExportArguments),
-    /// Make a run of a state dict of PyTorch.
+    /// Import a PyTorch state dict as a run.
     Import(ImportArguments),
-    /// Look on while a run goes on, or at one that is over: curves, ranks, events.
+    /// Monitor a run, live or finished: curves, ranks, events.
     Monitor(MonitorCommand),
-    /// Make a run's report: one HTML file with curves, ranks, events, configuration and results.
+    /// Write a run's report: one HTML file with curves, ranks, events, configuration and results.
     Report(ReportCommand),
-    /// Lay runs side by side: what differs in their configurations, how they ended, how fast they were.
+    /// Compare runs: configurations, results, speed.
     Compare(CompareCommand),
-    /// Draw what the ranks of a pipeline do in a step, or compare the schedules.
+    /// Simulate a pipeline: draw a step of its ranks, or compare schedules.
     Simulate(SimulateArguments),
     #[command(flatten)]
     Tool(Tool),
@@ -106,56 +106,53 @@ impl Command {
 /// Flags win over the config file, the file over the model's preset, the preset over the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TrainArguments {
-    /// The model, one of `--list`. Some have presets: `mnist-bn` a cosine schedule and learning rate
-    /// 0.003, models of text what the configuration of a run says.
+    /// The model, one of `--list`. Some have presets, which config.toml of a run shows.
     pub(crate) model: Option<String>,
 
     /// List the models with their parameter counts and exit.
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Take everything from this file, a run's config.toml say; flags still win.
+    /// Take the configuration from this file, such as a run's config.toml; flags override it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Set one key of the configuration, as in `training.epochs=5` or, of a task's own, `flowers.width=64`. The value is
-    /// TOML; what is none is a text. May be given several times, and wins over all else.
+    /// Set a key of the configuration, as in `training.epochs=5` or, for a task's own key, `flowers.width=64`. The value
+    /// is TOML, or else a string. Overrides everything else; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
-    /// Where the run is recorded [default: runs/<model>-<number>]. A run that is there already is
-    /// moved aside, never overwritten.
+    /// The folder of the run [default: runs/<model>-<number>]. An existing run is moved aside, never overwritten.
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Print what the run would take (memory, messages, bubble, time a step) and exit. Each block of
-    /// the model is measured for a moment; nothing is written.
+    /// Print an estimate of the run (memory, messages, bubble, time per step) and exit. Measures each block of the model
+    /// briefly; writes nothing.
     #[arg(long)]
     pub(crate) plan: bool,
 
-    /// Plan with the figures of this TOML file, and measure nothing.
+    /// Estimate from the figures in this TOML file, without measuring.
     #[arg(long, requires = "plan", value_name = "FILE")]
     pub(crate) plan_figures: Option<PathBuf>,
 
-    /// Go on from the newest good checkpoint of --run-dir, with that run's configuration.
+    /// Resume from the newest good checkpoint of --run-dir, with that run's configuration.
     #[arg(long, requires = "run_dir")]
     pub(crate) resume: bool,
 
-    /// Serve the run to monitors on other machines (`monitor HOST:PORT`). Needs a --job-token (or EVERBURN_JOB_TOKEN),
-    /// which monitors must know too. On this machine monitors need no server: `monitor RUN`.
+    /// Serve the run to monitors on other machines (`monitor HOST:PORT`). Needs a --job-token (or EVERBURN_JOB_TOKEN)
+    /// on both sides. On this machine, monitors need no server: `monitor RUN`.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) monitor: Option<String>,
 
-    /// Record where each step's time goes on each rank, in the run's folder profile: `bottleneck --of RUN` says what
-    /// is to be learnt from it.
+    /// Record where the time of each step goes on each rank, in the run's folder profile; `bottleneck --of RUN` reads it.
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// Begin with these weights: a state dict of PyTorch (.safetensors, .pt, .pth), or a run's folder.
+    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth), or a run's folder.
     #[arg(long, value_name = "FILE")]
     pub(crate) init_from: Option<PathBuf>,
 
-    /// Leave these tensors of --init-from out, by their names in PyTorch, for a model with another head: 'fc.*'.
+    /// Leave these tensors of --init-from out, by their names in PyTorch, for a model with a new head: 'fc.*'.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) init_skip: Vec<String>,
 
@@ -178,7 +175,7 @@ pub(crate) struct TrainArguments {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Training")]
 pub(crate) struct TrainingFlags {
-    /// How often the training set is read [default: 3].
+    /// The number of epochs [default: 3].
     #[arg(long)]
     pub(crate) epochs: Option<usize>,
 
@@ -186,12 +183,12 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) steps: Option<usize>,
 
-    /// How many samples all ranks together read a step [default: 64].
+    /// Samples per step, over all ranks together [default: 64].
     #[arg(long)]
     pub(crate) batch_size: Option<usize>,
 
-    /// adam, adam-w, sgd, adagrad, adafactor, adan, lamb, lion, muon or rmsprop [default: adam]. Its own settings are set
-    /// by --set, as in optimizer.beta_1=0.95.
+    /// adam, adam-w, sgd, adagrad, adafactor, adan, lamb, lion, muon or rmsprop [default: adam]. For its other settings
+    /// use --set, as in --set optimizer.beta_1=0.95.
     #[arg(long, value_parser = kebab::<OptimizerKind>)]
     pub(crate) optimizer: Option<OptimizerKind>,
 
@@ -207,11 +204,11 @@ pub(crate) struct TrainingFlags {
     #[arg(long, hide = true)]
     pub(crate) schedule: Vec<ScheduleFlag>,
 
-    /// The share of their last update that sgd, rmsprop and muon keep [default: 0; rmsprop 0.9, muon 0.95].
+    /// The momentum of sgd, rmsprop and muon [default: 0; rmsprop 0.9, muon 0.95].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) momentum: Option<f64>,
 
-    /// How strongly parameters are pulled to zero [default: 0].
+    /// The weight decay [default: 0].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) weight_decay: Option<f64>,
 
@@ -219,25 +216,25 @@ pub(crate) struct TrainingFlags {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
-    /// How many training samples are held out to validate on [default: a tenth, at most 5000].
+    /// The number of training samples held out for validation [default: a tenth, at most 5000].
     #[arg(long)]
     pub(crate) validation_samples: Option<usize>,
 
-    /// Stop after this many epochs without a better one, by --best-by [default: never].
+    /// Stop after this many epochs without improvement of --best-by [default: never].
     #[arg(long, value_name = "EPOCHS")]
     pub(crate) early_stopping: Option<usize>,
 
-    /// The metric of the validation by which the best epoch is chosen, whose checkpoint is kept: loss, accuracy, or a
-    /// metric of the objective as min:NAME or max:NAME [default: loss].
+    /// The validation metric of the best epoch, whose checkpoint is kept: loss, accuracy, or another metric as min:NAME
+    /// or max:NAME [default: loss].
     #[arg(long, value_name = "METRIC")]
     pub(crate) best_by: Option<BestBy>,
 
-    /// How many checkpoints are kept besides the best [default: 2].
+    /// The number of checkpoints to keep besides the best [default: 2].
     #[arg(long)]
     pub(crate) keep_checkpoints: Option<usize>,
 
-    /// How often a checkpoint is written: 100steps, 10min or 1epoch. All but epochs write one at the end of
-    /// each epoch too, and all write an epoch that is the best so far [default: 1epoch].
+    /// How often to write a checkpoint: 100steps, 10min or 1epoch. Steps and minutes write one at the end of each epoch,
+    /// too, and all write the best epoch [default: 1epoch].
     #[arg(long, value_name = "HOW OFTEN")]
     pub(crate) checkpoint_every: Option<CheckpointEvery>,
 
@@ -246,30 +243,30 @@ pub(crate) struct TrainingFlags {
     #[arg(long, value_name = "stop|continue")]
     pub(crate) on_checkpoint_failure: Option<OnCheckpointFailure>,
 
-    /// Write a line of metrics.jsonl every so many steps [default: 10].
+    /// Write a line of metrics.jsonl every N steps [default: 10].
     #[arg(long)]
     pub(crate) log_every: Option<usize>,
 
-    /// The ranks compare their parameters every so many steps; 0 for never [default: 100].
+    /// Compare the parameters of the ranks every N steps; 0: never [default: 100].
     #[arg(long, value_name = "STEPS")]
     pub(crate) compare_every: Option<usize>,
 
-    /// What becomes of a rank whose parameters are no longer those of the others: stop (the run ends) or
-    /// repair (it is given the state of the majority) [default: stop].
+    /// What to do with a rank whose parameters differ from the others': stop the run, or repair it with the state of
+    /// the majority [default: stop].
     #[arg(long, value_name = "WHAT", value_parser = kebab::<OnDivergence>)]
     pub(crate) on_divergence: Option<OnDivergence>,
 
-    /// Faults on purpose, as in kill=2@step:100,stall=1@step:50,slow=3@step:10:200ms,drop=0-2@step:30,
+    /// Inject faults, as in kill=2@step:100,stall=1@step:50,slow=3@step:10:200ms,drop=0-2@step:30,
     /// corrupt=1@step:70.
     #[arg(long, value_name = "FAULTS")]
     pub(crate) chaos: Option<Chaos>,
 
-    /// Write fingerprints of all parameters, buffers and optimizer states to hashes.jsonl every so many
-    /// steps: runs can then be compared to the bit [default: never].
+    /// Write hashes of all parameters, buffers and optimizer states to hashes.jsonl every N steps, to compare runs to
+    /// the bit [default: never].
     #[arg(long, value_name = "STEPS")]
     pub(crate) hash_every: Option<usize>,
 
-    /// Write the metrics for TensorBoard, too: into the folder tensorboard of the run.
+    /// Also write the metrics for TensorBoard, to the run's folder tensorboard.
     #[arg(long)]
     pub(crate) tensorboard: bool,
 
@@ -297,7 +294,7 @@ pub(crate) struct TextFlags {
     #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
-    /// Let the model write a sample every so many steps, besides after each epoch [default: never].
+    /// Generate a sample every N steps, besides after each epoch [default: never].
     #[arg(long, value_name = "STEPS")]
     pub(crate) sample_every: Option<usize>,
 }
@@ -305,8 +302,8 @@ pub(crate) struct TextFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataFlags {
-    /// Images: mnist, fashion-mnist or synthetic; text: tinyshakespeare or embedded; or auto: MNIST or
-    /// tinyshakespeare where it can be had [default: auto].
+    /// Images: mnist, fashion-mnist or synthetic, or a folder for resnet18. Text: tinyshakespeare or embedded, or a
+    /// text file. auto: MNIST or tinyshakespeare if available [default: auto].
     #[arg(long, value_name = "NAME")]
     pub(crate) data: Option<String>,
 
@@ -314,11 +311,11 @@ pub(crate) struct DataFlags {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// Use only the first so many training samples.
+    /// Use only the first N training samples.
     #[arg(long, value_name = "N")]
     pub(crate) train_samples: Option<usize>,
 
-    /// Use only the first so many test samples.
+    /// Use only the first N test samples.
     #[arg(long, value_name = "N")]
     pub(crate) test_samples: Option<usize>,
 }
@@ -339,13 +336,12 @@ pub(crate) enum Strategy {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Ranks")]
 pub(crate) struct RankFlags {
-    /// How many ranks to start on this machine [default: 1].
+    /// The number of ranks on this machine [default: 1].
     #[arg(long)]
     pub(crate) ranks: Option<usize>,
 
-    /// ddp: each rank is a process; data-parallel: each is a thread of one process; model-parallel:
-    /// one rank whose model is cut over all --devices (or --ranks N, over so many devices each)
-    /// [default: ddp].
+    /// ddp: each rank is a process. data-parallel: each rank is a thread of one process. model-parallel: the model of a
+    /// rank is divided over several --devices [default: ddp].
     #[arg(long, value_parser = kebab::<Strategy>)]
     pub(crate) strategy: Option<Strategy>,
 
@@ -362,7 +358,7 @@ pub(crate) struct RankFlags {
     #[arg(long, value_name = "N")]
     pub(crate) threads_per_rank: Option<usize>,
 
-    /// How many machines take part, each with as many ranks [default: 1].
+    /// The number of machines, each with --ranks ranks [default: 1].
     #[arg(long)]
     pub(crate) nodes: Option<usize>,
 
@@ -370,12 +366,12 @@ pub(crate) struct RankFlags {
     #[arg(long, requires = "nodes")]
     pub(crate) node_rank: Option<usize>,
 
-    /// HOST:PORT of machine 0, where the ranks meet.
+    /// HOST:PORT of machine 0, where the ranks rendezvous.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) rendezvous: Option<String>,
 
-    /// The secret of the job, 16 bytes or more, the same on all machines; better given as EVERBURN_JOB_TOKEN, since
-    /// other users can read a command line [default: a random one, where all ranks are on this machine].
+    /// The secret of the job, 16 bytes or more, the same on all machines. Other users can read a command line: prefer
+    /// EVERBURN_JOB_TOKEN [default: random, if all ranks are on this machine].
     #[arg(
         long,
         env = "EVERBURN_JOB_TOKEN",
@@ -384,41 +380,39 @@ pub(crate) struct RankFlags {
     )]
     pub(crate) job_token: Option<GivenToken>,
 
-    /// Serve the job's store without a secret, so that PyTorch's clients can use it: everybody who can reach it can
-    /// read and change every key.
+    /// Serve the job's store without a secret, for PyTorch's clients. Everybody who can reach it can read and change
+    /// every key.
     #[arg(long)]
     pub(crate) open_store: bool,
 
-    /// How long a rank waits for another before it gives up, in seconds [default: 300].
+    /// The timeout of every wait for another rank, in seconds [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
 
-    /// A rank that gives no sign of life for so many seconds (stopped, or its machine gone) is taken for
-    /// lost; 0: nobody watches [default: 30].
+    /// A rank without a heartbeat for this many seconds counts as lost; 0: no heartbeats [default: 30].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) heartbeat_timeout: Option<u64>,
 
-    /// Go on with MIN to MAX ranks: those that are lost are started again and let in, and what they miss
-    /// is not lost. With --virtual-ranks, the result has the same bits as if nothing had happened.
+    /// Continue with MIN to MAX ranks. Lost ranks are restarted and rejoin; no step is lost. With --virtual-ranks, the
+    /// result has the same bits as an undisturbed run.
     #[arg(long, value_name = "MIN:MAX")]
     pub(crate) elastic: Option<ElasticRange>,
 
-    /// How often a lost rank is started again, with --elastic [default: 3].
+    /// The number of restarts of a lost rank, with --elastic [default: 3].
     #[arg(long, value_name = "N")]
     pub(crate) max_restarts: Option<usize>,
 
-    /// How gradients travel between GPUs: nccl (from GPU to GPU), host (through host memory), burn (Burn's own
-    /// collective, with --strategy data-parallel), or auto, which takes nccl where each rank has a GPU of its
-    /// own and NCCL is there [default: auto].
+    /// The exchange of gradients between GPUs: nccl, host (through host memory), burn (Burn's own collective, with
+    /// --strategy data-parallel), or auto: nccl if each rank has its own GPU and NCCL is installed [default: auto].
     #[arg(long, value_name = "WAY")]
     pub(crate) backend: Option<GradientBackend>,
 
-    /// How ranks reach each other: shm (shared memory, one machine), tcp, or auto, which takes shared
-    /// memory within a machine and TCP between machines [default: auto].
+    /// The connection between ranks: shm (shared memory), tcp, or auto: shared memory within a machine, TCP between
+    /// machines [default: auto].
     #[arg(long, value_name = "KIND")]
     pub(crate) transport: Option<TransportKind>,
 
-    /// Plain lines even on a terminal.
+    /// Print plain lines even on a terminal.
     #[arg(long)]
     pub(crate) no_dashboard: bool,
 }
@@ -427,17 +421,17 @@ pub(crate) struct RankFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model over ranks")]
 pub(crate) struct ParallelFlags {
-    /// How the ranks are arranged, as in data=2,pipeline=2,tensor=1: so many replicas of the model, each
-    /// cut into the stages of a pipeline, each layer shared by so many ranks [default: all replicas].
+    /// The device mesh, as in data=2,pipeline=2,tensor=1: replicas of the model, stages of a pipeline per replica, ranks
+    /// per layer [default: data=<all ranks>].
     #[arg(long, value_name = "AXES")]
     pub(crate) mesh: Option<Mesh>,
 
-    /// Cut the model over N ranks: --mesh pipeline=N with as many replicas as --ranks has room for.
+    /// A pipeline over N ranks: --mesh pipeline=N with as many replicas as --ranks allows.
     #[arg(long, value_name = "N", conflicts_with = "mesh")]
     pub(crate) pipeline: Option<usize>,
 
-    /// Into how many parts a pipeline cuts a replica's share of a global batch [default: 4 for each rank
-    /// of the pipeline, or the next smaller number that divides the share].
+    /// The number of micro-batches per step of a replica's pipeline [default: 4 per rank of the pipeline, or the next
+    /// smaller divisor of the local batch].
     #[arg(long, value_name = "M")]
     pub(crate) micro_batches: Option<usize>,
 
@@ -449,8 +443,8 @@ pub(crate) struct ParallelFlags {
     #[arg(long, value_name = "V")]
     pub(crate) chunks: Option<usize>,
 
-    /// Where stages begin: auto (balanced by measured times within a rank's memory), even (by numbers of parameters), or the
-    /// names of the blocks that begin a stage, as in conv2,fc1 [default: auto].
+    /// The stages: auto (balanced by measured times within a rank's memory), even (by numbers of parameters), or the
+    /// first block of each further stage, as in conv2,fc1 [default: auto].
     #[arg(long, value_name = "WHERE")]
     pub(crate) stages: Option<Stages>,
 }

@@ -18,31 +18,31 @@ pub(crate) struct GenerateArguments {
     /// The folder of the run.
     pub(crate) run_dir: PathBuf,
 
-    /// What the text begins with [default: a new line].
+    /// The beginning of the text [default: a new line].
     #[arg(long, default_value = "\n", hide_default_value = true)]
     pub(crate) prompt: String,
 
-    /// How many tokens are written.
+    /// The number of tokens to generate.
     #[arg(long, default_value_t = 200)]
     pub(crate) tokens: usize,
 
-    /// How daring the choice of tokens is: at 0 the likeliest is always taken.
+    /// The sampling temperature; 0 is greedy.
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
 
-    /// The seed of the choice.
+    /// The seed of the sampling.
     #[arg(long, default_value_t = 42)]
     pub(crate) seed: u64,
 
-    /// Let a checkpoint write instead of the trained model: `best`, or the number of an epoch.
+    /// Use a checkpoint instead of the trained model: `best`, or the number of an epoch.
     #[arg(long, value_name = "EPOCH")]
     pub(crate) checkpoint: Option<String>,
 
-    /// Take the averaged parameters, of a run that was trained with --ema.
+    /// Use the averaged parameters of a run with --ema.
     #[arg(long)]
     pub(crate) ema: bool,
 
-    /// Where the model runs: flex, cuda:0, cuda:1, ...
+    /// The device: flex, cuda:0, cuda:1, ...
     #[arg(long, default_value = "flex")]
     pub(crate) device: String,
 }

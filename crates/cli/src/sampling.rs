@@ -1,24 +1,24 @@
-//! What a language model writes.
+//! Sampling from a language model.
 
 use burn::prelude::*;
 use everburn_train::{AnyModel, ConfiguredTask, Generation, Language, Samples, TrainError};
 
 use crate::error::CliError;
 
-/// How many tokens a sample has that is shown while a model trains: a few lines.
+/// The number of tokens of a sample during training: a few lines.
 const SAMPLE_TOKENS: usize = 160;
 
-/// How daring those samples are.
+/// The sampling temperature of these samples.
 const SAMPLE_TEMPERATURE: f64 = 0.8;
 
-/// How a model of text is asked to write.
+/// Generates text with a language model.
 pub(crate) struct Writer {
     language: Language<AnyModel>,
     device: Device,
 }
 
 impl Writer {
-    /// Of the task's model on `device`, if it writes text.
+    /// For the task's model on `device`, if it is a language model.
     pub(crate) fn of(task: &dyn ConfiguredTask, device: Device) -> Result<Option<Self>, CliError> {
         let language = task.language()?;
         Ok(language.map(|language| Self { language, device }))

@@ -25,11 +25,11 @@ pub(crate) struct TrainedFlags {
     /// The folder of the run.
     pub(crate) run_dir: PathBuf,
 
-    /// Take a checkpoint instead of the trained model: `best`, or the number of an epoch.
+    /// Use a checkpoint instead of the trained model: `best`, or the number of an epoch.
     #[arg(long, value_name = "EPOCH")]
     pub(crate) checkpoint: Option<String>,
 
-    /// Take the averaged parameters, of a run that was trained with --ema.
+    /// Use the averaged parameters of a run with --ema.
     #[arg(long)]
     pub(crate) ema: bool,
 

@@ -72,6 +72,11 @@ pub mod prelude {
     };
 }
 
+/// The README's program, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
+
 /// The page for those who come from PyTorch: its lines of Rust are compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/from-pytorch.md")]

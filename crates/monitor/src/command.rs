@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Where runs are recorded where nothing else is said.
 const RUNS: &str = "runs";
 
-/// Look on while a run goes on, or at one that is over: curves, ranks, events. Any number of monitors may look at a run,
+/// Monitor a run, live or finished: curves, ranks, events. Any number of monitors may attach to a run,
 /// come and go; none can change anything.
 ///
 /// ```

@@ -27,53 +27,51 @@ impl FromStr for Shard {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Gradients")]
 pub(crate) struct GradientFlags {
-    /// In which type products are computed: f32, bf16, f16 (with a loss that is scaled) or tf32 (GPUs). Weights,
-    /// norms, softmax, losses and what ranks exchange are f32 whatever it is [default: f32].
+    /// The type of matrix products: f32, bf16, f16 (with loss scaling) or tf32 (GPUs). Weights, norms, softmax, losses
+    /// and exchanged gradients stay f32 [default: f32].
     #[arg(long, value_name = "TYPE")]
     pub(crate) precision: Option<Precision>,
 
-    /// Run a rank's share of a global batch in so many parts, one after the other: the same step
-    /// in less memory [default: 1].
+    /// Accumulate gradients over N parts of the local batch: the same step in less memory [default: 1].
     #[arg(long, value_name = "PARTS")]
     pub(crate) accumulate: Option<usize>,
 
-    /// Cut each global batch into V shares, whatever the number of ranks, and add up what they yield in one
-    /// order: the training then has the same bits on 1 to V ranks [default: a share for each rank].
+    /// Divide each global batch into V logical shards and sum their results in a fixed tree order: the training has the
+    /// same bits on 1 to V ranks [default: one shard per rank].
     #[arg(long, value_name = "V")]
     pub(crate) virtual_ranks: Option<usize>,
 
-    /// Compute activations again in the backward pass and do not keep them: none, blocks (each block of the
-    /// model by itself), a number of blocks to a segment, or burn (Burn's own strategy) [default: none].
+    /// Recompute activations in the backward pass: none, blocks (each block of the model), a number of blocks per
+    /// segment, or burn (Burn's own strategy) [default: none].
     #[arg(long, value_name = "HOW")]
     pub(crate) activation_checkpointing: Option<ActivationCheckpointing>,
 
-    /// Scale gradients down to this norm, over all parameters together [default: never].
+    /// Clip gradients to this norm over all parameters together [default: never].
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub(crate) max_gradient_norm: Option<f32>,
 
-    /// Leave each rank a part, not the whole, of: optimizer (its state), gradients (and the optimizer's state)
-    /// or parameters (and both); ZeRO 1, 2 and 3 [default: none].
+    /// Shard over the ranks: optimizer (its state), gradients (and the state) or parameters (and both): ZeRO 1, 2, 3
+    /// [default: none].
     #[arg(long, value_name = "WHAT")]
     pub(crate) shard: Option<Shard>,
 
-    /// Keep this rank's part of the optimizer's state in the host's memory, and update it there; with --shard.
+    /// Keep and update this rank's shard of the optimizer's state in host memory, with --shard.
     #[arg(long)]
     pub(crate) offload_optimizer: bool,
 
-    /// How gradients travel: none (as they are), fp16, bf16 or power-sgd:RANK [default: none].
+    /// The compression of exchanged gradients: none, fp16, bf16 or power-sgd:RANK [default: none].
     #[arg(long, value_name = "HOOK")]
     pub(crate) communication_hook: Option<CommunicationHookConfig>,
 
-    /// Batch norms compute their statistics over the samples of all ranks.
+    /// Compute the statistics of batch norms over the samples of all ranks.
     #[arg(long)]
     pub(crate) sync_batch_norm: bool,
 
-    /// What becomes of running statistics: average (of all ranks) or broadcast (rank 0's)
-    /// [default: average].
+    /// Running statistics after an epoch: average (of all ranks) or broadcast (rank 0's) [default: average].
     #[arg(long, value_name = "HOW")]
     pub(crate) buffers: Option<BufferSync>,
 
-    /// Every step uses the same parameters: saves telling the other ranks which.
+    /// Every step uses the same parameters: the ranks skip the exchange of which.
     #[arg(long)]
     pub(crate) static_graph: bool,
 

@@ -1,4 +1,4 @@
-//! Flags about the way of samples to the device, and of losses from it.
+//! Flags of the input: loading, prefetching, reading metrics.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,11 @@ use everburn_train::ReadMetrics;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Input")]
 pub(crate) struct InputFlags {
-    /// How many threads of each rank assemble batches while it trains; with 0, the rank does [default: 1 for a
-    /// GPU, 0 for the processor].
+    /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU, 0 for the CPU].
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<usize>,
 
-    /// How many batches may lie ready, with --workers [default: 2].
+    /// Prefetched batches, with --workers [default: 2].
     #[arg(long, value_name = "N")]
     pub(crate) prefetch: Option<usize>,
 
@@ -21,16 +20,16 @@ pub(crate) struct InputFlags {
     #[arg(long)]
     pub(crate) data_on_device: bool,
 
-    /// When losses are read from the device: each-step, late (those of some steps together, which lets a GPU
-    /// work on) or auto, which is late for GPUs [default: auto].
+    /// When to read losses from the device: each-step, late (several steps together, so that a GPU need not wait) or
+    /// auto: late for GPUs [default: auto].
     #[arg(long, value_name = "WHEN")]
     pub(crate) read_metrics: Option<ReadMetrics>,
 
-    /// Compile and tune what a GPU needs for this training, keep it, and exit: the training then begins at once.
+    /// Compile and tune the GPU kernels of this training, keep them, and exit: the training then starts at once.
     #[arg(long)]
     pub(crate) warmup: bool,
 
-    /// Where compiled and tuned kernels are kept [default: $EVERBURN_KERNEL_CACHE, then the user's cache].
+    /// The folder of compiled and tuned kernels [default: $EVERBURN_KERNEL_CACHE, then the user's cache].
     #[arg(long, value_name = "DIR")]
     pub(crate) kernel_cache: Option<PathBuf>,
 }
