@@ -68,7 +68,7 @@ enum Command {
     /// Train for some steps and say where their time goes, as in `bottleneck mnist --ranks 2 --steps 50`
     #[command(disable_help_flag = true)]
     Bottleneck(PassthroughArguments),
-    /// Look on while a run goes on, as in `monitor runs/a` or `monitor gpu-1:7000`
+    /// Monitor a run, as in `monitor runs/a` or `monitor gpu-1:7000`
     #[command(disable_help_flag = true)]
     Monitor(PassthroughArguments),
     /// Make a run's report, as in `report runs/a`: one HTML file with curves, ranks, events and results
