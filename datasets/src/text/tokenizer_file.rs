@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io::Read;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
+use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -55,8 +57,7 @@ impl TokenizerFile {
         } else {
             let bytes = read(&json)?;
             hash.update(&bytes);
-            tokenizers::Tokenizer::from_bytes(&bytes)
-                .map_err(|error| refused(&json, error.to_string()))?
+            parse(&bytes).map_err(|problem| refused(&json, problem))?
         };
         let largest = tokenizer.get_vocab(true).into_values().max();
         let largest = largest.ok_or_else(|| refused(path, "it has no tokens".to_owned()))?;
@@ -108,6 +109,14 @@ impl fmt::Debug for TokenizerFile {
             .field("vocabulary", &self.vocabulary)
             .finish_non_exhaustive()
     }
+}
+
+/// The tokenizer of a `tokenizer.json`. The library panics on some files that are JSON and no tokenizer.
+fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
+    serde_json::from_slice::<IgnoredAny>(json).map_err(|error| error.to_string())?;
+    let parsed = catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
+    let parsed = parsed.map_err(|_| "the tokenizers library has panicked on it".to_owned())?;
+    parsed.map_err(|error| error.to_string())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, DatasetError> {

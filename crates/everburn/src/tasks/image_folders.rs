@@ -146,6 +146,10 @@ impl<M: ImageModel> Task for ImageFolders<M> {
     ) -> Result<TaskData<RgbItem, Self::Batch>, TaskError> {
         let (train, test) = config.data.open()?;
         let folder = config.data.folder()?.display().to_string();
+        // The run finds it from any working directory.
+        for path in [&mut config.data.name, &mut config.data.folder] {
+            *path = path.take().map(std::path::absolute).transpose()?;
+        }
         let classes = train.classes().to_vec();
         if !config.data.classes.is_empty() && config.data.classes != classes {
             return Err(TaskError::new(format!(
@@ -158,7 +162,7 @@ impl<M: ImageModel> Task for ImageFolders<M> {
         let size = config.data.size;
         Ok(TaskData {
             description: format!(
-                "{folder}, {} training and {} test images of {} classes, scaled to {size}x{size}",
+                "data: {folder}, {} training and {} test images of {} classes, scaled to {size}x{size}",
                 train.len(),
                 test.len(),
                 classes.len()
