@@ -22,15 +22,22 @@ const BAD_COMMAND_LINE: u8 = 2;
 /// Replaces this process by `everburn <command> <arguments>`, so that the terminal, the working
 /// folder, signals and the exit code are the binary's own. Returns only when that fails.
 pub fn become_everburn(command: &str, arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let gpus = gpus_to_build_for(arguments);
-    if let Some(gpus) = gpus
-        && everburn_nccl::nvidia_driver().is_none()
-    {
-        // Before a build of many minutes that could only end in the same words.
-        eprintln!("{}", gpu::no_driver_message(command, arguments, gpus));
-        return Ok(ExitCode::from(BAD_COMMAND_LINE));
-    }
-    let Some(program) = build("everburn", gpus.is_some())? else {
+    let asked = gpus_to_build_for(arguments);
+    let features = match &asked {
+        None => None,
+        Some(asked) => match features_for(asked, gpu::api_here()) {
+            Some(features) => Some(with_said(&features)?),
+            None => {
+                // Before a build of many minutes that could only end in the same words.
+                eprintln!(
+                    "{}",
+                    gpu::no_driver_message(command, arguments, asked.count)
+                );
+                return Ok(ExitCode::from(BAD_COMMAND_LINE));
+            }
+        },
+    };
+    let Some(program) = build("everburn", features.as_deref())? else {
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
@@ -59,7 +66,7 @@ fn front_door(program: &Path, command: &str, arguments: &[OsString]) -> Command 
 
 /// Replaces this process by `everburn-report <command> <arguments>`, which reads what runs have left: without Burn, too.
 pub fn become_report(command: &str, arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let Some(program) = build("everburn-report", false)? else {
+    let Some(program) = build("everburn-report", None)? else {
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
@@ -81,7 +88,7 @@ const BUILT_BINARY: &str = "EVERBURN_BIN";
 /// `None` when it does not build, which Cargo has explained.
 pub fn built_or_named() -> miette::Result<Option<PathBuf>> {
     match std::env::var_os(BUILT_BINARY).filter(|path| !path.is_empty()) {
-        None => build("everburn", false),
+        None => build("everburn", None),
         // Children run elsewhere.
         Some(path) => match std::path::absolute(&path).into_diagnostic()? {
             path if path.is_file() => Ok(Some(path)),
@@ -95,7 +102,7 @@ pub fn built_or_named() -> miette::Result<Option<PathBuf>> {
 
 /// Replaces this process by `everburn-bench bench <arguments>`, as [`become_everburn`] does by `everburn`.
 pub fn become_bench(arguments: &[OsString]) -> miette::Result<ExitCode> {
-    let Some(program) = build("everburn-bench", false)? else {
+    let Some(program) = build("everburn-bench", None)? else {
         // Cargo has said why.
         return Ok(ExitCode::FAILURE);
     };
@@ -105,25 +112,46 @@ pub fn become_bench(arguments: &[OsString]) -> miette::Result<ExitCode> {
     become_program(bench)
 }
 
-/// `everburn` for machines with GPUs, freshly built; `None` when it does not build.
+/// `everburn` for machines with NVIDIA's GPUs, freshly built; `None` when it does not build.
 pub fn for_gpus() -> miette::Result<Option<PathBuf>> {
-    build("everburn", true)
+    build("everburn", Some(&with_said("cuda")?))
 }
 
-/// `everburn-bench` for machines with GPUs, freshly built; `None` when it does not build.
-pub fn bench_for_gpus() -> miette::Result<Option<PathBuf>> {
-    build("everburn-bench", true)
+/// `everburn-bench` for machines with the GPUs of `features`, freshly built; `None` when it does not build.
+pub fn bench_for_gpus(features: &str) -> miette::Result<Option<PathBuf>> {
+    build("everburn-bench", Some(&with_said(features)?))
 }
 
 /// Asking for help needs no GPU.
-fn gpus_to_build_for(arguments: &[OsString]) -> Option<usize> {
+fn gpus_to_build_for(arguments: &[OsString]) -> Option<gpu::Asked> {
     let help = arguments
         .iter()
         .any(|word| word == "--help" || word == "-h");
     gpu::gpus_asked_for(arguments).filter(|_| !help)
 }
 
-/// By which feature GPUs are built for: `cuda-cpp` sends kernels through CUDA C++ and NVRTC.
+/// The features for the GPUs that were asked for, on a machine that has GPUs of the API `here`.
+fn features_for(asked: &gpu::Asked, here: Option<&'static str>) -> Option<String> {
+    match asked.apis.as_slice() {
+        [] => here.map(str::to_string),
+        // NVIDIA's driver is looked for here, since that build takes the longest.
+        ["cuda"] if here != Some("cuda") => None,
+        named => Some(named.join(",")),
+    }
+}
+
+/// `features` with [`CUDA_FEATURE`]'s way to NVIDIA's GPUs.
+fn with_said(features: &str) -> miette::Result<String> {
+    let said = std::env::var(CUDA_FEATURE).ok();
+    let cuda = cuda_feature(said.as_deref())?;
+    let each = features.split(',').map(|feature| match feature {
+        "cuda" => cuda,
+        other => other,
+    });
+    Ok(each.collect::<Vec<_>>().join(","))
+}
+
+/// By which feature NVIDIA's GPUs are built for: `cuda-cpp` sends kernels through CUDA C++ and NVRTC.
 const CUDA_FEATURE: &str = "EVERBURN_CUDA_FEATURE";
 
 /// What [`CUDA_FEATURE`] says, which is `cuda` unless it says otherwise.
@@ -137,25 +165,20 @@ fn cuda_feature(said: Option<&str>) -> miette::Result<&'static str> {
     }
 }
 
-/// The command line that builds the program `name`, for GPUs with the feature `cuda`.
-fn build_arguments<'a>(name: &'a str, cuda: Option<&'a str>) -> Vec<&'a str> {
+/// The command line that builds the program `name`, for GPUs with the features for them.
+fn build_arguments<'a>(name: &'a str, features: Option<&'a str>) -> Vec<&'a str> {
     let mut arguments = vec!["build", "--release", "--workspace", "--bin", name];
-    if let Some(feature) = cuda {
-        arguments.extend(["--features", feature]);
+    if let Some(features) = features {
+        arguments.extend(["--features", features]);
     }
     arguments
 }
 
 /// Builds the program `name` and returns its path; `None` when it does not build.
-fn build(name: &'static str, cuda: bool) -> miette::Result<Option<PathBuf>> {
-    let said = std::env::var(CUDA_FEATURE).ok();
-    let feature = match cuda {
-        true => Some(cuda_feature(said.as_deref())?),
-        false => None,
-    };
+fn build(name: &'static str, features: Option<&str>) -> miette::Result<Option<PathBuf>> {
     let mut command = cargo();
     command
-        .args(build_arguments(name, feature))
+        .args(build_arguments(name, features))
         .arg("--manifest-path")
         .arg(root().join("Cargo.toml"))
         // Artifacts on standard output, errors of the compiler readable on standard error.
@@ -235,19 +258,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuda_is_built_only_where_it_is_asked_for() {
+    fn kernels_for_gpus_are_built_only_where_they_are_asked_for() {
         let features = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            let cuda = gpus_to_build_for(&words).map(|_| "cuda");
-            build_arguments("everburn", cuda).join(" ")
+            let asked = gpus_to_build_for(&words);
+            let features = asked.and_then(|asked| features_for(&asked, Some("vulkan")));
+            build_arguments("everburn", features.as_deref()).join(" ")
         };
-        assert!(features("mnist --gpus 1").ends_with("--features cuda"));
+        assert!(features("mnist --gpus 1").ends_with("--features vulkan"));
+        let devices = "mnist --devices vulkan:0,cuda:0,flex";
+        assert!(features(devices).ends_with("--features cuda,vulkan"));
+        // There is no driver for it.
+        assert!(!features("mnist --devices cuda:0").contains("--features"));
         assert!(!features("mnist --ranks 4").contains("--features"));
         assert!(!features("--help --gpus 1").contains("--features"));
     }
 
     #[test]
-    fn the_feature_for_gpus_is_one_of_two() {
+    fn the_feature_for_nvidias_gpus_is_one_of_two() {
         assert_eq!(cuda_feature(None).unwrap(), "cuda");
         assert_eq!(cuda_feature(Some("cuda-cpp")).unwrap(), "cuda-cpp");
         let error = cuda_feature(Some("rocm")).unwrap_err().to_string();

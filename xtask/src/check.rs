@@ -190,13 +190,13 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         "-D",
         "warnings",
     ];
-    let cuda = [
+    let gpus = [
         "clippy",
         "--release",
         "--workspace",
         "--all-targets",
         "--features",
-        "cuda",
+        "cuda,metal,rocm,vulkan,webgpu",
         "--",
         "-D",
         "warnings",
@@ -245,7 +245,7 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         other("spelling", typos, ""),
         Step::cargo("lints", &lint),
         // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
-        Step::cargo("lints with cuda", &cuda).with_env("DOCS_RS", "1"),
+        Step::cargo("lints with all GPUs", &gpus).with_env("DOCS_RS", "1"),
         Step::cargo(
             "documents",
             &["doc", "--release", "--workspace", "--no-deps"],
@@ -273,6 +273,7 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         ),
     ]);
     steps.extend(test_steps(&[], capabilities));
+    steps.extend(gpu_tests::software_steps(false));
     steps
 }
 
@@ -294,7 +295,7 @@ fn long_steps() -> Vec<Step> {
         "--features",
         "cuda-cpp",
     ];
-    vec![
+    let mut steps = vec![
         // It differs from `cuda` below CubeCL only: no code of ours is behind it.
         Step::cargo("types with cuda-cpp", &cuda_cpp).with_env("DOCS_RS", "1"),
         Step::tests("all conversions to half precision", &narrowing),
@@ -304,7 +305,9 @@ fn long_steps() -> Vec<Step> {
         ),
         Step::cargo("soak", &["xtask", "soak", "--runs", "100"]),
         Step::cargo("release", &["xtask", "release", "--try"]),
-    ]
+    ];
+    steps.extend(gpu_tests::software_steps(true));
+    steps
 }
 
 /// The programs of `fuzz/`, which is a workspace of its own, type-checked as `cargo xtask fuzz` builds them.
@@ -370,7 +373,7 @@ mod tests {
             "{check:?}"
         );
         assert!(check.contains(
-            &"DOCS_RS=1 cargo clippy --release --workspace --all-targets --features cuda -- -D warnings"
+            &"DOCS_RS=1 cargo clippy --release --workspace --all-targets --features cuda,metal,rocm,vulkan,webgpu -- -D warnings"
                 .into()
         ));
         assert!(check.contains(

@@ -29,7 +29,7 @@ pub fn run(arguments: &[OsString]) -> miette::Result<ExitCode> {
         findings.push(Finding::warn(
             "data folder",
             "EVERBURN_DATA_DIR is not set",
-            "`export EVERBURN_DATA_DIR=../shared/data`: it lies beside this workspace",
+            "set it to the folder with `mnist` in it that lies beside this workspace",
         ));
     }
     for finding in &findings {
@@ -114,7 +114,7 @@ fn llvm() -> Finding {
     Finding::warn(
         subject,
         format!("{version} is not there"),
-        "only for `--gpus`: the build fetches it; without a network run ../shared/bin/setup-llvm",
+        "only for `--gpus` on NVIDIA's: the build fetches it from the network",
     )
 }
 

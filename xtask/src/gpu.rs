@@ -1,10 +1,42 @@
-//! Whether a command line asks for GPUs, and what to say where there are none.
+//! Whether a command line asks for GPUs, of which kind, and what to say where there are none.
 
 use std::ffi::OsString;
+use std::path::Path;
 
-/// How many GPUs the arguments ask for; `None` when they ask for none.
-pub fn gpus_asked_for(arguments: &[OsString]) -> Option<usize> {
-    flags(arguments).find_map(|flag| flag.gpus())
+/// The APIs by which a GPU can be named; each is a feature of the binary too.
+const APIS: [&str; 5] = ["cuda", "rocm", "metal", "vulkan", "webgpu"];
+
+/// The GPUs that a command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    pub count: usize,
+    /// Those that `--devices` names; none for `--gpus`, which takes what is there.
+    pub apis: Vec<&'static str>,
+}
+
+/// The GPUs that the arguments ask for; `None` when they ask for none.
+pub fn gpus_asked_for(arguments: &[OsString]) -> Option<Asked> {
+    let flag = flags(arguments).find(|flag| flag.gpus().is_some())?;
+    Some(Asked {
+        count: flag.gpus()?,
+        apis: flag.apis(),
+    })
+}
+
+/// For which GPUs `--gpus` builds on this machine: by the drivers that are there, NVIDIA's first.
+pub fn api_here() -> Option<&'static str> {
+    let there = |path: &str| Path::new(path).exists();
+    if everburn_nccl::nvidia_driver().is_some() {
+        Some("cuda")
+    } else if there("/dev/kfd") && there("/opt/rocm") {
+        Some("rocm")
+    } else if cfg!(target_os = "macos") {
+        Some("metal")
+    } else if there("/dev/dri") {
+        Some("vulkan")
+    } else {
+        None
+    }
 }
 
 /// The same arguments with CPU ranks in place of GPUs, as one would type them.
@@ -41,15 +73,18 @@ impl DeviceFlag<'_> {
             "--gpus" if self.value == "0" => None,
             // `all` and mistakes are the binary's to judge; both are about GPUs.
             "--gpus" => Some(self.value.parse().unwrap_or(1)),
-            _ if self
-                .value
-                .split(',')
-                .any(|device| device.trim().starts_with("cuda")) =>
-            {
-                Some(self.value.split(',').count())
-            }
+            _ if !self.apis().is_empty() => Some(self.value.split(',').count()),
             _ => None,
         }
+    }
+
+    /// The APIs that it names.
+    fn apis(&self) -> Vec<&'static str> {
+        let named = |api: &&str| {
+            let mut devices = self.value.split(',').map(str::trim);
+            self.name != "--gpus" && devices.any(|device| device.split(':').next() == Some(*api))
+        };
+        APIS.into_iter().filter(named).collect()
     }
 }
 
@@ -92,8 +127,8 @@ pub fn no_driver_message(command: &str, arguments: &[OsString], gpus: usize) -> 
         format!("{gpus} GPUs are")
     };
     format!(
-        "{what} asked for, but this machine has no NVIDIA driver: neither \
-         /proc/driver/nvidia/version nor libcuda.so.1 is there.\n\
+        "{what} asked for, but this machine has no NVIDIA driver (neither \
+         /proc/driver/nvidia/version nor libcuda.so.1 is there), no ROCm (/dev/kfd) and no other GPU (/dev/dri).\n\
          Install the driver (in a container, start it with `--gpus all`), or train on the CPU \
          with as many ranks:\n\n    cargo xtask {command} {}\n",
         with_ranks_instead(arguments)
@@ -110,7 +145,7 @@ mod tests {
 
     #[test]
     fn gpus_are_asked_for_by_number_or_by_device() {
-        let asked = |line| gpus_asked_for(&words(line));
+        let asked = |line| gpus_asked_for(&words(line)).map(|asked| asked.count);
         assert_eq!(asked("mnist --ranks 2"), None);
         assert_eq!(asked("mnist --gpus 2 --epochs 1"), Some(2));
         assert_eq!(asked("mnist --gpus=4"), Some(4));
@@ -122,6 +157,13 @@ mod tests {
         assert_eq!(asked("mnist --device cuda"), Some(1));
         assert_eq!(asked("mnist -- --gpus 2"), None);
         assert_eq!(asked("mnist --gpus"), Some(1));
+        let apis = |line| gpus_asked_for(&words(line)).unwrap().apis;
+        assert!(apis("mnist --gpus 2").is_empty());
+        assert_eq!(
+            apis("mnist --devices vulkan:1,flex,cuda:0"),
+            ["cuda", "vulkan"]
+        );
+        assert_eq!(apis("mnist --devices webgpu:cpu"), ["webgpu"]);
     }
 
     #[test]

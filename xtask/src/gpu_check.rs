@@ -16,6 +16,7 @@ use miette::{IntoDiagnostic, WrapErr, miette};
 
 use crate::binary;
 use crate::cargo::{remove_traces_of_cargo_run, target_dir};
+use crate::gpu::gpus_asked_for;
 
 /// Machines with a GPU are often lent for minutes, and take no more than so much.
 const LARGEST: u64 = 60 << 20;
@@ -33,7 +34,13 @@ pub struct Options {
 
 /// Builds, and checks where there is a GPU.
 pub fn run(options: &Options) -> miette::Result<ExitCode> {
+    let asked = gpus_asked_for(&options.arguments).map(|asked| asked.apis);
+    let features = match asked.as_deref() {
+        None | Some([]) => "cuda".to_string(),
+        Some(apis) => apis.join(","),
+    };
     if !options.build_only
+        && features == "cuda"
         && let Err(missing) = everburn_nccl::gpus()
     {
         // Before a build of many minutes that could only end in the same words.
@@ -43,10 +50,10 @@ pub fn run(options: &Options) -> miette::Result<ExitCode> {
         );
         return Ok(ExitCode::FAILURE);
     }
-    let Some(program) = binary::bench_for_gpus()? else {
+    let Some(program) = binary::bench_for_gpus(&features)? else {
         // Cargo has said why.
         eprintln!(
-            "where LLVM could not be fetched, run ../shared/bin/setup-llvm once, then this again"
+            "if LLVM could not be fetched: `cargo xtask doctor` says where the build looks for it"
         );
         return Ok(ExitCode::FAILURE);
     };

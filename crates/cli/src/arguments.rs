@@ -345,12 +345,12 @@ pub(crate) struct RankFlags {
     #[arg(long, value_parser = kebab::<Strategy>)]
     pub(crate) strategy: Option<Strategy>,
 
-    /// One rank on each of the first N GPUs.
+    /// One rank on each of the first N GPUs: NVIDIA's, else AMD's by ROCm, Apple's, or those with a Vulkan driver.
     #[arg(long, value_name = "N", conflicts_with_all = ["ranks", "devices"])]
     pub(crate) gpus: Option<usize>,
 
-    /// The device of each rank, in turn: flex, cuda:0, cuda:1, ...; with model-parallel, the devices of
-    /// a rank's model [default: flex].
+    /// The device of each rank, in turn: flex, cuda:0, cuda:1, rocm:0, metal:0, vulkan:0, webgpu:0, ...; with
+    /// model-parallel, the devices of a rank's model [default: flex].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) devices: Option<Vec<String>>,
 

@@ -1,9 +1,10 @@
 //! Devices by name, and what a GPU needs before anything is started on it.
 
 use burn::prelude::Device;
-use everburn_nccl::{Inventory, gpus};
+pub use everburn_distributed::DeviceName;
+use everburn_distributed::{DeviceUnavailable, UnknownDevice, describe_gpu, gpu_names};
+use everburn_nccl::gpus;
 
-#[cfg(feature = "cuda")]
 use crate::kernels;
 
 /// Why a device cannot be used.
@@ -25,110 +26,145 @@ impl DeviceError {
     }
 }
 
-/// A device that a rank can be given.
-///
-/// ```
-/// use everburn_cli::devices::DeviceName;
-///
-/// assert_eq!("cuda:1".parse(), Ok(DeviceName::Cuda(1)));
-/// assert!("gpu".parse::<DeviceName>().is_err());
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceName {
-    /// The processor, by Burn's flex back end.
-    Flex,
-    /// An NVIDIA GPU by its number, counted as `CUDA_VISIBLE_DEVICES` has them.
-    Cuda(usize),
-}
-
-impl std::str::FromStr for DeviceName {
-    type Err = DeviceError;
-
-    fn from_str(text: &str) -> Result<Self, DeviceError> {
-        match text.split_once(':') {
-            None if text == "flex" => Ok(Self::Flex),
-            Some(("cuda", number)) if number.parse::<usize>().is_ok() => {
-                Ok(Self::Cuda(number.parse().unwrap_or_default()))
-            }
-            _ => Err(DeviceError::new(
-                format!("there is no device called `{text}`"),
-                "devices are flex, cuda:0, cuda:1, ...".to_string(),
-            )),
-        }
+impl From<UnknownDevice> for DeviceError {
+    fn from(error: UnknownDevice) -> Self {
+        let help = "devices are flex, cuda:0, rocm:0, metal:0, vulkan:0, webgpu:0 (or 1, 2, ...), and webgpu:cpu; \
+                    `everburn devices` lists those of this machine";
+        Self::new(error.to_string(), help.to_string())
     }
 }
 
-/// The numbers of the GPUs among devices, each once, in their order.
+impl From<DeviceUnavailable> for DeviceError {
+    fn from(error: DeviceUnavailable) -> Self {
+        Self::new(error.to_string(), None)
+    }
+}
+
+/// The devices that names stand for.
+fn parsed(names: &[String]) -> Result<Vec<DeviceName>, DeviceError> {
+    let parsed = names.iter().map(|name| name.parse());
+    Ok(parsed.collect::<Result<_, UnknownDevice>>()?)
+}
+
+/// The indices of the NVIDIA GPUs among devices, each once, in their order.
 ///
 /// # Errors
 /// [`DeviceError`] if a name is no device's.
-pub fn gpus_of(names: &[String]) -> Result<Vec<usize>, DeviceError> {
-    let mut numbers = Vec::new();
-    for name in names {
-        if let DeviceName::Cuda(number) = name.parse()?
-            && !numbers.contains(&number)
+pub fn cuda_indices(names: &[String]) -> Result<Vec<usize>, DeviceError> {
+    let mut indices = Vec::new();
+    for name in parsed(names)? {
+        if let DeviceName::Cuda(index) = name
+            && !indices.contains(&index)
         {
-            numbers.push(number);
+            indices.push(index);
         }
     }
-    Ok(numbers)
+    Ok(indices)
 }
 
-/// Checks that every device of the list can be used, before anything is started; says what GPUs there
-/// are in it.
+/// The APIs for whose GPUs this program has kernels, best first.
+#[must_use]
+pub fn built_for() -> Vec<&'static str> {
+    let features = [
+        ("cuda", cfg!(feature = "cuda")),
+        ("rocm", cfg!(feature = "rocm")),
+        ("metal", cfg!(feature = "metal")),
+        ("vulkan", cfg!(feature = "vulkan")),
+        ("webgpu", cfg!(feature = "webgpu")),
+    ];
+    let built = features.into_iter().filter(|(_, built)| *built);
+    built.map(|(api, _)| api).collect()
+}
+
+/// The first `count` GPUs of the best API that has any here: CUDA, then ROCm, Metal, Vulkan, WebGPU. Where there are
+/// fewer, or none, the names go on: [`check`] says what is missing.
+#[must_use]
+pub fn first_gpus(count: usize) -> Vec<String> {
+    let nvidia = cfg!(feature = "cuda") && gpus().is_ok();
+    let found = match nvidia {
+        true => Some("cuda"),
+        false => gpu_names()
+            .into_iter()
+            .find(|name| *name != DeviceName::WebGpuCpu)
+            .map(DeviceName::api),
+    };
+    let api = found.or_else(|| built_for().first().copied());
+    let api = api.unwrap_or("cuda");
+    (0..count).map(|index| format!("{api}:{index}")).collect()
+}
+
+/// Checks that every device of the list can be used, before anything is started; says in a line which GPUs there
+/// are in it, if any.
 ///
 /// # Errors
 /// [`DeviceError`] if one cannot: a GPU, a driver or a library is missing.
-pub fn check(names: &[String], ranks: usize) -> Result<Option<Inventory>, DeviceError> {
+pub fn check(names: &[String], ranks: usize) -> Result<Option<String>, DeviceError> {
     if names.is_empty() {
         return Err(DeviceError::new("--devices names no device", None));
     }
-    let numbers = gpus_of(names)?;
-    let Some(first) = numbers.first() else {
-        return Ok(None);
-    };
-    let flex = match ranks == names.len() {
-        true => format!("--ranks {ranks} in place of --gpus {ranks}"),
-        false => format!("--devices {}", vec!["flex"; names.len()].join(",")),
-    };
-    let found = usable(&numbers).map_err(|missing| {
-        let message = match missing.starts_with("cuda:") {
-            true => missing,
-            false => format!("cuda:{first} cannot be used: {missing}"),
+    let on_processor = || {
+        let flex = match ranks == names.len() {
+            true => format!("--ranks {ranks} in place of --gpus {ranks}"),
+            false => format!("--devices {}", vec!["flex"; names.len()].join(",")),
         };
-        DeviceError::new(message, format!("on the processor, the same with {flex}"))
-    })?;
-    Ok(Some(found))
-}
-
-/// The GPUs of these numbers, or what they lack, in words.
-fn usable(numbers: &[usize]) -> Result<Inventory, String> {
-    let found = gpus().and_then(|found| found.of(numbers));
-    let found = found.map_err(|error| error.to_string())?;
-    if !cfg!(feature = "cuda") {
-        return Err(
-            "this program was built without the feature `cuda`: build or install it with --features cuda"
-                .to_string(),
-        );
+        Some(format!("on the processor, the same with {flex}"))
+    };
+    let mut lines = Vec::new();
+    let indices = cuda_indices(names)?;
+    if let Some(first) = indices.first() {
+        let found = gpus().and_then(|found| found.of(&indices));
+        let usable = found.map_err(|error| error.to_string()).and_then(|found| {
+            if cfg!(feature = "cuda-cpp") {
+                everburn_nccl::nvrtc().map_err(|error| error.to_string())?;
+            }
+            if cfg!(feature = "cuda") {
+                return Ok(found);
+            }
+            Err("this program was built without the feature `cuda`: build or install it with --features cuda".into())
+        });
+        let found = usable.map_err(|missing| {
+            let message = match missing.starts_with("cuda:") {
+                true => missing,
+                false => format!("cuda:{first} cannot be used: {missing}"),
+            };
+            DeviceError::new(message, on_processor())
+        })?;
+        lines.push(found.to_string());
     }
-    if cfg!(feature = "cuda-cpp") {
-        everburn_nccl::nvrtc().map_err(|error| error.to_string())?;
+    let mut others: Vec<DeviceName> = Vec::new();
+    for name in parsed(names)? {
+        if name.is_gpu() && !matches!(name, DeviceName::Cuda(_)) && !others.contains(&name) {
+            others.push(name);
+        }
     }
-    Ok(found)
+    for name in &others {
+        name.open()
+            .map_err(|missing| DeviceError::new(missing.to_string(), on_processor()))?;
+    }
+    if !others.is_empty() {
+        let listed = others.iter().map(ToString::to_string);
+        lines.push(listed.collect::<Vec<_>>().join(", "));
+    }
+    Ok((!lines.is_empty()).then(|| lines.join("; ")))
 }
 
 /// The device of the rank with this number on its machine. Nothing is put there yet.
 ///
 /// # Errors
-/// [`DeviceError`] if the name is no device's, or this program was built without CUDA.
+/// [`DeviceError`] if the name is no device's, or this program or machine cannot use it.
 ///
 /// # Panics
 /// If there are no names.
 pub fn of_rank(names: &[String], local_rank: usize) -> Result<Device, DeviceError> {
-    match names[local_rank % names.len()].parse()? {
-        DeviceName::Flex => Ok(Device::flex()),
-        DeviceName::Cuda(number) => cuda(number),
+    let name: DeviceName = names[local_rank % names.len()].parse()?;
+    if name.is_gpu() {
+        // Before the first kernel, unless that was done.
+        kernels::keep(None);
     }
+    if let DeviceName::Cuda(index) = name {
+        check(&[format!("cuda:{index}")], 1)?;
+    }
+    Ok(name.open()?)
 }
 
 /// How much memory the rank with this number on its machine may count on, in bytes: an equal part for each of
@@ -140,30 +176,15 @@ pub fn free_memory(names: &[String], local_rank: usize, ranks: usize) -> Option<
     let name = &names[local_rank % names.len()];
     let sharing = (0..ranks.max(1)).filter(|rank| names[rank % names.len()] == *name);
     let free = match name.parse().ok()? {
-        DeviceName::Flex => everburn_record::proc::available_memory()?,
-        DeviceName::Cuda(number) => {
+        DeviceName::Flex | DeviceName::WebGpuCpu => everburn_record::proc::available_memory()?,
+        DeviceName::Cuda(index) => {
             let inventory = gpus().ok()?;
-            let gpu = inventory.gpus.get(number)?;
+            let gpu = inventory.gpus.get(index)?;
             gpu.free_bytes.unwrap_or(gpu.memory_bytes)
         }
+        other => describe_gpu(&other.open().ok()?)?.memory_bytes?,
     };
     Some(free / sharing.count().max(1) as u64)
-}
-
-#[cfg(feature = "cuda")]
-fn cuda(number: usize) -> Result<Device, DeviceError> {
-    // Before the first kernel, unless that was done.
-    kernels::keep(None);
-    Ok(Device::cuda(number))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn cuda(number: usize) -> Result<Device, DeviceError> {
-    check(&[format!("cuda:{number}")], 1)?;
-    Err(DeviceError::new(
-        "this program was built without CUDA",
-        None,
-    ))
 }
 
 #[cfg(test)]
@@ -172,14 +193,28 @@ mod tests {
 
     #[test]
     fn names_are_parsed_and_nonsense_is_refused() {
-        assert_eq!("flex".parse::<DeviceName>().unwrap(), DeviceName::Flex);
-        assert_eq!("cuda:3".parse::<DeviceName>().unwrap(), DeviceName::Cuda(3));
-        for wrong in ["", "cuda", "cuda:", "cuda:x", "gpu:0"] {
-            let error = wrong.parse::<DeviceName>().unwrap_err();
-            assert!(error.to_string().contains("no device called"), "{error}");
-        }
-        let names = ["cuda:3", "flex", "cuda:1", "cuda:3"].map(String::from);
-        assert_eq!(gpus_of(&names).unwrap(), [3, 1]);
+        let error = check(&["gpu:0".to_string()], 1).unwrap_err();
+        assert!(error.to_string().contains("no device called"), "{error}");
+        assert!(error.help.unwrap().contains("vulkan:0"));
+        let names = ["cuda:3", "flex", "cuda:1", "vulkan:0", "cuda:3"].map(String::from);
+        assert_eq!(cuda_indices(&names).unwrap(), [3, 1]);
+    }
+
+    #[test]
+    fn gpus_are_counted_from_the_first_of_one_api() {
+        let names = first_gpus(3);
+        let (api, first) = names[0].split_once(':').unwrap();
+        assert_eq!(first, "0");
+        assert_eq!(names[2], format!("{api}:2"));
+        assert!(names[0].parse::<DeviceName>().unwrap().is_gpu());
+    }
+
+    #[test]
+    fn what_is_not_built_in_or_not_there_is_refused_before_anything_is_started() {
+        let error = check(&["rocm:99".to_string()], 1).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("rocm:99 cannot be used: "), "{text}");
+        assert!(error.help.unwrap().contains("--ranks 1"));
     }
 
     #[test]

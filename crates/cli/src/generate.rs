@@ -42,7 +42,7 @@ pub(crate) struct GenerateArguments {
     #[arg(long)]
     pub(crate) ema: bool,
 
-    /// The device: flex, cuda:0, cuda:1, ...
+    /// The device: flex, cuda:0, vulkan:0, ...
     #[arg(long, default_value = "flex")]
     pub(crate) device: String,
 }

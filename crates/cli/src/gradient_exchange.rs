@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::devices::{DeviceName, gpus_of};
+use crate::devices::{DeviceError, DeviceName, cuda_indices};
 use burn::prelude::Device;
 use everburn_collectives::store::SharedStore;
 #[cfg(feature = "cuda")]
@@ -49,12 +49,13 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
         return refuse(reason, "leave one of the two out");
     }
     for name in &ranks.devices {
-        if name.parse::<DeviceName>()? == DeviceName::Flex {
-            let what = "it is between GPUs, and --devices names flex".to_string();
-            return refuse(what, "give each rank a GPU, as --gpus N does");
+        let device = name.parse::<DeviceName>().map_err(DeviceError::from)?;
+        if !matches!(device, DeviceName::Cuda(_)) {
+            let what = format!("it is between NVIDIA's GPUs, and --devices names {name}");
+            return refuse(what, "give each rank a GPU of CUDA, or use --backend auto");
         }
     }
-    let own = gpus_of(&ranks.devices)?.len();
+    let own = cuda_indices(&ranks.devices)?.len();
     if own < ranks.ranks {
         let what = format!("{} ranks share {own} GPUs", ranks.ranks);
         return refuse(
@@ -80,17 +81,22 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     Ok(())
 }
 
-/// How the rank on the device `name` is connected with the others, which meet at `store`; `None` on the
-/// processor, where gradients are in host memory. `all` are the devices of all ranks, where these are
-/// threads of one process.
+/// How the rank on the device `name` is connected with the others, which meet at `store`: all ranks choose together,
+/// those on processors too. `all` are the devices of all ranks, where these are threads of one process.
 pub(crate) fn connector(
     config: &RunConfig,
     name: &str,
     store: SharedStore,
     all: &[Device],
-) -> Result<Option<Connector>, CliError> {
-    let DeviceName::Cuda(number) = name.parse()? else {
-        return Ok(None);
+) -> Result<Connector, CliError> {
+    let abilities = Abilities {
+        device: name.to_string(),
+        keeps_to_host: keeps_to_host(config),
+        ..Abilities::default()
+    };
+    let device = name.parse::<DeviceName>().map_err(DeviceError::from)?;
+    let DeviceName::Cuda(number) = device else {
+        return Ok(Connector::new(config.ranks.backend, abilities, store));
     };
     let library = Library::load().map(Arc::new);
     let nccl = match &library {
@@ -100,14 +106,14 @@ pub(crate) fn connector(
     let abilities = Abilities {
         gpu: identity(number),
         nccl,
-        keeps_to_host: keeps_to_host(config),
+        ..abilities
     };
     let connector = Connector::new(config.ranks.backend, abilities, store);
     let connector = connector.with_devices(all.to_vec());
-    Ok(Some(match &library {
+    Ok(match &library {
         Ok(library) => with_nccl(connector, library, number, waits(config)),
         Err(_) => connector,
-    }))
+    })
 }
 
 /// Where a rank may be lost, the others go on from the newest whole step: a step must not count before its
@@ -168,6 +174,8 @@ mod tests {
         check(&config(&["cuda:0", "cuda:0"], Host)).unwrap();
         let text = refused(&config(&["cuda:0", "flex"], Nccl));
         assert!(text.contains("--devices names flex"), "{text}");
+        let text = refused(&config(&["vulkan:0", "vulkan:1"], Nccl));
+        assert!(text.contains("--devices names vulkan:0"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:0"], Nccl));
         assert!(text.contains("2 ranks share 1 GPUs"), "{text}");
         let text = refused(&config(&["cuda:0", "cuda:1"], Burn));
@@ -185,9 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_on_the_processor_needs_no_way_of_its_own() {
+    fn ranks_on_a_processor_and_on_another_makers_gpu_agree_on_host_memory() {
+        use everburn_collectives::group::{GroupOptions, ProcessGroup};
+        use everburn_distributed::ConnectExchange;
+
+        let names = ["flex", "vulkan:0"];
+        let config = config(&names, GradientBackend::Auto);
+        let ranks = ProcessGroup::over_threads(2, GroupOptions::default());
         let store: SharedStore = Arc::new(everburn_collectives::store::HashStore::new());
-        let config = config(&["flex"], GradientBackend::Auto);
-        assert!(connector(&config, "flex", store, &[]).unwrap().is_none());
+        let ranks = ranks.into_iter().zip(names).map(|(group, name)| {
+            let connector = connector(&config, name, store.clone(), &[]).unwrap();
+            std::thread::spawn(move || {
+                assert!(connector.connect(&group).unwrap().is_none());
+                connector.choice().unwrap().to_string()
+            })
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            assert_eq!(rank.join().unwrap(), "host (rank 0 is on flex)");
+        }
     }
 }

@@ -23,7 +23,10 @@ impl LogOutput {
         let unreadable = matches!(parsed, Some(Err(_)));
         let targets = match parsed {
             Some(Ok(targets)) => targets,
-            _ => "warn,everburn=info".parse().unwrap_or_default(),
+            // OpenGL is looked for beside Vulkan, and its absence is no error.
+            _ => "warn,everburn=info,wgpu_hal::gles=off"
+                .parse()
+                .unwrap_or_default(),
         };
         let output = Self::default();
         let lines = tracing_subscriber::fmt::layer()

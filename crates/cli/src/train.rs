@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use crate::prelude::*;
 use crate::{devices, kernels};
+use burn::module::Module;
 use burn::prelude::Device;
-use everburn_distributed::ConnectExchange;
+use everburn_distributed::is_gpu;
 use everburn_launch::{RankEnvironment, StopRequest};
 use everburn_profile::Recorder;
 use everburn_train::{
@@ -47,9 +48,10 @@ pub(crate) fn run(
         return plan::run(&config, arguments);
     }
     bottleneck::check(&config, arguments)?;
-    let kernels = kernels::keep(arguments.input.kernel_cache.as_deref());
+    // A process that computes keeps its kernels; one that only starts ranks takes no place for them.
+    let keep_kernels = || kernels::keep(arguments.input.kernel_cache.as_deref());
     if let Some(environment) = environment {
-        return train_as_rank(config, arguments, environment, kernels);
+        return train_as_rank(config, arguments, environment, keep_kernels());
     }
     // Whatever can be wrong is found here, before anything is started, written or moved.
     monitor::check(arguments)?;
@@ -74,11 +76,11 @@ pub(crate) fn run(
         weights::check(&config)?; // the file is on machine 0
     }
     if arguments.input.warmup {
-        return warm_up::run(&config, &*task, &loaded, kernels);
+        return warm_up::run(&config, &*task, &loaded, keep_kernels());
     }
     let alone = config.world_size() == 1 && config.ranks.elastic.is_none();
     if alone || config.ranks.strategy == Strategy::DataParallel {
-        return train_here(&config, arguments, (&*task, &loaded), log, kernels);
+        return train_here(&config, arguments, (&*task, &loaded), log, keep_kernels());
     }
     drop(loaded);
     let (run, _lock) = prepare_run_directory(&config, arguments)?;
@@ -217,7 +219,7 @@ fn train_as_rank(
     );
     let recorded = run.clone();
     let trainer = Trainer {
-        exchange: exchange.map(|exchange| Arc::new(exchange) as Arc<dyn ConnectExchange>),
+        exchange: Some(Arc::new(exchange)),
         signs: recording::signs(watch.as_ref(), elastic.as_ref()),
         regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
         begun_before: environment.incarnation > 1,
@@ -287,7 +289,10 @@ impl<'a> RankJob<'a> {
     /// The model of the task with the weights of `--init-from`, if there are any to begin with. Rank 0's are enough:
     /// the others are given its parameters.
     fn begun(&self, device: &Device, rank: usize) -> Result<AnyModel, CliError> {
-        let model = self.task.model(device)?;
+        let model = match is_gpu(device) {
+            true => self.drawn_on_processor()?.fork(device),
+            false => self.task.model(device)?,
+        };
         // Any rank of an elastic job may become the first before the first step.
         let elastic = self.config.ranks.elastic.is_some();
         let first = |rank: usize, path: &Path| rank == 0 || (elastic && path.exists());
@@ -297,6 +302,17 @@ impl<'a> RankJob<'a> {
             }
             _ => Ok(model),
         }
+    }
+
+    /// The model with its first weights, which a seed makes the same on all kinds of devices: each has a generator of
+    /// its own.
+    fn drawn_on_processor(&self) -> Result<AnyModel, CliError> {
+        let processor = Device::flex();
+        self.config.training.seed_for_weights(&processor);
+        let model = self.task.model(&processor)?;
+        // Weights are drawn when they are needed.
+        let drawn = model.clone().into_record();
+        Ok(model.load_record(drawn))
     }
 
     fn trainer(&self, group: ProcessGroup, device: Device, run: Option<RunDirectory>) -> Trainer {

@@ -80,7 +80,7 @@ impl Gradient {
         Self(Dispatch::float_reshape(sum.into_dispatch(), shape))
     }
 
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     pub(crate) fn into_dispatch(self) -> DispatchTensor {
         self.0
     }

@@ -63,7 +63,7 @@ pub(crate) struct GradientHook {
 }
 
 /// Identity operations that only affect the backward pass.
-#[backend_extension(Autodiff, Flex, Cube: cfg(feature = "cuda"))]
+#[backend_extension(Autodiff, Flex, Cube: cfg(feature = "gpu"))]
 pub(crate) trait HookOperations: Backend {
     /// `tensor` itself; without autodiff there is no gradient to see.
     fn hook_gradient(
@@ -90,7 +90,7 @@ pub(crate) trait HookOperations: Backend {
 impl HookOperations for Flex {}
 
 // `Cube` is the fusing back end itself: the default bodies work for it too.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl HookOperations for burn::backend::Cube {}
 
 /// The gradient ends here: the sink gets it, and the leaf before the operation none, so that no second copy is kept.

@@ -106,7 +106,9 @@ pub use ddp::Ddp;
 pub use device::CudaMemory;
 pub use device::{
     Abilities, BurnExchange, Choice, ConnectExchange, Connector, DeviceExchange, DeviceMemory,
-    GradientBackend, HostExchange, Lent, NcclExchange, PendingSum, Waits, gpu_number, kernel_timer,
+    DeviceName, DeviceUnavailable, GpuDescription, GradientBackend, HostExchange, Lent,
+    NcclExchange, PendingSum, UnknownDevice, Waits, cuda_index, describe_gpu, gpu_names, is_gpu,
+    kernel_timer,
 };
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;

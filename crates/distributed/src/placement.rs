@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::{Bool, Int};
 
-use crate::device::gpu_number;
+use crate::device::{DeviceName, is_gpu};
 use crate::error::DdpError;
 
 /// The device of all trained parameters, without autodiff; `None` if they are on several.
@@ -33,7 +33,7 @@ pub(crate) fn device_of_parameters<M: Module>(model: &M) -> Option<Device> {
 
 /// Whether gradients on `device` are better left there: they are not in host memory.
 pub(crate) fn gradients_stay_there(device: &Device) -> bool {
-    gpu_number(device).is_some()
+    is_gpu(device)
 }
 
 /// Checks that all parameters and buffers of `model` are on this rank's device: what is elsewhere would be
@@ -107,9 +107,8 @@ pub fn check_placement<M: Module>(model: &M, device: &Device) -> Result<(), DdpE
 /// ```
 #[must_use]
 pub fn name_of(device: &Device) -> String {
-    match gpu_number(device) {
-        Some(number) => format!("cuda:{number}"),
-        None if device.clone().inner() == Device::flex() => "flex".to_string(),
+    match DeviceName::of(device) {
+        Some(name) => name.to_string(),
         None => format!("{:?}", device.clone().inner()),
     }
 }

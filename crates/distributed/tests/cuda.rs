@@ -10,7 +10,7 @@ use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::store::{HashStore, SharedStore};
 use everburn_distributed::{
     BurnExchange, CudaMemory, Ddp, DdpConfig, DeviceExchange, DeviceMemory, HostExchange,
-    NcclExchange, Waits, check_placement, gpu_number, kernel_timer, share_of,
+    NcclExchange, Waits, check_placement, cuda_index, kernel_timer, share_of,
 };
 use everburn_nccl::{Library, NcclConfig, NcclGroup, gpus};
 
@@ -212,7 +212,7 @@ fn gradients_are_clipped_on_the_gpu() {
 #[ignore = "needs a GPU and NCCL: cargo xtask test runs it where there are"]
 fn memory_that_is_lent_comes_back_as_the_same_tensor() {
     let device = Device::cuda(0);
-    assert_eq!(gpu_number(&device.clone().autodiff()), Some(0));
+    assert_eq!(cuda_index(&device.clone().autodiff()), Some(0));
     let numbers: Vec<f32> = (0..1000u16).map(f32::from).collect();
     let data = TensorData::new(numbers, [1000]);
     let numbers = Tensor::<1>::from_data(data, &device);

@@ -16,7 +16,7 @@ use crate::normalize::{BatchNormOverRanks, GlobalBatch};
 #[backend_extension(
     Autodiff,
     Flex: cfg(feature = "flex"),
-    Cube: cfg(feature = "cuda")
+    Cube: cfg(feature = "gpu")
 )]
 pub(crate) trait RankOps: Backend {
     /// Gives `sum`, which is the sum of `own` over all ranks.
@@ -46,7 +46,7 @@ pub(crate) trait RankOps: Backend {
 impl RankOps for burn::backend::Flex {}
 
 // `Cube` is the fusing back end itself: the default bodies do for it too.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl RankOps for burn::backend::Cube {}
 
 impl<B: RankOps, C: CheckpointStrategy> RankOps for Autodiff<B, C> {

@@ -3,3 +3,4 @@
 pub(crate) mod compute_threads;
 pub(crate) mod kernels;
 pub(crate) mod memory;
+pub(crate) mod verification;

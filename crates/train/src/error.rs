@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use everburn_collectives::group::{CollectiveError, ProcessGroup};
 use everburn_distributed::{DdpError, SamplerError};
 
+use crate::device::verification::WrongNumbers;
+
 /// Why a run could not start, go on or be recorded.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -27,6 +29,9 @@ pub enum TrainError {
     /// A sample could not be read.
     #[error("a batch could not be read: {0}")]
     Data(String),
+    /// A GPU computes otherwise than the processor.
+    #[error("{0}")]
+    WrongNumbers(WrongNumbers),
     /// A number could not be read from the device.
     #[error("the device could not give the result of a step: {0}")]
     Device(String),

@@ -30,6 +30,7 @@ use crate::checkpoint::weights::save_safetensors;
 use crate::config::TrainingConfig;
 use crate::device::kernels::KernelCache;
 use crate::device::memory::PeakMemory;
+use crate::device::verification::verify_device;
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
 use crate::hook::Hooks;
@@ -232,6 +233,8 @@ impl Trainer {
         self.config.validate(readers.world_size())?;
         let device = name_of(&self.device);
         self.config.precision.check_device(&device)?;
+        self.config.precision.check_type(&self.device)?;
+        verify_device(&self.device, &self.kernels)?;
         if let Some(over) = over {
             self.config.validate_over(&**over)?;
         }
@@ -262,7 +265,7 @@ impl Trainer {
             None => None,
         };
         let model = match (over, &self.regroup) {
-            (None, None) => self.warm_up_in_turn(model, &train, validation.as_ref(), data)?,
+            (None, None) => self.warm_up_together(model, &train, validation.as_ref(), data)?,
             _ => {
                 self.announce_kernels();
                 model

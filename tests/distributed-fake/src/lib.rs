@@ -145,6 +145,7 @@ impl fmt::Debug for FakeMemory {
 #[must_use]
 pub fn abilities(rank: usize) -> Abilities {
     Abilities {
+        device: format!("cuda:{rank}"),
         gpu: Some(format!("FAKE-{rank}")),
         nccl: Ok("2.21.5".to_string()),
         keeps_to_host: None,

@@ -1,5 +1,7 @@
 //! The NCCL and GPU tests: run if the machine can, otherwise skipped with what is missing.
 
+use std::path::Path;
+
 use everburn_nccl::{Inventory, Library, LibraryError};
 
 use super::step::{Program, Step};
@@ -75,6 +77,58 @@ pub(super) fn steps(capabilities: &GpuCapabilities) -> Vec<Step> {
         ),
         gpu_check(without_gpu),
     ]
+}
+
+/// Trainings by generated kernels on a Vulkan device that is made of the CPU. Burn is built a second time for them, with
+/// the feature `webgpu`, in a profile of its own. Of some models the kernels alone take minutes: those are `long`.
+pub(super) fn software_steps(long: bool) -> Vec<Step> {
+    let build = [
+        "build",
+        "--profile",
+        PROFILE,
+        "--package",
+        "everburn",
+        "--features",
+        "webgpu",
+    ];
+    let tests = [
+        "test",
+        "--profile",
+        PROFILE,
+        "--package",
+        "everburn-tests",
+        "--test",
+        "software_gpu",
+        "--",
+        "--ignored",
+        // Each of them keeps all cores busy.
+        "--test-threads=1",
+        if long { "long_" } else { "--skip=long_" },
+    ];
+    let mut steps = vec![
+        Step::cargo("binary with WGSL kernels", &build),
+        Step::tests("tests on software Vulkan", &tests),
+    ];
+    if !software_vulkan_is_there() {
+        for step in &mut steps {
+            step.program = Program::Lacking(
+                "there is no lvp_icd*.json in /usr/share/vulkan/icd.d: install lavapipe (Debian: \
+                 mesa-vulkan-drivers)"
+                    .to_string(),
+            );
+        }
+    }
+    steps
+}
+
+/// In which profile the software device is tested: its kernels are compiled by the driver, whatever the profile.
+const PROFILE: &str = "gpu-tests";
+
+/// Whether lavapipe has told the Vulkan loader of itself.
+fn software_vulkan_is_there() -> bool {
+    let folder = Path::new("/usr/share/vulkan/icd.d").read_dir();
+    let mut files = folder.into_iter().flatten().flatten();
+    files.any(|file| file.file_name().to_string_lossy().starts_with("lvp_icd"))
 }
 
 /// The check of a whole GPU, which is not for every run of the tests even where there is one.

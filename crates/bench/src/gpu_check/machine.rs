@@ -75,13 +75,12 @@ fn nccl_of(python: &str) -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-fn features() -> &'static str {
-    if cfg!(feature = "cuda-cpp") {
-        "cuda-cpp"
-    } else if cfg!(feature = "cuda") {
-        "cuda"
-    } else {
-        "no cuda"
+fn features() -> String {
+    let built = everburn::devices::built_for();
+    match cfg!(feature = "cuda-cpp") {
+        true => "cuda-cpp".to_string(),
+        false if built.is_empty() => "no GPUs".to_string(),
+        false => built.join(", "),
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) enum Section {
 /// gpu-check.json and gpu-check.log, whatever it came to by then.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GpuCheckArguments {
-    /// What is checked: cuda:0, cuda:1, ..., or flex to check the check.
+    /// What is checked: cuda:0, vulkan:1, ..., or flex to check the check.
     #[arg(long, default_value = "cuda:0")]
     device: String,
 

@@ -8,7 +8,7 @@ use everburn::burn::module::Module;
 use everburn::burn::optim::{GradientsParams, ModuleOptimizer};
 use everburn::burn::prelude::*;
 use everburn::collectives::store::HashStore;
-use everburn::devices::DeviceName;
+use everburn::devices::{DeviceError, DeviceName};
 use everburn::distributed::{
     Abilities, ConnectExchange, Connector, DeviceExchange, GradientBackend, HostExchange,
 };
@@ -105,11 +105,12 @@ pub(super) fn run(device: &Device, name: &str, quick: bool) -> Result<ExchangeCo
 /// The way that gradients of the device called `name` go where NCCL is asked for.
 fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
     let group = ProcessGroup::alone(GroupOptions::default());
-    let DeviceName::Cuda(number) = name.parse()? else {
+    let DeviceName::Cuda(number) = name.parse().map_err(DeviceError::from)? else {
         return Ok(Arc::new(HostExchange::start(group)?));
     };
     let library = Arc::new(Library::load()?);
     let abilities = Abilities {
+        device: name.to_string(),
         gpu: gpus()?.gpus.get(number).map(|gpu| gpu.uuid.clone()),
         nccl: Ok(library.version().to_string()),
         keeps_to_host: None,

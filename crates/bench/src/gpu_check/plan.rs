@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use everburn::devices::DeviceName;
+
 use super::models::CheckedModel;
 use super::record::{Benchmark, Check, Goal, Side, SideThroughput, State};
 use super::throughput::Benchmarked;
@@ -123,14 +125,26 @@ pub(super) fn tasks(arguments: &GpuCheckArguments, has: &Capabilities) -> Vec<Ta
     }
     let throughput = |(what, batch, name)| Work::Throughput { name, what, batch };
     let (with_goals, others) = benchmarks();
+    let software = arguments.device == DeviceName::WebGpuCpu.to_string();
+    let no_speed = software.then(|| format!("{} computes on the processor", arguments.device));
     for benchmark in with_goals {
-        add(Section::Throughput, 120, throughput(benchmark), None);
+        add(
+            Section::Throughput,
+            120,
+            throughput(benchmark),
+            no_speed.clone(),
+        );
     }
     let no_nccl = no_nccl(arguments, has);
     add(Section::Throughput, 90, Work::NcclCost, no_nccl);
-    add(Section::Peers, 200, Work::Peers, None);
+    add(Section::Peers, 200, Work::Peers, no_speed.clone());
     for benchmark in others {
-        add(Section::Throughput, 90, throughput(benchmark), None);
+        add(
+            Section::Throughput,
+            90,
+            throughput(benchmark),
+            no_speed.clone(),
+        );
     }
     let no_graphs = (!arguments.device.starts_with("cuda"))
         .then(|| format!("GPUs record what they do, and this is {}", arguments.device));
@@ -314,6 +328,17 @@ mod tests {
             longest * 2 < budget,
             "one part must leave time for the others"
         );
+    }
+
+    #[test]
+    fn the_speed_of_a_software_device_is_of_no_interest() {
+        let all = tasks(&arguments("--device webgpu:cpu"), &with_gpus(0));
+        for task in &all {
+            let about_speed = matches!(task.section, Section::Throughput | Section::Peers);
+            assert!(!about_speed || task.skipped.is_some(), "{:?}", task.work);
+        }
+        let checked = all.iter().filter(|task| task.skipped.is_none()).count();
+        assert!(checked >= 3 + 3 + 4, "{checked}");
     }
 
     #[test]

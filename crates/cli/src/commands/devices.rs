@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use super::ToolError;
+use crate::devices::{DeviceName, built_for};
 use clap::Args;
+use everburn_distributed::{GpuDescription, describe_gpu, gpu_names};
 use everburn_nccl::{Gpu, Inventory, LibraryError, gpus};
 use everburn_record::{proc, table, units};
 use serde_json::{Value, json};
 
-/// Whether this program has kernels for GPUs.
-const BUILT_FOR_GPUS: bool = cfg!(feature = "cuda");
+/// Whether this program has kernels for NVIDIA's GPUs.
+const BUILT_FOR_CUDA: bool = cfg!(feature = "cuda");
 
 /// How they are listed.
 #[derive(Debug, Args)]
@@ -35,7 +37,10 @@ struct Found {
     cores: usize,
     memory_bytes: Option<u64>,
     free_bytes: Option<u64>,
+    /// NVIDIA's.
     gpus: Result<Inventory, LibraryError>,
+    /// All others, which this program has opened.
+    others: Vec<(DeviceName, GpuDescription)>,
 }
 
 impl Found {
@@ -46,6 +51,7 @@ impl Found {
             memory_bytes: proc::total_memory(),
             free_bytes: proc::available_memory(),
             gpus: gpus(),
+            others: others(),
         }
     }
 
@@ -55,9 +61,13 @@ impl Found {
 
     /// Why no rank can be given a GPU; `None` where one can.
     fn obstacle(&self) -> Option<String> {
+        let is_gpu = |(name, _): &(DeviceName, _)| *name != DeviceName::WebGpuCpu;
+        if self.others.iter().any(is_gpu) {
+            return None;
+        }
         match &self.gpus {
             Err(missing) => Some(missing.to_string()),
-            Ok(_) if !BUILT_FOR_GPUS => {
+            Ok(_) if !BUILT_FOR_CUDA => {
                 Some("this program was built without the feature `cuda`".to_owned())
             }
             Ok(_) => None,
@@ -81,9 +91,22 @@ impl Found {
                 memory(gpu.free_bytes),
             ]
         }));
+        rows.extend(self.others.iter().map(|(name, gpu)| {
+            let described = format!("{}, {}", gpu.name, gpu.runtime);
+            vec![
+                name.to_string(),
+                described,
+                memory(gpu.memory_bytes),
+                memory(None),
+            ]
+        }));
         let listed = table::aligned(&["device", "name", "memory", "free"], &rows, &[1]);
+        let built = match built_for().as_slice() {
+            [] => "this program was built for no GPUs (--features cuda, rocm, metal, vulkan or webgpu)".to_owned(),
+            built => format!("this program was built for {}", built.join(", ")),
+        };
         match (self.obstacle(), &self.gpus) {
-            (Some(obstacle), _) => format!("{listed}\n\nno GPU can be used: {obstacle}"),
+            (Some(obstacle), _) => format!("{listed}\n\nno GPU can be used: {obstacle}; {built}"),
             (None, Ok(found)) => format!("{listed}\n\n{found}"),
             (None, Err(_)) => listed,
         }
@@ -105,12 +128,30 @@ impl Found {
                 "memory_bytes": gpu.memory_bytes,
                 "free_bytes": gpu.free_bytes,
                 "compute_capability": [gpu.compute_capability.0, gpu.compute_capability.1],
-                "usable": BUILT_FOR_GPUS,
+                "usable": BUILT_FOR_CUDA,
             })
         });
-        let devices: Vec<Value> = std::iter::once(cpu).chain(gpus).collect();
-        json!({ "devices": devices, "no_gpu_because": self.obstacle() })
+        let others = self.others.iter().map(|(name, gpu)| {
+            json!({
+                "device": name.to_string(),
+                "name": gpu.name,
+                "memory_bytes": gpu.memory_bytes,
+                "runtime": gpu.runtime,
+                "usable": true,
+            })
+        });
+        let devices: Vec<Value> = std::iter::once(cpu).chain(gpus).chain(others).collect();
+        json!({ "devices": devices, "built_for": built_for(), "no_gpu_because": self.obstacle() })
     }
+}
+
+/// What this program can use beside NVIDIA's GPUs.
+fn others() -> Vec<(DeviceName, GpuDescription)> {
+    let names = gpu_names().into_iter();
+    let names = names.filter(|name| !matches!(name, DeviceName::Cuda(_)));
+    names
+        .filter_map(|name| Some((name, describe_gpu(&name.open().ok()?)?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -124,7 +165,33 @@ mod tests {
             memory_bytes: Some(8 << 30),
             free_bytes: None,
             gpus,
+            others: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_gpu_of_another_maker_is_listed_and_used() {
+        let gpu = GpuDescription {
+            name: "AMD Radeon RX 7900 XTX".into(),
+            memory_bytes: Some(24 << 30),
+            runtime: "wgpu<spirv>",
+            fingerprint: "spirv_4098_29772".into(),
+        };
+        let found = Found {
+            others: vec![(DeviceName::Vulkan(0), gpu)],
+            ..with(Err(LibraryError::NoDriver {
+                reason: "no library".into(),
+            }))
+        };
+        let text = found.to_text();
+        assert!(
+            text.contains("vulkan:0  AMD Radeon RX 7900 XTX, wgpu<spirv>  24 GiB"),
+            "{text}"
+        );
+        assert!(!text.contains("no GPU can be used"), "{text}");
+        let json = found.to_json();
+        assert_eq!(json["devices"][1]["device"], "vulkan:0");
+        assert_eq!(json["no_gpu_because"], Value::Null);
     }
 
     #[test]
@@ -163,7 +230,7 @@ mod tests {
         assert!(found.to_text().contains("cuda:1"), "{}", found.to_text());
         let json = found.to_json();
         assert_eq!(json["devices"][1]["device"], "cuda:1");
-        assert_eq!(json["devices"][1]["usable"], BUILT_FOR_GPUS);
-        assert_eq!(json["no_gpu_because"].is_null(), BUILT_FOR_GPUS);
+        assert_eq!(json["devices"][1]["usable"], BUILT_FOR_CUDA);
+        assert_eq!(json["no_gpu_because"].is_null(), BUILT_FOR_CUDA);
     }
 }

@@ -9,6 +9,7 @@ use crate::arguments::{
     DataFlags, EmaFlags, GradientFlags, InputFlags, ParallelFlags, RankFlags, RateFlags,
     ScheduleFlag, Strategy, SyncFlags,
 };
+use crate::devices;
 use crate::error::CliError;
 
 #[derive(Default)]
@@ -200,9 +201,7 @@ pub(super) fn add_input_flags(layer: &mut Layer, flags: &InputFlags) -> Result<(
 }
 
 pub(super) fn add_rank_flags(layer: &mut Layer, flags: &RankFlags) -> Result<(), CliError> {
-    let gpus = flags
-        .gpus
-        .map(|count| (0..count).map(|i| format!("cuda:{i}")).collect::<Vec<_>>());
+    let gpus = flags.gpus.map(devices::first_gpus);
     let devices = flags.devices.clone().or(gpus);
     // One rank a device, unless --ranks says otherwise or the devices are one model's.
     let ranks_of = |devices: &Vec<String>| match flags.strategy {

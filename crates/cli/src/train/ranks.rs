@@ -6,7 +6,6 @@ use crate::prelude::*;
 use burn::module::Module;
 use burn::prelude::Device;
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_distributed::ConnectExchange;
 
 use super::RankJob;
 use crate::error::CliError;
@@ -46,7 +45,7 @@ pub(super) fn train_on_threads(
             let own = gradient_exchange::connector(config, name, store.clone(), devices)
                 .map_err(|error| TrainError::Config(error.to_string()))?;
             let trainer = Trainer {
-                exchange: own.map(|own| Arc::new(own) as Arc<dyn ConnectExchange>),
+                exchange: Some(Arc::new(own)),
                 ..job.trainer(group, device.clone(), run)
             };
             match job.fit_task(trainer, model.clone().fork(&device)) {

@@ -61,11 +61,13 @@ impl fmt::Display for GradientBackend {
 /// use everburn_distributed::Abilities;
 ///
 /// let on_cpu = Abilities::default();
-/// assert_eq!(on_cpu.gpu, None);
+/// assert_eq!((&*on_cpu.device, on_cpu.gpu), ("flex", None));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
-    /// Identifies the rank's GPU among all machines; `None` on CPUs.
+    /// The rank's device, as [`DeviceName`](crate::DeviceName) has it.
+    pub device: String,
+    /// Identifies the rank's GPU among all machines, if NCCL can use it: an NVIDIA GPU.
     pub gpu: Option<String>,
     /// NCCL's version, or why it is unavailable.
     pub nccl: Result<String, String>,
@@ -77,6 +79,7 @@ pub struct Abilities {
 impl Default for Abilities {
     fn default() -> Self {
         Self {
+            device: "flex".to_string(),
             gpu: None,
             nccl: Err("not checked".to_string()),
             keeps_to_host: None,
@@ -93,7 +96,7 @@ impl Default for Abilities {
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// let choice = Choice::agree(&group, GradientBackend::Auto, Abilities::default())?;
 /// assert_eq!(choice.backend, GradientBackend::Host);
-/// assert_eq!(choice.to_string(), "host (there is one rank)");
+/// assert_eq!(choice.to_string(), "host (all ranks are on processors)");
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +110,16 @@ pub struct Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.backend, self.reason)
+    }
+}
+
+impl Choice {
+    /// Why gradients are in host memory where nothing else was to choose.
+    const NO_GPUS: &str = "all ranks are on processors";
+
+    /// Whether a rank of the job has a GPU, so that there was something to choose.
+    pub(crate) fn is_about_gpus(&self) -> bool {
+        self.reason != Self::NO_GPUS
     }
 }
 
@@ -172,6 +185,9 @@ fn decide(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Result<Choic
     let version = |(_, abilities): &(usize, Abilities)| abilities.nccl.clone().unwrap_or_default();
     match (wanted, unsupported(wanted, ranks)) {
         (GradientBackend::Host, _) => host("as requested"),
+        (GradientBackend::Auto, _) if ranks.iter().all(|(_, rank)| rank.device == "flex") => {
+            host(Choice::NO_GPUS)
+        }
         (GradientBackend::Auto, _) if ranks.len() == 1 => host("there is one rank"),
         (GradientBackend::Auto, Some(unsupported)) => host(&unsupported.what),
         (GradientBackend::Auto | GradientBackend::Nccl, None) => {
@@ -198,8 +214,8 @@ fn unsupported(wanted: GradientBackend, ranks: &[(usize, Abilities)]) -> Option<
             return stop(reason.clone(), "leave one of the two out");
         }
         let Some(gpu) = &abilities.gpu else {
-            let what = format!("rank {rank} is on the CPU");
-            return stop(what, "give each rank a GPU, as --gpus N does");
+            let what = format!("rank {rank} is on {}", abilities.device);
+            return stop(what, "give each rank an NVIDIA GPU");
         };
         let twin = ranks[..at]
             .iter()
@@ -238,6 +254,7 @@ mod tests {
 
     fn able(gpu: &str) -> Abilities {
         Abilities {
+            device: "cuda:0".to_string(),
             gpu: Some(gpu.to_string()),
             nccl: Ok("2.21.5".to_string()),
             keeps_to_host: None,
@@ -256,6 +273,9 @@ mod tests {
         assert_eq!(decided(Auto, &two).unwrap(), "nccl (2.21.5)");
         assert_eq!(decided(Nccl, &two).unwrap(), "nccl (2.21.5)");
         assert_eq!(decided(Host, &two).unwrap(), "host (as requested)");
+        let on_processors = [Abilities::default(), Abilities::default()];
+        let choice = decided(Auto, &on_processors).unwrap();
+        assert_eq!(choice, "host (all ranks are on processors)");
         // One rank needs nobody, unless the cost of NCCL is to be measured.
         assert_eq!(
             decided(Auto, &two[..1]).unwrap(),
@@ -279,7 +299,7 @@ mod tests {
             ..able("b")
         };
         let cases = [
-            (Abilities::default(), "rank 1 is on the CPU"),
+            (Abilities::default(), "rank 1 is on flex"),
             (able("a"), "ranks 0 and 1 share the GPU a"),
             (without_nccl, "rank 1 has no NCCL: no NCCL: libnccl.so.2"),
             (older, "rank 0 has NCCL 2.21.5, rank 1 has NCCL 2.18.3"),

@@ -35,7 +35,7 @@ impl BurnExchange {
         let devices: Vec<Device> = devices.into_iter().map(Device::inner).collect();
         let mut numbers = devices
             .iter()
-            .map(super::gpu_number)
+            .map(super::cuda_index)
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| {
                 DdpError::Config(format!(

@@ -28,7 +28,7 @@ pub trait ConnectExchange: Send + Sync + fmt::Debug {
     /// be connected.
     fn connect(&self, group: &ProcessGroup) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError>;
 
-    /// What was chosen last, for logs and reports.
+    /// What was chosen last, for logs and reports; `None` where all ranks are on processors.
     fn choice(&self) -> Option<Choice>;
 }
 
@@ -52,7 +52,7 @@ type JoinNccl = dyn Fn(NcclConfig, Option<Arc<dyn FailureMonitor>>) -> Result<Nc
 /// );
 /// let group = ProcessGroup::alone(GroupOptions::default());
 /// assert!(connector.connect(&group)?.is_none());
-/// assert_eq!(connector.choice().unwrap().backend, GradientBackend::Host);
+/// assert_eq!(connector.choice(), None);
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
 pub struct Connector {
@@ -169,11 +169,12 @@ impl Connector {
 impl ConnectExchange for Connector {
     fn connect(&self, group: &ProcessGroup) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError> {
         let choice = Choice::agree(group, self.wanted, self.abilities.clone())?;
-        if group.rank() == 0 && self.abilities.gpu.is_some() {
+        let backend = choice.backend;
+        let choice = Some(choice).filter(Choice::is_about_gpus);
+        if let (0, Some(choice)) = (group.rank(), &choice) {
             tracing::info!("gradients travel by {choice}");
         }
-        let backend = choice.backend;
-        *lock(&self.choice) = Some(choice);
+        *lock(&self.choice) = choice;
         Ok(match backend {
             GradientBackend::Nccl => Some(Arc::new(self.join(group)?)),
             GradientBackend::Burn => Some(Arc::new(BurnExchange::new(self.devices.clone())?)),

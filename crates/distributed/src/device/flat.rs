@@ -7,7 +7,7 @@ use super::layout::FlatLayout;
 use crate::gradient::{Gradient, times};
 
 /// The gradients in one flat buffer, each multiplied by `weight`; missing gradients and the padding between them are
-/// zero. One kernel on CUDA, Burn's own operations elsewhere.
+/// zero. One kernel on a GPU, Burn's own operations elsewhere.
 pub(crate) fn flatten(
     parts: &[Option<Gradient>],
     layout: &FlatLayout,
@@ -19,8 +19,8 @@ pub(crate) fn flatten(
     if parts.iter().all(Option::is_none) || layout.len() == 0 {
         return zeros(layout.len());
     }
-    #[cfg(feature = "cuda")]
-    if let Some(flat) = super::cuda::flatten(parts, layout, dtype, weight) {
+    #[cfg(feature = "gpu")]
+    if let Some(flat) = super::gpu::flatten(parts, layout, dtype, weight) {
         return flat;
     }
     let mut pieces = Vec::with_capacity(2 * parts.len());
@@ -35,10 +35,10 @@ pub(crate) fn flatten(
     Tensor::cat(pieces, 0)
 }
 
-/// The gradients in a flat buffer, of these shapes; without a copy on CUDA.
+/// The gradients in a flat buffer, of these shapes; without a copy on a GPU.
 pub(crate) fn views(flat: &Tensor<1>, layout: &FlatLayout, shapes: &[&[usize]]) -> Vec<Gradient> {
-    #[cfg(feature = "cuda")]
-    if let Some(views) = super::cuda::views(flat, layout, shapes) {
+    #[cfg(feature = "gpu")]
+    if let Some(views) = super::gpu::views(flat, layout, shapes) {
         return views;
     }
     let ranges = layout.ranges().iter().zip(shapes);

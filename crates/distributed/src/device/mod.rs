@@ -7,19 +7,20 @@
 //! of gradients) are on the host: they go through the process group and wait for no GPU.
 //!
 //! `exchange.rs` has the seam: a [`DeviceExchange`] sums flat buffers ([`NcclExchange`], [`HostExchange`] through host
-//! memory, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA (`cuda/`) or in a
+//! memory, [`BurnExchange`]); a [`DeviceMemory`] gives NCCL access to a tensor's memory, on CUDA (`gpu/memory.rs`) or in a
 //! fake for tests, so that everything but a few CUDA calls is tested without a GPU. `choice.rs` agrees on one exchange
 //! for all ranks, and `connect.rs` connects it.
 
 mod choice;
 mod collective;
 mod connect;
-#[cfg(feature = "cuda")]
-mod cuda;
 mod exchange;
 mod flat;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod host;
 mod layout;
+mod name;
 mod nccl;
 mod staging;
 
@@ -29,15 +30,16 @@ use everburn_profile::KernelTimer;
 pub use self::choice::{Abilities, Choice, GradientBackend};
 pub use self::collective::BurnExchange;
 pub use self::connect::{ConnectExchange, Connector};
-#[cfg(feature = "cuda")]
-pub use self::cuda::CudaMemory;
 pub use self::exchange::{DeviceExchange, DeviceMemory, Lent, PendingSum};
 pub(crate) use self::flat::{flatten, views};
+#[cfg(feature = "cuda")]
+pub use self::gpu::CudaMemory;
 pub use self::host::HostExchange;
 pub(crate) use self::layout::FlatLayout;
+pub use self::name::{DeviceName, DeviceUnavailable, UnknownDevice};
 pub use self::nccl::{NcclExchange, Waits};
 
-/// A timer of the kernels that this process runs on `device`; `None` if it is not on CUDA.
+/// A timer of the kernels that this process runs on `device`; `None` if it is no GPU.
 ///
 /// ```
 /// use burn::prelude::Device;
@@ -46,12 +48,31 @@ pub use self::nccl::{NcclExchange, Waits};
 /// ```
 #[must_use]
 pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
-    #[cfg(feature = "cuda")]
-    return cuda::number_of(device).map(|_| Box::<cuda::CudaKernelTimer>::default() as _);
-    #[cfg(not(feature = "cuda"))]
+    #[cfg(feature = "gpu")]
+    return gpu::is_gpu(device).then(|| Box::<gpu::GpuKernelTimer>::default() as _);
+    #[cfg(not(feature = "gpu"))]
     {
         let _ = device;
         None
+    }
+}
+
+/// Whether `device` is a GPU, or a driver that stands for one: kernels are generated for it, and what is computed there
+/// is not in the memory that the process reads.
+///
+/// ```
+/// use burn::prelude::Device;
+///
+/// assert!(!everburn_distributed::is_gpu(&Device::flex().autodiff()));
+/// ```
+#[must_use]
+pub fn is_gpu(device: &Device) -> bool {
+    #[cfg(feature = "gpu")]
+    return gpu::is_gpu(device);
+    #[cfg(not(feature = "gpu"))]
+    {
+        let _ = device;
+        false
     }
 }
 
@@ -60,15 +81,62 @@ pub fn kernel_timer(device: &Device) -> Option<Box<dyn KernelTimer>> {
 /// ```
 /// use burn::prelude::Device;
 ///
-/// assert_eq!(everburn_distributed::gpu_number(&Device::flex().autodiff()), None);
+/// assert_eq!(everburn_distributed::cuda_index(&Device::flex().autodiff()), None);
 /// ```
 #[must_use]
-pub fn gpu_number(device: &Device) -> Option<usize> {
-    #[cfg(feature = "cuda")]
-    return cuda::number_of(device);
-    #[cfg(not(feature = "cuda"))]
+pub fn cuda_index(device: &Device) -> Option<usize> {
+    #[cfg(feature = "gpu")]
+    return gpu::cuda_index(device);
+    #[cfg(not(feature = "gpu"))]
     {
         let _ = device;
         None
     }
+}
+
+/// What a GPU says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuDescription {
+    /// As its driver names it.
+    pub name: String,
+    /// All of its memory, in bytes; `None` where the driver does not tell.
+    pub memory_bytes: Option<u64>,
+    /// How its kernels are sent: `cuda<...>`, `wgpu<wgsl>`, `wgpu<spirv>`.
+    pub runtime: &'static str,
+    /// What kernels are compiled for.
+    pub fingerprint: String,
+}
+
+/// What the GPU `device` says of itself; `None` if it is no GPU. Opens the device.
+///
+/// ```
+/// use burn::prelude::Device;
+///
+/// assert_eq!(everburn_distributed::describe_gpu(&Device::flex()), None);
+/// ```
+#[must_use]
+pub fn describe_gpu(device: &Device) -> Option<GpuDescription> {
+    #[cfg(feature = "gpu")]
+    return gpu::describe(device);
+    #[cfg(not(feature = "gpu"))]
+    {
+        let _ = device;
+        None
+    }
+}
+
+/// The GPUs that this build can use on this machine: CUDA's first, then those of ROCm, Metal and Vulkan, last a driver
+/// that computes on the processor. Empty in a build without GPUs.
+///
+/// ```
+/// for name in everburn_distributed::gpu_names() {
+///     println!("{name}");
+/// }
+/// ```
+#[must_use]
+pub fn gpu_names() -> Vec<DeviceName> {
+    #[cfg(feature = "gpu")]
+    return gpu::names();
+    #[cfg(not(feature = "gpu"))]
+    Vec::new()
 }

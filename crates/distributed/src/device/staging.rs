@@ -5,7 +5,7 @@ use burn::tensor::{TensorData, try_read_sync};
 
 /// A tensor that another thread can read: what it waits for has been given to its device.
 #[cfg_attr(
-    feature = "cuda",
+    feature = "gpu",
     allow(
         clippy::large_enum_variant,
         reason = "one is made per flat buffer, and moved once"
@@ -13,15 +13,15 @@ use burn::tensor::{TensorData, try_read_sync};
 )]
 pub(crate) enum Staged {
     Tensor(Tensor<1>),
-    #[cfg(feature = "cuda")]
-    Cuda(super::cuda::StagedBuffer),
+    #[cfg(feature = "gpu")]
+    Gpu(super::gpu::StagedBuffer),
 }
 
 /// Makes a tensor ready to be read by another thread; does not wait for its device.
 pub(crate) fn stage(numbers: Tensor<1>) -> Staged {
-    #[cfg(feature = "cuda")]
-    if let Some(buffer) = super::cuda::StagedBuffer::of(numbers.clone()) {
-        return Staged::Cuda(buffer);
+    #[cfg(feature = "gpu")]
+    if let Some(buffer) = super::gpu::StagedBuffer::of(numbers.clone()) {
+        return Staged::Gpu(buffer);
     }
     Staged::Tensor(numbers)
 }
@@ -30,8 +30,8 @@ impl Staged {
     pub(crate) fn device(&self) -> Device {
         match self {
             Self::Tensor(numbers) => numbers.device(),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(buffer) => buffer.device(),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(buffer) => buffer.device(),
         }
     }
 
@@ -43,8 +43,8 @@ impl Staged {
                 Some(Err(error)) => Err(error.to_string()),
                 None => Err("this platform cannot wait for a device".to_string()),
             },
-            #[cfg(feature = "cuda")]
-            Self::Cuda(buffer) => buffer.read(),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(buffer) => buffer.read(),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::{counted, rows};
 #[backend_extension(
     Autodiff,
     Flex: cfg(feature = "flex"),
-    Cube: cfg(feature = "cuda")
+    Cube: cfg(feature = "gpu")
 )]
 pub(crate) trait LayerOps: Backend {
     /// `[B, C_in, H, W]` and `[C_out, C_in / groups, K_h, K_w]` make `[B, C_out, H', W']`.
@@ -377,5 +377,5 @@ pub(super) fn factors<B: Backend>(input: &FloatTensor<B>, probability: f64) -> F
 }
 
 // `Cube` is the fusing back end itself: the default bodies do for it too.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl LayerOps for burn::backend::Cube {}

@@ -92,7 +92,7 @@ impl fmt::Debug for Recomputation {
 #[backend_extension(
     Autodiff,
     Flex: cfg(feature = "flex"),
-    Cube: cfg(feature = "cuda")
+    Cube: cfg(feature = "gpu")
 )]
 pub(crate) trait RecomputeOps: Backend {
     /// `marker`, for a segment that uses `tensor`, whose gradient comes from `slot`.
@@ -136,7 +136,7 @@ pub(crate) trait RecomputeOps: Backend {
 impl RecomputeOps for burn::backend::Flex {}
 
 // `Cube` is the fusing back end itself: the default bodies do for it too.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl RecomputeOps for burn::backend::Cube {}
 
 /// What a gradient that never came would have looked like.

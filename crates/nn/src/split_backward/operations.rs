@@ -18,7 +18,7 @@ use crate::layers::LayerOps;
 #[backend_extension(
     Autodiff,
     Flex: cfg(feature = "flex"),
-    Cube: cfg(feature = "cuda")
+    Cube: cfg(feature = "gpu")
 )]
 pub(crate) trait SplitBackwardOps: LayerOps {
     /// `input * weight`, both two-dimensional; the weight's gradient is left in `slot`.
@@ -53,7 +53,7 @@ pub(crate) trait SplitBackwardOps: LayerOps {
 impl SplitBackwardOps for burn::backend::Flex {}
 
 // `Cube` is the fusing back end itself: the default bodies work for it too.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl SplitBackwardOps for burn::backend::Cube {}
 
 /// A zero of one dtype for all parameters, so that zeros can be summed.

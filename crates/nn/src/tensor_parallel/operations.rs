@@ -15,7 +15,7 @@ use crate::exchange::Pass;
 #[backend_extension(
     Autodiff,
     Flex: cfg(feature = "flex"),
-    Cube: cfg(feature = "cuda")
+    Cube: cfg(feature = "gpu")
 )]
 pub(crate) trait ShardOps: Backend {
     /// `tensor` itself, whose gradient is summed over the ranks: f.
@@ -35,7 +35,7 @@ pub(crate) trait ShardOps: Backend {
 impl ShardOps for burn::backend::Flex {}
 
 // `Cube` is the fusing back end itself: the default bodies do for it too.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl ShardOps for burn::backend::Cube {}
 
 #[derive(Debug)]

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use burn::data::dataset::Dataset;
 use burn::prelude::Device;
-use everburn_distributed::{Prefetch, Resident, Row, Rows};
+use everburn_distributed::{Prefetch, Resident, Row, Rows, is_gpu};
 use everburn_record::units;
 use serde::{Deserialize, Serialize};
 
-use crate::config::read_metrics::computes_by_itself;
 use crate::error::TrainError;
 use crate::trainer::{Trainer, TrainingData};
 
@@ -57,7 +56,7 @@ impl InputConfig {
 
     /// What loaders of a rank on `device` are told, which waits for a batch for `patience` at most.
     pub(crate) fn prefetch(&self, device: &Device, patience: Duration) -> Prefetch {
-        let automatic = usize::from(computes_by_itself(device));
+        let automatic = usize::from(is_gpu(device));
         Prefetch {
             // What lies on the device is picked there: threads would only get in each other's way.
             workers: match self.on_device {

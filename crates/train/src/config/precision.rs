@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use burn::prelude::Device;
+use everburn_distributed::name_of;
 use everburn_nn::{ComputeType, low_products};
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +82,20 @@ impl Precision {
         )))
     }
 
+    /// Checks that `device` has the type in which it multiplies.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if not.
+    pub(crate) fn check_type(self, device: &Device) -> Result<(), TrainError> {
+        match self.compute_type().low() {
+            Some(low) if !device.supports_dtype(low) => Err(TrainError::Config(format!(
+                "--precision {self}: {} does not compute in this type; use --precision f32, or another device",
+                name_of(device)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks after a pass on this thread that some layer has computed in it since there were `before` products
     /// in half precision.
     pub(crate) fn check_reached(self, before: u64) -> Result<(), TrainError> {
@@ -139,6 +155,7 @@ mod tests {
     fn tf32_on_a_processor_is_refused_with_what_to_use() {
         assert!(Precision::Tf32.check_device("cuda:1").is_ok());
         assert!(Precision::Bf16.check_device("flex").is_ok());
+        assert!(Precision::Bf16.check_type(&Device::flex()).is_ok());
         let error = Precision::Tf32
             .check_device("flex")
             .unwrap_err()

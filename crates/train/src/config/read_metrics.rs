@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use burn::prelude::Device;
+use everburn_distributed::is_gpu;
 use serde::{Deserialize, Serialize};
 
 /// When losses and counts are read from the device.
@@ -40,7 +41,8 @@ impl ReadMetrics {
     /// Whether numbers are read late on `device`.
     pub(crate) fn is_late_on(self, device: &Device) -> bool {
         match self {
-            Self::Auto => computes_by_itself(device),
+            // Operations there return before they are done.
+            Self::Auto => is_gpu(device),
             Self::EachStep => false,
             Self::Late => true,
         }
@@ -62,19 +64,6 @@ impl std::str::FromStr for ReadMetrics {
         found
             .map(|(value, _)| *value)
             .ok_or_else(|| "use auto, each-step or late".to_string())
-    }
-}
-
-/// Whether operations return before they are done, as those of a GPU.
-pub(crate) fn computes_by_itself(device: &Device) -> bool {
-    #[cfg(feature = "flex")]
-    {
-        *device != Device::flex()
-    }
-    #[cfg(not(feature = "flex"))]
-    {
-        let _ = device;
-        true
     }
 }
 

@@ -38,8 +38,8 @@ impl std::fmt::Display for KernelCache {
 }
 
 /// Has all kernels of this process be kept in `folder`, and read from there. To be called before anything is
-/// done on a GPU; processes that are told the same folder share it.
-#[cfg(feature = "cuda")]
+/// done on a GPU. Processes may be told the same folder: each takes a data base there that no other uses.
+#[cfg(feature = "gpu")]
 pub fn keep_kernels(folder: &Path) -> KernelCache {
     use burn::cubecl::config::cache::CacheConfig;
     use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
@@ -51,25 +51,75 @@ pub fn keep_kernels(folder: &Path) -> KernelCache {
     if let Err(error) = std::fs::create_dir_all(folder) {
         return KernelCache::Nowhere(format!("{} cannot be made: {error}", folder.display()));
     }
+    /// For as long as this process lives.
+    static HELD: std::sync::Mutex<Vec<std::fs::File>> = std::sync::Mutex::new(Vec::new());
+    let (name, lock) = match take_database(folder) {
+        Ok(taken) => taken,
+        Err(error) => {
+            return KernelCache::Nowhere(format!("{} cannot be used: {error}", folder.display()));
+        }
+    };
     let mut config = CubeClRuntimeConfig::default();
     config.compilation.cache = true;
     config.environment.path = CacheConfig::Directory(folder.to_path_buf());
-    config.environment.name = "kernels".to_string();
+    config.environment.name = name;
     // Variables of CubeCL still win, as they do over its files.
     match CubeClRuntimeConfig::try_set(config.override_from_env()) {
-        true => KernelCache::Folder(folder.to_path_buf()),
+        true => {
+            let mut held = HELD
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            held.push(lock);
+            KernelCache::Folder(folder.to_path_buf())
+        }
         false => KernelCache::Nowhere("CubeCL was set up before".to_string()),
     }
 }
 
 /// This program generates no kernels.
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "gpu"))]
 pub fn keep_kernels(_folder: &Path) -> KernelCache {
-    KernelCache::Nowhere("this program was built without CUDA".to_string())
+    KernelCache::Nowhere("this program was built for no GPUs".to_string())
 }
 
+/// Takes the first data base of kernels in `folder` that no other process uses: its name, and a lock that is held for as
+/// long as this process lives. CubeCL keeps kernels in turso, whose files cannot be shared: with several processes at
+/// them, one panics, and after one was killed, all later ones only read.
+#[cfg(any(feature = "gpu", test))]
+fn take_database(folder: &Path) -> std::io::Result<(String, std::fs::File)> {
+    let mut number = 0;
+    loop {
+        let name = match number {
+            0 => "kernels".to_string(),
+            _ => format!("kernels-{number}"),
+        };
+        let lock = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(folder.join(format!("{name}.lock")))?;
+        match lock.try_lock() {
+            Ok(()) => {
+                // Who has the data base open; left by a process that was killed.
+                let _ = std::fs::remove_file(folder.join(format!("{name}.db-tshm")));
+                return Ok((name, lock));
+            }
+            Err(std::fs::TryLockError::WouldBlock) if number < MOST_DATABASES => number += 1,
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let message = format!("{MOST_DATABASES} processes use it");
+                return Err(std::io::Error::other(message));
+            }
+            Err(std::fs::TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// More processes than a machine has ranks on GPUs.
+#[cfg(any(feature = "gpu", test))]
+const MOST_DATABASES: usize = 256;
+
 /// The file that CubeCL would read, from `folder` upwards.
-#[cfg(any(feature = "cuda", test))]
+#[cfg(any(feature = "gpu", test))]
 fn configuration_above(folder: &Path) -> Option<PathBuf> {
     const NAMES: [&str; 4] = ["cubecl.toml", "CubeCL.toml", "burn.toml", "Burn.toml"];
     // Burn's file may be about other things, and CubeCL would take its defaults then.
@@ -89,17 +139,17 @@ fn configuration_above(folder: &Path) -> Option<PathBuf> {
 
 /// Counts the kernels that are launched while it lives.
 pub(crate) struct LaunchCount {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     seen: std::sync::Arc<Seen>,
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     _watching: burn::cubecl::logging::LaunchObservation,
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 #[derive(Default)]
 struct Seen(std::sync::Mutex<std::collections::HashSet<&'static str>>);
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl burn::cubecl::logging::LaunchObserver for Seen {
     fn launched(&self, kernel: &'static str) {
         let mut seen = self
@@ -111,7 +161,7 @@ impl burn::cubecl::logging::LaunchObserver for Seen {
 }
 
 impl LaunchCount {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     pub(crate) fn begin() -> Self {
         let seen = std::sync::Arc::<Seen>::default();
         Self {
@@ -120,13 +170,13 @@ impl LaunchCount {
         }
     }
 
-    #[cfg(not(feature = "cuda"))]
+    #[cfg(not(feature = "gpu"))]
     pub(crate) fn begin() -> Self {
         Self {}
     }
 
     /// How many different kinds there were, tuning included.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     pub(crate) fn kinds(&self) -> usize {
         let seen = self.seen.0.lock();
         seen.unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -134,8 +184,8 @@ impl LaunchCount {
     }
 
     /// None is launched where none is generated.
-    #[cfg(not(feature = "cuda"))]
-    #[expect(clippy::unused_self, reason = "with CUDA it is used")]
+    #[cfg(not(feature = "gpu"))]
+    #[expect(clippy::unused_self, reason = "with GPUs it is used")]
     pub(crate) fn kinds(&self) -> usize {
         0
     }
@@ -144,6 +194,22 @@ impl LaunchCount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_process_has_a_data_base_of_its_own_and_what_a_killed_one_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join("kernels.db-tshm");
+        std::fs::write(&left, "").unwrap();
+        let (first, lock) = take_database(folder.path()).unwrap();
+        assert_eq!(first, "kernels");
+        assert!(!left.exists());
+        std::fs::write(&left, "").unwrap();
+        let (second, _other) = take_database(folder.path()).unwrap();
+        assert_eq!(second, "kernels-1");
+        assert!(left.exists(), "it is in use");
+        drop(lock);
+        assert_eq!(take_database(folder.path()).unwrap().0, "kernels");
+    }
 
     #[test]
     fn cubecls_own_file_is_found_from_any_folder_below() {

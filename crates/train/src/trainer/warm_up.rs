@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn_train::{InferenceStep, TrainStep};
 use everburn_collectives::group::ProcessGroup;
-use everburn_distributed::{Buffers, ShareOfBatch};
+use everburn_distributed::{Buffers, ShareOfBatch, is_gpu};
 
 use super::{Trainer, TrainingData};
-use crate::config::read_metrics::computes_by_itself;
+
 use crate::device::kernels::LaunchCount;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyData, AnyLoader, AnyModel, Trainable, erase_data};
@@ -82,23 +82,17 @@ impl Trainer {
             .map(|(_, warm_up)| warm_up)
     }
 
-    /// The same before a training, where devices need it, in turn with the other ranks of the machine.
-    pub(super) fn warm_up_in_turn(
+    /// The same before a training, where devices need it, on all ranks at once.
+    pub(super) fn warm_up_together(
         &self,
         model: AnyModel,
         train: &AnyLoader,
         validation: Option<&AnyLoader>,
         data: &AnyData,
     ) -> Result<AnyModel, TrainError> {
-        let own = self
-            .warm_up
-            .unwrap_or_else(|| computes_by_itself(&self.device));
+        let own = self.warm_up.unwrap_or_else(|| is_gpu(&self.device));
         if !wanted_by_any(own, &self.group)? {
             return Ok(model);
-        }
-        let leads = self.group.local_rank() == 0;
-        if !leads {
-            self.group.barrier().wait_within(PATIENCE)?;
         }
         let model = match own {
             true => {
@@ -107,9 +101,8 @@ impl Trainer {
             }
             false => model,
         };
-        if leads {
-            self.group.barrier().wait_within(PATIENCE)?;
-        }
+        // What ranks wait for next has a deadline, and compiling may take longer.
+        self.group.barrier().wait_within(PATIENCE)?;
         Ok(model)
     }
 
@@ -128,7 +121,7 @@ impl Trainer {
 
     /// Says why the first steps take long, where they are not made ready.
     pub(super) fn announce_kernels(&self) {
-        if computes_by_itself(&self.device) {
+        if is_gpu(&self.device) {
             self.display().announce(&format!(
                 "kernels are compiled and tuned in the first steps ({})",
                 self.kernels

@@ -19,7 +19,7 @@ pub(super) fn backward_from<const D: usize>(
     Tensor::<1>::from_dispatch(last).backward()
 }
 
-#[backend_extension(Autodiff, Flex, Cube: cfg(feature = "cuda"))]
+#[backend_extension(Autodiff, Flex, Cube: cfg(feature = "gpu"))]
 trait GivenGradient: Backend {
     /// A single number, of which `output` has this `gradient`.
     fn hold(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -30,7 +30,7 @@ trait GivenGradient: Backend {
 
 impl GivenGradient for Flex {}
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 impl GivenGradient for burn::backend::Cube {}
 
 #[derive(Debug)]

@@ -1,10 +1,32 @@
-//! What GPUs need: driver, NVRTC, NCCL. Nothing here is in the CPU's way.
+//! What GPUs need: driver, NVRTC, NCCL, and kernels that compute as the processor does. Nothing here is in the CPU's way.
 
+use everburn_distributed::gpu_names;
 use everburn_nccl::{Library, LibraryError, find_library};
 use everburn_record::Finding;
+use everburn_train::{KernelCache, verify_device};
 
 pub(super) fn findings() -> Vec<Finding> {
-    vec![gpus(), nvrtc(), nccl()]
+    let mut findings = vec![gpus(), nvrtc(), nccl()];
+    findings.extend(kernels());
+    findings
+}
+
+/// Known numbers on each GPU for which this program has kernels.
+fn kernels() -> Vec<Finding> {
+    let each = gpu_names().into_iter().map(|name| {
+        let subject = "kernels";
+        let checked = name.open().map_err(|error| error.to_string());
+        let checked = checked.and_then(|device| {
+            // Anew, whatever was noted before.
+            let nowhere = KernelCache::Nowhere("the doctor looks anew".to_string());
+            verify_device(&device, &nowhere).map_err(|error| error.to_string())
+        });
+        match checked {
+            Ok(()) => Finding::ok(subject, format!("{name} computes as the processor does")),
+            Err(error) => Finding::warn(subject, error, "train on another device"),
+        }
+    });
+    each.collect()
 }
 
 /// Driver, CUDA and GPUs, as the driver itself tells.

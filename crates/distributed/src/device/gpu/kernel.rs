@@ -19,7 +19,7 @@ use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 use super::FlatBuffer;
 
 /// The most gradients of one launch: each is a pointer, a length and a start among the kernel's
-/// parameters, of which drivers before CUDA 12.1 take 4 KiB.
+/// parameters, of which drivers before CUDA 12.1 take 4 KiB. Graphics APIs bind fewer buffers.
 const MOST_PARTS: usize = 64;
 
 /// The fewest: their number is a compile-time constant of the kernel, and each one is another kernel to compile.
@@ -60,17 +60,25 @@ pub(super) fn flatten(parts: Vec<CubeTensor>, buffer: &FlatBuffer) -> CubeTensor
     let dtype = parts[0].dtype;
     let flat = empty_device_contiguous_dtype(client, device, [buffer.length].into(), dtype);
     let mut rest = parts.into_iter();
+    let most = most_parts(flat.client.properties().hardware.max_bindings as usize);
     // The padding before a launch's first gradient is filled by the launch before it, or by the first one.
     let mut begin = 0;
-    for starts in buffer.starts.chunks(MOST_PARTS) {
+    for starts in buffer.starts.chunks(most) {
         let own: Vec<_> = rest.by_ref().take(starts.len()).map(untile).collect();
         let next = begin_of_next(buffer, starts);
         if begin < next {
-            launch(own, starts, &flat, begin..next, buffer.weight);
+            launch(own, starts, &flat, begin..next, (buffer.weight, most));
         }
         begin = next;
     }
     flat
+}
+
+/// The most gradients of one launch on a device whose kernels have this many buffers: a power of two, so that there
+/// are few different kernels. One buffer is the flat one, and one has the lengths.
+fn most_parts(bindings: usize) -> usize {
+    let left = bindings.saturating_sub(2).clamp(1, MOST_PARTS);
+    1 << left.ilog2()
 }
 
 /// Where the launch after that of `starts` begins.
@@ -85,14 +93,14 @@ fn launch(
     starts: &[usize],
     flat: &CubeTensor,
     range: std::ops::Range<usize>,
-    weight: f32,
+    (weight, most): (f32, usize),
 ) {
     let count = range.len();
     // Padded with parts that begin after the end of the buffer, so that there are few different kernels.
     let mut starts = starts.to_vec();
     let length = flat.meta.num_elements();
     let full = parts.len().next_power_of_two();
-    for _ in parts.len()..full.clamp(FEWEST_PARTS, MOST_PARTS) {
+    for _ in parts.len()..full.clamp(FEWEST_PARTS.min(most), most) {
         parts.push(parts[0].clone());
         starts.push(length);
     }
@@ -116,4 +124,18 @@ fn launch(
         weight,
         dtype_to_storage_type(flat.dtype),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_takes_as_many_gradients_as_there_are_buffers_for() {
+        assert_eq!(most_parts(1024), MOST_PARTS);
+        assert_eq!(most_parts(66), 64);
+        assert_eq!(most_parts(31), 16);
+        assert_eq!(most_parts(8), 4);
+        assert_eq!(most_parts(2), 1);
+    }
 }

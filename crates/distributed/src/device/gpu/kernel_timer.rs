@@ -17,14 +17,14 @@ use everburn_profile::{KernelTimer, TimedKernel};
 
 use crate::reducer::lock;
 
-/// Times the kernels of this process on CUDA.
+/// Times the kernels of this process on GPUs.
 #[derive(Default)]
-pub(crate) struct CudaKernelTimer {
+pub(crate) struct GpuKernelTimer {
     launches: Arc<Launches>,
     watching: Option<(LaunchObservation, Instant)>,
 }
 
-impl KernelTimer for CudaKernelTimer {
+impl KernelTimer for GpuKernelTimer {
     fn begin(&mut self) {
         lock(&self.launches.kept).clear();
         let since = Instant::now();

@@ -1,12 +1,15 @@
-//! Burn's tensors on CUDA, from outside of Burn: many tensors copied into one flat buffer, many tensors that are views
+//! Burn's tensors on GPUs, from outside of Burn: many tensors copied into one flat buffer, many tensors that are views
 //! of one, and its memory for NCCL.
 //!
-//! Burn's operations on CUDA are put off and fused. `resolve` has all run that a tensor still waits for,
+//! One back end of Burn serves GPUs of all vendors (CUDA, ROCm, Metal, Vulkan, WebGPU), so only `memory` is about one
+//! of them. Burn's operations there are put off and fused. `resolve` has all run that a tensor still waits for,
 //! and yields CubeCL's own tensor, with its place in the GPU's memory; `adopt` gives such a tensor back to
 //! Burn. Neither waits for the GPU.
 
+mod adapters;
 mod kernel;
 mod kernel_timer;
+#[cfg(feature = "cuda")]
 mod memory;
 
 use burn::backend::fusion::custom::{CustomOpIr, HandleContainer, OperationIr, TensorIr};
@@ -24,7 +27,9 @@ use burn_cubecl::fusion::FusionCubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
 
-pub(crate) use self::kernel_timer::CudaKernelTimer;
+pub(crate) use self::adapters::{describe, name_of, names, open};
+pub(crate) use self::kernel_timer::GpuKernelTimer;
+#[cfg(feature = "cuda")]
 pub use self::memory::CudaMemory;
 use super::layout::FlatLayout;
 use crate::gradient::Gradient;
@@ -37,15 +42,23 @@ struct FlatBuffer {
     weight: f32,
 }
 
-/// The number of the GPU that `device` is, as `CUDA_VISIBLE_DEVICES` counts them.
-pub(crate) fn number_of(device: &Device) -> Option<usize> {
+/// Whether kernels are generated for `device`.
+pub(crate) fn is_gpu(device: &Device) -> bool {
+    matches!(
+        device.clone().inner().as_dispatch(),
+        DispatchDevice::Cube(_)
+    )
+}
+
+/// The index of the GPU that `device` is, as `CUDA_VISIBLE_DEVICES` counts them.
+pub(crate) fn cuda_index(device: &Device) -> Option<usize> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Cube(CubeDevice::Cuda(device)) => Some(device.index),
         _ => None,
     }
 }
 
-/// [`super::flat::flatten`] by one kernel. `None` if not on CUDA, or for a dtype that the kernel does not multiply in
+/// [`super::flat::flatten`] by one kernel. `None` if not on a GPU, or for a dtype that the kernel does not multiply in
 /// f32.
 pub(super) fn flatten(
     parts: &[Option<Gradient>],
@@ -106,8 +119,7 @@ pub(super) fn views(
 
 /// Burn's tensor of a back end that fuses, if that is what it is.
 fn fused(tensor: DispatchTensor) -> Option<FusionTensor<FusionCubeRuntime>> {
-    let is_on_cuda = number_of(&Device::new(tensor.device())).is_some();
-    let tensor = is_on_cuda
+    let tensor = is_gpu(&Device::new(tensor.device()))
         .then(|| <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor));
     match tensor?.ok()? {
         BackendTensor::Float(tensor) => Some(tensor),
@@ -186,7 +198,7 @@ impl Operation<FusionCubeRuntime> for Flatten {
 pub(super) struct StagedBuffer(CubeTensor);
 
 impl StagedBuffer {
-    /// Of a tensor on CUDA.
+    /// Of a tensor on a GPU.
     pub(super) fn of(numbers: Tensor<1>) -> Option<Self> {
         fused(numbers.into_dispatch()).map(|numbers| Self(resolve(numbers)))
     }

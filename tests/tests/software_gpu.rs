@@ -1,0 +1,253 @@
+//! Training by generated kernels on a Vulkan device that is made of the CPU (lavapipe), as on a GPU of any maker.
+//!
+//! `cargo xtask check` builds the binary with the feature `webgpu` for these, and runs them where such a driver is; those
+//! whose names begin with `long` with `--long` only.
+
+use std::path::{Path, PathBuf};
+
+use everburn_tests::{Ended, Everburn, Run};
+
+/// Compiled kernels are kept beside the binary for all tests: each starts with those of the others.
+fn kernels() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let profile = test.parent().and_then(Path::parent);
+    profile
+        .expect("cargo puts tests into <profile>/deps")
+        .join("kernels-of-tests")
+}
+
+fn everburn<'a>(folder: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Everburn {
+    Everburn::new(folder, arguments)
+        .env("EVERBURN_KERNEL_CACHE", kernels())
+        .env("MESA_SHADER_CACHE_DIR", kernels())
+        // On two cores, the best of many kernels is not worth minutes of tuning.
+        .env("CUBECL_AUTOTUNE_LEVEL", "minimal")
+        // The driver looks for it, and says so where it is not set.
+        .env("XDG_RUNTIME_DIR", folder)
+}
+
+fn train(folder: &Path, name: &str, model: &str, flags: &[&str]) -> Everburn {
+    everburn(folder, ["train", model])
+        .args(["--data", "synthetic", "--train-samples", "216"])
+        // Few shapes of batches: for each, kernels are compiled.
+        .args(["--validation-samples", "16", "--test-samples", "16"])
+        .args(["--steps", "12", "--batch-size", "16", "--log-every", "1"])
+        .args(["--lr-schedule", "constant", "--run-dir", name])
+        .args(flags)
+}
+
+fn trained(folder: &Path, name: &str, model: &str, flags: &[&str]) -> (Run, Ended) {
+    let ended = train(folder, name, model, flags).run().succeeded();
+    (Run::new(folder.join(name)), ended)
+}
+
+/// Losses differ by rounding only.
+fn assert_near(found: &Run, expected: &Run, what: &str) {
+    let (found, expected) = (found.losses("step"), expected.losses("step"));
+    assert_eq!(found.len(), 12, "{what}");
+    assert_eq!(expected.len(), 12, "{what}");
+    for ((step, a), (_, b)) in found.iter().zip(&expected) {
+        assert!(
+            (a - b).abs() <= 1e-4 * b.abs().max(1.0),
+            "{what}, step {step}: {a} {b}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn the_device_is_listed_checked_and_used_only_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let listed = everburn(folder, ["devices"]).run().succeeded();
+    let line = listed
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("webgpu:cpu"));
+    assert!(
+        line.is_some_and(|line| line.contains("wgpu<wgsl>")),
+        "{listed}"
+    );
+    let examined = everburn(folder, ["doctor"]).run();
+    let expected = "webgpu:cpu computes as the processor does";
+    assert!(examined.stdout.contains(expected), "{examined}");
+    // It is no GPU that `--gpus` would take.
+    let ended = everburn(
+        folder,
+        ["train", "mlp", "--gpus", "1", "--data", "synthetic"],
+    )
+    .run();
+    ended.failed_with(2, &["cannot be used"]);
+    let ended = train(folder, "none", "mlp", &["--devices", "webgpu:7"]).run();
+    ended.failed_with(
+        2,
+        &["webgpu:7 cannot be used: this machine has no such device"],
+    );
+    let ended = train(folder, "none", "mlp", &["--devices", "cuda:0"]).run();
+    ended.failed_with(2, &["cuda:0 cannot be used"]);
+    let flags = ["--devices", "webgpu:cpu,webgpu:cpu", "--backend", "nccl"];
+    let ended = train(folder, "none", "mlp", &flags).run();
+    ended.failed_with(
+        2,
+        &["it is between NVIDIA's GPUs, and --devices names webgpu:cpu"],
+    );
+    let ended = train(
+        folder,
+        "none",
+        "mnist",
+        &["--devices", "webgpu:cpu", "--precision", "bf16"],
+    )
+    .run();
+    assert_ne!(ended.code(), 0, "{ended}");
+    assert!(
+        ended
+            .stderr
+            .contains("webgpu:cpu does not compute in this type"),
+        "{ended}"
+    );
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn one_rank_two_ranks_and_ranks_of_both_kinds_learn_what_the_processor_does() {
+    learn_what_the_processor_does("mlp");
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn long_convolutions_learn_what_the_processor_does() {
+    learn_what_the_processor_does("mnist");
+}
+
+fn learn_what_the_processor_does(model: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (flex, _) = trained(folder, "flex", model, &["--ranks", "2"]);
+    for (name, devices) in [
+        ("one", "webgpu:cpu"),
+        ("two", "webgpu:cpu,webgpu:cpu"),
+        ("mixed", "flex,webgpu:cpu"),
+    ] {
+        let (run, ended) = trained(folder, name, model, &["--devices", devices]);
+        assert_near(&run, &flex, name);
+        if name == "one" {
+            continue;
+        }
+        let by = run.report()["gradients_by"].clone();
+        let by = by.as_str().unwrap_or_default();
+        assert!(by.starts_with("host ("), "{by}: {ended}");
+    }
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn four_ranks_that_shard_their_state_learn_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (flex, _) = trained(folder, "flex", "mlp", &["--ranks", "4"]);
+    let devices = ["--ranks", "4", "--devices", "webgpu:cpu"];
+    let (run, _) = trained(folder, "plain", "mlp", &devices);
+    assert_near(&run, &flex, "no shards");
+    for stage in ["optimizer", "gradients", "parameters"] {
+        let flags = [&devices[..], &["--shard", stage]].concat();
+        let (run, _) = trained(folder, stage, "mlp", &flags);
+        assert_near(&run, &flex, stage);
+    }
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn a_pipeline_over_both_kinds_of_device_learns_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (flex, _) = trained(
+        folder,
+        "flex",
+        "mnist",
+        &["--ranks", "2", "--pipeline", "2"],
+    );
+    let flags = ["--devices", "flex,webgpu:cpu", "--pipeline", "2"];
+    let (run, _) = trained(folder, "mixed", "mnist", &flags);
+    assert_near(&run, &flex, "a pipeline");
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn a_killed_rank_comes_back_and_a_run_goes_on_on_the_other_kind_of_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (flex, _) = trained(folder, "flex", "mlp", &["--ranks", "2"]);
+    let devices = ["--devices", "webgpu:cpu,webgpu:cpu"];
+    let elastic = [
+        "--elastic",
+        "1:2",
+        "--chaos",
+        "kill=1@step:6",
+        "--checkpoint-every",
+        "4steps",
+    ];
+    let (run, ended) = trained(folder, "elastic", "mlp", &[&devices[..], &elastic].concat());
+    assert_near(&run, &flex, "a rank is killed");
+    assert!(ended.stderr.contains("SIGKILL"), "{ended}");
+
+    for (name, first, then) in [
+        ("to-flex", "webgpu:cpu", "flex"),
+        ("from-flex", "flex", "webgpu:cpu"),
+    ] {
+        let flags = ["--steps", "6", "--ranks", "2", "--devices", first];
+        trained(folder, name, "mlp", &flags);
+        let arguments = ["train", "--resume", "--run-dir", name, "--steps", "12"];
+        everburn(folder, arguments)
+            .args(["--ranks", "2", "--devices", then])
+            .run()
+            .succeeded();
+        assert_near(&Run::new(folder.join(name)), &flex, name);
+    }
+}
+
+#[test]
+#[ignore = "needs the feature webgpu and a software Vulkan driver"]
+fn long_a_decoder_learns_the_same_and_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let train = |name: &str, devices: &str| {
+        everburn(
+            folder,
+            ["train", "gpt-nano", "--data", "embedded", "--steps", "12"],
+        )
+        .args([
+            "--batch-size",
+            "4",
+            "--log-every",
+            "1",
+            "--lr-schedule",
+            "constant",
+        ])
+        .args([
+            "--train-samples",
+            "64",
+            "--validation-samples",
+            "4",
+            "--test-samples",
+            "4",
+        ])
+        .args([
+            "--set",
+            "gpt.layers=1",
+            "--set",
+            "gpt.context=32",
+            "--set",
+            "gpt.width=32",
+        ])
+        .args(["--set", "gpt.heads=2", "--set", "gpt.dropout=0"])
+        .args(["--devices", devices, "--run-dir", name])
+        .run()
+        .succeeded();
+        Run::new(folder.join(name))
+    };
+    let (flex, gpu) = (train("flex", "flex"), train("gpu", "webgpu:cpu"));
+    assert_near(&gpu, &flex, "gpt-nano");
+    let arguments = ["generate", "gpu", "--device", "webgpu:cpu", "--tokens", "8"];
+    let written = everburn(folder, arguments).run().succeeded();
+    assert!(!written.stdout.trim().is_empty(), "{written}");
+}
