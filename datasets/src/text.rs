@@ -9,6 +9,7 @@ mod source;
 mod tokenize;
 mod tokenizer;
 mod tokenizer_file;
+mod tokens_folder;
 mod train_tokenizer;
 
 #[cfg(feature = "tensors")]

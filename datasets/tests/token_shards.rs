@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use everburn_datasets::{
@@ -37,7 +38,7 @@ fn request(folder: &Path, files: &[(&str, &[u8])]) -> TokenizeRequest {
 }
 
 fn run(request: &TokenizeRequest) -> Result<Tokenized, DatasetError> {
-    tokenize(request, &mut |_| {})
+    tokenize(request, &mut |_| ControlFlow::Continue(()))
 }
 
 fn refused(request: &TokenizeRequest, expected: &[&str]) {
@@ -98,7 +99,11 @@ fn a_long_text_has_the_tokens_that_it_has_when_it_is_read_whole() {
         ..request
     };
     let mut told = Vec::new();
-    let done = tokenize(&request, &mut |bytes| told.push(bytes)).unwrap();
+    let done = tokenize(&request, &mut |bytes| {
+        told.push(bytes);
+        ControlFlow::Continue(())
+    });
+    let done = done.unwrap();
     let expected = Tokenizer::from_file(tokenizer_file()).unwrap();
     let expected = expected.encode(&text).unwrap();
     assert_eq!(tokens(&request.output), [expected.clone(), Vec::new()]);
@@ -110,6 +115,12 @@ fn a_long_text_has_the_tokens_that_it_has_when_it_is_read_whole() {
     let files = names(&request.output);
     assert_eq!(files[0], "tokenizer.json");
     assert_eq!(files[2], "train_000001.bin");
+    let output = folder.path().join("more");
+    let ended = tokenize(&TokenizeRequest { output, ..request }, &mut |_| {
+        ControlFlow::Break(())
+    });
+    let error = ended.unwrap_err().to_string();
+    assert!(error.contains("interrupted"), "{error}");
     // Nothing else is left.
     assert_eq!(names(folder.path()), ["a.txt", "tokens"]);
 }

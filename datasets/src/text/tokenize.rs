@@ -1,9 +1,11 @@
 //! From text that is larger than memory to files of tokens.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::documents::{DocumentReader, Documents, Part, inputs};
+use super::tokens_folder::{TokensFolder, unwritable};
 use super::{Tokenizer, TokenizerKind};
 use crate::DatasetError;
 use crate::token_shards::{ShardOptions, ShardWriter};
@@ -128,9 +130,11 @@ impl Tokenized {
 /// Tokenizes files of text into a folder: `train_000000.bin`, `val_000000.bin` and so on, and the tokenizer's own files.
 ///
 /// Memory is bounded, whatever the length of files and documents. The folder is written beside its place and renamed, so
-/// that it is there whole or not at all. `told` is called with the number of bytes read, again and again.
+/// that it is there whole or not at all. `told` is called with the number of bytes read, again and again, and may end it.
 ///
 /// ```
+/// use std::ops::ControlFlow;
+///
 /// use everburn_datasets::{EndOfDocument, TokenFiles, TokenFormat, TokenizeRequest, TokenizerKind, tokenize};
 ///
 /// let folder = tempfile::tempdir()?;
@@ -142,7 +146,8 @@ impl Tokenized {
 ///     output: folder.path().join("tokens"),
 ///     ..TokenizeRequest::default()
 /// };
-/// assert_eq!(tokenize(&request, &mut |_bytes| {})?.tokens, [3, 0]);
+/// let done = tokenize(&request, &mut |_bytes| ControlFlow::Continue(()))?;
+/// assert_eq!(done.tokens, [3, 0]);
 /// let files = TokenFiles::open(&request.output, TokenFormat::Detect)?;
 /// assert_eq!(files.train.read(0..3)?, [97, 98, 99]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -150,13 +155,14 @@ impl Tokenized {
 ///
 /// # Errors
 /// - [`DatasetError::Tokenize`] if the request cannot be met: a folder that is there, a tokenizer that no file can name, a
-///   tokenizer without a token that ends a document where there are several, nothing to train on or to validate by;
+///   tokenizer without a token that ends a document where there are several, nothing to train on or to validate by; and if
+///   `told` has ended it;
 /// - [`DatasetError::Read`], [`DatasetError::NotText`] and [`DatasetError::Document`] for a text, with the file;
 /// - [`DatasetError::Tokenizer`] for the tokenizer;
 /// - [`DatasetError::Write`] for what is written.
 pub fn tokenize(
     request: &TokenizeRequest,
-    told: &mut dyn FnMut(u64),
+    told: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Tokenized, DatasetError> {
     let refused = |problem: String| Err(DatasetError::Tokenize(problem));
     if !(0.0..=0.5).contains(&request.validation) {
@@ -180,7 +186,7 @@ pub fn tokenize(
     };
     let end = end_of_document(&tokenizer, request)?;
     let files = inputs(&request.inputs)?;
-    let folder = Aside::of(&request.output, request.replace)?;
+    let folder = TokensFolder::of(&request.output, request.replace)?;
     let options = ShardOptions {
         vocabulary: tokenizer.vocabulary(),
         made_by: tokenizer.made_by(),
@@ -204,7 +210,9 @@ pub fn tokenize(
         batch.push(part);
         if length >= BATCH {
             work.write(&batch)?;
-            told(work.bytes);
+            if told(work.bytes).is_break() {
+                return refused("it was interrupted; nothing is written".to_owned());
+            }
             batch.clear();
             length = 0;
         }
@@ -314,101 +322,6 @@ impl Work<'_> {
     }
 }
 
-/// A folder beside the place where it is to be. It is removed unless it gets there.
-struct Aside {
-    folder: tempfile::TempDir,
-    output: PathBuf,
-}
-
-impl Aside {
-    fn of(output: &Path, replace: bool) -> Result<Self, DatasetError> {
-        let unwritable = |source| unwritable(output, source);
-        let output = std::path::absolute(output).map_err(unwritable)?;
-        check_output(&output, replace)?;
-        let (Some(parent), Some(name)) = (output.parent(), output.file_name()) else {
-            let problem = format!("{} is no name for a folder", output.display());
-            return Err(DatasetError::Tokenize(problem));
-        };
-        fs::create_dir_all(parent).map_err(unwritable)?;
-        let mut prefix = name.to_owned();
-        prefix.push(".unfinished-");
-        let folder = tempfile::Builder::new()
-            .prefix(&prefix)
-            // Before the umask.
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777))
-            .tempdir_in(parent)
-            .map_err(unwritable)?;
-        Ok(Self { folder, output })
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Puts the folder in its place, and removes what was there.
-    fn rename(self) -> Result<(), DatasetError> {
-        let output = self.output;
-        let unwritable = |source| unwritable(&output, source);
-        everburn_record::file::sync_folder(self.folder.path()).map_err(unwritable)?;
-        let parent = output.parent().unwrap_or(Path::new("/"));
-        if output.exists() {
-            // Moved first, so that there is never half a folder.
-            let old = tempfile::tempdir_in(parent).map_err(unwritable)?;
-            fs::rename(&output, old.path().join("old")).map_err(unwritable)?;
-        }
-        fs::rename(self.folder.path(), &output).map_err(unwritable)?;
-        // It is not there any more to be removed.
-        let _ = self.folder.keep();
-        everburn_record::file::sync_folder(parent).map_err(unwritable)
-    }
-}
-
-/// Refuses a place where something else is.
-fn check_output(output: &Path, replace: bool) -> Result<(), DatasetError> {
-    let refused = |problem: &str| {
-        let problem = format!("{} {problem}", output.display());
-        Err(DatasetError::Tokenize(problem))
-    };
-    if !output.is_dir() {
-        return match output.symlink_metadata() {
-            Ok(_) => refused("is there already, and is no folder"),
-            Err(_) => Ok(()),
-        };
-    }
-    let entries = output
-        .read_dir()
-        .map_err(|source| unwritable(output, source))?;
-    let mut strange = None;
-    let mut is_empty = true;
-    for entry in entries {
-        let name = entry
-            .map_err(|source| unwritable(output, source))?
-            .file_name();
-        is_empty = false;
-        if !is_ours(&name.to_string_lossy()) {
-            strange = Some(name);
-        }
-    }
-    match (is_empty, replace, strange) {
-        (true, ..) | (_, true, None) => Ok(()),
-        (_, false, _) => refused("is not empty; --force replaces a folder of tokens"),
-        (_, true, Some(name)) => refused(&format!(
-            "has {} in it, which is not of a folder of tokens; it is not replaced",
-            name.display()
-        )),
-    }
-}
-
-/// Whether a folder of tokens has files of this name.
-fn is_ours(name: &str) -> bool {
-    let numbered = |name: &str| {
-        let number = name.strip_prefix("train_").or(name.strip_prefix("val_"));
-        let number = number.and_then(|rest| rest.strip_suffix(".bin"));
-        number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
-    };
-    numbered(name) || ["tokenizer.json", "vocab.json", "merges.txt"].contains(&name)
-}
-
 /// Copies a tokenizer's file.
 fn copy(file: &Path, to: &Path) -> Result<(), DatasetError> {
     let bytes = fs::read(file).map_err(|source| DatasetError::Read {
@@ -416,11 +329,4 @@ fn copy(file: &Path, to: &Path) -> Result<(), DatasetError> {
         source,
     })?;
     everburn_record::file::write(to, &bytes).map_err(|source| unwritable(to, source))
-}
-
-fn unwritable(path: &Path, source: std::io::Error) -> DatasetError {
-    DatasetError::Write {
-        path: path.to_owned(),
-        source,
-    }
 }
