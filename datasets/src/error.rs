@@ -220,6 +220,68 @@ pub enum DatasetError {
         problem: String,
     },
 
+    /// A file or folder of tokens that is damaged, or none.
+    #[error("{}: {field}: {problem}", path.display())]
+    TokenFile {
+        /// The file or folder.
+        path: PathBuf,
+        /// What of it is wrong: a field of its header, or a token.
+        field: String,
+        /// What is wrong with that.
+        problem: String,
+    },
+
+    /// Two files of tokens that cannot be one text.
+    #[error(
+        "{} has {found}, and {} has {expected}: the files of one text are made by one tokenizer",
+        other.display(), first.display()
+    )]
+    OtherShards {
+        /// The first file.
+        first: PathBuf,
+        /// The file that differs from it.
+        other: PathBuf,
+        /// What the first one has.
+        expected: String,
+        /// What the other one has.
+        found: String,
+    },
+
+    /// Tokens of another tokenizer than the one that was named.
+    #[error("{} was made by {expected}, and {found}", file.display())]
+    ShardTokenizer {
+        /// A file of tokens.
+        file: PathBuf,
+        /// What made it.
+        expected: String,
+        /// What was named.
+        found: String,
+    },
+
+    /// A document that is none: not JSON, without its field, or with no place to cut it.
+    #[error("{}, {place}: {problem}", path.display())]
+    Document {
+        /// The file.
+        path: PathBuf,
+        /// A line or a byte of it.
+        place: String,
+        /// What is wrong there.
+        problem: String,
+    },
+
+    /// What was asked for cannot be tokenized like that.
+    #[error("{0}")]
+    Tokenize(String),
+
+    /// A file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
     /// A tokenizer's alphabet that is none.
     #[error("the alphabet of the tokenizer cannot be used: {0}")]
     Alphabet(&'static str),

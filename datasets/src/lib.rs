@@ -1,6 +1,6 @@
 //! Data sets. Labelled 28x28 grey images: MNIST, Fashion-MNIST and a synthetic digit set that needs neither files nor
-//! network. Folders of JPEG and PNG files, one per class: [`ImageFolder`]. Text in windows of tokens: tinyshakespeare
-//! and a bundled text.
+//! network. Folders of JPEG and PNG files, one per class: [`ImageFolder`]. Text in windows of tokens: tinyshakespeare,
+//! a bundled text, and text of any size in files of tokens.
 //!
 //! The types, in the order in which a program meets them:
 //!
@@ -11,7 +11,9 @@
 //! 4. [`ImageDataset`] gives pixels and labels by index, and is a [`burn_dataset::Dataset`].
 //!
 //! For text these are [`TextRequest`], [`load_text`], [`LoadedText`] and [`TextDataset`]; a
-//! [`Tokenizer`] stands between text and tokens.
+//! [`Tokenizer`] stands between text and tokens. Text that is larger than memory is turned into files of tokens once, by
+//! [`tokenize`], and read from there: [`TokenFiles`] are those of a folder, [`TokenShards`] a sequence of tokens in several
+//! files.
 //!
 //! ```
 //! use everburn_datasets::{DataChoice, DataRequest, load};
@@ -32,8 +34,8 @@
 //!
 //! - A file that is found but is damaged, altered or of another set is an error, never a reason
 //!   to use something else.
-//! - Nothing is written except by a download, and a download leaves either a whole, verified
-//!   file or none.
+//! - Nothing is written except by a download, which leaves either a whole, verified file or none, and by [`tokenize`],
+//!   which leaves a whole folder or none.
 //! - Pixels stay `u8`: scaling belongs to the batchers ([`MNIST_MEAN`], [`MNIST_STD`]).
 //! - There is no process-wide state: what the environment says comes in through
 //!   [`Surroundings`].
@@ -52,6 +54,7 @@ mod source;
 mod surroundings;
 mod synthetic;
 mod text;
+mod token_shards;
 
 #[cfg(feature = "tensors")]
 pub use batcher::{ImageBatcher, RgbBatcher};
@@ -69,9 +72,11 @@ pub use synthetic::{Split, SyntheticDigits};
 #[cfg(feature = "tensors")]
 pub use text::TextBatcher;
 pub use text::{
-    LoadedText, TextDataset, TextItem, TextRequest, Tokenizer, TokenizerKind, UnknownTokenizer,
-    load_text, load_text_in,
+    Documents, EndOfDocument, LoadedText, TextDataset, TextItem, TextRequest, TokenizeRequest,
+    Tokenized, Tokenizer, TokenizerKind, TokenizerRequest, UnknownTokenizer, load_text,
+    load_text_in, tokenize, train_tokenizer,
 };
+pub use token_shards::{ShardsRecord, TokenFiles, TokenFormat, TokenShards};
 
 /// Mean of MNIST's training pixels after division by 255.
 pub const MNIST_MEAN: f32 = 0.1307;

@@ -49,12 +49,15 @@ fn the_real_text_is_found_by_the_variable() {
     let folder = text.parent().unwrap();
     for choice in [DataChoice::Auto, DataChoice::TinyShakespeare] {
         let text = load_text_in(&request(choice), &surroundings(Some(folder))).unwrap();
-        assert_eq!(text.tokenizer.vocabulary(), 65);
+        assert_eq!(text.vocabulary, 65);
         // 1,115,394 characters: (1,003,851 - 1) / 64 and (111,543 - 1) / 64.
         assert_eq!((text.train.len(), text.test.len()), (15_685, 1_742));
         assert_eq!(text.description.name, "tinyshakespeare");
         assert_eq!(text.description.reason, "found by EVERBURN_DATA_DIR");
-        let start = text.tokenizer.decode(&text.train.window(0)[..14]);
+        let start = text
+            .tokenizer
+            .unwrap()
+            .decode(&text.train.window(0).unwrap()[..14]);
         assert_eq!(start, "First Citizen:");
     }
 }
@@ -125,7 +128,10 @@ fn another_text_in_its_place_is_taken_and_told() {
         &request(DataChoice::Auto),
     )
     .unwrap();
-    assert_eq!(text.tokenizer.alphabet().as_deref(), Some(" benort"));
+    assert_eq!(
+        text.tokenizer.unwrap().alphabet().as_deref(),
+        Some(" benort")
+    );
     let reason = "found by EVERBURN_DATA_DIR; it is not the published text";
     assert_eq!(text.description.reason, reason);
 }
@@ -192,7 +198,7 @@ fn bytes_read_any_text_and_characters_only_those_that_they_know() {
     };
     let loaded = load_bytes(text.as_bytes(), &bytes).unwrap();
     assert_eq!(
-        (loaded.tokenizer.vocabulary(), loaded.tokenizer.alphabet()),
+        (loaded.vocabulary, loaded.tokenizer.unwrap().alphabet()),
         (256, None)
     );
     assert!(loaded.description.unit.ends_with("bytes"));
@@ -211,7 +217,7 @@ fn bytes_read_any_text_and_characters_only_those_that_they_know() {
         ..known
     };
     let loaded = load_bytes(text.as_bytes(), &known).unwrap();
-    assert_eq!(loaded.tokenizer.vocabulary(), 7, "as the model was trained");
+    assert_eq!(loaded.vocabulary, 7, "as the model was trained");
 }
 
 #[test]

@@ -80,6 +80,9 @@ enum Command {
     /// Serve a store by itself, as in `store --listen 127.0.0.1:0 --open`, until Ctrl-C or SIGTERM
     #[command(disable_help_flag = true)]
     Store(PassthroughArguments),
+    /// Tokenize text of any size for `train`, as in `tokenize corpus/ --tokenizer tokenizer.json --output tokens`
+    #[command(disable_help_flag = true)]
+    Tokenize(PassthroughArguments),
     /// List the devices that ranks can be given
     #[command(disable_help_flag = true)]
     Devices(PassthroughArguments),
@@ -158,6 +161,7 @@ fn run() -> miette::Result<ExitCode> {
         Command::Report(args) => binary::become_report("report", &args.arguments),
         Command::Compare(args) => binary::become_report("compare", &args.arguments),
         Command::Store(args) => binary::become_everburn("store", &args.arguments),
+        Command::Tokenize(args) => binary::become_everburn("tokenize", &args.arguments),
         Command::Devices(args) => binary::become_everburn("devices", &args.arguments),
         Command::Test {
             with_torch: false,

@@ -302,8 +302,9 @@ pub(crate) struct TextFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataFlags {
-    /// Images: mnist, fashion-mnist or synthetic, or a folder for resnet18. Text: tinyshakespeare or embedded, or a
-    /// text file. auto: MNIST or tinyshakespeare if available [default: auto].
+    /// Images: mnist, fashion-mnist or synthetic, or a folder for resnet18. Text: tinyshakespeare or embedded, a text file,
+    /// or a file or folder of tokens (`tokenize`, llm.c; nanogpt:FILE). auto: MNIST or tinyshakespeare if available
+    /// [default: auto].
     #[arg(long, value_name = "NAME")]
     pub(crate) data: Option<String>,
 

@@ -175,6 +175,9 @@ impl RunConfig {
             optimizer::leave_out_others(&mut table, &layer);
             merge(&mut table, layer);
         }
+        if !arguments.resume {
+            forget_shards(&mut table, &arguments.data);
+        }
         require_average(&table)?;
         let fault = |reason: String| match &file {
             Some(path) => CliError::Config {
@@ -399,6 +402,7 @@ impl RunConfig {
         table.remove("ranks");
         // What trained on many ranks may be measured on one.
         table.remove("parallel");
+        forget_shards(&mut table, data);
         let mut layer = Layer::default();
         add_data_flags(&mut layer, data)?;
         add_rank_flags(&mut layer, ranks)?;
@@ -419,6 +423,15 @@ impl RunConfig {
             ));
         }
         Ok(config)
+    }
+}
+
+/// Forgets which files of tokens another run has read, where other data are named. A run that goes on remembers its own.
+fn forget_shards(table: &mut Table, flags: &DataFlags) {
+    if flags.data.is_some()
+        && let Some(Value::Table(text)) = table.get_mut("text")
+    {
+        text.remove("shards");
     }
 }
 

@@ -44,6 +44,7 @@ fn help_names_the_commands_and_the_flags() {
         "soak",
         "doctor",
         "store",
+        "tokenize",
         "devices",
         "completions",
         "man",

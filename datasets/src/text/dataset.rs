@@ -6,25 +6,34 @@ use std::sync::Arc;
 use burn_dataset::Dataset;
 use sha2::{Digest, Sha256};
 
+use crate::{DatasetError, TokenShards};
+
 /// A text as windows of `context + 1` tokens. Each begins with the last token of the one before, so
 /// that every token but the first is predicted once. What does not fill a window is left out.
-/// Cloning shares the text.
+/// Cloning shares the text. The tokens are in memory, or in files: see [`of_shards`](Self::of_shards).
 ///
 /// ```
 /// use everburn_datasets::TextDataset;
 ///
 /// let text = TextDataset::new(vec![0, 1, 2, 3, 4, 5, 6, 7], 3);
 /// assert_eq!(text.len(), 2);
-/// assert_eq!(text.window(0), [0, 1, 2, 3]);
-/// assert_eq!(text.window(1), [3, 4, 5, 6]);
+/// assert_eq!(text.window(0)?, [0, 1, 2, 3]);
+/// assert_eq!(text.window(1)?, [3, 4, 5, 6]);
 /// assert_eq!(text.first(1).len(), 1);
+/// # Ok::<(), everburn_datasets::DatasetError>(())
 /// ```
 #[derive(Clone)]
 pub struct TextDataset {
-    tokens: Arc<Vec<u32>>,
+    tokens: Arc<Tokens>,
     /// The part of `tokens` that is this text.
     range: Range<usize>,
     context: usize,
+}
+
+/// Where the tokens of a text are.
+enum Tokens {
+    Memory(Vec<u32>),
+    Shards(TokenShards),
 }
 
 /// A window of a text, as [`burn_dataset::Dataset`] hands it to a batcher.
@@ -48,9 +57,37 @@ impl TextDataset {
     /// # Panics
     /// If `context` is 0.
     pub fn new(tokens: Vec<u32>, context: usize) -> Self {
+        Self::of(Tokens::Memory(tokens), context)
+    }
+
+    /// As [`new`](Self::new), with tokens in files: a window is read when it is asked for, so that a text may be larger
+    /// than memory.
+    ///
+    /// ```
+    /// use everburn_datasets::{TextDataset, TokenFormat, TokenShards};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let file = folder.path().join("train.bin");
+    /// std::fs::write(&file, [0_u16, 1, 2, 3, 4].map(u16::to_le_bytes).concat())?;
+    /// let shards = TokenShards::open(&[file], TokenFormat::NanoGpt)?;
+    /// assert_eq!(TextDataset::of_shards(shards, 2).window(1)?, [2, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If `context` is 0.
+    pub fn of_shards(shards: TokenShards, context: usize) -> Self {
+        Self::of(Tokens::Shards(shards), context)
+    }
+
+    fn of(tokens: Tokens, context: usize) -> Self {
         assert!(context > 0, "a window needs a token to predict");
+        let count = match &tokens {
+            Tokens::Memory(tokens) => tokens.len(),
+            Tokens::Shards(shards) => shards.tokens(),
+        };
         Self {
-            range: 0..tokens.len(),
+            range: 0..count,
             tokens: Arc::new(tokens),
             context,
         }
@@ -82,12 +119,19 @@ impl TextDataset {
 
     /// The `context + 1` tokens of window `index`.
     ///
+    /// # Errors
+    /// Those of [`TokenShards::read`], where the tokens are in files.
+    ///
     /// # Panics
     /// If `index >= len()`, as a slice would.
-    pub fn window(&self, index: usize) -> &[u32] {
+    pub fn window(&self, index: usize) -> Result<Vec<u32>, DatasetError> {
         assert!(index < self.len(), "window {index} of {}", self.len());
         let start = self.range.start + index * self.context;
-        &self.tokens[start..=start + self.context]
+        let window = start..start + self.context + 1;
+        match &*self.tokens {
+            Tokens::Memory(tokens) => Ok(tokens[window].to_vec()),
+            Tokens::Shards(shards) => shards.read(window),
+        }
     }
 
     /// The first `count` windows (all of them if there are fewer), without a copy.
@@ -101,12 +145,24 @@ impl TextDataset {
         }
     }
 
-    /// SHA-256 of the windows' length and of all tokens, in hexadecimal: equal exactly for equal data.
+    /// SHA-256 of the windows' length and of all tokens, in hexadecimal: equal exactly for equal data. Of tokens in files,
+    /// of these files instead: see [`TokenShards::fingerprint`].
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         hash.update((self.context as u64).to_le_bytes());
-        for token in &self.tokens[self.range.clone()] {
-            hash.update(token.to_le_bytes());
+        match &*self.tokens {
+            Tokens::Memory(tokens) => {
+                for token in &tokens[self.range.clone()] {
+                    hash.update(token.to_le_bytes());
+                }
+            }
+            Tokens::Shards(shards) => {
+                let Range { start, end } = self.range;
+                for bound in [start, end] {
+                    hash.update((bound as u64).to_le_bytes());
+                }
+                hash.update(shards.fingerprint());
+            }
         }
         format!("{:x}", hash.finalize())
     }
@@ -124,9 +180,9 @@ impl std::fmt::Debug for TextDataset {
 
 impl Dataset<TextItem> for TextDataset {
     fn get(&self, index: usize) -> Result<TextItem, burn_dataset::DatasetError> {
-        Ok(TextItem {
-            tokens: self.window(index).to_vec(),
-        })
+        let tokens = self.window(index);
+        let tokens = tokens.map_err(burn_dataset::DatasetError::new)?;
+        Ok(TextItem { tokens })
     }
 
     fn len(&self) -> usize {
@@ -142,7 +198,8 @@ mod tests {
     fn windows_predict_each_token_but_the_first_once_and_leave_out_the_rest() {
         for (tokens, context) in [(0, 1), (1, 1), (2, 1), (7, 3), (8, 3), (10, 3), (100, 7)] {
             let text = TextDataset::new((0..tokens).collect(), context);
-            let predicted = (0..text.len()).flat_map(|index| text.window(index)[1..].to_vec());
+            let predicted =
+                (0..text.len()).flat_map(|index| text.window(index).unwrap()[1..].to_vec());
             let predicted = predicted.collect::<Vec<_>>();
             let count = (tokens.max(1) - 1) as usize / context * context;
             assert_eq!(predicted, (1..=count as u32).collect::<Vec<_>>());
@@ -153,14 +210,14 @@ mod tests {
     fn both_parts_of_a_split_and_the_first_windows_share_the_text() {
         let [front, back] = TextDataset::new((0..20).collect(), 4).split(10);
         assert_eq!((front.len(), back.len()), (2, 2));
-        assert_eq!(back.window(0), [10, 11, 12, 13, 14]);
-        assert!(std::ptr::eq(front.tokens.as_ptr(), back.tokens.as_ptr()));
+        assert_eq!(back.window(0).unwrap(), [10, 11, 12, 13, 14]);
+        assert!(Arc::ptr_eq(&front.tokens, &back.tokens));
         let one = back.first(1);
         assert_eq!(
             (one.len(), back.first(9).len(), back.first(0).len()),
             (1, 2, 0)
         );
-        assert_eq!(one.window(0), back.window(0));
+        assert_eq!(one.window(0).unwrap(), back.window(0).unwrap());
         assert_ne!(one.fingerprint(), back.fingerprint());
         assert_ne!(front.fingerprint(), back.fingerprint());
     }

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{TextDataset, Tokenizer, TokenizerKind};
+use super::{TextDataset, Tokenizer, TokenizerKind, shards};
 use crate::locate::{self, Place};
-use crate::{DataChoice, DatasetDescription, DatasetError, Surroundings};
+use crate::{
+    DataChoice, DatasetDescription, DatasetError, ShardsRecord, Surroundings, TokenFiles,
+    TokenFormat,
+};
 
 /// A story and verses of our own, for where there is nothing else to read.
 const EMBEDDED: &str = include_str!("embedded.txt");
@@ -37,13 +40,17 @@ pub struct TextRequest {
     /// A folder that holds `input.txt`, or the sub-folder `tinyshakespeare`. No other one
     /// is looked in.
     pub data_dir: Option<PathBuf>,
-    /// A text file, in place of the choice and the folder.
+    /// A text file, a file of tokens, or a folder of these, in place of the choice and the folder.
     pub file: Option<PathBuf>,
+    /// How files of tokens are laid out.
+    pub format: TokenFormat,
     /// Which tokenizer.
     pub tokenizer: TokenizerKind,
     /// The characters of an earlier tokenizer, for a model that was trained with it; those of the
     /// text if absent.
     pub alphabet: Option<String>,
+    /// How many different tokens there are, for files of tokens that neither say so nor come with a tokenizer.
+    pub vocabulary: Option<usize>,
     /// How many tokens are predicted in a window.
     pub context: usize,
     /// The most training windows.
@@ -58,12 +65,37 @@ impl Default for TextRequest {
             choice: DataChoice::Auto,
             data_dir: None,
             file: None,
+            format: TokenFormat::Detect,
             tokenizer: TokenizerKind::Char,
             alphabet: None,
+            vocabulary: None,
             context: 64,
             train_limit: None,
             test_limit: None,
         }
+    }
+}
+
+impl TextRequest {
+    /// The first windows of the training and the test part, as many as are wanted.
+    pub(super) fn limited(
+        &self,
+        parts: [TextDataset; 2],
+    ) -> Result<[TextDataset; 2], DatasetError> {
+        let limited = |text: TextDataset, limit: Option<usize>, split| match limit {
+            None => Ok(text),
+            Some(0) => Err(DatasetError::Count {
+                split,
+                count: 0,
+                most: text.len(),
+            }),
+            Some(count) => Ok(text.first(count)),
+        };
+        let [train, test] = parts;
+        Ok([
+            limited(train, self.train_limit, "training")?,
+            limited(test, self.test_limit, "test")?,
+        ])
     }
 }
 
@@ -74,18 +106,24 @@ impl Default for TextRequest {
 ///
 /// let request = TextRequest { choice: DataChoice::Embedded, ..TextRequest::default() };
 /// let text = load_text(&request)?;
-/// let start = text.tokenizer.decode(&text.train.window(0)[..23]);
+/// let start = text.tokenizer.unwrap().decode(&text.train.window(0)?[..23]);
 /// assert_eq!(start, "THE KEEPER OF THE FIRES");
 /// # Ok::<(), everburn_datasets::DatasetError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct LoadedText {
-    /// The first nine tenths of the text.
+    /// The first nine tenths of the text, or the files to train on.
     pub train: TextDataset,
-    /// The last tenth.
+    /// The last tenth, or the files to validate by.
     pub test: TextDataset,
-    /// Between text and tokens.
-    pub tokenizer: Tokenizer,
+    /// Between text and tokens. Only of files of tokens it may be unknown.
+    pub tokenizer: Option<Tokenizer>,
+    /// Which tokenizer that is: what a request names to get the same.
+    pub kind: TokenizerKind,
+    /// How many different tokens there are; each is below it.
+    pub vocabulary: usize,
+    /// Of files of tokens, what tells them from others.
+    pub shards: Option<ShardsRecord>,
     /// What these are.
     pub description: DatasetDescription,
 }
@@ -93,9 +131,11 @@ pub struct LoadedText {
 impl LoadedText {
     /// Equal exactly for equal windows of equal text by equal tokenizers.
     pub fn fingerprint(&self) -> String {
-        let alphabet = self.tokenizer.alphabet().unwrap_or_default();
+        let tokenizer = self.tokenizer.as_ref();
+        let alphabet = tokenizer.and_then(Tokenizer::alphabet).unwrap_or_default();
         let alphabet = format!("{:x}", Sha256::digest(alphabet));
-        let tokenizer = self.tokenizer.file_hash().map_or(alphabet, str::to_owned);
+        let file_hash = tokenizer.and_then(Tokenizer::file_hash);
+        let tokenizer = file_hash.map_or(alphabet, str::to_owned);
         [tokenizer, self.train.fingerprint(), self.test.fingerprint()].join(" ")
     }
 }
@@ -106,6 +146,10 @@ impl LoadedText {
 /// `$EVERBURN_DATA_DIR` and in the user's cache folder; it is never downloaded. A file that is not the published
 /// one is taken, and the description says so.
 ///
+/// `request.file` is looked at: a folder, or a file that begins as one of tokens, is read window by window, and the
+/// description says what it was taken for; any other file is a text, which is read whole. Files of tokens are those of
+/// [`TokenFiles::open`]; a tokenizer that lies in their folder is theirs.
+///
 /// # Errors
 ///
 /// - [`DatasetError::TextNotFound`] if the file is nowhere, and was asked for by name or a folder was
@@ -113,6 +157,8 @@ impl LoadedText {
 /// - [`DatasetError::Folder`] if a folder that was named is not there;
 /// - [`DatasetError::NotText`], [`DatasetError::TooLarge`] and [`DatasetError::TooShort`] if a file was
 ///   found that cannot be used, whatever the choice;
+/// - [`DatasetError::TokenFile`] and [`DatasetError::OtherShards`] if files of tokens cannot be used, and
+///   [`DatasetError::ShardTokenizer`] if another tokenizer has made them than the one that was named;
 /// - [`DatasetError::UnknownCharacter`] if the text has a character that `request.alphabet` lacks;
 /// - [`DatasetError::OtherKind`] if the choice is a set of images.
 pub fn load_text(request: &TextRequest) -> Result<LoadedText, DatasetError> {
@@ -135,7 +181,13 @@ pub fn load_text_in(
         text: EMBEDDED.to_owned(),
     };
     let source = match request.choice {
-        _ if request.file.is_some() => named_file(request)?,
+        _ if request.file.is_some() => {
+            let path = request.file.as_deref().unwrap_or(Path::new(""));
+            if TokenFiles::are_at(path, request.format)? {
+                return shards::load(path, request);
+            }
+            named_file(path)?
+        }
         DataChoice::Embedded => embedded("asked for".to_owned()),
         DataChoice::TinyShakespeare => from_file(request, surroundings)?,
         DataChoice::Auto => match from_file(request, surroundings) {
@@ -202,8 +254,7 @@ fn from_file(request: &TextRequest, surroundings: &Surroundings) -> Result<Sourc
     Err(DatasetError::TextNotFound { places })
 }
 
-fn named_file(request: &TextRequest) -> Result<Source, DatasetError> {
-    let path = request.file.as_deref().unwrap_or(Path::new(""));
+fn named_file(path: &Path) -> Result<Source, DatasetError> {
     let bytes = read(path)?.ok_or_else(|| DatasetError::Read {
         path: path.to_owned(),
         source: io::ErrorKind::NotFound.into(),
@@ -274,17 +325,7 @@ impl Source {
             });
         }
         let [train, test] = TextDataset::new(tokens, context).split(cut);
-        let limited = |text: TextDataset, limit: Option<usize>, split| match limit {
-            None => Ok(text),
-            Some(0) => Err(DatasetError::Count {
-                split,
-                count: 0,
-                most: text.len(),
-            }),
-            Some(count) => Ok(text.first(count)),
-        };
-        let train = limited(train, request.train_limit, "training")?;
-        let test = limited(test, request.test_limit, "test")?;
+        let [train, test] = request.limited([train, test])?;
         let unit = tokenizer.unit();
         let description = DatasetDescription {
             name: self.name.to_owned(),
@@ -297,7 +338,10 @@ impl Source {
         Ok(LoadedText {
             train,
             test,
-            tokenizer,
+            vocabulary: tokenizer.vocabulary(),
+            tokenizer: Some(tokenizer),
+            kind: request.tokenizer.clone(),
+            shards: None,
             description,
         })
     }

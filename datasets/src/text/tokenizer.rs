@@ -9,6 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::tokenizer_file::TokenizerFile;
 use crate::DatasetError;
+use crate::token_shards::MadeBy;
+
+/// How many bytes on each side of a place decide whether a text may be cut there: some hundred words.
+const SURROUNDINGS: usize = 1024;
+
+/// How many places are tried. If a tokenizer cannot be cut at so many, it can nowhere.
+const MOST_TRIES: usize = 64;
 
 /// Which tokenizer: `char`, `byte`, or a file.
 ///
@@ -205,6 +212,76 @@ impl Tokenizer {
             tokens.push(token as u32); // there are fewer characters than 2^32
         }
         Ok(tokens)
+    }
+
+    /// The number of the token of this name, such as `<|endoftext|>`. Only tokenizers of files have names of tokens.
+    pub fn token(&self, name: &str) -> Option<u32> {
+        match &self.0 {
+            Tokens::File(file) => file.token(name),
+            Tokens::Characters(_) | Tokens::Bytes => None,
+        }
+    }
+
+    /// The tokens of several texts, each by itself.
+    pub(super) fn encode_all(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DatasetError> {
+        match &self.0 {
+            Tokens::File(file) => file.encode_all(texts),
+            Tokens::Characters(_) | Tokens::Bytes => {
+                texts.iter().map(|text| self.encode(text)).collect()
+            }
+        }
+    }
+
+    /// What made its tokens, in the header of a file of them.
+    pub(super) fn made_by(&self) -> MadeBy {
+        match &self.0 {
+            Tokens::Characters(_) => MadeBy::Unknown,
+            Tokens::Bytes => MadeBy::Bytes,
+            Tokens::File(file) => MadeBy::File(file.hash().to_owned()),
+        }
+    }
+
+    /// The files that it was read from.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        match &self.0 {
+            Tokens::File(file) => file.files(),
+            Tokens::Characters(_) | Tokens::Bytes => Vec::new(),
+        }
+    }
+
+    /// A place at which `text` can be cut so that the tokens of its parts are those of the whole: the last that is found.
+    ///
+    /// Where a tokenizer of a file may be cut depends on its rules for words, which differ. So it is tried out: a place is
+    /// taken if it makes no difference to the tokens of its surroundings, [`SURROUNDINGS`] bytes before and behind it.
+    pub(super) fn cut(&self, text: &str) -> Result<Option<usize>, DatasetError> {
+        let Tokens::File(file) = &self.0 else {
+            return Ok(Some(text.len()).filter(|length| *length > 0));
+        };
+        let mut tries = 0;
+        let mut next: Option<(usize, char)> = None;
+        for (at, character) in text.char_indices().rev() {
+            // Words end here, in scripts with spaces and in others.
+            let behind = next.replace((at, character));
+            let Some((place, _)) = behind.filter(|(_, next)| !next.is_alphanumeric()) else {
+                continue;
+            };
+            if !character.is_alphanumeric() || text.len() - place < SURROUNDINGS {
+                continue;
+            }
+            let from = text.floor_char_boundary(place.saturating_sub(SURROUNDINGS));
+            let to = text.floor_char_boundary(place + SURROUNDINGS);
+            let [before, behind] = [&text[from..place], &text[place..to]];
+            let mut parts = file.encode(before)?;
+            parts.extend(file.encode(behind)?);
+            if parts == file.encode(&text[from..to])? {
+                return Ok(Some(place));
+            }
+            tries += 1;
+            if tries == MOST_TRIES {
+                break;
+            }
+        }
+        Ok(None)
     }
 
     /// The text of `tokens`. Unknown tokens and invalid UTF-8 become `U+FFFD`, or are left out by a tokenizer of a file.

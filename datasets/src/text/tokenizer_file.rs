@@ -87,6 +87,34 @@ impl TokenizerFile {
         Ok(encoded.get_ids().to_vec())
     }
 
+    /// The same for several texts at once, each by itself, on as many threads as there are cores.
+    pub(super) fn encode_all(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DatasetError> {
+        let encoded = self.tokenizer.encode_batch_fast(texts.to_vec(), false);
+        let encoded = encoded.map_err(|error| DatasetError::Tokenizer {
+            path: self.path.clone(),
+            problem: error.to_string(),
+        })?;
+        let ids = encoded.iter().map(|encoding| encoding.get_ids().to_vec());
+        Ok(ids.collect())
+    }
+
+    /// The number of a token.
+    pub(super) fn token(&self, name: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(name)
+    }
+
+    /// The files that it was read from.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let json = self.path.join("tokenizer.json");
+        match (self.path.is_dir(), json.is_file()) {
+            (false, _) => vec![self.path.clone()],
+            (true, true) => vec![json],
+            (true, false) => ["vocab.json", "merges.txt"]
+                .map(|name| self.path.join(name))
+                .to_vec(),
+        }
+    }
+
     pub(super) fn decode(&self, tokens: &[u32]) -> String {
         let decoded = self.tokenizer.decode(tokens, false);
         decoded.unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.to_string())

@@ -122,7 +122,7 @@ fn texts(samples: usize) -> Result<(usize, Texts), Failure> {
         test_limit: Some(1),
         ..TextRequest::default()
     })?;
-    let vocabulary = loaded.tokenizer.vocabulary();
+    let vocabulary = loaded.vocabulary;
     let (train, test) = (Arc::new(loaded.train), Arc::new(loaded.test));
     Ok((
         vocabulary,

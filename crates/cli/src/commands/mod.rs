@@ -1,5 +1,5 @@
-//! Commands around training: they start this program's other commands, serve, examine and describe. None of them
-//! computes anything, so none knows Burn.
+//! Commands around training: they start this program's other commands, serve, examine, describe, and prepare text. None of
+//! them has a model, so none knows Burn.
 
 mod completions;
 mod devices;
@@ -8,6 +8,7 @@ mod manual;
 mod new;
 mod soak;
 mod store;
+mod tokenize;
 mod verify;
 
 use std::path::Path;
@@ -26,6 +27,7 @@ pub(crate) enum Tool {
     Doctor(doctor::DoctorArguments),
     Store(store::StoreArguments),
     New(new::NewArguments),
+    Tokenize(tokenize::TokenizeArguments),
     /// List the devices that ranks can be given.
     Devices(devices::DevicesArguments),
     /// Print a shell's completions of this command line, as in `completions bash`.
@@ -46,6 +48,7 @@ impl Tool {
             Self::Doctor(arguments) => doctor::run(arguments),
             Self::Store(arguments) => store::serve(arguments),
             Self::New(arguments) => new::run(arguments),
+            Self::Tokenize(arguments) => tokenize::run(arguments),
             Self::Devices(arguments) => devices::run(arguments),
             Self::Completions(arguments) => Ok(completions::run(arguments)),
             Self::Man(arguments) => manual::run(arguments),

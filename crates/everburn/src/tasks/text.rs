@@ -1,10 +1,13 @@
 //! Models that predict the next token of a text.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_datasets::{DataChoice, TextBatcher, TextItem, TextRequest, Tokenizer, TokenizerKind};
+use everburn_datasets::{
+    DataChoice, LoadedText, ShardsRecord, TextBatcher, TextItem, TextRequest, TokenFormat,
+    Tokenizer, TokenizerKind,
+};
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_nn::InBlocks;
 use everburn_train::{
@@ -18,6 +21,9 @@ use super::DataConfig;
 
 /// The most tokens that are read at once where no gradients are needed: the scores of more would fill the memory.
 const EVALUATION_TOKENS: usize = 16_384;
+
+/// What `--data` says before the path of a file without a header that is nanoGPT's.
+const NANOGPT: &str = "nanogpt:";
 
 /// A text, continued by a GPT.
 pub struct Text {
@@ -73,6 +79,43 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+impl TextConfig {
+    /// Keeps what the text decides: a model is always read with the tokenizer that it was trained with.
+    fn keep(&mut self, loaded: &LoadedText) -> Result<(), TaskError> {
+        let tokenizer = loaded.tokenizer.as_ref();
+        self.text.alphabet = tokenizer.and_then(Tokenizer::alphabet);
+        self.text.tokenizer = loaded.kind.clone();
+        self.text.pin(tokenizer)?;
+        self.text
+            .pin_shards(&self.data.name, loaded.shards.clone())?;
+        self.gpt.vocabulary = Some(loaded.vocabulary);
+        Ok(())
+    }
+}
+
+impl DataConfig {
+    /// What the name says: a set, or what lies at a path, which is made absolute, so that the run finds it from any
+    /// working directory.
+    fn resolve(&mut self) -> Result<(DataChoice, Option<PathBuf>, TokenFormat), TaskError> {
+        if let Some(path) = self.name.strip_prefix(NANOGPT) {
+            let path = std::path::absolute(path)?;
+            self.name = format!("{NANOGPT}{}", path.display());
+            return Ok((DataChoice::Auto, Some(path), TokenFormat::NanoGpt));
+        }
+        match self.choice() {
+            Ok(choice) => Ok((choice, None, TokenFormat::Detect)),
+            Err(_) if Path::new(&self.name).exists() => {
+                let path = std::path::absolute(&self.name)?;
+                self.name = path.display().to_string();
+                Ok((DataChoice::Auto, Some(path), TokenFormat::Detect))
+            }
+            Err(unknown) => Err(unknown.with_help(
+                "or name a text file, a file of tokens or a folder of these: nothing is there",
+            )),
+        }
+    }
+}
+
 /// How a model of text reads, and shows what it writes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -87,12 +130,15 @@ struct TextOptions {
     /// A sample is written every so many steps, besides after each epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_every: Option<usize>,
+    /// Which files of tokens the run reads, if it reads such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shards: Option<ShardsRecord>,
 }
 
 impl TextOptions {
     /// Keeps the hash of the tokenizer's file, and refuses another file than before.
-    fn pin(&mut self, tokenizer: &Tokenizer) -> Result<(), TaskError> {
-        let found = tokenizer.file_hash().map(str::to_owned);
+    fn pin(&mut self, tokenizer: Option<&Tokenizer>) -> Result<(), TaskError> {
+        let found = tokenizer.and_then(Tokenizer::file_hash).map(str::to_owned);
         if self.tokenizer_hash.is_some() && self.tokenizer_hash != found {
             return Err(TaskError::new(format!(
                 "the tokenizer {} has changed since the run began",
@@ -103,6 +149,29 @@ impl TextOptions {
             ));
         }
         self.tokenizer_hash = found;
+        Ok(())
+    }
+
+    /// Keeps what tells the files of tokens at `data` from others, and refuses others than before.
+    fn pin_shards(&mut self, data: &str, found: Option<ShardsRecord>) -> Result<(), TaskError> {
+        if let Some(begun) = &self.shards
+            && found.as_ref() != Some(begun)
+        {
+            let found = match &found {
+                None => "is no folder of tokens".to_owned(),
+                Some(found) if found.to_string() == begun.to_string() => {
+                    format!("has {found}, which are not the same")
+                }
+                Some(found) => format!("has {found}"),
+            };
+            return Err(
+                TaskError::new(format!("the run began with {begun}, and {data} {found}"))
+                    .with_help(
+                        "a run goes on with its own data; for others, begin one with --init-from",
+                    ),
+            );
+        }
+        self.shards = found;
         Ok(())
     }
 }
@@ -148,17 +217,7 @@ impl Task for Text {
     }
 
     fn data(&self, config: &mut TextConfig) -> Result<TaskData<TextItem, TextBatch>, TaskError> {
-        let (choice, file) = match config.data.choice() {
-            Ok(choice) => (choice, None),
-            Err(_) if Path::new(&config.data.name).is_file() => {
-                let file = std::path::absolute(&config.data.name)?;
-                config.data.name = file.display().to_string();
-                (DataChoice::Auto, Some(file))
-            }
-            Err(unknown) => {
-                return Err(unknown.with_help("or name a text file, which is not there"));
-            }
-        };
+        let (choice, file, format) = config.data.resolve()?;
         if let TokenizerKind::File(path) = &mut config.text.tokenizer {
             *path = std::path::absolute(&*path)?;
         }
@@ -166,17 +225,16 @@ impl Task for Text {
             choice,
             data_dir: config.data.folder.clone(),
             file,
+            format,
             tokenizer: config.text.tokenizer.clone(),
             alphabet: config.text.alphabet.clone(),
+            vocabulary: config.gpt.vocabulary,
             context: self.gpt(config).context,
             train_limit: config.data.train_samples,
             test_limit: config.data.test_samples,
         })?;
         config.data.pin(&mut loaded.description);
-        // A model of text is always read with the tokenizer that it was trained with.
-        config.text.alphabet = loaded.tokenizer.alphabet();
-        config.text.pin(&loaded.tokenizer)?;
-        config.gpt.vocabulary = Some(loaded.tokenizer.vocabulary());
+        config.keep(&loaded)?;
         let fingerprint = loaded.fingerprint();
         let description = loaded.description;
         Ok(TaskData {
@@ -263,11 +321,13 @@ impl Task for Text {
         let tokenizer = match (&config.text.tokenizer, &config.text.alphabet) {
             (TokenizerKind::File(path), _) => {
                 let tokenizer = Tokenizer::from_file(path)?;
-                config.text.clone().pin(&tokenizer)?;
+                config.text.clone().pin(Some(&tokenizer))?;
                 tokenizer
             }
             (TokenizerKind::Byte, _) => Tokenizer::of_bytes(),
             (TokenizerKind::Char, Some(alphabet)) => Tokenizer::of_alphabet(alphabet)?,
+            // It learns from numbers, and nobody knows what they stand for.
+            (TokenizerKind::Char, None) if config.text.shards.is_some() => return Ok(None),
             (TokenizerKind::Char, None) => {
                 return Err(TaskError::new(
                     "the run's config.toml does not say which characters its tokenizer knows",

@@ -34,7 +34,7 @@ pub fn texts(context: usize) -> (Texts, usize) {
         ..TextRequest::default()
     };
     let text = load_text_in(&request, &Surroundings::new(|_| None, None)).unwrap();
-    (windows(text.train, text.test), text.tokenizer.vocabulary())
+    (windows(text.train, text.test), text.vocabulary)
 }
 
 pub fn windows(train: TextDataset, test: TextDataset) -> Texts {

@@ -1,0 +1,198 @@
+//! One file of tokens.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::header::{Header, LONGEST, has_magic};
+use super::{MadeBy, TokenFormat, TokenWidth};
+use crate::DatasetError;
+
+/// How many bytes are read at a time where a whole file is read.
+const BLOCK: u64 = 1 << 20;
+
+/// How many places of a file are read for its fingerprint, and how many bytes of each: all of a file of up to 4 MiB.
+const SAMPLES: u64 = 64;
+const SAMPLE_BYTES: u64 = 1 << 16;
+
+/// A file of tokens, of which nothing is in memory but its header.
+#[derive(Debug)]
+pub(super) struct Shard {
+    path: PathBuf,
+    header: Header,
+    /// Held open, unless there are too many files for that.
+    file: Option<File>,
+}
+
+/// The first bytes of a file: as many as a header may have, or all.
+fn beginning(file: &File, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length.min(LONGEST as u64) as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+fn unreadable(path: &Path, source: io::Error) -> DatasetError {
+    DatasetError::Read {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// A plain file, open, and how many bytes it has.
+fn open(path: &Path) -> Result<(File, u64), DatasetError> {
+    let failed = |source| unreadable(path, source);
+    // Asked before it is opened: to open a pipe would wait for its other end.
+    if !path.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("it is no plain file")));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    Ok((file, length))
+}
+
+/// Whether the file begins as one with a header.
+pub(super) fn has_header(path: &Path) -> Result<bool, DatasetError> {
+    let (file, length) = open(path)?;
+    let beginning = beginning(&file, length).map_err(|source| unreadable(path, source))?;
+    Ok(has_magic(&beginning))
+}
+
+impl Shard {
+    /// Reads the header of a file, and checks it against the file's length.
+    pub(super) fn open(path: &Path, asked: TokenFormat, keep: bool) -> Result<Self, DatasetError> {
+        let (file, length) = open(path)?;
+        let beginning = beginning(&file, length).map_err(|source| unreadable(path, source))?;
+        let header = Header::of(&beginning, length, asked);
+        let header = header.map_err(|(field, problem)| DatasetError::TokenFile {
+            path: path.to_owned(),
+            field: field.to_owned(),
+            problem,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            header,
+            file: keep.then_some(file),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn tokens(&self) -> u64 {
+        self.header.tokens
+    }
+
+    pub(super) fn format(&self) -> TokenFormat {
+        self.header.format
+    }
+
+    pub(super) fn width(&self) -> TokenWidth {
+        self.header.width
+    }
+
+    pub(super) fn vocabulary(&self) -> Option<u64> {
+        self.header.vocabulary
+    }
+
+    pub(super) fn documents(&self) -> Option<u64> {
+        self.header.documents
+    }
+
+    pub(super) fn end_of_document(&self) -> Option<u32> {
+        self.header.end_of_document
+    }
+
+    pub(super) fn made_by(&self) -> &MadeBy {
+        &self.header.made_by
+    }
+
+    /// Does `work` with the open file.
+    fn with_file<T>(&self, work: impl FnOnce(&File) -> io::Result<T>) -> Result<T, DatasetError> {
+        let done = match &self.file {
+            Some(file) => work(file),
+            None => work(&open(&self.path)?.0),
+        };
+        done.map_err(|source| unreadable(&self.path, source))
+    }
+
+    /// Appends `count` tokens from token `from` to `tokens`; all must be below `vocabulary`.
+    pub(super) fn read(
+        &self,
+        from: u64,
+        count: usize,
+        vocabulary: u64,
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), DatasetError> {
+        let width = self.width().bytes();
+        let mut bytes = vec![0; count * width];
+        let at = self.header.bytes() + from * width as u64;
+        self.with_file(|file| file.read_exact_at(&mut bytes, at))?;
+        let first = tokens.len();
+        tokens.extend(self.width().decode(&bytes));
+        let beyond = |token: &u32| u64::from(*token) >= vocabulary;
+        match tokens[first..].iter().position(beyond) {
+            None => Ok(()),
+            Some(place) => Err(DatasetError::TokenFile {
+                path: self.path.clone(),
+                field: format!("token {}", from + place as u64),
+                problem: format!(
+                    "it is {}, beyond the vocabulary of {vocabulary}",
+                    tokens[first + place]
+                ),
+            }),
+        }
+    }
+
+    /// Reads the whole file: all tokens must be below `vocabulary`, and have the SHA-256 that the header says, if it does.
+    pub(super) fn verify(&self, vocabulary: u64) -> Result<(), DatasetError> {
+        let (mut hash, mut from) = (Sha256::new(), 0);
+        let mut tokens = Vec::new();
+        while from < self.tokens() {
+            let count = (self.tokens() - from).min(BLOCK) as usize;
+            tokens.clear();
+            self.read(from, count, vocabulary, &mut tokens)?;
+            hash.update(self.width().encode(&tokens));
+            from += count as u64;
+        }
+        match self.header.checksum {
+            Some(expected) if hash.finalize()[..] != expected => Err(DatasetError::TokenFile {
+                path: self.path.clone(),
+                field: "tokens".to_owned(),
+                problem: "they are damaged: they have another SHA-256 than the header says"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the file to a hash: its name, its length, its header and what lies at [`SAMPLES`] places of it.
+    ///
+    /// A hash of terabytes would keep each rank from its work for an hour. The header of a file of ours has one of all
+    /// its tokens.
+    pub(super) fn add_to(&self, hash: &mut Sha256) -> Result<(), DatasetError> {
+        let name = self.path.file_name().unwrap_or_default();
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name.as_encoded_bytes());
+        hash.update(self.tokens().to_le_bytes());
+        let length = self.header.bytes() + self.tokens() * self.width().bytes() as u64;
+        self.with_file(|file| {
+            hash.update(beginning(file, length)?);
+            let mut sample = Vec::new();
+            for number in 0..SAMPLES {
+                // Of a short file all, piece by piece; of a long one places at equal distances.
+                let at = match length <= SAMPLES * SAMPLE_BYTES {
+                    true => length.min(number * SAMPLE_BYTES),
+                    false => (length - SAMPLE_BYTES) / (SAMPLES - 1) * number,
+                };
+                sample.resize((length - at).min(SAMPLE_BYTES) as usize, 0);
+                file.read_exact_at(&mut sample, at)?;
+                hash.update(&sample);
+            }
+            Ok(())
+        })
+    }
+}
