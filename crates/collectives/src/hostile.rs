@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+pub use crate::channel::hostile::channel_peer;
 pub use crate::elastic::hostile::elastic_records;
-pub use crate::lane::hostile::lane_peer;
 pub use crate::net::hostile::{rank_answer, rank_hello};
 pub use crate::rendezvous::hostile::{join_entries, settings};
 pub use crate::store::hostile::{store_client, store_requests, store_server, store_stream};
@@ -33,7 +33,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("rank_hello", rank_hello),
     ("rank_answer", rank_answer),
     ("mesh_frames", mesh_frames),
-    ("lane_peer", lane_peer),
+    ("channel_peer", channel_peer),
     ("heartbeats", heartbeats),
     ("elastic_records", elastic_records),
 ];
@@ -182,6 +182,6 @@ mod tests {
 
     random_bytes! {
         store_requests store_stream store_server store_client join_entries settings rank_hello
-        rank_answer mesh_frames lane_peer heartbeats elastic_records
+        rank_answer mesh_frames channel_peer heartbeats elastic_records
     }
 }

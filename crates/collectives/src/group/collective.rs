@@ -1,5 +1,5 @@
 //! One collective, as whoever runs it sees it; and the exchange of frames by which the group's
-//! first collective establishes the lanes.
+//! first collective establishes the channels.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -234,7 +234,7 @@ impl<'a> Collective<'a> {
         error
     }
 
-    /// The error when the operating system refused what lanes need; the others are told.
+    /// The error when the operating system refused what channels need; the others are told.
     pub(crate) fn system(&self, action: &str, error: &dyn ToString) -> CollectiveError {
         let error = CollectiveError::System {
             rank: self.core.job_rank(),

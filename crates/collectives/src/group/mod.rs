@@ -1,14 +1,13 @@
 //! Process groups: the collectives, point-to-point messages and sub-groups.
 //!
-//! A [`ProcessGroup`] is one rank's end of a group. Every member makes the same collective calls
-//! in the same order; they run in that order, those that return a [`Work`] on one communication
-//! thread a group, those in place on the caller's own, while [`ProcessGroup::send`] and
-//! [`ProcessGroup::recv`] wait for nobody.
+//! A [`ProcessGroup`] is one rank's handle of a group. All members make the same collective calls in
+//! the same order, and they run in that order. Calls that return a [`Work`] run on the group's
+//! communication thread, calls in place on the caller's thread. [`ProcessGroup::send`] and
+//! [`ProcessGroup::recv`] are independent of that order.
 //!
-//! The first collective of a group establishes lanes between its ranks: through shared memory on
-//! one machine, over TCP between machines ([`GroupOptions::transport`]). From then on collectives
-//! stream over the lanes, in place and in pieces, and need no frames; a plan of tasks says which
-//! bytes go where, and an engine moves all of them at once until all are done.
+//! The first collective of a group sets up channels between its ranks: shared memory on one machine,
+//! TCP between machines ([`GroupOptions::transport`]). Collectives then stream over the channels and
+//! need no frames: a plan of tasks defines the transfers, and an engine runs all of them at once.
 //!
 //! Invariants:
 //! - After a reduction all ranks hold the same bits, whatever the algorithm and the transport. With
@@ -298,7 +297,7 @@ impl ProcessGroup {
         let Some(peer) = core.members.get(peer).filter(|_| peer != core.rank) else {
             return;
         };
-        core.cut_lanes(*peer);
+        core.cut_channels(*peer);
         core.transport.cut(*peer);
     }
 

@@ -187,7 +187,7 @@ impl Thread {
     const fn name(&self) -> &'static str {
         match self.expected.purpose {
             Purpose::Mesh => "mesh of ranks",
-            Purpose::Lane => "lanes of this rank",
+            Purpose::Channel => "channels of this rank",
         }
     }
 

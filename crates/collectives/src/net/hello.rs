@@ -23,14 +23,14 @@ pub(crate) enum Purpose {
     /// The control plane of a job.
     Mesh,
     /// The data of one group's collectives.
-    Lane,
+    Channel,
 }
 
 /// What a dialer says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) purpose: Purpose,
-    /// The dialer's rank in the job (mesh) or the group (lane).
+    /// The dialer's rank in the job (mesh) or the group (channel).
     pub(crate) rank: usize,
     /// The size of the job or the group.
     pub(crate) world_size: usize,
@@ -70,7 +70,7 @@ impl Hello {
     pub(super) fn encode(&self, nonce: &[u8; NONCE_BYTES]) -> [u8; HELLO_BYTES] {
         let purpose = match self.purpose {
             Purpose::Mesh => 1,
-            Purpose::Lane => 2,
+            Purpose::Channel => 2,
         };
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -103,7 +103,7 @@ impl Hello {
         }
         let purpose = match number(bytes, 12) {
             1 => Purpose::Mesh,
-            2 => Purpose::Lane,
+            2 => Purpose::Channel,
             other => return Err(format!("it asks for the unknown purpose {other}")),
         };
         let (rank, world_size) = (number(bytes, 16) as usize, number(bytes, 20) as usize);
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     const HELLO: Hello = Hello {
-        purpose: Purpose::Lane,
+        purpose: Purpose::Channel,
         rank: 2,
         world_size: 3,
         scope: u64::MAX - 1,

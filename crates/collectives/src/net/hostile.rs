@@ -26,7 +26,7 @@ pub fn rank_hello(bytes: &[u8]) {
         world_size: 1 + script.below(4),
     };
     let hello = Hello {
-        purpose: [Purpose::Mesh, Purpose::Lane][script.below(2)],
+        purpose: [Purpose::Mesh, Purpose::Channel][script.below(2)],
         rank: script.below(6),
         world_size: 1 + script.below(6),
         scope: script.number(),

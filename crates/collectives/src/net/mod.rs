@@ -1,4 +1,4 @@
-//! Connections between ranks: one listener and one handshake for the mesh and for lanes.
+//! Connections between ranks: one listener and one handshake for the mesh and for channels.
 //!
 //! The higher rank of a pair dials the lower one. Both prove that they know the job's secret
 //! ([`everburn_auth`]) before either believes what the other says:

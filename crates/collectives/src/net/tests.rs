@@ -73,7 +73,7 @@ fn others_are_refused_and_told_why_only_if_they_know_the_secret() {
     let elsewhere = [
         Hello { scope: 8, ..HELLO },
         Hello {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             ..HELLO
         },
         Hello { rank: 0, ..HELLO },

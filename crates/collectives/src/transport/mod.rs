@@ -1,13 +1,10 @@
-//! How frames get from rank to rank: the control plane of process groups.
+//! The control plane of process groups: frames between ranks.
 //!
-//! Frames bring point-to-point messages and the news of ranks that give up, leave or are lost, and
-//! the first collective of a group exchanges by them what its lanes need; all further data of
-//! collectives travel on lanes of the group's own.
+//! Frames carry point-to-point messages, aborts, goodbyes, and the setup of channels in a group's first
+//! collective. All other data of collectives use the group's channels.
 //!
-//! A [`Transport`] sends frames to the other ranks of the job and delivers what it receives into
-//! an [`Inbox`]. Two are here: [`TcpMesh`] between processes and [`ThreadMesh`] between threads of
-//! one process. A transport that serves some pairs only is built over the same inbox:
-//! whoever delivers, the process group takes frames from one place.
+//! A [`Transport`] sends frames to the other ranks of the job and delivers received frames into an
+//! [`Inbox`]. [`TcpMesh`] connects processes, [`ThreadMesh`] threads of one process.
 //!
 //! # What waits here
 //! Readers always read, whether or not a call has asked, so that news (an abort, the end of a peer) never

@@ -1,5 +1,5 @@
-//! A rank of the job that has gone mad, from a group's first collective on: it says anything about
-//! its memory and its address, dials the other's lanes with anything, and sends anything on them.
+//! A faulty rank, from a group's first collective on: it sends arbitrary shared-memory offers,
+//! addresses, handshakes and channel data.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_millis(60);
 ///
 /// # Panics
 /// Where a collective does not come back soon after its deadline, or takes more than it may.
-pub fn lane_peer(bytes: &[u8]) {
+pub fn channel_peer(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let rank = script.below(2);
     let transport = TransportKind::ALL[script.below(TransportKind::ALL.len())];
@@ -146,7 +146,7 @@ impl Mad {
     }
 }
 
-/// Dials a rank's lanes: with the secret or without, then anything.
+/// Dials a rank's channels: with the secret or without, then anything.
 fn knock(door: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
     let key = mesh_key().derive(if script.below(4) == 0 {
         "others"
@@ -158,7 +158,7 @@ fn knock(door: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&door, LIMIT)?;
         leave_no_port(&stream)?;
         let hello = Hello {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             rank: 1,
             world_size: 2,
             scope: 1,

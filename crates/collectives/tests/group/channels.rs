@@ -100,7 +100,7 @@ fn a_rank_that_dies_in_a_collective_is_named_by_all_survivors() {
                 meeting.wait();
                 return;
             }
-            // More than the lanes hold, so that it is stuck in the middle.
+            // More than the channels hold, so that it is stuck in the middle.
             let mut values = vec![1f32; 20_000_000];
             let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
             assert!(

@@ -1,4 +1,4 @@
-//! How two ranks make the TCP connections of their lane.
+//! How two ranks make the TCP connections of their channel.
 //!
 //! Each rank listens on a port of its own and has told it to all others over the control plane. The
 //! higher rank of a pair dials the lower one; both prove the secret of their transport
@@ -16,7 +16,7 @@ use crate::group::{Collective, CollectiveError};
 use crate::net::{Acceptor, DialError, Expected, Hello, Purpose, introduce};
 use crate::transport::Interruption;
 
-/// How many connections a lane has: two, so that a lost packet holds up half of the bytes.
+/// How many connections a channel has: two, so that a lost packet holds up half of the bytes.
 pub(super) const STREAMS: usize = 2;
 
 /// How long one try to reach a peer may take before failures are looked for.
@@ -37,7 +37,7 @@ pub(super) struct Door {
 fn choose_congestion_control(socket: &impl AsFd) {
     #[cfg(any(target_os = "linux", target_os = "freebsd"))]
     if let Err(error) = rustix::net::sockopt::set_tcp_congestion(socket, "cubic") {
-        tracing::debug!(%error, "lanes keep the system's congestion control");
+        tracing::debug!(%error, "channels keep the system's congestion control");
     }
     #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
     let _ = socket;
@@ -62,7 +62,7 @@ impl Door {
     ) -> Result<Self, CollectiveError> {
         let key = collective.core.transport.key().derive("lanes");
         let expected = Expected {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             rank: collective.rank(),
             world_size: collective.size(),
             scope: collective.core.id,
@@ -73,7 +73,7 @@ impl Door {
             choose_congestion_control(socket);
         });
         let acceptor = acceptor.map_err(|error| {
-            collective.system(&format!("listen on {address} for lanes"), &error)
+            collective.system(&format!("listen on {address} for channels"), &error)
         })?;
         Ok(Self { acceptor, key })
     }
@@ -89,24 +89,25 @@ impl Door {
         addresses: &[SocketAddr],
         peers: &[usize],
     ) -> Result<Vec<(usize, Streams)>, CollectiveError> {
-        let mut lanes: Vec<(usize, Streams)> = Vec::with_capacity(peers.len());
+        let mut channels: Vec<(usize, Streams)> = Vec::with_capacity(peers.len());
         let (lower, higher): (Vec<usize>, Vec<usize>) =
             peers.iter().partition(|peer| **peer < collective.rank());
         for peer in lower {
             let dial = |index| self.dial(collective, peer, addresses[peer], index);
             let streams = (0..STREAMS).map(dial).collect::<Result<_, _>>()?;
-            lanes.push((peer, streams));
+            channels.push((peer, streams));
         }
         self.wait_for(collective, &higher)?;
         for peer in higher {
             let streams = (0..STREAMS).filter_map(|index| self.acceptor.take(peer, index));
-            lanes.push((peer, streams.collect()));
+            channels.push((peer, streams.collect()));
         }
-        for stream in lanes.iter().flat_map(|(_, streams)| streams) {
+        for stream in channels.iter().flat_map(|(_, streams)| streams) {
             let ready = stream.set_nonblocking(true).and(stream.set_nodelay(true));
-            ready.map_err(|error| collective.system("prepare a connection of a lane", &error))?;
+            ready
+                .map_err(|error| collective.system("prepare a connection of a channel", &error))?;
         }
-        Ok(lanes)
+        Ok(channels)
     }
 
     /// Waits for the connections of the group ranks `peers`.
@@ -130,7 +131,7 @@ impl Door {
         }
     }
 
-    /// Makes connection `index` of the lane to `peer`, again and again until it is accepted.
+    /// Makes connection `index` of the channel to `peer`, again and again until it is accepted.
     fn dial(
         &self,
         collective: &Collective<'_>,
@@ -139,7 +140,7 @@ impl Door {
         index: usize,
     ) -> Result<TcpStream, CollectiveError> {
         let hello = Hello {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             rank: collective.rank(),
             world_size: collective.size(),
             scope: collective.core.id,
@@ -162,7 +163,7 @@ impl Door {
                 }
             }
             if let Err(error) = look_around(collective, std::iter::once(peer)) {
-                tracing::warn!(peer, %address, ?last_attempt, "a lane was not connected");
+                tracing::warn!(peer, %address, ?last_attempt, "a channel was not connected");
                 return Err(error);
             }
             std::thread::sleep(TICK);
