@@ -1,9 +1,8 @@
-//! What strangers and peers gone mad may send, for the fuzz targets in `fuzz/` and for a test that
-//! drives the same functions with random bytes. Only there in tests and under `--cfg fuzzing`.
+//! Fuzz targets: unauthenticated clients and faulty peers. The fuzzers in `fuzz/` and a test with random
+//! bytes call them. Compiled only for tests and under `--cfg fuzzing`.
 //!
-//! A target takes arbitrary bytes, plays the other side of a protocol with them, and panics where
-//! our side does what it must not: answers a stranger, loses count of what it holds, has no
-//! deadline, or says something else than its model.
+//! A target plays the other side of a protocol with arbitrary bytes. It panics if our side serves an
+//! unauthenticated client, exceeds its memory budget, misses a deadline, or differs from its model.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -38,10 +37,10 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("elastic_records", elastic_records),
 ];
 
-/// How long our side may take for what needs no waiting, on a machine that is busy with other things.
+/// The time limit for operations that need no waiting, on a busy machine.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
-/// Arbitrary bytes as a source of decisions; after their end every decision is 0.
+/// Arbitrary bytes as a source of decisions; after the last byte every decision is 0.
 pub(crate) struct Script<'a> {
     rest: &'a [u8],
 }

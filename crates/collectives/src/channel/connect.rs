@@ -1,7 +1,7 @@
-//! How two ranks make the TCP connections of their channel.
+//! Connection setup of TCP channels.
 //!
-//! Each rank listens on a port of its own and has told it to all others over the control plane. The
-//! higher rank of a pair dials the lower one; both prove the secret of their transport
+//! Each rank listens on its own port, whose address all ranks have exchanged over the control plane.
+//! The higher rank of a pair dials the lower one; both prove the secret of their transport
 //! ([`crate::net`]).
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -16,24 +16,24 @@ use crate::group::{Collective, CollectiveError};
 use crate::net::{Acceptor, DialError, Expected, Hello, Purpose, introduce};
 use crate::transport::Interruption;
 
-/// How many connections a channel has: two, so that a lost packet holds up half of the bytes.
+/// The connections per channel: two, so that a lost packet delays only half of the bytes.
 pub(super) const STREAMS: usize = 2;
 
-/// How long one try to reach a peer may take before failures are looked for.
+/// The timeout of one connection attempt; between attempts the rank checks for failures.
 const DIAL: Duration = Duration::from_secs(5);
 
 /// The connections to one peer.
 type Streams = Vec<TcpStream>;
 
-/// Where this rank is reached.
-pub(super) struct Door {
+/// The listener of one rank; also dials the lower ranks.
+pub(super) struct ChannelListener {
     acceptor: Acceptor,
     key: Key,
 }
 
-/// Asks for loss-based congestion control (CUBIC; Ha, Rhee and Xu 2008), before a connection is
-/// made: a host's default may be BBR, whose pacing by timers stays with a connection. Made for one
-/// long stream over a wide network, it cost a third of the speed between ranks on one machine.
+/// Selects loss-based congestion control (CUBIC; Ha, Rhee and Xu 2008) before the connection is made.
+/// The system's default may be BBR, whose pacing by timers costs a third of the throughput between
+/// ranks on one machine and cannot be removed from an open connection.
 fn choose_congestion_control(socket: &impl AsFd) {
     #[cfg(any(target_os = "linux", target_os = "freebsd"))]
     if let Err(error) = rustix::net::sockopt::set_tcp_congestion(socket, "cubic") {
@@ -43,7 +43,7 @@ fn choose_congestion_control(socket: &impl AsFd) {
     let _ = socket;
 }
 
-/// Connects to `address` within `limit`.
+/// Opens a connection to `address` within `limit`.
 fn connect_within(address: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -55,8 +55,9 @@ fn connect_within(address: SocketAddr, limit: Duration) -> std::io::Result<TcpSt
     Ok(socket.into())
 }
 
-impl Door {
-    pub(super) fn open(
+impl ChannelListener {
+    /// Listens on a free port of `address`.
+    pub(super) fn bind(
         collective: &Collective<'_>,
         address: IpAddr,
     ) -> Result<Self, CollectiveError> {
@@ -68,7 +69,7 @@ impl Door {
             scope: collective.core.id,
             streams: STREAMS,
         };
-        // What it accepts takes after it.
+        // Accepted connections inherit the option.
         let acceptor = Acceptor::start(address, key.clone(), expected, |socket| {
             choose_congestion_control(socket);
         });
@@ -82,7 +83,7 @@ impl Door {
         self.acceptor.address()
     }
 
-    /// Connects this rank with the group ranks `peers`.
+    /// Dials the lower of the group ranks `peers` and accepts the connections of the higher ones.
     pub(super) fn connect(
         self,
         collective: &Collective<'_>,
@@ -124,14 +125,15 @@ impl Door {
             if missing.is_empty() {
                 return Ok(());
             }
-            look_around(collective, missing.iter().copied())?;
+            check_failures(collective, missing.iter().copied())?;
             self.acceptor.wait(Instant::now() + TICK, |acceptor| {
                 peers.iter().all(|peer| has(acceptor, *peer))
             });
         }
     }
 
-    /// Makes connection `index` of the channel to `peer`, again and again until it is accepted.
+    /// Opens connection `index` of the channel to `peer`; retries until it is accepted or the collective
+    /// fails.
     fn dial(
         &self,
         collective: &Collective<'_>,
@@ -162,7 +164,7 @@ impl Door {
                     Err(error) => last_attempt = Some(error),
                 }
             }
-            if let Err(error) = look_around(collective, std::iter::once(peer)) {
+            if let Err(error) = check_failures(collective, std::iter::once(peer)) {
                 tracing::warn!(peer, %address, ?last_attempt, "a channel was not connected");
                 return Err(error);
             }
@@ -171,8 +173,11 @@ impl Door {
     }
 }
 
-/// Looks for what makes waiting for the group ranks `missing` pointless.
-fn look_around(
+/// Checks whether waiting for the group ranks `missing` must end.
+///
+/// # Errors
+/// A failed group, a lost peer, or the deadline.
+fn check_failures(
     collective: &Collective<'_>,
     missing: impl Iterator<Item = usize>,
 ) -> Result<(), CollectiveError> {

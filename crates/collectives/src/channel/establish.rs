@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::connect::Door;
+use super::connect::ChannelListener;
 use super::memory::{LocalRanks, Offer};
 use super::waiter::Waiter;
 use super::{Channel, Channels, SocketChannel};
@@ -21,7 +21,7 @@ use crate::transport::{Payload, Surroundings};
 /// The exchanges that follow the first one, by phase number on the wire.
 const OFFERS: u8 = 1;
 const VERDICTS: u8 = 2;
-const DOORS: u8 = 3;
+const ADDRESSES: u8 = 3;
 
 /// The payload of the first exchange.
 #[derive(Debug, Serialize, Deserialize)]
@@ -193,12 +193,14 @@ impl<'a> Establishment<'a> {
     /// Makes the TCP channels between ranks that share no memory.
     fn connect(&self, by_rank: &mut [Option<Channel>]) -> Result<(), CollectiveError> {
         let rank = self.collective.rank();
-        let door = Door::open(self.collective, self.surroundings[rank].address)?;
-        let addresses: Vec<SocketAddr> = all_gather(self.collective, DOORS, &door.address())?;
+        let address = self.surroundings[rank].address;
+        let listener = ChannelListener::bind(self.collective, address)?;
+        let address = listener.address();
+        let addresses: Vec<SocketAddr> = all_gather(self.collective, ADDRESSES, &address)?;
         let peers: Vec<usize> = (0..by_rank.len())
             .filter(|peer| *peer != rank && by_rank[*peer].is_none())
             .collect();
-        for (peer, streams) in door.connect(self.collective, &addresses, &peers)? {
+        for (peer, streams) in listener.connect(self.collective, &addresses, &peers)? {
             by_rank[peer] = Some(Channel::Socket(SocketChannel::new(streams)));
         }
         Ok(())

@@ -74,7 +74,7 @@ impl Mad {
                 1 => self.offer(script),
                 2 => br#"{"reason":null}"#.to_vec(),
                 3 => br#"{"reason":"no"}"#.to_vec(),
-                _ => self.door()?,
+                _ => self.address()?,
             };
             if script.below(8) > 0 {
                 self.say(round, said)?;
@@ -85,9 +85,9 @@ impl Mad {
         }
         while let Some((kind, phase, payload)) = read_frame(&mut self.stream) {
             if (kind, phase) == (0, 3)
-                && let Ok(door) = serde_json::from_slice::<SocketAddr>(&payload)
+                && let Ok(address) = serde_json::from_slice::<SocketAddr>(&payload)
             {
-                knock(door, script)?;
+                dial(address, script)?;
             }
         }
         self.stream.shutdown(Shutdown::Both)
@@ -139,15 +139,15 @@ impl Mad {
         .into_bytes()
     }
 
-    /// An address where nobody takes what comes in.
-    fn door(&self) -> std::io::Result<Vec<u8>> {
+    /// An address whose listener accepts nothing.
+    fn address(&self) -> std::io::Result<Vec<u8>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         Ok(serde_json::to_vec(&listener.local_addr()?)?)
     }
 }
 
-/// Dials a rank's channels: with the secret or without, then anything.
-fn knock(door: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
+/// Dials a rank's listener, with or without the secret, and sends arbitrary bytes.
+fn dial(address: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
     let key = mesh_key().derive(if script.below(4) == 0 {
         "others"
     } else {
@@ -155,7 +155,7 @@ fn knock(door: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
     });
     let mut streams = Vec::new();
     for index in 0..STREAMS {
-        let mut stream = TcpStream::connect_timeout(&door, LIMIT)?;
+        let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
         leave_no_port(&stream)?;
         let hello = Hello {
             purpose: Purpose::Channel,

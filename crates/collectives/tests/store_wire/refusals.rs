@@ -202,12 +202,12 @@ fn nothing_secret_is_sent_to_a_server_that_does_not_know_the_token() {
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         let client = scope.spawn(|| TcpStore::connect(&address, with_token(TOKEN)));
-        let mut stranger = Raw(listener.accept().unwrap().0);
-        stranger.0.set_read_timeout(Some(LONG)).unwrap();
+        let mut server = Raw(listener.accept().unwrap().0);
+        server.0.set_read_timeout(Some(LONG)).unwrap();
         let mut nonce = [0; 1 + NONCE_BYTES];
-        stranger.0.read_exact(&mut nonce).unwrap();
-        stranger.send(&[7; CHALLENGE_BYTES]);
-        assert_eq!(stranger.closed(), b"", "a nonce is all that it learns");
+        server.0.read_exact(&mut nonce).unwrap();
+        server.send(&[7; CHALLENGE_BYTES]);
+        assert_eq!(server.closed(), b"", "a nonce is all that it learns");
         let error = client.join().unwrap().unwrap_err();
         assert!(error.to_string().contains("does not know"), "{error}");
     });

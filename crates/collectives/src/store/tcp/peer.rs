@@ -169,7 +169,7 @@ impl Peer {
             }
             self.forget_done_input();
             self.settle(contents)?;
-            // No more of a stranger than its greeting.
+            // Of a pending connection only the greeting is read.
             let room = match self.phase {
                 Phase::Greeting(_) => GREETING_BYTES.min(scratch.len()),
                 Phase::Validated | Phase::Refused => scratch.len(),
