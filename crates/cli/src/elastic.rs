@@ -213,9 +213,9 @@ pub(crate) fn join(
             "start every machine with the same configuration",
         ));
     }
-    let watch = rank::watch_options(config);
+    let heartbeat = rank::heartbeat_options(config);
     let logs = rank::logs(environment);
     Ok(Arc::new(ElasticGroup::form(
-        membership, options, watch, logs,
+        membership, options, heartbeat, logs,
     )?))
 }

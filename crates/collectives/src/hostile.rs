@@ -12,11 +12,11 @@ use socket2::SockRef;
 
 pub use crate::channel::hostile::channel_peer;
 pub use crate::elastic::hostile::elastic_records;
+pub use crate::heartbeat::hostile::heartbeats;
 pub use crate::net::hostile::{rank_answer, rank_hello};
 pub use crate::rendezvous::hostile::{join_entries, settings};
 pub use crate::store::hostile::{store_client, store_requests, store_server, store_stream};
 pub use crate::transport::hostile::mesh_frames;
-pub use crate::watch::hostile::heartbeats;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);

@@ -30,6 +30,7 @@
 mod channel;
 pub mod elastic;
 pub mod group;
+pub mod heartbeat;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod net;
@@ -39,7 +40,6 @@ mod shared_memory;
 pub mod store;
 mod sync;
 pub mod transport;
-pub mod watch;
 pub mod worker;
 
 pub use printable::printable;

@@ -161,8 +161,8 @@ impl Core {
         self.fail(None, lost, reason, tell);
     }
 
-    /// Fails the group because `peer`, a job rank, has given no sign of life, and tells the others.
-    pub(crate) fn lose_silent(&self, peer: usize, cause: String) {
+    /// Fails the group because no heartbeat of job rank `peer` arrives, and sends aborts to the others.
+    pub(crate) fn heartbeat_timed_out(&self, peer: usize, cause: String) {
         let error = match self.running() {
             Some(place) => self.peer_lost(&place, peer, cause.clone()),
             None => CollectiveError::PeerLost {
