@@ -38,7 +38,11 @@ pub(crate) fn introduce(
     let proof = dialer
         .with_context(&context(hello, responder))
         .answer(&challenge)
-        .map_err(|error| failed(format!("{error} (EVERBURN_JOB_TOKEN differs?)")))?;
+        .map_err(|error| {
+            failed(format!(
+                "{error}; check that EVERBURN_JOB_TOKEN is the same on every machine"
+            ))
+        })?;
     if responder.rank != peer {
         return Err(failed(format!("rank {} answered", responder.rank)));
     }

@@ -65,7 +65,8 @@ impl TcpStore {
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] when no connection came about in time,
-    /// [`StoreError::Protocol`] when what listens there is no store or does not share this one's [`StoreOptions::access`],
+    /// [`StoreError::Protocol`] when the server is no store,
+    /// [`StoreError::Unauthenticated`] when its job token does not match [`StoreOptions::access`],
     /// [`StoreError::Invalid`] when `address` is not of the form `host:port`.
     pub fn connect(address: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let limit = options.timeout;

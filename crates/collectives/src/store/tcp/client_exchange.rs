@@ -126,9 +126,9 @@ impl TcpStore {
                 "{error}; the process that hosts the store (rank 0 or the launcher) has probably \
                  ended, look at its output"
             ),
-            Fault::NeedsToken | Fault::WrongSecret => format!(
-                "another store than before answers: {fault}; the process that hosted the store has \
-                 probably ended, look at its output"
+            Fault::NeedsToken | Fault::WrongSecret | Fault::OpenStore => format!(
+                "another store now has this address: {fault}; the process that hosted the first store \
+                 has probably ended, look at its output"
             ),
         };
         StoreError::Unreachable {

@@ -31,9 +31,6 @@ const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
                         check the port";
 
-const OPEN_STORE: &str = "it is an open store, such as PyTorch's, and does not know the job's secret; \
-                          give no job token for the store (`--open-store`), or correct the address";
-
 /// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients.
 pub(super) fn connect(
     address: &str,
@@ -77,14 +74,19 @@ pub(super) fn connect(
         let fault = match silent {
             Some(candidate) if due && !std::mem::replace(&mut has_probed, true) => {
                 match is_open(candidate, deadline) {
-                    true => Fault::Protocol(OPEN_STORE.into()),
+                    true => Fault::OpenStore,
                     false => fault,
                 }
             }
             _ => fault,
         };
         let refused = match &fault {
-            Fault::NeedsToken | Fault::WrongSecret => Some(fault.to_string()),
+            Fault::NeedsToken | Fault::WrongSecret | Fault::OpenStore => {
+                return Err(StoreError::Unauthenticated {
+                    address: address.to_owned(),
+                    reason: fault.to_string(),
+                });
+            }
             Fault::Protocol(reason) => Some(reason.clone()),
             Fault::Closed => {
                 broken_handshakes += 1;

@@ -117,7 +117,7 @@ pub fn store_stream(bytes: &[u8]) {
             assert!(contents.held_bytes() <= options.max_stored_bytes);
             match turn {
                 Ok(_) => {}
-                Err(Closing::NoToken) if !token => panic!("there is no token to refuse for"),
+                Err(Closing::WrongToken) if !token => panic!("there is no token to refuse for"),
                 Err(_) => return,
             }
         }
