@@ -144,7 +144,9 @@ impl Regroup for ElasticGroup {
         }
         *looked = Instant::now();
         // A store that is out of reach is found out by whoever cannot do without it.
-        lock(&self.membership).somebody_waits().unwrap_or(false)
+        lock(&self.membership)
+            .has_pending_members()
+            .unwrap_or(false)
     }
 
     fn members(&self) -> Vec<usize> {
@@ -232,7 +234,7 @@ impl From<ElasticError> for TrainError {
     fn from(error: ElasticError) -> Self {
         match error {
             ElasticError::Finished => Self::JobFinished,
-            ElasticError::NotLetIn { .. } | ElasticError::Expelled { .. } => {
+            ElasticError::NotAdmitted { .. } | ElasticError::Expelled { .. } => {
                 Self::NotMember(error.to_string())
             }
             error => Self::Elastic(error.to_string()),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
-use everburn_collectives::elastic::{ElasticOptions, Membership, Overseer};
+use everburn_collectives::elastic::{ElasticOptions, Membership, MembershipCoordinator};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
 use everburn_collectives::heartbeat::HeartbeatOptions;
 use everburn_collectives::store::{HashStore, SharedStore};
@@ -163,11 +163,11 @@ impl Job<'_> {
         model: Classifier<Mlp, 4>,
         around: Around<'_>,
     ) -> Result<TrainingReport, TrainError> {
-        let overseer = Overseer::new(self.store.clone());
-        let incarnation = overseer.next_incarnation(slot).unwrap();
+        let coordinator = MembershipCoordinator::new(self.store.clone());
+        let incarnation = coordinator.next_incarnation(slot).unwrap();
         let result = self.train(slot, incarnation, data, model, around);
         if result.is_err() {
-            overseer.note_end(slot, incarnation).unwrap();
+            coordinator.note_end(slot, incarnation).unwrap();
         }
         result
     }
