@@ -16,7 +16,7 @@ use super::waiter::Waiter;
 use super::{Channel, Channels, SocketChannel};
 use crate::group::{Collective, CollectiveError, TransportKind};
 use crate::shared_memory::Doorbell;
-use crate::transport::{Payload, Surroundings};
+use crate::transport::{HostInfo, Payload};
 
 /// The exchanges that follow the first one, by phase number on the wire.
 const OFFERS: u8 = 1;
@@ -27,7 +27,8 @@ const ADDRESSES: u8 = 3;
 #[derive(Debug, Serialize, Deserialize)]
 struct Endpoint {
     transport: String,
-    surroundings: Surroundings,
+    #[serde(rename = "surroundings")]
+    host_info: HostInfo,
 }
 
 /// Whether a rank could open the shared memory.
@@ -48,7 +49,7 @@ struct Establishment<'a> {
     collective: &'a Collective<'a>,
     kind: TransportKind,
     /// By group rank.
-    surroundings: Vec<Surroundings>,
+    host_infos: Vec<HostInfo>,
     /// The lowest rank on the same machine, by group rank.
     hosts: Vec<usize>,
     /// The machines (their lowest ranks) whose ranks share memory.
@@ -62,7 +63,7 @@ impl<'a> Establishment<'a> {
         let kind = core.options.transport;
         let own = Endpoint {
             transport: kind.to_string(),
-            surroundings: core.transport.surroundings(),
+            host_info: core.transport.host_info(),
         };
         let own_bytes = encode(&own);
         let payloads = collective.open(|_| Payload::from_vec(own_bytes.clone()))?;
@@ -78,21 +79,19 @@ impl<'a> Establishment<'a> {
                 core.members[peer]
             )));
         }
-        let surroundings: Vec<Surroundings> = endpoints
+        let host_infos: Vec<HostInfo> = endpoints
             .into_iter()
-            .map(|endpoint| endpoint.surroundings)
+            .map(|endpoint| endpoint.host_info)
             .collect();
-        let host_of = |rank: &Surroundings| {
-            let first = surroundings
-                .iter()
-                .position(|other| other.host == rank.host);
+        let host_of = |rank: &HostInfo| {
+            let first = host_infos.iter().position(|other| other.host == rank.host);
             first.unwrap_or_default()
         };
-        let hosts = surroundings.iter().map(host_of).collect();
+        let hosts = host_infos.iter().map(host_of).collect();
         Ok(Self {
             collective,
             kind,
-            surroundings,
+            host_infos,
             hosts,
             shared: Vec::new(),
         })
@@ -143,7 +142,7 @@ impl<'a> Establishment<'a> {
             .filter(|other| self.hosts[*other] == own_host)
             .collect();
         let mut local = LocalRanks::new(local, rank);
-        let offer = local.offer(self.surroundings[rank].process);
+        let offer = local.offer(self.host_infos[rank].process);
         let offers: Vec<Offer> = all_gather(collective, OFFERS, &offer)?;
         let result = local.join(&offers[own_host]);
         let verdict = Verdict {
@@ -193,7 +192,7 @@ impl<'a> Establishment<'a> {
     /// Makes the TCP channels between ranks that share no memory.
     fn connect(&self, by_rank: &mut [Option<Channel>]) -> Result<(), CollectiveError> {
         let rank = self.collective.rank();
-        let address = self.surroundings[rank].address;
+        let address = self.host_infos[rank].address;
         let listener = ChannelListener::bind(self.collective, address)?;
         let address = listener.address();
         let addresses: Vec<SocketAddr> = all_gather(self.collective, ADDRESSES, &address)?;

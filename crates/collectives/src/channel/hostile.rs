@@ -11,7 +11,7 @@ use crate::group::{GroupOptions, Operation, ProcessGroup, ReduceOp, Signature, T
 use crate::hostile::{GENEROUS, Script, leave_no_port};
 use crate::net::{Hello, Purpose, introduce};
 use crate::transport::hostile::{MAX_MESSAGE_BYTES, frames, mesh_key, mesh_of_two, read_frame};
-use crate::transport::{Frame, FrameKind, Header, Payload, Surroundings};
+use crate::transport::{Frame, FrameKind, Header, HostInfo, Payload};
 
 /// The deadline of the collective that the other rank disturbs.
 const LIMIT: Duration = Duration::from_millis(60);
@@ -115,13 +115,13 @@ impl Mad {
     }
 
     fn endpoint(&self) -> Vec<u8> {
-        let mut surroundings = Surroundings::of_this_process();
+        let mut host_info = HostInfo::of_this_process();
         if self.elsewhere {
-            surroundings.host = "elsewhere".to_owned();
+            host_info.host = "elsewhere".to_owned();
         }
-        let surroundings = serde_json::to_string(&surroundings).expect("plain numbers and strings");
+        let host_info = serde_json::to_string(&host_info).expect("plain numbers and strings");
         let transport = self.transport;
-        format!(r#"{{"transport":"{transport}","surroundings":{surroundings}}}"#).into_bytes()
+        format!(r#"{{"transport":"{transport}","surroundings":{host_info}}}"#).into_bytes()
     }
 
     /// Memory of any process under any number.

@@ -26,10 +26,10 @@
 
 mod backlog;
 mod frame;
+mod host_info;
 mod inbox;
 mod mailbox;
 mod payload;
-mod surroundings;
 mod tcp;
 mod threads;
 
@@ -39,9 +39,9 @@ use std::time::Instant;
 
 use everburn_auth::Key;
 pub use frame::{Frame, FrameKind, Header, WrittenHook};
+pub use host_info::HostInfo;
 pub use inbox::Inbox;
 pub use payload::Payload;
-pub use surroundings::Surroundings;
 pub use tcp::TcpMesh;
 #[cfg(any(test, fuzzing))]
 pub(crate) use tcp::hostile;
@@ -74,10 +74,10 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// What carries the frames, for reports: `tcp` or `threads`.
     fn name(&self) -> &'static str;
 
-    /// Where this rank runs: what decides how its data get to the others. A transport between
-    /// machines says here at which address the others reach this rank.
-    fn surroundings(&self) -> Surroundings {
-        Surroundings::of_this_process()
+    /// The host information of this rank. A transport between machines sets the address on which this
+    /// rank can be reached.
+    fn host_info(&self) -> HostInfo {
+        HostInfo::of_this_process()
     }
 
     /// The secret that the ranks of this transport share: what further connections between them

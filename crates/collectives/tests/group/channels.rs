@@ -4,7 +4,7 @@
 use everburn_collectives::group::{
     CollectiveError, GroupOptions, ProcessGroup, ReduceOp, TransportKind,
 };
-use everburn_collectives::transport::Surroundings;
+use everburn_collectives::transport::HostInfo;
 
 use crate::elsewhere::{groups, on_hosts};
 use crate::harness::{
@@ -17,9 +17,9 @@ fn unreachable(transport: TransportKind) -> Vec<ProcessGroup> {
         transport,
         ..options()
     };
-    groups(3, options, |_| Surroundings {
+    groups(3, options, |_| HostInfo {
         process: u32::MAX,
-        ..Surroundings::of_this_process()
+        ..HostInfo::of_this_process()
     })
 }
 
