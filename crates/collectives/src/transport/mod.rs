@@ -6,23 +6,22 @@
 //! A [`Transport`] sends frames to the other ranks of the job and delivers received frames into an
 //! [`Inbox`]. [`TcpMesh`] connects processes, [`ThreadMesh`] threads of one process.
 //!
-//! # What waits here
-//! Readers always read, whether or not a call has asked, so that news (an abort, the end of a peer) never
-//! waits behind data that nobody takes. What they read and nobody has asked for is bounded by
+//! # Flow control
+//! Reader threads always read, so that aborts and goodbyes are never delayed by data without a receive
+//! call. The data that they buffer are bounded by
 //! [`GroupOptions::max_unreceived_bytes`](crate::group::GroupOptions::max_unreceived_bytes):
 //!
-//! - A peer that has half of it waiting here, or any peer once all together have reached it, is asked to
-//!   hold its data back ([`FrameKind::Hold`]); its sends are not done until it may go on. Aborts and the
-//!   like pass.
-//! - It goes on ([`FrameKind::Resume`]) when half of that has been received, or as soon as a call waits for
-//!   anything of that peer: what the call wants may be behind the rest. So a rank may send as much as it
-//!   likes before the others ask, and tags may be asked for in any order. A rank that *waits* for a send
-//!   of more than the bound waits until the other comes to its receives, as in MPI.
-//! - A peer that does not hold back, or more than twice the bound and one message that come before the one
-//!   that is asked for, end the connection with an error that names the rank, the bytes and the option.
-//!   A peer that was not asked to hold back is not cut off for what others have sent.
+//! - A peer with more than half of this limit, or any peer once all together exceed it, is paused
+//!   ([`FrameKind::Pause`]): it sends no data, and its sends do not complete. Aborts and goodbyes still pass.
+//! - It is resumed ([`FrameKind::Resume`]) when half of the buffered bytes have been received, or as soon as
+//!   a call waits for that peer, because the awaited message may come after others. So any number of
+//!   sends may precede the receives, and tags may be received in any order. As in MPI, a rank that *waits*
+//!   for a send larger than the limit waits for the receiver.
+//! - The connection is closed, with an error that names the rank, the bytes and the option, if a paused peer
+//!   continues to send, or if more than twice the limit and one message precede the awaited message. A
+//!   peer that was not paused is not closed because of other peers' data.
 //!
-//! Threads of one process share the elements of messages, and nothing of this is counted among them.
+//! Threads of one process share payloads; they are not counted.
 
 mod backlog;
 mod frame;
