@@ -110,7 +110,7 @@ impl<'a> Establishment<'a> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Channels {
             by_rank,
-            crowded: neighbours > cores,
+            oversubscribed: neighbours > cores,
             hosts: self.hosts,
             waiter: Waiter::new(bell),
         })

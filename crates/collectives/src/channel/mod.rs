@@ -116,7 +116,7 @@ pub(crate) struct Channels {
     /// The lowest rank on the same machine, by group rank.
     hosts: Vec<usize>,
     waiter: Waiter,
-    crowded: bool,
+    oversubscribed: bool,
 }
 
 impl Channels {
@@ -161,9 +161,9 @@ impl Channels {
         }
     }
 
-    /// Whether more ranks than cores may be running on this machine.
-    pub(crate) const fn are_crowded(&self) -> bool {
-        self.crowded
+    /// Whether this machine has more ranks than cores.
+    pub(crate) const fn is_oversubscribed(&self) -> bool {
+        self.oversubscribed
     }
 
     /// A ticket for [`Channels::wait`]. Take it before the last attempt to make progress.

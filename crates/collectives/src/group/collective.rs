@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::algorithm::Algorithm;
 use super::core::{Core, Place};
 use super::element::Element;
-use super::engine::Pace;
+use super::engine::WaitPolicy;
 use super::error::{CollectiveError, RankCall};
 use super::signature::{Call, Signature};
 use super::tuning::{self, Path};
@@ -22,18 +22,23 @@ pub(crate) struct Collective<'a> {
     pub(crate) place: Place,
     signature: Signature,
     deadline: Instant,
-    pace: Pace,
+    wait_policy: WaitPolicy,
 }
 
 impl<'a> Collective<'a> {
     /// A collective whose turn has come; its deadline counts from then.
-    pub(crate) fn new(core: &'a Arc<Core>, place: Place, signature: Signature, pace: Pace) -> Self {
+    pub(crate) fn new(
+        core: &'a Arc<Core>,
+        place: Place,
+        signature: Signature,
+        wait_policy: WaitPolicy,
+    ) -> Self {
         Self {
             core,
             place,
             signature,
             deadline: place.started + core.timeout(),
-            pace,
+            wait_policy,
         }
     }
 
@@ -53,8 +58,8 @@ impl<'a> Collective<'a> {
     }
 
     /// Who runs it.
-    pub(crate) const fn pace(&self) -> Pace {
-        self.pace
+    pub(crate) const fn wait_policy(&self) -> WaitPolicy {
+        self.wait_policy
     }
 
     /// Chooses the algorithm for `bytes` bytes, and names it in the signature where there is a

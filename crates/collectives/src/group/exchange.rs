@@ -208,10 +208,10 @@ impl Collective<'_> {
             path: channels.path(),
         };
         make(plan, &setting, algorithm);
-        let pace = self.pace();
+        let wait_policy = self.wait_policy();
         let engine = Engine::new(self, channels, &mut data.workspace, buffers, op);
         let engine = if lists { engine.with_lists() } else { engine };
-        engine.run(pace)
+        engine.run(wait_policy)
     }
 }
 

@@ -58,7 +58,7 @@ pub use self::work::Work;
 pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 pub(crate) use self::core::Core;
-use self::engine::Pace;
+use self::engine::WaitPolicy;
 pub(crate) use self::error::ranks;
 use self::flight::NO_LABEL;
 pub(crate) use self::signature::SIGNATURE_BYTES;
@@ -96,8 +96,8 @@ pub(crate) const WORLD: u64 = 1;
 #[derive(Clone)]
 pub struct ProcessGroup {
     shared: Arc<Shared>,
-    /// How collectives in place wait.
-    pace: Pace,
+    /// The wait policy of collectives in place.
+    wait_policy: WaitPolicy,
 }
 
 impl ProcessGroup {
@@ -159,7 +159,7 @@ impl ProcessGroup {
         let core = Core::new(transport, mailbox, WORLD, members, rank, options, step);
         Self {
             shared: Shared::new(core, local_rank),
-            pace: Pace::Caller,
+            wait_policy: WaitPolicy::Caller,
         }
     }
 
@@ -183,7 +183,7 @@ impl ProcessGroup {
     pub fn in_background(&self) -> Self {
         Self {
             shared: self.shared.clone(),
-            pace: Pace::Background,
+            wait_policy: WaitPolicy::Background,
         }
     }
 

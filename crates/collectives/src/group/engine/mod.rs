@@ -5,22 +5,22 @@
 //! failed group, lost peers and its deadline.
 
 mod header;
-mod patience;
 mod task;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod trouble;
+mod wait_policy;
 
 use std::time::Instant;
 
-pub(crate) use self::patience::Pace;
 pub(crate) use self::task::{ALIGNMENT, Plan, Space, TaskId};
 pub(crate) use self::transfer::Buffers;
+pub(crate) use self::wait_policy::WaitPolicy;
 
 use self::header::{ChannelHeader, HEADER_BYTES};
-use self::patience::{Patience, Turn};
 use self::transfer::{BLOCK, SOCKET_BLOCK};
+use self::wait_policy::{Backoff, WaitAction};
 use super::collective::Collective;
 use super::element::Element;
 use super::error::CollectiveError;
@@ -114,12 +114,12 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
     }
 
     /// Executes the plan.
-    pub(crate) fn run(mut self, pace: Pace) -> Result<(), CollectiveError> {
+    pub(crate) fn run(mut self, wait_policy: WaitPolicy) -> Result<(), CollectiveError> {
         self.begin();
-        let mut patience = Patience::new(pace, self.channels.are_crowded());
+        let mut backoff = Backoff::new(wait_policy, self.channels.is_oversubscribed());
         loop {
             if self.pass()? {
-                patience.renew();
+                backoff.reset();
             }
             if self.is_over() {
                 return match self.disagree {
@@ -127,17 +127,17 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
                     false => Ok(()),
                 };
             }
-            match patience.turn() {
-                Turn::Again => {}
-                Turn::Yield => std::thread::yield_now(),
-                Turn::Sleep => {
+            match backoff.next_action() {
+                WaitAction::Retry => {}
+                WaitAction::Yield => std::thread::yield_now(),
+                WaitAction::Sleep => {
                     let ticket = self.channels.ticket();
                     if self.pass()? {
-                        patience.renew();
+                        backoff.reset();
                     } else {
                         self.sleep(ticket);
                         if self.check()? {
-                            patience.renew();
+                            backoff.reset();
                         }
                     }
                 }

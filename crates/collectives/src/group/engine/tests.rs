@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Buffers, Engine, Pace};
+use super::{Buffers, Engine, WaitPolicy};
 use crate::group::core::DataPlane;
 use crate::group::signature::Call;
 use crate::group::{
@@ -46,7 +46,7 @@ fn check(
     let signature = Signature::new(Operation::Barrier);
     let mut place = core.place(Call::Collective(signature));
     place.started = started;
-    let collective = Collective::new(core, place, signature, Pace::Caller);
+    let collective = Collective::new(core, place, signature, WaitPolicy::Caller);
     let mut data = lock(&core.data);
     let DataPlane {
         channels,

@@ -46,8 +46,8 @@ pub(super) enum Closing {
     WrongToken,
     #[error("{0}")]
     Auth(AuthError),
-    #[error("it has not shown that it is a client, and others have come")]
-    Crowded,
+    #[error("it had not finished its handshake when newer connections needed its place")]
+    Evicted,
     #[error("it took longer than allowed for its handshake, for one request or to read a reply")]
     Late,
 }
