@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{lock, wait_until};
 
-/// How many jobs may be queued. Who submits that many without waiting for answers is told so, before memory is full.
+/// The most queued jobs; more are refused, so that the queue cannot exhaust memory.
 const CAPACITY: usize = 1 << 16;
 
 /// How long dropping a worker waits for its thread.
@@ -63,7 +63,7 @@ pub struct Worker<S> {
 /// A job and what its answer goes to.
 type Task<S> = Box<dyn FnOnce(&mut Seat<S>) + Send>;
 
-/// What is told of a panic.
+/// Called with the message of a panic.
 type OnPanic = Box<dyn FnOnce(&str) + Send>;
 
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl<S: Send + 'static> Worker<S> {
             error: WorkerError::Ended,
         };
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
-            // Dropped when the state is gone, which tells the end.
+            // Dropped after the state; signals the end of the thread.
             let ends = ends;
             work_off(&tasks, seat, &ends.0);
         })?;
@@ -214,7 +214,7 @@ impl<S> Worker<S> {
         }
         drop(state);
         if let Some(thread) = self.thread.take() {
-            // Returns at once: to tell its end is the last thing that the thread does.
+            // Returns at once: the thread has signalled its end.
             let _ = thread.join();
         }
         true
@@ -257,10 +257,10 @@ impl<R> Answer<R> {
         }
     }
 
-    /// What came of a job that may take as long as it likes: who waits is told of its end or its panic.
+    /// The result of a job, without a timeout.
     ///
     /// # Errors
-    /// Why nothing came.
+    /// The panic or end of the worker.
     pub fn wait(self) -> Result<R, WorkerError> {
         self.0.recv().unwrap_or(Err(WorkerError::Ended))
     }

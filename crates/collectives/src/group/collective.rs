@@ -160,7 +160,7 @@ impl<'a> Collective<'a> {
     }
 
     /// The error when ranks called different things, by group rank. Unless it is `late` (some have
-    /// not called at all), the others hold the same signatures and need not be told.
+    /// not called at all), the others have the same signatures, so no abort is sent.
     pub(crate) fn mismatch(&self, signatures: &[Option<Signature>], late: bool) -> CollectiveError {
         let error = self.disagreement(self.calls(signatures));
         if late {
@@ -210,7 +210,7 @@ impl<'a> Collective<'a> {
         Err(error)
     }
 
-    /// The error when `peer`, a group rank, sent what no rank sends; the others are told.
+    /// The error when group rank `peer` has violated the protocol; sends aborts to the others.
     pub(crate) fn protocol(&self, peer: usize, reason: String) -> CollectiveError {
         let error = CollectiveError::Protocol {
             rank: self.core.job_rank(),
@@ -224,9 +224,9 @@ impl<'a> Collective<'a> {
         error
     }
 
-    /// The error when the ranks cannot exchange data as they were told to; all ranks find it.
+    /// The error when the ranks cannot use the requested transport; all ranks detect it.
     pub(crate) fn no_path(&self, reason: String) -> CollectiveError {
-        // A rank that gives up takes its memory with it, and that is not why this group fails.
+        // A rank that aborts also closes its memory, which is not the cause of the failure.
         if let Some(failure) = self.core.mailbox.failure_of_late() {
             return self.core.failed(&self.place, &failure);
         }
@@ -239,7 +239,7 @@ impl<'a> Collective<'a> {
         error
     }
 
-    /// The error when the operating system refused what channels need; the others are told.
+    /// The error when the operating system refuses a resource for channels; sends aborts to the others.
     pub(crate) fn system(&self, action: &str, error: &dyn ToString) -> CollectiveError {
         let error = CollectiveError::System {
             rank: self.core.job_rank(),

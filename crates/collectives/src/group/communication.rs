@@ -144,7 +144,7 @@ impl Drop for Shared {
         if thread::panicking() {
             let rank = self.core.job_rank();
             self.core
-                .abort(format!("rank {rank} panicked; its own message tells more"));
+                .abort(format!("rank {rank} panicked; see its panic message"));
         }
         self.close(Instant::now() + DROP_PATIENCE);
     }

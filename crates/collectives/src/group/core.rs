@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// Tells the flight recorder of an operation that has been issued.
+    /// Adds an issued operation to the flight recorder.
     pub(crate) fn record(&self, place: &mut Place, state: FlightState) {
         let label = self.label.load(Ordering::Relaxed);
         place.ticket = lock(&self.progress).flight.begin(*place, label, state);
@@ -152,7 +152,7 @@ impl Core {
         lock(&self.progress).flight.running()
     }
 
-    /// Tells the flight recorder how an operation ended.
+    /// Records the end of an operation in the flight recorder.
     pub(crate) fn record_end(&self, place: &Place, failed: bool) {
         let Progress {
             waiting_for,
@@ -297,7 +297,7 @@ impl Core {
         lock(&self.cut).clone()
     }
 
-    /// Ends the group on this rank; the others are told that nothing more will come.
+    /// Leaves the group and notifies the other ranks.
     pub(crate) fn leave(&self) {
         let failure = Failure {
             by: self.job_rank(),
@@ -307,10 +307,10 @@ impl Core {
             destroyed: true,
             hang: false,
         };
-        // Leaving because of what another rank has told: whoever has not heard of it yet learns
-        // the cause before it sees this rank go.
-        let told = self.mailbox.failure();
-        let told = told.filter(|failure| failure.first.is_none() && !failure.destroyed);
+        // If this rank leaves because of another rank's abort, it forwards the abort first, so that the others
+        // receive the cause before they see this rank leave.
+        let received = self.mailbox.failure();
+        let received = received.filter(|failure| failure.first.is_none() && !failure.destroyed);
         self.mailbox.fail(&failure);
         // Peers that wait on a channel see it closed. A collective that runs on another thread ends with
         // the failure set above; its channels are dropped with the group.
@@ -321,7 +321,7 @@ impl Core {
             .and_then(|mut data| data.channels.take());
         drop(channels);
         for peer in self.others() {
-            if let Some(failure) = &told {
+            if let Some(failure) = &received {
                 self.send(peer, 0, FrameKind::Abort, encode_abort(failure));
             }
             self.send(peer, 0, FrameKind::Leave, Payload::empty());

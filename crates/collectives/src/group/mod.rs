@@ -345,7 +345,7 @@ impl ProcessGroup {
     }
 }
 
-/// Why a group can no longer be used, as [`ProcessGroup::failure`] tells it.
+/// The failure of a group, as returned by [`ProcessGroup::failure`].
 ///
 /// ```
 /// use everburn_collectives::group::GroupFailure;

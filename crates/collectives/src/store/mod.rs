@@ -36,8 +36,8 @@ pub const MAX_KEY_BYTES: usize = 8 * 1024;
 /// The longest value that any store accepts, in bytes (PyTorch's limit).
 pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
 
-/// A value that nobody stores: comparing with it changes nothing and tells what is there.
-const NOBODYS_VALUE: &[u8] = b"\0everburn: nobody's value\0";
+/// A value that is never stored: a compare-and-set with it reads the current value.
+const NEVER_STORED: &[u8] = b"\0everburn: nobody's value\0";
 
 /// What can go wrong with a store operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -220,8 +220,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         // PyTorch's protocol has no such request. An absent key answers with the value that was expected,
         // and stores nothing.
-        let value = self.compare_set(key, NOBODYS_VALUE, NOBODYS_VALUE)?;
-        Ok((value != NOBODYS_VALUE).then_some(value))
+        let value = self.compare_set(key, NEVER_STORED, NEVER_STORED)?;
+        Ok((value != NEVER_STORED).then_some(value))
     }
 
     /// The values of all keys in their order, waiting for them until `deadline` has passed. A store over the

@@ -92,7 +92,7 @@ pub struct Frame {
     pub header: Header,
     /// The elements.
     pub payload: Payload,
-    /// Whom to tell when it is written.
+    /// Called when the frame is written or dropped.
     pub written: Option<WrittenHook>,
 }
 

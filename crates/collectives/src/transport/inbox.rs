@@ -185,7 +185,7 @@ impl Inbox {
 }
 
 /// The payload of an abort: who noticed (4 bytes), which rank was lost (4 bytes, all ones for
-/// none), whether a rank hangs (1 byte), the reason in UTF-8. The sender may be passing on what it was told.
+/// none), whether a rank hangs (1 byte), the reason in UTF-8. The sender may forward another rank's abort.
 pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     let lost = failure.lost.map_or(u32::MAX, |rank| rank as u32);
     let mut end = failure.reason.len().min(MAX_REASON_BYTES);

@@ -46,8 +46,8 @@ pub use tcp::TcpMesh;
 pub(crate) use tcp::hostile;
 pub use threads::ThreadMesh;
 
-/// What a rank says of a connection that it has cut itself.
-pub(crate) const CUT_HERE: &str = "this rank has cut the connection to it, as it was told to";
+/// The cause for connections closed by [`Transport::cut`].
+pub(crate) const CUT_HERE: &str = "this rank has closed the connection to it (fault injection)";
 
 pub(crate) use inbox::encode_abort;
 pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting, STRAGGLERS};
@@ -88,8 +88,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Queues `frame` for `to` and returns without waiting for the network.
     ///
-    /// A frame for a peer that is gone is dropped; its [`Frame::written`] hook is told why, and
-    /// the inbox knows of the loss.
+    /// A frame for a lost peer is dropped: its [`Frame::written`] hook gets the cause, and the inbox marks the
+    /// peer as lost.
     fn send(&self, to: usize, frame: Frame);
 
     /// Waits until everything queued has been written or `deadline` has passed; whether it has.

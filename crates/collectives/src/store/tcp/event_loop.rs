@@ -336,11 +336,11 @@ impl EventLoop {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let told = peer.stop_waiting(&self.options);
+        let sent = peer.stop_waiting(&self.options);
         self.silent_rounds = 0;
         let deadline = peer.deadline();
         self.expect(deadline);
-        if let Err(reason) = told {
+        if let Err(reason) = sent {
             self.close(id, &reason);
         }
     }

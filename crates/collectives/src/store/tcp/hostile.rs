@@ -169,7 +169,7 @@ pub fn store_server(bytes: &[u8]) {
         let answer = read_to_the_end(&mut stream);
         let challenged = token && said.len() > NONCE_BYTES && said[0] == AUTH_OPCODE;
         // Where the connection is reset, an answer may be lost.
-        let told = match answer.len() {
+        let refused = match answer.len() {
             0 => true,
             1 => token && !challenged && answer == [AUTH_REFUSED],
             CHALLENGE_BYTES => challenged,
@@ -178,7 +178,7 @@ pub fn store_server(bytes: &[u8]) {
                 challenged && verdict == [AUTH_REFUSED]
             }
         };
-        assert!(told, "an unauthenticated client was sent {answer:?}");
+        assert!(refused, "an unauthenticated client was sent {answer:?}");
     }
     let address = server.local_addr().to_string();
     let store = TcpStore::connect(&address, options).expect("the honest are served");

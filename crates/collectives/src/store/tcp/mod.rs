@@ -10,10 +10,10 @@ mod event_loop;
 mod greeting;
 #[cfg(any(test, fuzzing))]
 pub(super) mod hostile;
-mod line;
 mod peer;
 mod requests;
 mod server;
+mod shared_connection;
 mod wire;
 
 use std::time::Duration;

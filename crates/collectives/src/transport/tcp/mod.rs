@@ -170,7 +170,7 @@ impl Transport for TcpMesh {
     }
 
     fn sever(&self) {
-        // None may carry word of the loss of another: who was killed tells nobody.
+        // First stops all sending: a killed process sends no abort about the loss of others.
         for link in self.links() {
             link.silence(SEVERED);
         }
