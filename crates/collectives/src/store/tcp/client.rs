@@ -99,12 +99,6 @@ impl TcpStore {
         Ok(store)
     }
 
-    /// The server's address, resolved.
-    #[must_use]
-    pub fn server_addr(&self) -> SocketAddr {
-        self.server
-    }
-
     /// This machine's address towards the server: the one under which peers may reach this rank.
     #[must_use]
     pub fn local_ip(&self) -> IpAddr {
