@@ -40,7 +40,7 @@ struct Verdict {
 
 /// Sets up the channels of this rank, in the first collective of its group.
 pub(crate) fn establish(collective: &Collective<'_>) -> Result<Channels, CollectiveError> {
-    let establishment = Establishment::open(collective)?;
+    let establishment = Establishment::begin(collective)?;
     establishment.channels()
 }
 
@@ -58,7 +58,7 @@ struct Establishment<'a> {
 
 impl<'a> Establishment<'a> {
     /// The first exchange: all ranks compare signatures and exchange host information.
-    fn open(collective: &'a Collective<'a>) -> Result<Self, CollectiveError> {
+    fn begin(collective: &'a Collective<'a>) -> Result<Self, CollectiveError> {
         let core = collective.core;
         let kind = core.options.transport;
         let own = Endpoint {
@@ -66,7 +66,7 @@ impl<'a> Establishment<'a> {
             host_info: core.transport.host_info(),
         };
         let own_bytes = encode(&own);
-        let payloads = collective.open(|_| Payload::from_vec(own_bytes.clone()))?;
+        let payloads = collective.bootstrap(|_| Payload::from_vec(own_bytes.clone()))?;
         let endpoints: Vec<Endpoint> = decode_all(collective, &own_bytes, payloads)?;
         if let Some(peer) = endpoints
             .iter()

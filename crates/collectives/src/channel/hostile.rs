@@ -63,11 +63,11 @@ struct Mad {
 
 impl Mad {
     fn run(&mut self, script: &mut Script<'_>) -> std::io::Result<()> {
-        let opening = match script.below(4) {
+        let bootstrap = match script.below(4) {
             0 => script.bytes().to_vec(),
             _ => self.endpoint(),
         };
-        self.say(0, opening)?;
+        self.say(0, bootstrap)?;
         for round in 1..=3 {
             let said = match script.below(5) {
                 0 => script.bytes().to_vec(),

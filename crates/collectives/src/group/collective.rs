@@ -13,8 +13,8 @@ use super::signature::{Call, Signature};
 use super::tuning::{self, Path};
 use crate::transport::{FrameKind, Interruption, Payload};
 
-/// The phase of the opening frames.
-const OPENING: u8 = 0;
+/// The phase number of the bootstrap frames.
+const BOOTSTRAP: u8 = 0;
 
 /// A collective that is being run.
 pub(crate) struct Collective<'a> {
@@ -57,7 +57,7 @@ impl<'a> Collective<'a> {
         self.signature
     }
 
-    /// Who runs it.
+    /// The wait policy of the calling thread.
     pub(crate) const fn wait_policy(&self) -> WaitPolicy {
         self.wait_policy
     }
@@ -86,19 +86,19 @@ impl<'a> Collective<'a> {
         (1..size).map(move |offset| (rank + offset) % size)
     }
 
-    /// Sends each rank its part with this rank's signature, receives the parts of all others and
-    /// compares all signatures. The payloads by group rank, this rank's own being empty.
+    /// The bootstrap exchange: sends each rank a payload with this rank's signature, receives those of all
+    /// others and compares all signatures. Returns the payloads by group rank; this rank's own is empty.
     ///
-    /// Every rank sends to every other one even where there are no data for it, so every rank
-    /// holds all signatures and reaches the same verdict; nothing of a later phase is sent before.
-    pub(crate) fn open(
+    /// Every rank sends to every other rank, so all ranks have all signatures and reach the same verdict.
+    /// Later phases begin only after that.
+    pub(crate) fn bootstrap(
         &self,
         payload_for: impl Fn(usize) -> Payload,
     ) -> Result<Vec<Payload>, CollectiveError> {
         for peer in self.others() {
-            self.send(peer, OPENING, payload_for(peer));
+            self.send(peer, BOOTSTRAP, payload_for(peer));
         }
-        let key = (self.place.sequence, OPENING);
+        let key = (self.place.sequence, BOOTSTRAP);
         let mut signatures = vec![None; self.size()];
         signatures[self.rank()] = Some(self.signature);
         let mut payloads = vec![Payload::empty(); self.size()];
@@ -118,7 +118,7 @@ impl<'a> Collective<'a> {
                     self.core.set_waiting_for(&outstanding);
                 }
                 Err(Interruption::Deadline { missing }) => {
-                    return Err(self.late_opening(signatures, missing));
+                    return Err(self.late_bootstrap(signatures, missing));
                 }
                 Err(interruption) => return Err(self.core.interrupted(&self.place, interruption)),
             }
@@ -134,12 +134,12 @@ impl<'a> Collective<'a> {
 
     /// The error when some ranks have not called in time: a mismatch if those that did already
     /// disagree, which is more likely the cause of the wait than its effect.
-    fn late_opening(
+    fn late_bootstrap(
         &self,
         mut signatures: Vec<Option<Signature>>,
         missing: Vec<usize>,
     ) -> CollectiveError {
-        let key = (self.place.sequence, OPENING);
+        let key = (self.place.sequence, BOOTSTRAP);
         for (peer, signature) in signatures.iter_mut().enumerate() {
             if signature.is_none() {
                 let from = self.core.members[peer];
