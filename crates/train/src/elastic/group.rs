@@ -44,7 +44,8 @@ struct Present {
 }
 
 impl ElasticGroup {
-    /// Joins the first group. `heartbeat_options`: of its heartbeat monitor, `None` for none. `logs` finds the log of a rank that stalls, by its number at the start of the job.
+    /// Joins the first group. `heartbeat_options` are those of its heartbeat monitor; `None` starts none. `logs`
+    /// returns the log of a stalled rank, by its number at the start of the job.
     ///
     /// # Errors
     /// [`TrainError::JobFinished`] if the job is at its end; [`TrainError::Elastic`] if there are too few
