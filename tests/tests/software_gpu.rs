@@ -141,7 +141,7 @@ fn learn_what_the_processor_does(model: &str) {
 
 #[test]
 #[ignore = "needs the feature webgpu and a software Vulkan driver"]
-fn four_ranks_that_shard_their_state_learn_the_same() {
+fn long_four_ranks_that_shard_their_state_learn_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (flex, _) = trained(folder, "flex", "mlp", &["--ranks", "4"]);

@@ -1,6 +1,6 @@
 //! The secret of a job, and how two sides of a connection prove to each other that they know it.
 //!
-//! Every connection of a job (store, mesh, lanes, monitor) begins with the same mutual
+//! Every connection of a job (store, mesh, channels, monitor) begins with the same mutual
 //! challenge and response. Nothing secret is sent, and a recorded handshake is worth nothing:
 //!
 //! ```text

@@ -45,7 +45,7 @@ pub(crate) struct RanksConfig {
     pub(crate) threads_per_rank: Option<usize>,
     /// How long a rank waits for another, in seconds.
     pub(crate) timeout: u64,
-    /// How long a rank may give no sign of life, in seconds; 0 if nobody watches.
+    /// The heartbeat timeout of a rank, in seconds; 0 turns the heartbeat monitor off.
     pub(crate) heartbeat_timeout: u64,
     /// With how many ranks the training goes on; absent if it ends with the first that is lost.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -202,7 +202,7 @@ pub(crate) fn join(
         wait_for_min: WAIT_FOR_MIN,
     };
     let membership =
-        Membership::meet("env://", request, elastic).map_err(TrainError::from_first_contact)?;
+        Membership::connect("env://", request, elastic).map_err(TrainError::from_first_contact)?;
     // A rank that would train something else must not be let in: all would fail of it.
     let first = membership.store().compare_set(RUN_KEY, b"", run.as_bytes());
     // A store that is out of reach may be there again when this rank is started again.
@@ -213,9 +213,9 @@ pub(crate) fn join(
             "start every machine with the same configuration",
         ));
     }
-    let watch = rank::watch_options(config);
+    let heartbeat = rank::heartbeat_options(config);
     let logs = rank::logs(environment);
     Ok(Arc::new(ElasticGroup::form(
-        membership, options, watch, logs,
+        membership, options, heartbeat, logs,
     )?))
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::rendezvous::{Rendezvous, variable};
 use everburn_collectives::store::SharedStore;
-use everburn_collectives::watch::{Watch, WatchOptions};
 use everburn_launch::{
     EXIT_FAILS_AGAIN, EXIT_PEER_LOST, EXIT_STALLED, RankEnvironment, RankEnvironmentError,
     ReportKind, StartedBy, variables,
@@ -87,26 +87,27 @@ pub(crate) fn join(
     }
 }
 
-/// Meets the other ranks, and watches over them; also where they have met.
-pub(crate) fn join_watched(
+/// Joins the group of all ranks and starts the heartbeat monitor. Returns the store too.
+pub(crate) fn join_with_heartbeat(
     environment: &RankEnvironment,
     config: &RanksConfig,
-) -> Result<(ProcessGroup, Option<Watch>, SharedStore), CliError> {
+) -> Result<(ProcessGroup, Option<HeartbeatMonitor>, SharedStore), CliError> {
     let meeting = meet(environment, config)?;
     let store = meeting.store.clone();
     let group = ProcessGroup::connect(meeting, group_options(config))?;
-    let options = watch_options(config).filter(|_| group.world_size() > 1);
+    let options = heartbeat_options(config).filter(|_| group.world_size() > 1);
     let Some(options) = options else {
         return Ok((group, None, store));
     };
-    let watch = Watch::start(store.clone(), group.rank(), group.world_size(), options);
-    match watch {
-        Ok(watch) => {
-            watch.follow(&group);
-            Ok((group, Some(watch), store))
+    let heartbeat =
+        HeartbeatMonitor::start(store.clone(), group.rank(), group.world_size(), options);
+    match heartbeat {
+        Ok(heartbeat) => {
+            heartbeat.follow(&group);
+            Ok((group, Some(heartbeat), store))
         }
         Err(error) => {
-            tracing::warn!("nobody watches over the ranks: {error}");
+            tracing::warn!("no heartbeat monitor: {error}");
             Ok((group, None, store))
         }
     }
@@ -116,29 +117,29 @@ fn meet(environment: &RankEnvironment, config: &RanksConfig) -> Result<Rendezvou
     Ok(environment.rendezvous(group_options(config).timeout)?)
 }
 
-/// How ranks watch over each other, if they do.
-pub(crate) fn watch_options(config: &RanksConfig) -> Option<WatchOptions> {
-    let silence = Duration::from_secs(config.heartbeat_timeout);
-    (!silence.is_zero()).then(|| WatchOptions {
-        interval: WatchOptions::default().interval.min(silence / 4),
-        silence: Some(silence),
+/// The options of the heartbeat monitor; `None` if it is turned off.
+pub(crate) fn heartbeat_options(config: &RanksConfig) -> Option<HeartbeatOptions> {
+    let timeout = Duration::from_secs(config.heartbeat_timeout);
+    (!timeout.is_zero()).then(|| HeartbeatOptions {
+        interval: HeartbeatOptions::default().interval.min(timeout / 4),
+        timeout: Some(timeout),
     })
 }
 
 /// Tells the user who has stalled, where that is why this rank fails, and says so in the error.
 pub(crate) fn report_stall(
     error: CliError,
-    watch: Option<&Watch>,
+    heartbeat: Option<&HeartbeatMonitor>,
     environment: &RankEnvironment,
     run: Option<&RunDirectory>,
 ) -> CliError {
-    let (Some(watch), CliError::Train(cause)) = (watch, &error) else {
+    let (Some(heartbeat), CliError::Train(cause)) = (heartbeat, &error) else {
         return error;
     };
     let log_of = logs(environment);
     let report = cause
         .collective()
-        .and_then(|cause| watch.report(cause, &*log_of));
+        .and_then(|cause| heartbeat.report(cause, &*log_of));
     match report {
         None => error,
         Some(report) => {

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use everburn_collectives::watch::{HangReport, Watch};
+use everburn_collectives::heartbeat::{HangReport, HeartbeatMonitor};
 use everburn_launch::{LaunchEvent, Outcome, RankEnvironment};
 use everburn_record::{Environment, Event, EventKind};
 use everburn_report::{CompareCommand, ReportCommand};
-use everburn_train::{ElasticGroup, RunDirectory, Signs};
+use everburn_train::{ElasticGroup, RankStatuses, RunDirectory};
 
 use crate::config::RanksConfig;
 use crate::error::CliError;
@@ -100,33 +100,33 @@ fn write_report(run: &RunDirectory) {
     }
 }
 
-/// Has the heartbeat of this rank carry what it knows of its process and device.
-pub(crate) fn say_of_itself(
+/// Adds metrics of the process and its device to this rank's beats.
+pub(crate) fn set_note(
     config: &RanksConfig,
     environment: &RankEnvironment,
-    watch: Option<&Watch>,
+    heartbeat: Option<&HeartbeatMonitor>,
     elastic: Option<&ElasticGroup>,
 ) {
     let vitals = VitalSigns::of_rank(&config.devices, environment.local_rank);
     let note = move || vitals.read().to_text();
-    if let Some(watch) = watch {
-        watch.say_of_itself(note);
+    if let Some(heartbeat) = heartbeat {
+        heartbeat.set_note(note);
     } else if let Some(elastic) = elastic {
-        elastic.say_of_itself(note);
+        elastic.set_note(note);
     }
 }
 
-/// Where rank 0 learns how the others are.
-pub(crate) fn signs(
-    watch: Option<&Arc<Watch>>,
+/// Where rank 0 gets the status of the other ranks.
+pub(crate) fn rank_statuses(
+    heartbeat: Option<&Arc<HeartbeatMonitor>>,
     elastic: Option<&Arc<ElasticGroup>>,
-) -> Option<Signs> {
-    let of_watch = watch.cloned().map(|watch| {
-        let signs: Signs = Arc::new(move || watch.signs());
-        signs
+) -> Option<RankStatuses> {
+    let of_monitor = heartbeat.cloned().map(|heartbeat| {
+        let rank_statuses: RankStatuses = Arc::new(move || heartbeat.statuses());
+        rank_statuses
     });
-    of_watch.or_else(|| {
+    of_monitor.or_else(|| {
         let elastic = elastic.cloned()?;
-        Some(Arc::new(move || elastic.signs()))
+        Some(Arc::new(move || elastic.rank_statuses()))
     })
 }

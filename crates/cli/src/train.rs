@@ -199,7 +199,7 @@ fn train_as_rank(
     let Joined {
         group,
         elastic,
-        watch,
+        heartbeat,
         store,
     } = match joined {
         Err(CliError::Train(TrainError::JobFinished)) => return Ok(rank::not_needed(environment)),
@@ -210,24 +210,24 @@ fn train_as_rank(
     let names = &config.ranks.devices;
     let name = &names[environment.local_rank % names.len()];
     let exchange = gradient_exchange::connector(&config, name, store, &[])?;
-    let watch = watch.map(Arc::new);
-    recording::say_of_itself(
+    let heartbeat = heartbeat.map(Arc::new);
+    recording::set_note(
         &config.ranks,
         environment,
-        watch.as_deref(),
+        heartbeat.as_deref(),
         elastic.as_deref(),
     );
     let recorded = run.clone();
     let trainer = Trainer {
         exchange: Some(Arc::new(exchange)),
-        signs: recording::signs(watch.as_ref(), elastic.as_ref()),
+        rank_statuses: recording::rank_statuses(heartbeat.as_ref(), elastic.as_ref()),
         regroup: elastic.map(|elastic| elastic as Arc<dyn Regroup>),
         begun_before: environment.incarnation > 1,
         ..job.trainer(group, device, run)
     };
     let trained = train_one_rank(&job, trainer);
     let trained = trained.map_err(|error| {
-        rank::report_stall(error, watch.as_deref(), environment, recorded.as_ref())
+        rank::report_stall(error, heartbeat.as_deref(), environment, recorded.as_ref())
     });
     drop(watched);
     if trained.is_ok() {

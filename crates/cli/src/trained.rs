@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use burn::module::Module;
 use clap::Args;
-use everburn_collectives::watch::Watch;
+use everburn_collectives::heartbeat::HeartbeatMonitor;
 use everburn_launch::{LaunchConfig, RankEnvironment};
 use everburn_train::checkpoint::{Checkpoint, CheckpointFolder};
 use everburn_train::{
@@ -165,7 +165,7 @@ pub(crate) struct TrainedRank<'a> {
     pub(crate) task: Box<dyn ConfiguredTask>,
     pub(crate) loaded: LoadedData,
     pub(crate) trainer: Trainer,
-    watch: Option<Watch>,
+    heartbeat: Option<HeartbeatMonitor>,
     environment: Option<&'a RankEnvironment>,
 }
 
@@ -178,11 +178,12 @@ impl<'a> TrainedRank<'a> {
         let local_rank = environment.map_or(0, |environment| environment.local_rank);
         let mut task = config.task()?;
         let loaded = task.load()?;
-        let (group, watch) = match environment {
+        let (group, heartbeat) = match environment {
             None => (rank::join(None, &config.ranks)?, None),
             Some(environment) => {
-                let (group, watch, _store) = rank::join_watched(environment, &config.ranks)?;
-                (group, watch)
+                let (group, heartbeat, _store) =
+                    rank::join_with_heartbeat(environment, &config.ranks)?;
+                (group, heartbeat)
             }
         };
         let trainer = Trainer {
@@ -195,7 +196,7 @@ impl<'a> TrainedRank<'a> {
             task,
             loaded,
             trainer,
-            watch,
+            heartbeat,
             environment,
         })
     }
@@ -212,7 +213,9 @@ impl<'a> TrainedRank<'a> {
             Ok(work(&load_parameters(model, run, flags.which())?)?)
         };
         done().map_err(|error| match self.environment {
-            Some(environment) => rank::report_stall(error, self.watch.as_ref(), environment, None),
+            Some(environment) => {
+                rank::report_stall(error, self.heartbeat.as_ref(), environment, None)
+            }
             None => error,
         })
     }

@@ -1,9 +1,8 @@
-//! What strangers and peers gone mad may send, for the fuzz targets in `fuzz/` and for a test that
-//! drives the same functions with random bytes. Only there in tests and under `--cfg fuzzing`.
+//! Fuzz targets: unauthenticated clients and faulty peers. The fuzzers in `fuzz/` and a test with random
+//! bytes call them. Compiled only for tests and under `--cfg fuzzing`.
 //!
-//! A target takes arbitrary bytes, plays the other side of a protocol with them, and panics where
-//! our side does what it must not: answers a stranger, loses count of what it holds, has no
-//! deadline, or says something else than its model.
+//! A target plays the other side of a protocol with arbitrary bytes. It panics if our side serves an
+//! unauthenticated client, exceeds its memory budget, misses a deadline, or differs from its model.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,13 +10,13 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+pub use crate::channel::hostile::channel_peer;
 pub use crate::elastic::hostile::elastic_records;
-pub use crate::lane::hostile::lane_peer;
+pub use crate::heartbeat::hostile::heartbeats;
 pub use crate::net::hostile::{rank_answer, rank_hello};
 pub use crate::rendezvous::hostile::{join_entries, settings};
 pub use crate::store::hostile::{store_client, store_requests, store_server, store_stream};
 pub use crate::transport::hostile::mesh_frames;
-pub use crate::watch::hostile::heartbeats;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
@@ -33,15 +32,15 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("rank_hello", rank_hello),
     ("rank_answer", rank_answer),
     ("mesh_frames", mesh_frames),
-    ("lane_peer", lane_peer),
+    ("channel_peer", channel_peer),
     ("heartbeats", heartbeats),
     ("elastic_records", elastic_records),
 ];
 
-/// How long our side may take for what needs no waiting, on a machine that is busy with other things.
+/// The time limit for operations that need no waiting, on a busy machine.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
-/// Arbitrary bytes as a source of decisions; after their end every decision is 0.
+/// Arbitrary bytes as a source of decisions; after the last byte every decision is 0.
 pub(crate) struct Script<'a> {
     rest: &'a [u8],
 }
@@ -182,6 +181,6 @@ mod tests {
 
     random_bytes! {
         store_requests store_stream store_server store_client join_entries settings rank_hello
-        rank_answer mesh_frames lane_peer heartbeats elastic_records
+        rank_answer mesh_frames channel_peer heartbeats elastic_records
     }
 }

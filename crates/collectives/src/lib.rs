@@ -1,17 +1,16 @@
-//! Ranks exchange bytes: stores, rendezvous and process groups, without Burn.
+//! Stores, rendezvous and process groups for distributed training, without Burn.
 //!
 //! The main types, in the order in which a program meets them:
 //!
-//! 1. [`store::Store`]: a few small values that all ranks of a job share.
-//! 2. [`rendezvous::Rendezvous`]: what a rank knows once it has reached the store.
-//! 3. [`group::ProcessGroup`]: the collectives ([`group::ProcessGroup::all_reduce`] and the rest),
+//! 1. [`store::Store`]: a key-value store shared by all ranks of a job.
+//! 2. [`rendezvous::Rendezvous`]: the result of a rendezvous: store, rank, world size, addresses.
+//! 3. [`group::ProcessGroup`]: collectives ([`group::ProcessGroup::all_reduce`] and others),
 //!    point-to-point messages and sub-groups.
-//! 4. [`group::Work`]: an operation under way, waited for with a deadline.
-//! 5. [`elastic::Membership`]: groups that form anew when ranks are lost or come.
-//! 6. [`transport::Transport`]: how frames get from rank to rank. They are the control plane: news
-//!    of failures, point-to-point messages, and the way to the lanes (shared memory or TCP) that
-//!    carry the data of collectives.
-//! 7. [`worker::Worker`]: a thread with a queue, for what runs beside the ranks' own work.
+//! 4. [`group::Work`]: a pending operation, waited for with a deadline.
+//! 5. [`elastic::Membership`]: groups that form again when ranks are lost or join.
+//! 6. [`transport::Transport`]: the control plane. Its frames carry failures, point-to-point messages
+//!    and the setup of channels (shared memory or TCP), which carry the data of collectives.
+//! 7. [`worker::Worker`]: a thread with a task queue, for background work.
 //!
 //! ```
 //! use everburn_collectives::group::{GroupOptions, ProcessGroup, ReduceOp};
@@ -28,11 +27,12 @@
 //! }
 //! ```
 
+mod channel;
 pub mod elastic;
 pub mod group;
+pub mod heartbeat;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
-mod lane;
 mod net;
 mod printable;
 pub mod rendezvous;
@@ -40,7 +40,6 @@ mod shared_memory;
 pub mod store;
 mod sync;
 pub mod transport;
-pub mod watch;
 pub mod worker;
 
 pub use printable::printable;

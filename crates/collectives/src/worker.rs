@@ -1,4 +1,4 @@
-//! A thread with a queue: jobs go in, and each is answered, with what came of it or why nothing did.
+//! A worker thread with a task queue. Each job returns its result or an error.
 
 use std::any::Any;
 use std::fmt;
@@ -11,34 +11,33 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{lock, wait_until};
 
-/// How many jobs may be queued. Who submits that many without waiting for answers is told so, before memory is full.
+/// The most queued jobs; more are refused, so that the queue cannot exhaust memory.
 const CAPACITY: usize = 1 << 16;
 
-/// How long dropping a worker waits for its thread.
-const DROP_PATIENCE: Duration = Duration::from_secs(5);
+/// The time that a drop waits for the thread.
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why nothing came of a job.
+/// A job without a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerError {
-    /// This job, or one before it, panicked: what the panic said.
+    /// This job or an earlier one panicked with this message.
     #[error("its thread panicked: {0}")]
     Panicked(String),
-    /// The worker was dropped, or ended, before the job's turn came.
+    /// The worker ended before the job ran.
     #[error("its thread has ended")]
     Ended,
-    /// The queue has as many jobs as it takes.
+    /// The queue is full.
     #[error("{CAPACITY} jobs are queued already: wait for their answers first")]
     Full,
-    /// The answer did not come in time; the job goes on.
+    /// The timeout passed; the job continues.
     #[error("its thread has not answered within {0:?}")]
     Late(Duration),
 }
 
-/// A thread that owns a state `S` and works off jobs in the order in which they are submitted.
+/// A thread that owns a state `S` and runs jobs in the order of submission.
 ///
-/// A job that panics is answered at once with the panic's message, and so are all that come after it: the state may be
-/// half changed, and is dropped. Dropping the worker lets it finish what is queued, for 5 seconds at most; a thread that
-/// hangs is left to itself.
+/// After a panic in a job, that job and all later ones fail with the panic's message, and the state is dropped, because
+/// it may be inconsistent. Dropping the worker waits at most 5 seconds for queued jobs; a thread that hangs is detached.
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,10 +59,10 @@ pub struct Worker<S> {
     shared: Arc<Shared>,
 }
 
-/// A job and what its answer goes to.
-type Task<S> = Box<dyn FnOnce(&mut Seat<S>) + Send>;
+/// A job together with the callback for its result.
+type Task<S> = Box<dyn FnOnce(&mut ThreadState<S>) + Send>;
 
-/// What is told of a panic.
+/// Called with the message of a panic.
 type OnPanic = Box<dyn FnOnce(&str) + Send>;
 
 #[derive(Default)]
@@ -74,17 +73,17 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// How many jobs are not answered yet.
-    under_way: usize,
+    /// The number of unfinished jobs.
+    unfinished: usize,
     has_ended: bool,
 }
 
 impl<S: Send + 'static> Worker<S> {
-    /// Starts a thread of this name. `on_panic` is called there with the message of a panic, before any job is answered
-    /// with it.
+    /// Starts a thread of this name. `on_panic` is called on it with the message of a panic, before any job returns
+    /// that error.
     ///
     /// # Errors
-    /// What the system says when it starts no thread.
+    /// The operating system refuses the thread.
     pub fn start(
         name: impl Into<String>,
         state: S,
@@ -93,15 +92,15 @@ impl<S: Send + 'static> Worker<S> {
         let (queue, tasks) = mpsc::channel();
         let shared = Arc::new(Shared::default());
         let ends = EndsOnDrop(shared.clone());
-        let seat = Seat {
+        let thread_state = ThreadState {
             state: Some(state),
             on_panic: Some(Box::new(on_panic)),
             error: WorkerError::Ended,
         };
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
-            // Dropped when the state is gone, which tells the end.
+            // Dropped after the state; signals the end of the thread.
             let ends = ends;
-            work_off(&tasks, seat, &ends.0);
+            run_tasks(&tasks, thread_state, &ends.0);
         })?;
         Ok(Self {
             queue: Some(queue),
@@ -111,33 +110,33 @@ impl<S: Send + 'static> Worker<S> {
     }
 }
 
-fn work_off<S>(tasks: &Receiver<Task<S>>, mut seat: Seat<S>, shared: &Shared) {
+fn run_tasks<S>(tasks: &Receiver<Task<S>>, mut thread_state: ThreadState<S>, shared: &Shared) {
     while let Ok(task) = tasks.recv() {
-        // What panics here is what takes an answer: the jobs themselves are caught.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task(&mut seat))) {
-            seat.give_up(&*panic);
+        // Only the result callback can panic here; panics of jobs are caught before.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task(&mut thread_state))) {
+            thread_state.fail(&*panic);
         }
-        lock(&shared.state).under_way -= 1;
+        lock(&shared.state).unfinished -= 1;
         shared.changed.notify_all();
     }
 }
 
 impl<S> Worker<S> {
-    /// Queues `job`. Its answer is taken on the worker's thread, exactly once.
+    /// Queues `job`. `answer` is called with its result, exactly once, usually on the worker's thread.
     pub fn submit<R>(
         &self,
         job: impl FnOnce(&mut S) -> R + Send + 'static,
         answer: impl FnOnce(Result<R, WorkerError>) + Send + 'static,
     ) {
         let mut state = lock(&self.shared.state);
-        let is_full = state.under_way >= CAPACITY;
-        state.under_way += usize::from(!is_full);
+        let is_full = state.unfinished >= CAPACITY;
+        state.unfinished += usize::from(!is_full);
         drop(state);
         if is_full {
             return answer(Err(WorkerError::Full));
         }
-        let task: Task<S> = Box::new(move |seat| {
-            let done = seat.call(job);
+        let task: Task<S> = Box::new(move |thread_state| {
+            let done = thread_state.call(job);
             answer(done);
         });
         let sent = match &self.queue {
@@ -145,44 +144,44 @@ impl<S> Worker<S> {
             None => Err(SendError(task)),
         };
         if let Err(SendError(task)) = sent {
-            task(&mut Seat::gone());
-            lock(&self.shared.state).under_way -= 1;
+            task(&mut ThreadState::ended());
+            lock(&self.shared.state).unfinished -= 1;
             self.shared.changed.notify_all();
         }
     }
 
-    /// Queues `job`, and hands out what it will come to.
+    /// Queues `job` and returns a handle of its result.
     pub fn ask<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut S) -> R + Send + 'static,
     ) -> Answer<R> {
         let (sender, receiver) = mpsc::channel();
         self.submit(job, move |done| {
-            // Nobody may be waiting any more.
+            // The receiver may have been dropped.
             let _ = sender.send(done);
         });
         Answer(receiver)
     }
 
-    /// Whether the queue has as many jobs as it takes.
+    /// Whether the queue is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        lock(&self.shared.state).under_way >= CAPACITY
+        lock(&self.shared.state).unfinished >= CAPACITY
     }
 
-    /// Waits until all jobs are answered, as long as one after the other is within `patience`.
+    /// Waits until all jobs are finished; `timeout` applies to each job.
     ///
     /// # Errors
-    /// How many are left when none was answered for that long.
-    pub fn settle(&self, patience: Duration) -> Result<(), usize> {
+    /// The number of unfinished jobs, when none has finished within `timeout`.
+    pub fn settle(&self, timeout: Duration) -> Result<(), usize> {
         let mut state = lock(&self.shared.state);
-        let mut deadline = Instant::now() + patience;
-        while state.under_way > 0 {
-            let before = state.under_way;
+        let mut deadline = Instant::now() + timeout;
+        while state.unfinished > 0 {
+            let before = state.unfinished;
             let (locked, late) = wait_until(&self.shared.changed, state, deadline);
             state = locked;
-            if state.under_way != before {
-                deadline = Instant::now() + patience;
+            if state.unfinished != before {
+                deadline = Instant::now() + timeout;
             } else if late {
                 return Err(before);
             }
@@ -190,8 +189,8 @@ impl<S> Worker<S> {
         Ok(())
     }
 
-    /// Lets the thread finish what is queued and end, and waits for that for `limit`; whether it has ended. No more jobs
-    /// are taken.
+    /// Closes the queue and waits at most `limit` for the thread to finish queued jobs and end. Returns whether it has
+    /// ended.
     pub fn end_within(&mut self, limit: Duration) -> bool {
         drop(self.queue.take());
         let own = thread::current().id();
@@ -200,7 +199,7 @@ impl<S> Worker<S> {
             .as_ref()
             .is_some_and(|thread| thread.thread().id() == own)
         {
-            // A job that has the worker cannot wait for itself.
+            // Called from a job of this worker, which cannot wait for itself.
             return false;
         }
         let deadline = Instant::now() + limit;
@@ -214,7 +213,7 @@ impl<S> Worker<S> {
         }
         drop(state);
         if let Some(thread) = self.thread.take() {
-            // Returns at once: to tell its end is the last thing that the thread does.
+            // Returns at once: the thread has signalled its end.
             let _ = thread.join();
         }
         true
@@ -223,9 +222,9 @@ impl<S> Worker<S> {
 
 impl<S> Drop for Worker<S> {
     fn drop(&mut self) {
-        // Who has asked for the end has waited for it.
+        // Otherwise `end_within` has been called before.
         if self.queue.is_some() {
-            self.end_within(DROP_PATIENCE);
+            self.end_within(DROP_TIMEOUT);
         }
     }
 }
@@ -234,21 +233,21 @@ impl<S> fmt::Debug for Worker<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
             .field("thread", &self.thread)
-            .field("under_way", &lock(&self.shared.state).under_way)
+            .field("unfinished", &lock(&self.shared.state).unfinished)
             .finish()
     }
 }
 
-/// What a job will come to.
+/// The pending result of a job.
 #[derive(Debug)]
-#[must_use = "a job fails unseen unless its answer is waited for"]
+#[must_use = "errors of the job are lost unless its result is waited for"]
 pub struct Answer<R>(Receiver<Result<R, WorkerError>>);
 
 impl<R> Answer<R> {
-    /// What came of the job, once it is there.
+    /// Waits for the result of the job.
     ///
     /// # Errors
-    /// Why nothing came; [`WorkerError::Late`] after `limit`.
+    /// The panic or end of the worker; [`WorkerError::Late`] after `limit`.
     pub fn wait_within(self, limit: Duration) -> Result<R, WorkerError> {
         match self.0.recv_timeout(limit) {
             Ok(done) => done,
@@ -257,18 +256,18 @@ impl<R> Answer<R> {
         }
     }
 
-    /// What came of a job that may take as long as it likes: who waits is told of its end or its panic.
+    /// The result of a job, without a timeout.
     ///
     /// # Errors
-    /// Why nothing came.
+    /// The panic or end of the worker.
     pub fn wait(self) -> Result<R, WorkerError> {
         self.0.recv().unwrap_or(Err(WorkerError::Ended))
     }
 
-    /// What came of the job if it is there, else this answer again.
+    /// The result of the job, if it has finished.
     ///
     /// # Errors
-    /// The answer, of which nothing has come yet.
+    /// This handle, if the job is unfinished.
     pub fn poll(self) -> Result<Result<R, WorkerError>, Self> {
         match self.0.try_recv() {
             Ok(done) => Ok(done),
@@ -278,18 +277,18 @@ impl<R> Answer<R> {
     }
 }
 
-/// What the thread works with.
-struct Seat<S> {
+/// The state of the worker's thread.
+struct ThreadState<S> {
     /// `None` after a panic.
     state: Option<S>,
     on_panic: Option<OnPanic>,
-    /// What jobs are answered with where there is no state.
+    /// The error of all jobs once there is no state.
     error: WorkerError,
 }
 
-impl<S> Seat<S> {
-    /// That of a thread that has ended.
-    fn gone() -> Self {
+impl<S> ThreadState<S> {
+    /// The state of a thread that has ended.
+    fn ended() -> Self {
         Self {
             state: None,
             on_panic: None,
@@ -302,12 +301,12 @@ impl<S> Seat<S> {
             return Err(self.error.clone());
         };
         catch_unwind(AssertUnwindSafe(|| job(state))).map_err(|panic| {
-            self.give_up(&*panic);
+            self.fail(&*panic);
             self.error.clone()
         })
     }
 
-    fn give_up(&mut self, panic: &(dyn Any + Send)) {
+    fn fail(&mut self, panic: &(dyn Any + Send)) {
         let message = message_of(panic);
         if let Some(on_panic) = self.on_panic.take() {
             on_panic(message);
@@ -317,7 +316,7 @@ impl<S> Seat<S> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 ///
 /// ```
 /// use everburn_collectives::worker::message_of;
@@ -328,7 +327,7 @@ impl<S> Seat<S> {
 pub fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("it did not say why")
+    text.unwrap_or("no message")
 }
 
 struct EndsOnDrop(Arc<Shared>);

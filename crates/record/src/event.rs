@@ -18,7 +18,7 @@ pub enum EventKind {
     Restart,
     /// Ranks formed a new group and went on.
     Regroup,
-    /// A rank gave no sign of life, or did not answer in time.
+    /// A rank missed its heartbeat timeout or a deadline.
     Stall,
     /// A rank's parameters were not those of the others.
     Divergence,

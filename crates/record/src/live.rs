@@ -94,7 +94,7 @@ pub struct Live {
 pub struct LiveRank {
     /// Its number at the start of the job.
     pub rank: usize,
-    /// Whether it gives signs of life.
+    /// Whether its heartbeats arrive.
     pub alive: bool,
     /// For how long it has given none, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -93,7 +93,7 @@ pub use parallel::data_parallel::data_parallel;
 pub use parallel::mesh::{Axis, Coordinates, InvalidMesh, Mesh};
 pub use parallel::mesh_parallel::{MeshParallel, MeshParallelConfig};
 pub use parallel::model::ParallelModel;
-pub use record::live_file::Signs;
+pub use record::live_file::RankStatuses;
 pub use record::report::{BestEpoch, OuterReport, ShardingReport, TrainingReport, Versions};
 pub use record::run_directory::{RunDirectory, RunLock, configuration_fault};
 pub use stop::StopSignal;

@@ -59,7 +59,7 @@ use crate::metrics::step_report::{StepCost, StepReport};
 use crate::metrics::sums::MetricSums;
 use crate::model::erased::{AnyLoader, AnyModel, AnyModelOverRanks};
 use crate::model::samples::Samples;
-use crate::record::live_file::{LiveSlot, Signs};
+use crate::record::live_file::{LiveSlot, RankStatuses};
 use crate::record::outcome::LoopOutcome;
 use crate::record::record_files::RankLines;
 use crate::record::run_directory::RunDirectory;
@@ -106,8 +106,8 @@ pub(crate) struct RankSetup {
     pub(crate) class_names: Vec<String>,
     /// What rank 0 shows of the run while it goes on.
     pub(crate) live: LiveSlot,
-    /// The ranks' signs of life.
-    pub(crate) signs: Option<Signs>,
+    /// The status of each rank.
+    pub(crate) rank_statuses: Option<RankStatuses>,
     pub(crate) stop: StopSignal,
     pub(crate) samples: Option<Samples<AnyModel>>,
     /// The user's hooks, there again when the loop is over.

@@ -41,7 +41,7 @@ use crate::model::erased::{
 };
 use crate::model::samples::Samples;
 use crate::parallel::model::ParallelModel;
-use crate::record::live_file::{LiveSlot, Signs};
+use crate::record::live_file::{LiveSlot, RankStatuses};
 use crate::record::report::{TrainingReport, Versions};
 use crate::record::run_directory::{RunDirectory, write_file};
 use crate::renderer::{Display, NamedMetrics};
@@ -86,8 +86,8 @@ pub struct Trainer {
     pub begun_before: bool,
     /// The names of the classes, in the order of their numbers; for the report of a classifier.
     pub class_names: Vec<String>,
-    /// The ranks' signs of life, for people who look on; asked on rank 0.
-    pub signs: Option<Signs>,
+    /// The status of each rank, for monitoring; called on rank 0.
+    pub rank_statuses: Option<RankStatuses>,
     /// Whether each shape of batch is run once before the training, so that kernels are ready
     /// ([`Trainer::warm_up`]); if `None`, on devices whose kernels are compiled as they are met. Ranks that hold a
     /// model together, or that may be lost, do without.
@@ -121,7 +121,7 @@ impl Trainer {
             regroup: None,
             begun_before: false,
             class_names: Vec::new(),
-            signs: None,
+            rank_statuses: None,
             warm_up: None,
             kernels: KernelCache::Nowhere("nobody has said where".to_string()),
             task: None,
@@ -308,7 +308,7 @@ impl Trainer {
             test,
             class_names: self.class_names.clone(),
             live: live.clone(),
-            signs: self.signs.clone(),
+            rank_statuses: self.rank_statuses.clone(),
             stop: self.stop.clone(),
             samples,
             hooks: Arc::clone(&hooks),

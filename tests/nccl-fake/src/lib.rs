@@ -84,7 +84,7 @@ impl FakeCluster {
         self.store.clone()
     }
 
-    /// The group of all ranks with generous deadlines, and signs of life in quick succession.
+    /// The group of all ranks with generous deadlines, and frequent heartbeats.
     #[must_use]
     pub fn config(&self, rank: usize) -> NcclConfig {
         NcclConfig {

@@ -41,7 +41,7 @@ fn ranks_reach_each_other_as_they_are_told_and_find_one_that_is_stopped() {
         assert!(told.contains(flag), "{told}");
     }
     let ended = job.wait();
-    ended.failed_with(76, &["rank 1 stalled", "it has given no sign of life"]);
+    ended.failed_with(76, &["rank 1 stalled", "no heartbeat"]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::prelude::ProcessGroup;
+use everburn_collectives::heartbeat::HeartbeatMonitor;
 use everburn_collectives::store::SharedStore;
-use everburn_collectives::watch::Watch;
 use everburn_launch::RankEnvironment;
 use everburn_train::{ElasticGroup, Regroup};
 
@@ -16,18 +16,18 @@ use crate::{elastic, rank};
 pub(super) struct Joined {
     pub(super) group: ProcessGroup,
     pub(super) elastic: Option<Arc<ElasticGroup>>,
-    pub(super) watch: Option<Watch>,
+    pub(super) heartbeat: Option<HeartbeatMonitor>,
     /// What the job's ranks meet at.
     pub(super) store: SharedStore,
 }
 
 pub(super) fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<Joined, CliError> {
     let Some(range) = config.ranks.elastic else {
-        let (group, watch, store) = rank::join_watched(environment, &config.ranks)?;
+        let (group, heartbeat, store) = rank::join_with_heartbeat(environment, &config.ranks)?;
         return Ok(Joined {
             group,
             elastic: None,
-            watch,
+            heartbeat,
             store,
         });
     };
@@ -36,6 +36,6 @@ pub(super) fn join(config: &RunConfig, environment: &RankEnvironment) -> Result<
         group: elastic.group(),
         store: elastic.store(),
         elastic: Some(elastic),
-        watch: None,
+        heartbeat: None,
     })
 }

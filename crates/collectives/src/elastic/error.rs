@@ -1,4 +1,4 @@
-//! Why a process is not in a group.
+//! Errors of elastic membership.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::rendezvous::RendezvousError;
 use crate::store::StoreError;
 
-/// What is known of a slot.
+/// The state of a missing slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// No launcher has started a process for it.
@@ -31,7 +31,7 @@ pub struct MissingSlot {
     pub slot: usize,
     /// Its newest process; 0 where none is known.
     pub incarnation: u64,
-    /// What is known of it.
+    /// Its state.
     pub state: SlotState,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for MissingSlot {
     }
 }
 
-/// Why a process is not in a group.
+/// The reason for which a process is not a member of a group.
 ///
 /// ```
 /// use everburn_collectives::elastic::ElasticError;
@@ -59,41 +59,41 @@ impl fmt::Display for MissingSlot {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElasticError {
-    /// A rank has ended well, so there is nothing left to do. No failure: end with 0.
+    /// A rank has finished, so the job is done. This is no failure: exit with 0.
     #[error("the job has finished")]
     Finished,
-    /// A launcher does not restart ranks any more.
+    /// A launcher has stopped restarting ranks.
     #[error("the job was given up: {reason}")]
     GivenUp {
         /// Why, in the launcher's words.
         reason: String,
     },
-    /// Fewer ranks than the job needs have come.
+    /// Fewer ranks than the job needs have joined.
     #[error(
         "generation {generation} did not form within {waited:.1?}: {joined} of at least {min} ranks \
          have joined; missing: {}; look at their logs, and check that their machines and launchers run",
         listed(.missing)
     )]
     TooFew {
-        /// The generation that was to form.
+        /// The generation that should have formed.
         generation: u64,
-        /// How many have joined.
+        /// The number of ranks that have joined.
         joined: usize,
-        /// How many are needed.
+        /// The number of ranks needed.
         min: usize,
         /// All other slots.
         missing: Vec<MissingSlot>,
         /// How long this process waited.
         waited: Duration,
     },
-    /// The present group trains on and has not let this newcomer in.
+    /// The current group trains on and has not admitted this process.
     #[error(
-        "the members of generation {} have not let slot {slot} in within {waited:.1?}: none of them has \
-         joined the next round; not there: {}; they let newcomers in between two steps, so check that they \
-         make progress, or allow more time",
+        "the members of generation {} have not admitted slot {slot} within {waited:.1?}: none of them has \
+         joined the next round; missing: {}; new ranks are admitted between two steps, so check that the \
+         members make progress, or allow more time",
         .generation - 1, listed(.missing)
     )]
-    NotLetIn {
+    NotAdmitted {
         /// This process's slot.
         slot: usize,
         /// The generation that was to form.
@@ -105,8 +105,8 @@ pub enum ElasticError {
     },
     /// A newer process of the slot was started, or the launcher has seen this one end.
     #[error(
-        "slot {slot} goes on without this process: it is number {incarnation}, and {newest} have been \
-         started, {ended} ended; the group went on without it, so its launcher replaced it"
+        "slot {slot} was expelled: this is its process {incarnation}, the newest one is {newest}, the last \
+         ended one {ended}; the group continued without this process, so its launcher replaced it"
     )]
     Expelled {
         /// The slot.
@@ -118,17 +118,17 @@ pub enum ElasticError {
         /// The newest that has ended.
         ended: u64,
     },
-    /// Nobody but rank 0 could serve the store.
+    /// Only rank 0 could host the store.
     #[error(
-        "an elastic job needs a store that outlives its ranks, and `{init_method}` has rank 0 host it: \
-         start the ranks by a launcher that hosts the store (`--ranks`, which sets \
+        "an elastic job needs a store that outlives its ranks, but with `{init_method}` rank 0 hosts it: \
+         start the ranks with a launcher that hosts the store (`--ranks`, which sets \
          TORCHELASTIC_USE_AGENT_STORE=True) and use env://"
     )]
     NoLauncherStore {
         /// The init method.
         init_method: String,
     },
-    /// The options contradict themselves.
+    /// The options are invalid.
     #[error("slot {slot} cannot join: {reason}")]
     Invalid {
         /// This process's slot.
@@ -136,7 +136,7 @@ pub enum ElasticError {
         /// What is wrong.
         reason: String,
     },
-    /// The store is not to be found by what is known.
+    /// The store's address could not be determined.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     /// The store failed.
@@ -149,7 +149,7 @@ pub enum ElasticError {
     },
 }
 
-/// Slots for a message, which stays readable for a thousand of them.
+/// The first slots of a list, for an error text.
 fn listed(missing: &[MissingSlot]) -> String {
     const SHOWN: usize = 16;
     let shown: Vec<String> = missing

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{ElasticOptions, Membership, Overseer, Round, keys};
+use super::{ElasticOptions, Membership, MembershipCoordinator, Round, keys};
 use crate::hostile::{GENEROUS, Script};
 use crate::store::{HashStore, SharedStore, StoreError};
 
@@ -40,7 +40,7 @@ pub fn elastic_records(bytes: &[u8]) {
         Ok(round) => joined(&round, slot, incarnation),
         Err(error) => shown(&error),
     }
-    if let Err(error) = membership.somebody_waits() {
+    if let Err(error) = membership.has_pending_members() {
         shown(&error);
     }
     assert!(began.elapsed() < GENEROUS, "it took {:?}", began.elapsed());
@@ -59,12 +59,12 @@ fn joined(round: &Round, slot: usize, incarnation: u64) {
 
 /// All that a launcher reads.
 fn launcher(store: &SharedStore, max: usize) {
-    let overseer = Overseer::new(Arc::clone(store));
+    let coordinator = MembershipCoordinator::new(Arc::clone(store));
     let told = |error: StoreError| shown(&error);
-    overseer.is_finished().expect("a store in memory");
-    overseer.newest().map_or_else(told, drop);
-    overseer.joined(1, max - 1).map_or_else(told, drop);
-    match overseer.given_up() {
+    coordinator.is_finished().expect("a store in memory");
+    coordinator.newest().map_or_else(told, drop);
+    coordinator.joined(1, max - 1).map_or_else(told, drop);
+    match coordinator.given_up() {
         Ok(Some(reason)) => shown(&reason),
         Ok(None) => {}
         Err(error) => told(error),

@@ -1,4 +1,4 @@
-//! Who is in a generation.
+//! Members and generations.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +20,9 @@ const MOST_GENERATIONS: u64 = u64::MAX >> 1;
 pub struct Member {
     /// Its slot.
     pub slot: usize,
-    /// Which process of the slot it is.
+    /// The number of the process in its slot, from 1.
     pub incarnation: u64,
-    /// The last step that it holds whole, as it said when it joined.
+    /// Its last complete step when it joined.
     pub committed_step: u64,
     /// Its process id on its machine.
     pub process: u32,
@@ -31,7 +31,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Whether this is the same process, whatever it says about its step.
+    /// Whether both are the same process; steps are not compared.
     #[must_use]
     pub fn is_same_process(&self, other: &Self) -> bool {
         (self.slot, self.incarnation) == (other.slot, other.incarnation)
@@ -50,7 +50,7 @@ impl std::fmt::Display for Member {
     }
 }
 
-/// The outcome of a round.
+/// The result of a round: the members of a process group.
 ///
 /// ```
 /// use everburn_collectives::elastic::{Generation, Member};
@@ -90,7 +90,7 @@ impl Generation {
             .members
             .windows(2)
             .all(|pair| pair[0].slot < pair[1].slot);
-        // No job forms so many that the next has no number.
+        // Leaves room for the number of the next generation.
         let counts = (1..=MOST_GENERATIONS).contains(&this.number);
         if !counts || this.members.is_empty() || !ordered {
             return Err(keys::unreadable(&key, "no list of members by slot"));

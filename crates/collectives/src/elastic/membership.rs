@@ -1,4 +1,4 @@
-//! One process's part in an elastic job.
+//! A process of an elastic job: joins rounds and closes them.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -11,27 +11,27 @@ use super::keys;
 use super::member::{Generation, Member};
 use super::options::ElasticOptions;
 use super::round::Round;
-use super::sight::{Assessment, Sight};
+use super::round_view::{Assessment, RoundView};
 use crate::printable;
 use crate::rendezvous::{RendezvousRequest, reach_launchers_store};
 use crate::store::{SharedStore, StoreError};
 use crate::sync::lock;
 
-/// How long the first of those who wait sleeps before it looks again. The last to come closes the round
-/// by itself, so this is the delay only where somebody has died meanwhile.
-const LOOK: Duration = Duration::from_millis(20);
+/// The polling interval of the waiting process with the lowest slot. The last process to join closes the
+/// round itself, so this delay matters only when a process has died meanwhile.
+const POLL: Duration = Duration::from_millis(20);
 
-/// The longest such pause. The later one stands in the order of slots, the longer it sleeps, so that a
-/// hundred who wait do not ask a hundred times as much; each can close the round all the same.
-const LONGEST_LOOK: Duration = Duration::from_millis(500);
+/// The longest polling interval. It grows with the position among the waiting slots, so that the load on
+/// the store does not grow with their number.
+const LONGEST_POLL: Duration = Duration::from_millis(500);
 
-/// How many generations whose keys could not be deleted are tried again.
-const MOST_UNTIDY: usize = 8;
+/// The most generations whose failed deletion is retried.
+const MOST_UNDELETED: usize = 8;
 
-/// The longest reason of a launcher that is shown.
+/// The longest reason of a launcher in an error text.
 pub(super) const LONGEST_REASON: usize = 1000;
 
-/// One process's part in an elastic job.
+/// The membership of this process in an elastic job.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,20 +55,20 @@ pub struct Membership {
     options: ElasticOptions,
     /// The secret of the job, for its groups.
     key: Option<Key>,
-    /// The generation that this process was in last; 0 before the first.
+    /// The last generation with this process as a member; 0 before the first.
     generation: u64,
-    /// Generations that are over and whose keys are to be deleted when a round closes.
-    untidy: Mutex<Vec<u64>>,
+    /// Old generations whose keys are still to be deleted.
+    undeleted: Mutex<Vec<u64>>,
 }
 
 impl Membership {
-    /// Reaches the launcher's store, and waits for nobody else. `init_method` is `env://`; rank and world
-    /// size are slot and [`ElasticOptions::max`]. The request's timeout goes on to the groups.
+    /// Connects to the launcher's store, without waiting for other ranks. `init_method` is `env://`; rank
+    /// and world size are slot and [`ElasticOptions::max`]. The request's timeout is used for the groups.
     ///
     /// # Errors
-    /// [`ElasticError::NoLauncherStore`] when rank 0 would have to host the store; what is wrong with
-    /// options or environment; what the store says.
-    pub fn meet(
+    /// [`ElasticError::NoLauncherStore`] when rank 0 would have to host the store; an error for invalid
+    /// options or environment; errors of the store.
+    pub fn connect(
         init_method: &str,
         request: RendezvousRequest,
         options: ElasticOptions,
@@ -99,11 +99,11 @@ impl Membership {
         })
     }
 
-    /// A part in the job whose processes share `store`. Groups listen on `local_address` and have `timeout`.
-    /// Their secret is in the store: everybody who can read that can join them.
+    /// A membership in the job whose processes share `store`. Groups listen on `local_address` and use
+    /// `timeout`. Their secret is in the store: every client of the store can join them.
     ///
     /// # Errors
-    /// [`ElasticError::Invalid`] when the options make no sense.
+    /// [`ElasticError::Invalid`] when the options are invalid.
     pub fn over(
         store: SharedStore,
         local_address: IpAddr,
@@ -121,7 +121,7 @@ impl Membership {
             options,
             key: None,
             generation: 0,
-            untidy: Mutex::default(),
+            undeleted: Mutex::default(),
         })
     }
 
@@ -131,19 +131,20 @@ impl Membership {
         &self.store
     }
 
-    /// What this process knew before it joined.
+    /// The options of this process.
     #[must_use]
     pub fn options(&self) -> &ElasticOptions {
         &self.options
     }
 
-    /// Leaves the present generation and blocks until a round closes with this process in it.
-    /// `committed_step` is the last step that it holds whole, for the others to see.
+    /// Leaves the current generation and blocks until a round closes with this process as a member.
+    /// `committed_step` is its last complete step, published to the others.
     ///
     /// # Errors
-    /// [`ElasticError::Finished`] when there is nothing left to do; [`ElasticError::GivenUp`] and
-    /// [`ElasticError::TooFew`] when there is no hope; [`ElasticError::NotLetIn`] when the present members
-    /// take no notice; [`ElasticError::Expelled`] when a newer process has taken the slot.
+    /// [`ElasticError::Finished`] when the job is done; [`ElasticError::GivenUp`] and
+    /// [`ElasticError::TooFew`] when it cannot continue; [`ElasticError::NotAdmitted`] when the current
+    /// members have not joined the round in time; [`ElasticError::Expelled`] when a newer process has taken
+    /// the slot.
     pub fn join(&mut self, committed_step: u64) -> Result<Round, ElasticError> {
         let me = Member {
             slot: self.options.slot,
@@ -155,9 +156,9 @@ impl Membership {
         loop {
             let newest = Generation::newest(&*self.store).map_err(|e| self.failed(e))?;
             let number = newest.map_or(0, |(newest, _)| newest.number) + 1;
-            let outcome = self.attend(&me, number);
+            let outcome = self.take_part(&me, number);
             if outcome.is_err() {
-                // The error is what counts; if this fails too, the launcher says that we have ended.
+                // If this fails too, the launcher records that the process has ended.
                 let _ = self.store.delete(&keys::joined(number, me.slot));
             }
             let Some(closed) = outcome? else {
@@ -179,13 +180,13 @@ impl Membership {
         }
     }
 
-    /// Whether a process has joined the next round, so that the present group should end and all should
-    /// [`join`](Self::join). One request where nobody has. Let one rank ask between two steps and tell
-    /// the others, so that all leave after the same step.
+    /// Whether a process has joined the next round, so that the current group should end and all members
+    /// should [`join`](Self::join) again. One request if there is none. One rank should call this between
+    /// two steps and broadcast the result, so that all leave after the same step.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
-    pub fn somebody_waits(&self) -> Result<bool, StoreError> {
+    pub fn has_pending_members(&self) -> Result<bool, StoreError> {
         let next = self.generation + 1;
         if self.generation == 0 || !self.store.check(&[&keys::waiting(next)])? {
             return Ok(false);
@@ -194,13 +195,13 @@ impl Membership {
         if newest.is_some_and(|(newest, _)| newest.number >= next) {
             return Ok(true);
         }
-        // A newcomer may have died again.
-        let sight = Sight::of(&*self.store, next, self.options.max)?;
-        Ok(!sight.assess(None).present.is_empty())
+        // The new process may have ended already.
+        let view = RoundView::read(&*self.store, next, self.options.max)?;
+        Ok(!view.assess(None).present.is_empty())
     }
 
-    /// Takes part in the round of generation `number` until it has closed. `None`: it is in the past.
-    fn attend(&self, me: &Member, number: u64) -> Result<Option<Generation>, ElasticError> {
+    /// Takes part in the round of generation `number` until it closes. `None`: the round is over already.
+    fn take_part(&self, me: &Member, number: u64) -> Result<Option<Generation>, ElasticError> {
         let failed = |source| self.failed(source);
         self.refuse_if_over(me)?;
         let entry = keys::written(me).map_err(failed)?;
@@ -218,31 +219,31 @@ impl Membership {
             if let Some(newest) = newest.as_ref().filter(|newest| newest.number >= number) {
                 return Ok((newest.number == number).then(|| newest.clone()));
             }
-            let sight = Sight::of(store, number, self.options.max).map_err(failed)?;
-            let assessment = sight.assess(newest.as_ref());
+            let view = RoundView::read(store, number, self.options.max).map_err(failed)?;
+            let assessment = view.assess(newest.as_ref());
             if assessment.broken && broken_since.is_none() {
                 broken_since = Some(Instant::now());
             }
             let enough = assessment.present.len() >= self.options.min;
-            // All begin together if they can: nothing has been learnt yet that would be held up.
+            // In the first round no training waits, so missing slots get more time.
             let patience = match number {
                 1 => self.options.wait_for_min.max(self.options.patience),
                 _ => self.options.patience,
             };
-            let patient = broken_since.is_some_and(|since| since.elapsed() >= patience);
-            if enough && (assessment.complete || patient) {
+            let patience_over = broken_since.is_some_and(|since| since.elapsed() >= patience);
+            if enough && (assessment.complete || patience_over) {
                 self.close(number, newest, bytes, assessment.present)
                     .map_err(failed)?;
                 continue;
             }
             self.check_deadlines(number, &assessment, began, broken_since)?;
-            self.wait_for_news(me, number, &assessment)
+            self.wait_for_close(me, number, &assessment)
                 .map_err(failed)?;
         }
     }
 
-    /// Closes the round, unless another has done so already. Once it has closed, this process may be a
-    /// member, and nothing that fails from then on takes that away.
+    /// Closes the round, unless another process has done so. Once the round is closed, later errors are only
+    /// logged: this process may be a member.
     fn close(
         &self,
         number: u64,
@@ -262,32 +263,36 @@ impl Membership {
             return Ok(());
         }
         if let Err(error) = self.store.set(&keys::closed(number), b"1") {
-            // Those who wait look by themselves too.
-            tracing::warn!("the others are not told that generation {number} has formed: {error}");
+            // Waiting processes also poll.
+            tracing::warn!(
+                "waiting processes were not notified that generation {number} has formed: {error}"
+            );
         }
         if let Some(old) = number.checked_sub(2).filter(|old| *old > 0) {
-            self.tidy(old);
+            self.delete_keys(old);
         }
         Ok(())
     }
 
-    /// Deletes the keys of generation `old`, and those that could not be deleted earlier. What fails is
-    /// tried again when this process closes the next round.
-    fn tidy(&self, old: u64) {
-        let mut untidy = lock(&self.untidy);
-        untidy.push(old);
-        untidy.retain(|old| {
-            let forgotten = keys::forget(&self.store, *old, self.options.max);
-            if let Err(error) = &forgotten {
-                tracing::warn!("the keys of generation {old} stay in the store for now: {error}");
+    /// Deletes the keys of generation `old` and of earlier failed deletions. A failed deletion is retried
+    /// when this process closes the next round.
+    fn delete_keys(&self, old: u64) {
+        let mut undeleted = lock(&self.undeleted);
+        undeleted.push(old);
+        undeleted.retain(|old| {
+            let deleted = keys::forget(&self.store, *old, self.options.max);
+            if let Err(error) = &deleted {
+                tracing::warn!(
+                    "the keys of generation {old} were not deleted from the store: {error}"
+                );
             }
-            forgotten.is_err()
+            deleted.is_err()
         });
-        let excess = untidy.len().saturating_sub(MOST_UNTIDY);
-        untidy.drain(..excess);
+        let excess = undeleted.len().saturating_sub(MOST_UNDELETED);
+        undeleted.drain(..excess);
     }
 
-    /// Fails when the job is over or this process is replaced.
+    /// Fails if the job is over or this process was replaced.
     fn refuse_if_over(&self, me: &Member) -> Result<(), ElasticError> {
         let failed = |source| self.failed(source);
         let store = &*self.store;
@@ -324,7 +329,7 @@ impl Membership {
             if waited < self.timeout {
                 return Ok(());
             }
-            return Err(ElasticError::NotLetIn {
+            return Err(ElasticError::NotAdmitted {
                 slot: self.options.slot,
                 generation,
                 missing: missing(),
@@ -344,8 +349,8 @@ impl Membership {
         })
     }
 
-    /// Waits until the round closes, or for a while.
-    fn wait_for_news(
+    /// Waits until the round closes, for one polling interval at most.
+    fn wait_for_close(
         &self,
         me: &Member,
         number: u64,
@@ -353,9 +358,9 @@ impl Membership {
     ) -> Result<(), StoreError> {
         let earlier = assessment.present.iter().filter(|it| it.slot < me.slot);
         let turn = u32::try_from(earlier.count()).unwrap_or(u32::MAX);
-        let pause = LOOK
+        let pause = POLL
             .saturating_mul(turn.saturating_add(1))
-            .min(LONGEST_LOOK);
+            .min(LONGEST_POLL);
         match self.store.wait_within(&[&keys::closed(number)], pause) {
             Err(StoreError::Timeout { .. }) => Ok(()),
             outcome => outcome,

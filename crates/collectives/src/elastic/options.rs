@@ -1,16 +1,15 @@
-//! What a rank knows of an elastic job before it joins.
+//! Options of a member of an elastic job.
 
 use std::time::Duration;
 
-/// How long the others of a broken group have to come, unless told otherwise: they abort their groups as soon
-/// as they see that one is broken, so most come at once; a rank inside a long computation comes after it.
+/// The default of [`ElasticOptions::patience`]. Most members of a broken group join at once; a rank inside
+/// a long computation joins after it.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long fewer than `min` ranks wait for more, unless told otherwise: restarts with back-off come
-/// within that.
+/// The default of [`ElasticOptions::wait_for_min`], long enough for restarts with back-off.
 const DEFAULT_WAIT_FOR_MIN: Duration = Duration::from_secs(60);
 
-/// What a rank knows of an elastic job before it joins.
+/// Options of a member of an elastic job.
 ///
 /// ```
 /// use everburn_collectives::elastic::ElasticOptions;
@@ -20,26 +19,26 @@ const DEFAULT_WAIT_FOR_MIN: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElasticOptions {
-    /// With fewer ranks than that nobody trains; at least 1.
+    /// The fewest ranks to train with; at least 1.
     pub min: usize,
-    /// How many slots there are.
+    /// The number of slots.
     pub max: usize,
     /// This process's slot, below `max`.
     pub slot: usize,
-    /// Which process of its slot this is; 1 for the first.
+    /// The number of this process in its slot, from 1.
     pub incarnation: u64,
     /// The number of this process's machine.
     pub node: usize,
-    /// How long those who are expected have to come once the group is known to be broken.
+    /// The time for expected members to join once the group is known to be broken.
     pub patience: Duration,
-    /// How long fewer than `min` ranks wait for others; in the first round, how long all who are there wait
-    /// for those who are not.
+    /// The time that fewer than `min` ranks wait for more; in the first round, the time that all wait for
+    /// missing slots.
     pub wait_for_min: Duration,
 }
 
 impl ElasticOptions {
-    /// Process `incarnation` of `slot` in a job of `(min, max)` ranks, on machine 0: 10 s of patience, 60 s for
-    /// `min` ranks to come.
+    /// Options of process `incarnation` of `slot` in a job of `(min, max)` ranks, on machine 0, with a
+    /// patience of 10 s and 60 s for `min` ranks to join.
     #[must_use]
     pub fn new((min, max): (usize, usize), slot: usize, incarnation: u64) -> Self {
         Self {
@@ -53,7 +52,7 @@ impl ElasticOptions {
         }
     }
 
-    /// What makes no sense in these options, if anything does.
+    /// A description of the invalid option, if any.
     pub(super) fn fault(&self) -> Option<String> {
         let Self {
             min,
@@ -64,7 +63,7 @@ impl ElasticOptions {
         } = self;
         if *min == 0 || min > max {
             return Some(format!(
-                "there can be no job of {min} to {max} ranks: at least 1, and no more than the slots"
+                "a job of {min} to {max} ranks is impossible: the minimum must be at least 1 and at most the maximum"
             ));
         }
         if slot >= max {

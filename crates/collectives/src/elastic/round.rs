@@ -1,4 +1,4 @@
-//! A round that has closed with this process in it.
+//! A closed round, with this process as a member.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::round_store::RoundStore;
 use crate::rendezvous::Rendezvous;
 use crate::store::{PrefixStore, SharedStore};
 
-/// A round that has closed with this process in it.
+/// A closed round, with this process as a member.
 #[derive(Debug, Clone)]
 pub struct Round {
     /// The generation, from 1.
     pub generation: u64,
     /// This process's rank in it.
     pub rank: usize,
-    /// All members by rank, the same on every one of them.
+    /// All members by rank, equal on all of them.
     pub members: Vec<Member>,
     pub(super) store: SharedStore,
     pub(super) local_address: IpAddr,
@@ -28,7 +28,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// How many members there are.
+    /// The number of members.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.members.len()
@@ -40,12 +40,12 @@ impl Round {
         &self.members[self.rank]
     }
 
-    /// What the group of this generation is built from:
-    /// [`ProcessGroup::connect`](crate::group::ProcessGroup::connect) takes it.
+    /// The rendezvous of this generation's group, for
+    /// [`ProcessGroup::connect`](crate::group::ProcessGroup::connect).
     ///
-    /// Its store is a part of the job's that belongs to this generation alone. Waiting there fails at once
-    /// with [`StoreError::RoundBroken`](crate::store::StoreError::RoundBroken) when a member has ended or has
-    /// gone on to the next round: connecting does not wait for the dead.
+    /// Its store is a key prefix of the job's store. A wait there fails at once with
+    /// [`StoreError::RoundBroken`](crate::store::StoreError::RoundBroken) when a member has ended or has
+    /// joined the next round.
     #[must_use]
     pub fn rendezvous(&self) -> Rendezvous {
         let this = self.this_member();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::keys;
 use super::member::Member;
-use super::sight::joined_by;
+use super::round_view::joined_by;
 use crate::store::{Deadline, PrefixStore, Store, StoreError};
 
 /// How often one who waits looks whether the others are still there.

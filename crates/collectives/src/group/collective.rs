@@ -1,5 +1,5 @@
 //! One collective, as whoever runs it sees it; and the exchange of frames by which the group's
-//! first collective establishes the lanes.
+//! first collective establishes the channels.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,14 +7,14 @@ use std::time::Instant;
 use super::algorithm::Algorithm;
 use super::core::{Core, Place};
 use super::element::Element;
-use super::engine::Pace;
+use super::engine::WaitPolicy;
 use super::error::{CollectiveError, RankCall};
 use super::signature::{Call, Signature};
 use super::tuning::{self, Path};
 use crate::transport::{FrameKind, Interruption, Payload};
 
-/// The phase of the opening frames.
-const OPENING: u8 = 0;
+/// The phase number of the bootstrap frames.
+const BOOTSTRAP: u8 = 0;
 
 /// A collective that is being run.
 pub(crate) struct Collective<'a> {
@@ -22,18 +22,23 @@ pub(crate) struct Collective<'a> {
     pub(crate) place: Place,
     signature: Signature,
     deadline: Instant,
-    pace: Pace,
+    wait_policy: WaitPolicy,
 }
 
 impl<'a> Collective<'a> {
     /// A collective whose turn has come; its deadline counts from then.
-    pub(crate) fn new(core: &'a Arc<Core>, place: Place, signature: Signature, pace: Pace) -> Self {
+    pub(crate) fn new(
+        core: &'a Arc<Core>,
+        place: Place,
+        signature: Signature,
+        wait_policy: WaitPolicy,
+    ) -> Self {
         Self {
             core,
             place,
             signature,
             deadline: place.started + core.timeout(),
-            pace,
+            wait_policy,
         }
     }
 
@@ -52,9 +57,9 @@ impl<'a> Collective<'a> {
         self.signature
     }
 
-    /// Who runs it.
-    pub(crate) const fn pace(&self) -> Pace {
-        self.pace
+    /// The wait policy of the calling thread.
+    pub(crate) const fn wait_policy(&self) -> WaitPolicy {
+        self.wait_policy
     }
 
     /// Chooses the algorithm for `bytes` bytes, and names it in the signature where there is a
@@ -81,19 +86,19 @@ impl<'a> Collective<'a> {
         (1..size).map(move |offset| (rank + offset) % size)
     }
 
-    /// Sends each rank its part with this rank's signature, receives the parts of all others and
-    /// compares all signatures. The payloads by group rank, this rank's own being empty.
+    /// The bootstrap exchange: sends each rank a payload with this rank's signature, receives those of all
+    /// others and compares all signatures. Returns the payloads by group rank; this rank's own is empty.
     ///
-    /// Every rank sends to every other one even where there are no data for it, so every rank
-    /// holds all signatures and reaches the same verdict; nothing of a later phase is sent before.
-    pub(crate) fn open(
+    /// Every rank sends to every other rank, so all ranks have all signatures and reach the same verdict.
+    /// Later phases begin only after that.
+    pub(crate) fn bootstrap(
         &self,
         payload_for: impl Fn(usize) -> Payload,
     ) -> Result<Vec<Payload>, CollectiveError> {
         for peer in self.others() {
-            self.send(peer, OPENING, payload_for(peer));
+            self.send(peer, BOOTSTRAP, payload_for(peer));
         }
-        let key = (self.place.sequence, OPENING);
+        let key = (self.place.sequence, BOOTSTRAP);
         let mut signatures = vec![None; self.size()];
         signatures[self.rank()] = Some(self.signature);
         let mut payloads = vec![Payload::empty(); self.size()];
@@ -113,7 +118,7 @@ impl<'a> Collective<'a> {
                     self.core.set_waiting_for(&outstanding);
                 }
                 Err(Interruption::Deadline { missing }) => {
-                    return Err(self.late_opening(signatures, missing));
+                    return Err(self.late_bootstrap(signatures, missing));
                 }
                 Err(interruption) => return Err(self.core.interrupted(&self.place, interruption)),
             }
@@ -129,12 +134,12 @@ impl<'a> Collective<'a> {
 
     /// The error when some ranks have not called in time: a mismatch if those that did already
     /// disagree, which is more likely the cause of the wait than its effect.
-    fn late_opening(
+    fn late_bootstrap(
         &self,
         mut signatures: Vec<Option<Signature>>,
         missing: Vec<usize>,
     ) -> CollectiveError {
-        let key = (self.place.sequence, OPENING);
+        let key = (self.place.sequence, BOOTSTRAP);
         for (peer, signature) in signatures.iter_mut().enumerate() {
             if signature.is_none() {
                 let from = self.core.members[peer];
@@ -155,7 +160,7 @@ impl<'a> Collective<'a> {
     }
 
     /// The error when ranks called different things, by group rank. Unless it is `late` (some have
-    /// not called at all), the others hold the same signatures and need not be told.
+    /// not called at all), the others have the same signatures, so no abort is sent.
     pub(crate) fn mismatch(&self, signatures: &[Option<Signature>], late: bool) -> CollectiveError {
         let error = self.disagreement(self.calls(signatures));
         if late {
@@ -205,7 +210,7 @@ impl<'a> Collective<'a> {
         Err(error)
     }
 
-    /// The error when `peer`, a group rank, sent what no rank sends; the others are told.
+    /// The error when group rank `peer` has violated the protocol; sends aborts to the others.
     pub(crate) fn protocol(&self, peer: usize, reason: String) -> CollectiveError {
         let error = CollectiveError::Protocol {
             rank: self.core.job_rank(),
@@ -219,9 +224,9 @@ impl<'a> Collective<'a> {
         error
     }
 
-    /// The error when the ranks cannot exchange data as they were told to; all ranks find it.
+    /// The error when the ranks cannot use the requested transport; all ranks detect it.
     pub(crate) fn no_path(&self, reason: String) -> CollectiveError {
-        // A rank that gives up takes its memory with it, and that is not why this group fails.
+        // A rank that aborts also closes its memory, which is not the cause of the failure.
         if let Some(failure) = self.core.mailbox.failure_of_late() {
             return self.core.failed(&self.place, &failure);
         }
@@ -234,7 +239,7 @@ impl<'a> Collective<'a> {
         error
     }
 
-    /// The error when the operating system refused what lanes need; the others are told.
+    /// The error when the operating system refuses a resource for channels; sends aborts to the others.
     pub(crate) fn system(&self, action: &str, error: &dyn ToString) -> CollectiveError {
         let error = CollectiveError::System {
             rank: self.core.job_rank(),

@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Queue {
     /// The communication thread. One whose job has panicked has failed the group.
-    worker: Option<Worker<Seat>>,
+    worker: Option<Worker<CommunicationThread>>,
     closed: bool,
 }
 
@@ -94,19 +94,18 @@ impl Shared {
         Ok(place)
     }
 
-    /// Starts the communication thread, at the group's first [`super::Work`] of a collective:
-    /// groups that only send, receive and work in place have none.
-    fn start(&self) -> Result<Worker<Seat>, CollectiveError> {
+    /// Starts the communication thread, for the group's first collective that returns a [`super::Work`].
+    fn start(&self) -> Result<Worker<CommunicationThread>, CollectiveError> {
         let rank = self.core.job_rank();
-        let seat = Seat {
+        let state = CommunicationThread {
             core: self.core.clone(),
-            is_at_work: false,
+            is_running_job: false,
         };
         let core = self.core.clone();
         let panicked = move |_: &str| {
             core.abort(format!("the communication thread of rank {rank} panicked"));
         };
-        Worker::start(format!("everburn-group-{rank}"), seat, panicked)
+        Worker::start(format!("everburn-group-{rank}"), state, panicked)
             .map_err(|error| self.refused("start the communication thread", error.to_string()))
     }
 
@@ -118,8 +117,8 @@ impl Shared {
         }
     }
 
-    /// Lets the communication thread finish what is queued and leaves the group. `false` if that
-    /// takes longer than until `deadline`: the thread then leaves when it is done.
+    /// Lets the communication thread finish queued collectives and leaves the group. `false` if `deadline`
+    /// passes first: the thread then leaves when it has finished.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
         let mut queue = lock(&self.queue);
         if queue.closed {
@@ -131,7 +130,7 @@ impl Shared {
         if let Some(mut worker) = worker {
             return worker.end_within(deadline.saturating_duration_since(Instant::now()));
         }
-        // A caller of another handle may be at work.
+        // A collective of another handle may be running.
         let issued = self.core.issued.load(Ordering::Acquire);
         let finished = self.core.wait_for_turn(issued, deadline);
         self.core.leave();
@@ -144,32 +143,33 @@ impl Drop for Shared {
         if thread::panicking() {
             let rank = self.core.job_rank();
             self.core
-                .abort(format!("rank {rank} panicked; its own message tells more"));
+                .abort(format!("rank {rank} panicked; see its panic message"));
         }
         self.close(Instant::now() + DROP_PATIENCE);
     }
 }
 
-/// The communication thread's place in the group, which it leaves when it ends, in order or by a panic.
-struct Seat {
+/// The communication thread's reference to the group. Dropping it, in order or after a panic, leaves the
+/// group.
+struct CommunicationThread {
     core: Arc<Core>,
-    /// In a job; so it stays if that panics.
-    is_at_work: bool,
+    /// In a job; stays set if the job panics.
+    is_running_job: bool,
 }
 
-impl Seat {
+impl CommunicationThread {
     fn run(&mut self, job: Job) {
-        self.is_at_work = true;
+        self.is_running_job = true;
         job(None);
-        self.is_at_work = false;
+        self.is_running_job = false;
         self.core.count_finished();
     }
 }
 
-impl Drop for Seat {
+impl Drop for CommunicationThread {
     fn drop(&mut self) {
-        if !self.is_at_work {
-            // A caller of another handle may be at work in place.
+        if !self.is_running_job {
+            // A collective in place of another handle may be running.
             let issued = self.core.issued.load(Ordering::Acquire);
             let deadline = Instant::now() + self.core.timeout();
             self.core.wait_for_turn(issued, deadline);

@@ -10,7 +10,7 @@ use super::engine::Workspace;
 use super::error::CollectiveError;
 use super::flight::{Flight, FlightEntry, FlightState, NO_LABEL};
 use super::signature::Call;
-use crate::lane::Lanes;
+use crate::channel::Channels;
 use crate::sync::{lock, wait_until};
 use crate::transport::{
     Failure, Frame, FrameKind, Header, Mailbox, Payload, Transport, encode_abort,
@@ -50,18 +50,18 @@ pub(crate) struct Core {
     pub(crate) issued: AtomicU64,
     progress: Mutex<Progress>,
     turn: Condvar,
-    /// The lanes, and what collectives need beside them. Locked by whoever's turn it is.
+    /// Channels and workspace, locked by the thread that runs the current collective.
     pub(crate) data: Mutex<DataPlane>,
-    /// Ranks of the group whose lanes are to be cut by whoever has the next turn.
+    /// Group ranks whose channels the next collective closes (fault injection).
     cut: Mutex<Vec<usize>>,
     any_cut: AtomicBool,
 }
 
-/// What carries the data of collectives.
+/// The data plane of a group.
 #[derive(Default)]
 pub(crate) struct DataPlane {
     /// Established by the group's first collective.
-    pub(crate) lanes: Option<Lanes>,
+    pub(crate) channels: Option<Channels>,
     pub(crate) workspace: Workspace,
 }
 
@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// Tells the flight recorder of an operation that has been issued.
+    /// Adds an issued operation to the flight recorder.
     pub(crate) fn record(&self, place: &mut Place, state: FlightState) {
         let label = self.label.load(Ordering::Relaxed);
         place.ticket = lock(&self.progress).flight.begin(*place, label, state);
@@ -152,7 +152,7 @@ impl Core {
         lock(&self.progress).flight.running()
     }
 
-    /// Tells the flight recorder how an operation ended.
+    /// Records the end of an operation in the flight recorder.
     pub(crate) fn record_end(&self, place: &Place, failed: bool) {
         let Progress {
             waiting_for,
@@ -277,19 +277,19 @@ impl Core {
         (progress, waited)
     }
 
-    /// Cuts the lanes to `peer`, a job rank, in this group and its sub-groups, before their next
-    /// collectives.
-    pub(crate) fn cut_lanes(&self, peer: usize) {
+    /// Closes the channels to job rank `peer`, in this group and its sub-groups, before their next
+    /// collective.
+    pub(crate) fn cut_channels(&self, peer: usize) {
         if let Some(rank) = self.members.iter().position(|member| *member == peer) {
             lock(&self.cut).push(rank);
             self.any_cut.store(true, Ordering::Release);
         }
         for child in self.living_children() {
-            child.cut_lanes(peer);
+            child.cut_channels(peer);
         }
     }
 
-    /// The ranks of the group whose lanes are to be cut.
+    /// The group ranks whose channels are to be closed.
     pub(crate) fn take_cut(&self) -> Vec<usize> {
         if !self.any_cut.load(Ordering::Acquire) {
             return Vec::new();
@@ -297,7 +297,7 @@ impl Core {
         lock(&self.cut).clone()
     }
 
-    /// Ends the group on this rank; the others are told that nothing more will come.
+    /// Leaves the group and notifies the other ranks.
     pub(crate) fn leave(&self) {
         let failure = Failure {
             by: self.job_rank(),
@@ -307,21 +307,21 @@ impl Core {
             destroyed: true,
             hang: false,
         };
-        // Leaving because of what another rank has told: whoever has not heard of it yet learns
-        // the cause before it sees this rank go.
-        let told = self.mailbox.failure();
-        let told = told.filter(|failure| failure.first.is_none() && !failure.destroyed);
+        // If this rank leaves because of another rank's abort, it forwards the abort first, so that the others
+        // receive the cause before they see this rank leave.
+        let received = self.mailbox.failure();
+        let received = received.filter(|failure| failure.first.is_none() && !failure.destroyed);
         self.mailbox.fail(&failure);
-        // Whoever still waits on a lane sees its end. A collective that is under way on another
-        // thread ends at the failure just noted, and the lanes with the group.
-        let lanes = self
+        // Peers that wait on a channel see it closed. A collective that runs on another thread ends with
+        // the failure set above; its channels are dropped with the group.
+        let channels = self
             .data
             .try_lock()
             .ok()
-            .and_then(|mut data| data.lanes.take());
-        drop(lanes);
+            .and_then(|mut data| data.channels.take());
+        drop(channels);
         for peer in self.others() {
-            if let Some(failure) = &told {
+            if let Some(failure) = &received {
                 self.send(peer, 0, FrameKind::Abort, encode_abort(failure));
             }
             self.send(peer, 0, FrameKind::Leave, Payload::empty());

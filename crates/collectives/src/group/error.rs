@@ -123,7 +123,7 @@ pub enum CollectiveError {
         /// How the loss was noticed.
         cause: String,
     },
-    /// A rank gave up and told the others.
+    /// A rank has aborted the group.
     #[error(
         "rank {by} aborted the group (rank {rank} was in {operation}, collective {sequence}, step \
          {step}, for {}): {reason}; look at the log of rank {by} for what led to it",
@@ -268,7 +268,7 @@ impl CollectiveError {
         }
     }
 
-    /// Whether this rank failed only because another one did: it lost that rank, or was told to give up. A
+    /// Whether this rank failed only because another one did: it lost that rank, or received its abort. A
     /// group that had failed before counts as what it failed of.
     ///
     /// ```

@@ -7,7 +7,7 @@ use super::engine::{Buffers, Engine, Plan};
 use super::error::CollectiveError;
 use super::pattern::{self, Setting};
 use super::reduce::ReduceOp;
-use crate::lane::establish;
+use crate::channel::establish;
 use crate::sync::lock;
 
 /// The reduction of collectives that reduce nothing.
@@ -187,31 +187,31 @@ impl Collective<'_> {
         // Turns are taken before: nobody else wants it.
         let mut data = lock(&core.data);
         let data = &mut *data;
-        if data.lanes.is_none() {
-            data.lanes = Some(establish(self)?);
+        if data.channels.is_none() {
+            data.channels = Some(establish(self)?);
         }
-        let Some(lanes) = &mut data.lanes else {
+        let Some(channels) = &mut data.channels else {
             return Ok(());
         };
         for peer in core.take_cut() {
-            lanes.cut(peer);
+            channels.cut(peer);
         }
-        let algorithm = self.choose(lanes.path(), size_of_val(buffers.values));
+        let algorithm = self.choose(channels.path(), size_of_val(buffers.values));
         let (rank, size) = (self.rank(), self.size());
         let plan = &mut data.workspace.plan;
         plan.reset(size, size_of::<T>());
         let setting = Setting {
             rank,
             size,
-            hosts: lanes.hosts(),
+            hosts: channels.hosts(),
             element: size_of::<T>(),
-            path: lanes.path(),
+            path: channels.path(),
         };
         make(plan, &setting, algorithm);
-        let pace = self.pace();
-        let engine = Engine::new(self, lanes, &mut data.workspace, buffers, op);
+        let wait_policy = self.wait_policy();
+        let engine = Engine::new(self, channels, &mut data.workspace, buffers, op);
         let engine = if lists { engine.with_lists() } else { engine };
-        engine.run(pace)
+        engine.run(wait_policy)
     }
 }
 

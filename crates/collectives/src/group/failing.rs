@@ -1,4 +1,4 @@
-//! How a group fails: what each operation is told, and who else is.
+//! Failures of a group: the error of each operation, and the aborts sent to other ranks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,18 +9,18 @@ use super::core::{Core, Place};
 use super::error::CollectiveError;
 use crate::transport::{Failure, FrameKind, Interruption, encode_abort};
 
-/// Who is told of a failure.
+/// The ranks that an abort is sent to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tell {
-    Nobody,
-    Others,
-    /// The others, and that it is because a rank did not come in time.
-    OthersOfHang,
+enum Notify {
+    None,
+    Peers,
+    /// All peers; the abort says that a rank hangs.
+    PeersOfHang,
 }
 
 impl ProcessGroup {
-    /// The job ranks whose connections have ended without a goodbye, as those of a killed process do; never
-    /// waits. A rank that has left the group in good order is none of them.
+    /// The job ranks whose connections have ended without a goodbye, as those of a killed process. Does not
+    /// wait. Ranks that have left the group in good order are not included.
     ///
     /// ```
     /// use everburn_collectives::group::{GroupOptions, ProcessGroup};
@@ -43,8 +43,8 @@ impl ProcessGroup {
 }
 
 impl Core {
-    /// The error of an operation whose waiting was interrupted; fails the group and tells the
-    /// other ranks where this rank is the first to know.
+    /// The error of an operation whose wait was interrupted. Fails the group, and sends aborts to the other
+    /// ranks if this rank is the first to detect the failure.
     pub(crate) fn interrupted(&self, place: &Place, interruption: Interruption) -> CollectiveError {
         match interruption {
             Interruption::Failed(failure) => self.failed(place, &failure),
@@ -65,7 +65,7 @@ impl Core {
         if failure.destroyed {
             return self.destroyed(place);
         }
-        // A rank that is told that it is lost itself knows better.
+        // Ignores an abort that names this rank as lost.
         if let Some(peer) = failure.lost.filter(|lost| *lost != rank) {
             let cause = if failure.first.is_some() {
                 failure.reason.clone()
@@ -133,36 +133,36 @@ impl Core {
 
     /// Fails the group on this rank only: the others find the same error on their own.
     pub(crate) fn fail_here(&self, error: &CollectiveError) {
-        self.fail(Some(error), None, error.to_string(), Tell::Nobody);
+        self.fail(Some(error), None, error.to_string(), Notify::None);
     }
 
-    /// Fails the group and tells the other ranks why.
+    /// Fails the group and sends the reason to the other ranks.
     pub(crate) fn fail_everywhere(
         &self,
         error: &CollectiveError,
         lost: Option<usize>,
         reason: String,
     ) {
-        self.fail(Some(error), lost, reason, Tell::Others);
+        self.fail(Some(error), lost, reason, Notify::Peers);
     }
 
-    /// Gives the group up for a reason that is not an operation's.
+    /// Aborts the group for a reason outside of its operations.
     pub(crate) fn abort(&self, reason: String) {
-        self.fail(None, None, reason, Tell::Others);
+        self.fail(None, None, reason, Notify::Peers);
     }
 
-    /// Gives the group up because of what a sub-group of it has failed of, in the words of `reason`.
+    /// Aborts the group because of the error of a sub-group; `reason` is its text.
     pub(crate) fn abort_because(&self, error: &CollectiveError, reason: String) {
-        let (lost, tell) = match error.root_cause() {
-            CollectiveError::Timeout { .. } => (None, Tell::OthersOfHang),
-            CollectiveError::PeerLost { peer, .. } => (Some(*peer), Tell::Others),
-            _ => (None, Tell::Others),
+        let (lost, notify) = match error.root_cause() {
+            CollectiveError::Timeout { .. } => (None, Notify::PeersOfHang),
+            CollectiveError::PeerLost { peer, .. } => (Some(*peer), Notify::Peers),
+            _ => (None, Notify::Peers),
         };
-        self.fail(None, lost, reason, tell);
+        self.fail(None, lost, reason, notify);
     }
 
-    /// Fails the group because `peer`, a job rank, has given no sign of life, and tells the others.
-    pub(crate) fn lose_silent(&self, peer: usize, cause: String) {
+    /// Fails the group because no heartbeat of job rank `peer` arrives, and sends aborts to the others.
+    pub(crate) fn heartbeat_timed_out(&self, peer: usize, cause: String) {
         let error = match self.running() {
             Some(place) => self.peer_lost(&place, peer, cause.clone()),
             None => CollectiveError::PeerLost {
@@ -175,10 +175,10 @@ impl Core {
                 cause: cause.clone(),
             },
         };
-        self.fail(Some(&error), Some(peer), cause, Tell::OthersOfHang);
+        self.fail(Some(&error), Some(peer), cause, Notify::PeersOfHang);
     }
 
-    /// Whether this group or a sub-group of it has failed because a rank did not come in time.
+    /// Whether this group or one of its sub-groups has failed because a rank hangs.
     pub(crate) fn hangs(&self) -> bool {
         let failure = self.mailbox.failure();
         failure.is_some_and(|failure| failure.hang)
@@ -190,10 +190,10 @@ impl Core {
         error: Option<&CollectiveError>,
         lost: Option<usize>,
         reason: String,
-        tell: Tell,
+        notify: Notify,
     ) {
         let late = matches!(error, Some(CollectiveError::Timeout { .. }));
-        let hang = late || tell == Tell::OthersOfHang;
+        let hang = late || notify == Notify::PeersOfHang;
         let first = error.map(|error| Arc::new(error.clone()));
         let failure = Failure {
             by: self.job_rank(),
@@ -203,7 +203,7 @@ impl Core {
             destroyed: false,
             hang,
         };
-        if self.mailbox.fail(&failure) && tell != Tell::Nobody {
+        if self.mailbox.fail(&failure) && notify != Notify::None {
             let step = self.step.load(Ordering::Relaxed);
             for peer in self.others() {
                 self.send(peer, step, FrameKind::Abort, encode_abort(&failure));

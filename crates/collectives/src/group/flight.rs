@@ -48,7 +48,7 @@ impl FlightState {
     }
 }
 
-/// One operation, as [`super::ProcessGroup::flight_record`] tells of it.
+/// One operation in [`super::ProcessGroup::flight_record`].
 ///
 /// ```
 /// use everburn_collectives::group::{FlightState, GroupOptions, ProcessGroup, ReduceOp};

@@ -1,14 +1,13 @@
 //! Process groups: the collectives, point-to-point messages and sub-groups.
 //!
-//! A [`ProcessGroup`] is one rank's end of a group. Every member makes the same collective calls
-//! in the same order; they run in that order, those that return a [`Work`] on one communication
-//! thread a group, those in place on the caller's own, while [`ProcessGroup::send`] and
-//! [`ProcessGroup::recv`] wait for nobody.
+//! A [`ProcessGroup`] is one rank's handle of a group. All members make the same collective calls in
+//! the same order, and they run in that order. Calls that return a [`Work`] run on the group's
+//! communication thread, calls in place on the caller's thread. [`ProcessGroup::send`] and
+//! [`ProcessGroup::recv`] are independent of that order.
 //!
-//! The first collective of a group establishes lanes between its ranks: through shared memory on
-//! one machine, over TCP between machines ([`GroupOptions::transport`]). From then on collectives
-//! stream over the lanes, in place and in pieces, and need no frames; a plan of tasks says which
-//! bytes go where, and an engine moves all of them at once until all are done.
+//! The first collective of a group sets up channels between its ranks: shared memory on one machine,
+//! TCP between machines ([`GroupOptions::transport`]). Collectives then stream over the channels and
+//! need no frames: a plan of tasks defines the transfers, and an engine runs all of them at once.
 //!
 //! Invariants:
 //! - After a reduction all ranks hold the same bits, whatever the algorithm and the transport. With
@@ -59,7 +58,7 @@ pub use self::work::Work;
 pub(crate) use self::collective::Collective;
 use self::communication::Shared;
 pub(crate) use self::core::Core;
-use self::engine::Pace;
+use self::engine::WaitPolicy;
 pub(crate) use self::error::ranks;
 use self::flight::NO_LABEL;
 pub(crate) use self::signature::SIGNATURE_BYTES;
@@ -97,8 +96,8 @@ pub(crate) const WORLD: u64 = 1;
 #[derive(Clone)]
 pub struct ProcessGroup {
     shared: Arc<Shared>,
-    /// How collectives in place wait.
-    pace: Pace,
+    /// The wait policy of collectives in place.
+    wait_policy: WaitPolicy,
 }
 
 impl ProcessGroup {
@@ -160,7 +159,7 @@ impl ProcessGroup {
         let core = Core::new(transport, mailbox, WORLD, members, rank, options, step);
         Self {
             shared: Shared::new(core, local_rank),
-            pace: Pace::Caller,
+            wait_policy: WaitPolicy::Caller,
         }
     }
 
@@ -184,7 +183,7 @@ impl ProcessGroup {
     pub fn in_background(&self) -> Self {
         Self {
             shared: self.shared.clone(),
-            pace: Pace::Background,
+            wait_policy: WaitPolicy::Background,
         }
     }
 
@@ -298,7 +297,7 @@ impl ProcessGroup {
         let Some(peer) = core.members.get(peer).filter(|_| peer != core.rank) else {
             return;
         };
-        core.cut_lanes(*peer);
+        core.cut_channels(*peer);
         core.transport.cut(*peer);
     }
 
@@ -346,7 +345,7 @@ impl ProcessGroup {
     }
 }
 
-/// Why a group can no longer be used, as [`ProcessGroup::failure`] tells it.
+/// The failure of a group, as returned by [`ProcessGroup::failure`].
 ///
 /// ```
 /// use everburn_collectives::group::GroupFailure;

@@ -4,7 +4,7 @@ use super::ProcessGroup;
 use super::collective::Collective;
 use super::core::{Core, Place};
 use super::element::Element;
-use super::engine::Pace;
+use super::engine::WaitPolicy;
 use super::error::CollectiveError;
 use super::reduce::ReduceOp;
 use super::signature::{Call, Operation, Signature};
@@ -249,9 +249,9 @@ impl ProcessGroup {
                     }
                     None => core.take_turn(&place),
                 };
-                let pace = Pace::Background;
+                let wait_policy = WaitPolicy::Background;
                 let result = turn.and_then(|place| {
-                    let result = run(&mut Collective::new(&core, place, signature, pace));
+                    let result = run(&mut Collective::new(&core, place, signature, wait_policy));
                     core.record_end(&place, result.is_err());
                     result
                 });
@@ -280,7 +280,12 @@ impl ProcessGroup {
             failed: true,
         };
         turn.place = core.take_turn(&place)?;
-        let result = run(&mut Collective::new(core, turn.place, signature, self.pace));
+        let result = run(&mut Collective::new(
+            core,
+            turn.place,
+            signature,
+            self.wait_policy,
+        ));
         turn.failed = result.is_err();
         result
     }

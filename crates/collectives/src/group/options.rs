@@ -94,19 +94,19 @@ pub enum ReductionOrder {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// The deadline of every operation; `None` takes that of the rendezvous, or
-    /// [`DEFAULT_TIMEOUT`] where there is none.
+    /// The timeout of every operation; `None` takes that of the rendezvous, or [`DEFAULT_TIMEOUT`] without
+    /// one.
     pub timeout: Option<Duration>,
-    /// The longest message between two ranks, in bytes. A longer one is refused by its sender; a
-    /// peer that sends one all the same is cut off.
+    /// The longest message between two ranks, in bytes. The sender refuses longer ones; a peer that sends
+    /// one is disconnected.
     pub max_message_bytes: u64,
-    /// How many bytes of messages may wait on a rank, over all peers, for calls that receive them. Above
-    /// it, and for one peer above half of it, senders are asked to hold back until they are received. A
-    /// message may be longer: a peer of which nothing waits may always send one.
+    /// The limit on unreceived bytes of a rank, over all peers. Above it, and for one peer above half of
+    /// it, senders are paused. A single message may be longer: a peer without unreceived messages may
+    /// always send one.
     pub max_unreceived_bytes: u64,
-    /// What carries the data of collectives.
+    /// The transport of the data of collectives.
     pub transport: TransportKind,
-    /// In which order reductions combine.
+    /// The order in which reductions combine ranks.
     pub order: ReductionOrder,
     /// One algorithm for all messages, for measurements and tests; `None` chooses by path, ranks and
     /// bytes.

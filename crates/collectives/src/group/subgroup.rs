@@ -51,7 +51,7 @@ impl ProcessGroup {
         drop(children);
         Ok(Some(Self {
             shared,
-            pace: self.pace,
+            wait_policy: self.wait_policy,
         }))
     }
 

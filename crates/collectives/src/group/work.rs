@@ -151,7 +151,7 @@ impl<T> Work<T> {
     ///
     /// # Errors
     /// As [`Work::wait`]. When `patience` ends first, the operation is given up with
-    /// [`CollectiveError::Timeout`], and with it the group: the other ranks are told at once.
+    /// [`CollectiveError::Timeout`], and with it the group: aborts are sent to the other ranks at once.
     pub fn wait_within(self, patience: Duration) -> Result<T, CollectiveError> {
         match self.wait_for_slot(patience) {
             Some(result) => result,

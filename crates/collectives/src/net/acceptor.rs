@@ -1,4 +1,4 @@
-//! The accepting side: a listener with a thread that lets in who proves the job's secret.
+//! The acceptor: a listener and its thread, which accepts connections that prove the job's secret.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -19,44 +19,44 @@ use super::pending_quota::PendingQuota;
 use super::refusals::Refusals;
 use crate::sync::{lock, wait_until};
 
-/// Connections that may wait to be accepted: many ranks start at the same moment.
+/// The listen backlog: many ranks connect at the same time.
 const BACKLOG: i32 = 4096;
 
-/// How long a connection may take for its part of the handshake.
+/// The timeout of a connection's handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// How many connections may be within the handshake at once, in all and of one address.
+/// The most pending connections, in total and per address.
 const MAX_PENDING: usize = 512;
 const MAX_PENDING_PER_ADDRESS: usize = 256;
 
-/// How many connections are accepted before those within the handshake have their turn.
+/// The most connections accepted before pending ones are advanced.
 const ACCEPTS_IN_A_ROW: usize = 64;
 
-/// How often the thread looks whether it is to end, and for connections that are late.
+/// The interval at which the thread checks for shutdown and for handshake timeouts.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The pause after `accept` has failed, usually because the process is out of file descriptors.
+/// The pause after a failed `accept`, usually for lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// Which connections a rank waits for: those of all higher ranks.
+/// The connections that a rank expects: those of all higher ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) purpose: Purpose,
-    /// This rank's own number.
+    /// This rank.
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) scope: u64,
-    /// How many connections each pair of ranks has.
+    /// The connections per pair of ranks.
     pub(crate) streams: usize,
 }
 
 #[derive(Default)]
 struct State {
-    /// By rank and number of the connection. They do not block.
+    /// Accepted, non-blocking connections by rank and connection index.
     arrived: HashMap<(usize, usize), TcpStream>,
-    /// Those that are in use already.
+    /// Connections already handed out.
     taken: HashSet<(usize, usize)>,
-    /// A rank that was started for another world, and the size of that.
+    /// A rank with another world size, and that size.
     other_world: Option<(usize, usize)>,
 }
 
@@ -67,15 +67,16 @@ struct Shared {
     closed: AtomicBool,
 }
 
-/// A listener that lets in the higher ranks. Its thread ends, and its port is free, soon after it
-/// is dropped.
+/// A listener for the connections of higher ranks. Its thread ends and frees the port soon after the
+/// acceptor is dropped.
 pub(crate) struct Acceptor {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl Acceptor {
-    /// Listens on a free port of `address`. `prepare` may set options that connections inherit.
+    /// Listens on a free port of `address`. `prepare` may set socket options, which accepted connections
+    /// inherit.
     pub(crate) fn start(
         address: IpAddr,
         key: Key,
@@ -116,14 +117,14 @@ impl Acceptor {
         self.address
     }
 
-    /// Whether connection `index` of `rank` has come.
+    /// Whether connection `index` of `rank` has been accepted.
     pub(crate) fn has(&self, rank: usize, index: usize) -> bool {
         lock(&self.shared.state)
             .arrived
             .contains_key(&(rank, index))
     }
 
-    /// Connection `index` of `rank`, if it has come. It does not block.
+    /// Takes connection `index` of `rank`, if it has been accepted. It is non-blocking.
     pub(crate) fn take(&self, rank: usize, index: usize) -> Option<TcpStream> {
         let mut state = lock(&self.shared.state);
         let stream = state.arrived.remove(&(rank, index))?;
@@ -131,16 +132,16 @@ impl Acceptor {
         Some(stream)
     }
 
-    /// A rank that was started for another world, and the size of that.
+    /// A rank with another world size, and that size.
     pub(crate) fn other_world(&self) -> Option<(usize, usize)> {
         lock(&self.shared.state).other_world
     }
 
-    /// Waits until `done`, or `until`.
+    /// Waits until `done` returns true or `until` has passed.
     pub(crate) fn wait(&self, until: Instant, done: impl Fn(&Self) -> bool) {
         while !done(self) && Instant::now() < until {
             let state = lock(&self.shared.state);
-            // Short, because the news may have come between the look and the lock.
+            // Short, because the state may have changed between the check and the lock.
             let until = until.min(Instant::now() + TICK);
             drop(wait_until(&self.shared.changed, state, until));
         }
@@ -163,7 +164,7 @@ struct Thread {
     quota: PendingQuota,
     /// The id of the next connection.
     next: usize,
-    /// After an error, nothing is accepted before this.
+    /// After an error: the time of the next `accept`.
     accept_again: Option<Instant>,
     refusals: Refusals,
 }
@@ -187,7 +188,7 @@ impl Thread {
     const fn name(&self) -> &'static str {
         match self.expected.purpose {
             Purpose::Mesh => "mesh of ranks",
-            Purpose::Lane => "lanes of this rank",
+            Purpose::Channel => "channels of this rank",
         }
     }
 
@@ -204,7 +205,7 @@ impl Thread {
             tv_sec: 0,
             tv_nsec: i64::from(TICK.subsec_nanos()),
         };
-        // An interruption is a reason to look again, as is everything else.
+        // On an error (EINTR) the caller checks all sockets again.
         let _ = poll(&mut all, Some(&timeout));
     }
 
@@ -226,7 +227,7 @@ impl Thread {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // File descriptors, mostly: one that proves nothing gives its own back.
+                    // Usually out of file descriptors: closing a pending connection frees one.
                     if let Some(oldest) = self.quota.oldest() {
                         self.forget(oldest);
                     }
@@ -255,7 +256,7 @@ impl Thread {
         self.pending.remove(&id);
     }
 
-    /// Gives each pending connection its turn.
+    /// Advances the handshakes of all pending connections.
     fn advance(&mut self) {
         let own = Responder {
             rank: self.expected.rank,
@@ -282,7 +283,7 @@ impl Thread {
         }
     }
 
-    /// Decides about a connection that has proved the secret.
+    /// Sends the verdict on an authenticated connection, and keeps the connection if it is expected.
     fn admit(&self, pending: Pending, hello: &Hello) -> Result<(), String> {
         let mut state = lock(&self.shared.state);
         let place = (hello.rank, hello.index);
@@ -319,14 +320,14 @@ impl Thread {
         let place = (hello.rank, hello.index);
         match state.arrived.get(&place) {
             None if state.taken.contains(&place) => Verdict::Taken,
-            // A dialer that did not hear of its first success has closed that connection.
+            // A dialer that missed the verdict of its first attempt has closed that connection.
             Some(first) if is_open(first) => Verdict::Taken,
             _ => Verdict::Accepted,
         }
     }
 }
 
-/// Whether the other side has not closed `stream`, which does not block.
+/// Whether the non-blocking `stream` is still open on the other side.
 fn is_open(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(bytes) => bytes > 0,

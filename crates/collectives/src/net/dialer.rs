@@ -8,17 +8,17 @@ use everburn_auth::{Dialer, Key};
 
 use super::hello::{ANSWER_BYTES, Hello, Responder, VERDICT_BYTES, Verdict, context};
 
-/// Why a connection did not come about.
+/// A failed handshake.
 #[derive(Debug)]
 pub(crate) enum DialError {
-    /// The other side was started for another world.
+    /// The other side has another world size.
     WorldSize { theirs: usize },
     /// Another attempt may succeed.
     Failed(String),
 }
 
-/// Introduces this rank on a connection to rank `peer`, and returns once it is accepted there.
-/// The stream is blocking, with timeouts that the caller must set anew.
+/// Does the handshake on a connection to rank `peer`, and returns once it is accepted there. The stream
+/// must be blocking; its timeouts are changed.
 pub(crate) fn introduce(
     stream: &mut TcpStream,
     key: &Key,
@@ -29,7 +29,7 @@ pub(crate) fn introduce(
     let closed =
         |error: io::Error| DialError::Failed(format!("closed during the handshake: {error}"));
     let failed = |reason: String| DialError::Failed(reason);
-    // The answer is part of what the proofs cover, so the context comes later.
+    // The proofs cover the answer too, so the context is set after it.
     let dialer = Dialer::new(key, &[]).map_err(|error| failed(error.to_string()))?;
     write_within(stream, &hello.encode(dialer.nonce()), deadline).map_err(closed)?;
     let mut answer = [0; ANSWER_BYTES];
@@ -38,7 +38,11 @@ pub(crate) fn introduce(
     let proof = dialer
         .with_context(&context(hello, responder))
         .answer(&challenge)
-        .map_err(|error| failed(format!("{error} (EVERBURN_JOB_TOKEN differs?)")))?;
+        .map_err(|error| {
+            failed(format!(
+                "{error}; check that EVERBURN_JOB_TOKEN is the same on every machine"
+            ))
+        })?;
     if responder.rank != peer {
         return Err(failed(format!("rank {} answered", responder.rank)));
     }
@@ -63,7 +67,7 @@ fn write_within(stream: &mut TcpStream, bytes: &[u8], deadline: Instant) -> io::
     stream.write_all(bytes)
 }
 
-/// Fills `bytes`; `deadline` holds for all of them, however slowly they come.
+/// Fills `bytes` before `deadline`.
 fn read_within(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -78,7 +82,10 @@ fn read_within(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> i
     Ok(())
 }
 
-/// The time until `deadline`; an error when there is none left.
+/// The time until `deadline`.
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] when it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -11,43 +11,43 @@ pub(super) const ANSWER_BYTES: usize = 8 + CHALLENGE_BYTES;
 /// The size of a verdict, in bytes.
 pub(super) const VERDICT_BYTES: usize = 4;
 
-/// What a dialer says before its nonce.
+/// The cleartext fields before a dialer's nonce.
 const CLEAR_BYTES: usize = 40;
 
 const MAGIC: [u8; 8] = *b"EVERBURN";
 const VERSION: u32 = 2;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The control plane of a job.
     Mesh,
-    /// The data of one group's collectives.
-    Lane,
+    /// A channel: the data plane of one group.
+    Channel,
 }
 
-/// What a dialer says of itself.
+/// The identity that a dialer claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) purpose: Purpose,
-    /// The dialer's rank in the job (mesh) or the group (lane).
+    /// The dialer's rank in the job (mesh) or the group (channel).
     pub(crate) rank: usize,
     /// The size of the job or the group.
     pub(crate) world_size: usize,
     /// The number of the mesh, or the id of the group.
     pub(crate) scope: u64,
-    /// Which of several connections between two ranks this is.
+    /// The index among the connections between two ranks.
     pub(crate) index: usize,
 }
 
-/// Who answers.
+/// The identity of the acceptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Responder {
     pub(super) rank: usize,
     pub(super) world_size: usize,
 }
 
-/// What an acceptor decides about a dialer that has proved the secret.
+/// The acceptor's verdict on an authenticated dialer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
@@ -55,7 +55,7 @@ pub(super) enum Verdict {
     WorldSizeDiffers,
     /// The same rank is connected already.
     Taken,
-    /// The acceptor waits for no such connection (of this rank, number or purpose).
+    /// The acceptor expects no such connection (rank, index or purpose).
     NotExpected,
 }
 
@@ -70,7 +70,7 @@ impl Hello {
     pub(super) fn encode(&self, nonce: &[u8; NONCE_BYTES]) -> [u8; HELLO_BYTES] {
         let purpose = match self.purpose {
             Purpose::Mesh => 1,
-            Purpose::Lane => 2,
+            Purpose::Channel => 2,
         };
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -89,7 +89,10 @@ impl Hello {
         bytes
     }
 
-    /// What `bytes` say, and their nonce; else why the connection must be closed.
+    /// Decodes a hello and its nonce.
+    ///
+    /// # Errors
+    /// The reason for which the connection must be closed.
     pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<(Self, [u8; NONCE_BYTES]), String> {
         if bytes[..8] != MAGIC {
             return Err("it does not speak the protocol of ranks".to_owned());
@@ -103,7 +106,7 @@ impl Hello {
         }
         let purpose = match number(bytes, 12) {
             1 => Purpose::Mesh,
-            2 => Purpose::Lane,
+            2 => Purpose::Channel,
             other => return Err(format!("it asks for the unknown purpose {other}")),
         };
         let (rank, world_size) = (number(bytes, 16) as usize, number(bytes, 20) as usize);
@@ -145,7 +148,7 @@ impl Responder {
     }
 }
 
-/// What both sides have said in the clear, for their proofs.
+/// The cleartext fields of both sides, which their proofs cover.
 pub(super) fn context(hello: &Hello, responder: Responder) -> Vec<u8> {
     let hello = hello.encode(&[0; NONCE_BYTES]);
     let responder = responder.encode(&[0; CHALLENGE_BYTES]);
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     const HELLO: Hello = Hello {
-        purpose: Purpose::Lane,
+        purpose: Purpose::Channel,
         rank: 2,
         world_size: 3,
         scope: u64::MAX - 1,

@@ -1,4 +1,4 @@
-//! A stranger at the listener of a rank, with anything to say.
+//! An unauthenticated peer of a rank, driven by arbitrary bytes.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -15,10 +15,10 @@ fn key() -> Key {
     Key::from_secret(&[0x5a; 32], "hostile")
 }
 
-/// A stranger introduces itself to a rank.
+/// A dialer with or without the secret connects to a rank.
 ///
 /// # Panics
-/// Where it is let in without the secret, or refused with it.
+/// If it is accepted without the secret, or refused with it.
 pub fn rank_hello(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let own = Responder {
@@ -26,7 +26,7 @@ pub fn rank_hello(bytes: &[u8]) {
         world_size: 1 + script.below(4),
     };
     let hello = Hello {
-        purpose: [Purpose::Mesh, Purpose::Lane][script.below(2)],
+        purpose: [Purpose::Mesh, Purpose::Channel][script.below(2)],
         rank: script.below(6),
         world_size: 1 + script.below(6),
         scope: script.number(),
@@ -76,13 +76,16 @@ pub fn rank_hello(bytes: &[u8]) {
     near.write_all(script.rest()).expect("a few bytes fit in");
     near.shutdown(Shutdown::Write).expect("it is open");
     match settle(&mut pending, own) {
-        Progress::Proved(known) => assert!(right && known == hello, "a stranger was let in"),
+        Progress::Proved(known) => assert!(
+            right && known == hello,
+            "a dialer without the secret was accepted"
+        ),
         Progress::Refused(_) => assert!(!right, "a rank was refused"),
         Progress::Waiting => panic!("all bytes are there"),
     }
 }
 
-/// Advances until something has been decided or answered.
+/// Advances the handshake by one message.
 fn settle(pending: &mut Pending, own: Responder) -> Progress {
     let ready = |pending: &Pending| {
         pending.stream.set_nonblocking(false).and_then(|()| {
@@ -95,10 +98,10 @@ fn settle(pending: &mut Pending, own: Responder) -> Progress {
     pending.advance(&key(), own)
 }
 
-/// An acceptor that says anything to a rank that dials it.
+/// An acceptor that answers a dialing rank with arbitrary bytes.
 ///
 /// # Panics
-/// Where it is believed without the secret.
+/// If the dialer accepts it without the secret.
 pub fn rank_answer(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let own = Responder {
@@ -127,12 +130,15 @@ pub fn rank_answer(bytes: &[u8]) {
                 Acceptor::new(&secret, &context(&hello, own), &nonce).expect("random bytes");
             challenge = made;
         }
-        // The dialer may have hung up before all is said.
+        // The dialer may have closed the connection already.
         let _ = far.write_all(&own.encode(&challenge));
         let _ = far.write_all(&Verdict::Accepted.encode());
         let _ = far.write_all(script.rest());
         let _ = far.shutdown(Shutdown::Write);
         let outcome = dialer.join().expect("the dialer does not panic");
-        assert!(outcome.is_err(), "a stranger was believed");
+        assert!(
+            outcome.is_err(),
+            "an acceptor without the secret was accepted"
+        );
     });
 }

@@ -1,17 +1,17 @@
-//! Connections between ranks: one listener and one handshake for the mesh and for lanes.
+//! Connections between ranks: listener and handshake of the mesh and of channels.
 //!
 //! The higher rank of a pair dials the lower one. Both prove that they know the job's secret
-//! ([`everburn_auth`]) before either believes what the other says:
+//! ([`everburn_auth`]) before either uses any other data of the peer:
 //!
 //! | from | message | bytes |
 //! |---|---|---|
 //! | dialer | magic, version, [`Hello`], nonce | 72 |
-//! | acceptor | its rank and world size, nonce and proof | 72 |
+//! | acceptor | rank and world size, nonce, proof | 72 |
 //! | dialer | proof | 32 |
 //! | acceptor | [`Verdict`] | 4 |
 //!
-//! The proofs cover everything that was said in the clear. A dialer that knows the secret always
-//! learns the verdict, so a connection that the acceptor does not want is never taken for one.
+//! The proofs cover all cleartext fields. A dialer that knows the secret always receives the verdict, so
+//! it never uses a connection that the acceptor has refused.
 
 mod acceptor;
 mod dialer;

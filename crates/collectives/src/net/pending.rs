@@ -1,4 +1,4 @@
-//! A connection that has not yet proved that it belongs to the job.
+//! A pending connection: accepted, but not yet authenticated.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -8,23 +8,23 @@ use everburn_auth::{Key, PROOF_BYTES};
 
 use super::hello::{HELLO_BYTES, Hello, Responder, Verdict, context};
 
-/// What a pending connection is waited for.
+/// The next message expected of a pending connection.
 enum Stage {
     Hello,
     Proof(Box<(Hello, everburn_auth::Acceptor)>),
 }
 
-/// How far a pending connection has come.
+/// The result of advancing a pending connection.
 pub(super) enum Progress {
     /// More bytes are needed.
     Waiting,
-    /// It has proved the secret and waits for a verdict.
+    /// The connection is authenticated; the verdict is due.
     Proved(Hello),
-    /// It must be closed, and why.
+    /// The connection must be closed, for this reason.
     Refused(String),
 }
 
-/// A non-blocking connection within the handshake.
+/// A non-blocking connection during the handshake.
 pub(super) struct Pending {
     pub(super) stream: TcpStream,
     pub(super) from: IpAddr,
@@ -35,7 +35,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// `stream` must not block.
+    /// `stream` must be non-blocking.
     pub(super) fn new(stream: TcpStream, from: IpAddr) -> Self {
         Self {
             stream,
@@ -47,7 +47,7 @@ impl Pending {
         }
     }
 
-    /// Takes what has come, and answers it. Never waits.
+    /// Processes received bytes and answers them, without waiting.
     pub(super) fn advance(&mut self, key: &Key, own: Responder) -> Progress {
         loop {
             let wanted = match self.stage {
@@ -60,8 +60,8 @@ impl Pending {
                         let reason = match self.stage {
                             Stage::Hello => "it closed the connection",
                             Stage::Proof(_) => {
-                                "it left when it was to prove the job's secret, as a rank with another \
-                                 EVERBURN_JOB_TOKEN does"
+                                "it closed the connection instead of proving the job's secret; check that it \
+                                 has the same EVERBURN_JOB_TOKEN"
                             }
                         };
                         return Progress::Refused(reason.to_owned());
@@ -99,14 +99,14 @@ impl Pending {
         let (acceptor, challenge) =
             everburn_auth::Acceptor::new(key, &context(&hello, own), &nonce)
                 .map_err(|error| error.to_string())?;
-        // A fresh connection has room for so little: anything else is a broken one.
+        // The send buffer of a new connection has room for this; an error means a broken connection.
         self.stream
             .write_all(&own.encode(&challenge))
             .map_err(|error| error.to_string())?;
         Ok(Stage::Proof(Box::new((hello, acceptor))))
     }
 
-    /// Tells the other side `verdict`, and hands over the connection.
+    /// Sends `verdict` and returns the connection.
     pub(super) fn decide(mut self, verdict: Verdict) -> std::io::Result<TcpStream> {
         self.stream.write_all(&verdict.encode())?;
         Ok(self.stream)

@@ -1,10 +1,9 @@
-//! Connections that have not proved anything yet: how many there may be, and which one goes when one
-//! more comes.
+//! The limit on pending (unauthenticated) connections, and which one is closed when it is exceeded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// Names a connection; never given twice, and growing.
+/// The id of a connection: unique and increasing.
 pub(crate) type ConnectionId = usize;
 
 /// The pending connections of a listener. Ids grow, so the oldest has the smallest.
@@ -28,9 +27,9 @@ impl PendingQuota {
         }
     }
 
-    /// Counts one more, and names the one that has to go for it: of the same address where that has
-    /// too many, else of all. The oldest goes: an honest one is through within two round trips,
-    /// so that a flood drives out its own connections.
+    /// Adds a connection and returns the one to close, if a limit is exceeded: the oldest of the same
+    /// address, else the oldest of all. An honest client finishes its handshake within two round trips,
+    /// so a flood evicts its own connections.
     pub(crate) fn add(&mut self, id: ConnectionId, address: IpAddr) -> Option<ConnectionId> {
         let address = address.to_canonical();
         self.addresses.insert(id, address);
@@ -46,7 +45,7 @@ impl PendingQuota {
             .filter(|_| self.all.len() > self.limit)
     }
 
-    /// The connection has proved itself, or is gone.
+    /// Removes a connection that is authenticated or closed.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         let Some(address) = self.addresses.remove(&id) else {
             return;
@@ -73,7 +72,7 @@ mod tests {
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
-    fn the_oldest_goes_first_and_an_address_drives_out_its_own() {
+    fn the_oldest_is_closed_first_and_an_address_evicts_its_own_connections() {
         let mut pending = PendingQuota::new(5, 3);
         assert_eq!(pending.add(1, OTHER), None);
         for id in 2..=4 {
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_through_make_room() {
+    fn authenticated_connections_do_not_count() {
         let mut pending = PendingQuota::new(2, 2);
         for id in 1..100 {
             assert_eq!(pending.add(id, ONE), None);

@@ -1,18 +1,18 @@
-//! One line a second for all connections that a listener has refused or broken off.
+//! Rate-limited warnings about refused connections: one line per second.
 
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The time between two lines.
+/// The shortest time between two lines.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What has been refused since the last line.
+/// The refusals since the last line.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     count: u64,
     last: String,
-    /// No line before this.
+    /// The earliest time of the next line.
     quiet_until: Option<Instant>,
 }
 
@@ -23,12 +23,12 @@ impl Refusals {
         self.last = format!("{address}: {reason}");
     }
 
-    /// When the next line is due; `None` where there is nothing to say.
+    /// The time of the next line; `None` without refusals.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         (self.count > 0).then(|| self.quiet_until.map_or(now, |until| until.max(now)))
     }
 
-    /// The line that is due.
+    /// The next line, if it is due.
     pub(crate) fn take(&mut self, now: Instant) -> Option<String> {
         if self.due(now)? > now {
             return None;
@@ -37,7 +37,7 @@ impl Refusals {
         self.take_all()
     }
 
-    /// The line, due or not, as the listener ends.
+    /// The next line, due or not; for the end of the listener.
     pub(crate) fn take_all(&mut self) -> Option<String> {
         let last = std::mem::take(&mut self.last);
         match std::mem::take(&mut self.count) {

@@ -1,4 +1,4 @@
-//! Ranks and strangers at an acceptor.
+//! Connections of ranks and of unauthenticated clients at an acceptor.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -49,7 +49,7 @@ fn refusal(acceptor: &Acceptor, key: &Key, hello: &Hello) -> String {
 }
 
 #[test]
-fn a_rank_that_knows_the_secret_is_let_in() {
+fn a_rank_that_knows_the_secret_is_accepted() {
     let acceptor = acceptor();
     let mut near = dial(&acceptor, &key(), &HELLO).unwrap();
     assert!(acceptor.has(1, 0));
@@ -62,10 +62,10 @@ fn a_rank_that_knows_the_secret_is_let_in() {
 }
 
 #[test]
-fn others_are_refused_and_told_why_only_if_they_know_the_secret() {
+fn refused_dialers_get_a_reason_only_if_they_know_the_secret() {
     let acceptor = acceptor();
-    let stranger = Key::from_secret(&[4; 32], "test");
-    let reason = refusal(&acceptor, &stranger, &HELLO);
+    let other_secret = Key::from_secret(&[4; 32], "test");
+    let reason = refusal(&acceptor, &other_secret, &HELLO);
     assert!(
         reason.contains("does not know the job's secret"),
         "{reason}"
@@ -73,7 +73,7 @@ fn others_are_refused_and_told_why_only_if_they_know_the_secret() {
     let elsewhere = [
         Hello { scope: 8, ..HELLO },
         Hello {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             ..HELLO
         },
         Hello { rank: 0, ..HELLO },
@@ -97,7 +97,7 @@ fn others_are_refused_and_told_why_only_if_they_know_the_secret() {
 }
 
 #[test]
-fn a_second_process_of_a_rank_is_refused_while_the_first_is_there() {
+fn a_second_process_of_a_rank_is_refused_while_the_first_is_connected() {
     let acceptor = acceptor();
     let first = dial(&acceptor, &key(), &HELLO).unwrap();
     let reason = refusal(&acceptor, &key(), &HELLO);
@@ -105,7 +105,7 @@ fn a_second_process_of_a_rank_is_refused_while_the_first_is_there() {
         reason.contains("another process that is rank 1"),
         "{reason}"
     );
-    // As a dialer does that has not heard of its success.
+    // Like a dialer that missed the verdict.
     drop(first);
     let deadline = Instant::now() + GENEROUS;
     let second = loop {
@@ -125,7 +125,7 @@ fn a_second_process_of_a_rank_is_refused_while_the_first_is_there() {
 }
 
 #[test]
-fn a_flood_of_silent_connections_keeps_no_rank_out() {
+fn a_flood_of_silent_connections_does_not_block_ranks() {
     let acceptor = acceptor();
     let mut silent = Vec::new();
     for _ in 0..700 {
@@ -137,7 +137,7 @@ fn a_flood_of_silent_connections_keeps_no_rank_out() {
 
 proptest::proptest! {
     #[test]
-    fn strangers_with_anything_to_say_are_not_let_in(bytes: Vec<u8>) {
+    fn arbitrary_bytes_are_never_accepted(bytes: Vec<u8>) {
         super::hostile::rank_hello(&bytes);
         super::hostile::rank_answer(&bytes);
     }

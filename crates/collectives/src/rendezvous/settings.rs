@@ -1,4 +1,4 @@
-//! What a rank is told by its request, its init method and the environment.
+//! The settings of a rank from its request, init method and environment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -54,7 +54,7 @@ fn join_all<R: Send>(
     })
 }
 
-/// What every rank does with a good rendezvous: tell all, hear all.
+/// What every rank does with a good rendezvous: publishes a value and reads those of all ranks.
 fn exchange(joined: &Rendezvous) -> Vec<Vec<u8>> {
     let mine = format!("from/{}", joined.rank);
     joined

@@ -5,7 +5,7 @@
 //! rank a [`Doorbell`], on which it sleeps when none of its rings has moved.
 //!
 //! The memory is a memfd: it has no name in any file system, so nothing is left behind however a
-//! process ends. One rank creates it and tells the others its process and descriptor number; they
+//! process ends. One rank creates it and sends the others its process and descriptor numbers; they
 //! open it through `/proc` and check what they got. Threads of one process do the same.
 //!
 //! **Ring.** Lamport's queue for one producer and one consumer (L. Lamport, *Specifying Concurrent

@@ -16,7 +16,7 @@ use super::RingError;
 use super::layout::RingPlace;
 use super::memory::Memory;
 
-/// How much is copied before the other end is told of it, so that both work at the same time:
+/// The bytes copied before they are published to the other end, so that both work at the same time:
 /// without it, a sender that has as much to write as the ring holds and a receiver take turns, at
 /// half the speed. Copying this takes some microseconds, far more than telling.
 const PIECE: usize = if cfg!(loom) { 2 } else { 64 << 10 };

@@ -38,7 +38,7 @@ impl HashStore {
         Self::with_timeout(DEFAULT_STORE_TIMEOUT)
     }
 
-    /// An empty store whose operations wait for `timeout` unless told otherwise.
+    /// An empty store whose operations wait for `timeout` by default.
     #[must_use]
     pub fn with_timeout(timeout: Duration) -> Self {
         Self {

@@ -27,8 +27,8 @@ use crate::printable;
 /// The deadline of a store operation unless another is given, as in PyTorch.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How much of what a store says is part of an error, in characters.
-const LONGEST_TOLD: usize = 2000;
+/// The longest part of a store's answer in an error, in characters.
+const LONGEST_REASON: usize = 2000;
 
 /// The longest key that any store accepts, in bytes (PyTorch's limit).
 pub const MAX_KEY_BYTES: usize = 8 * 1024;
@@ -36,8 +36,8 @@ pub const MAX_KEY_BYTES: usize = 8 * 1024;
 /// The longest value that any store accepts, in bytes (PyTorch's limit).
 pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
 
-/// A value that nobody stores: comparing with it changes nothing and tells what is there.
-const NOBODYS_VALUE: &[u8] = b"\0everburn: nobody's value\0";
+/// A value that is never stored: a compare-and-set with it reads the current value.
+const NEVER_STORED: &[u8] = b"\0everburn: nobody's value\0";
 
 /// What can go wrong with a store operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -59,7 +59,7 @@ pub enum StoreError {
     /// The store cannot be reached, or the connection broke.
     #[error(
         "the store at {address} cannot be reached for `{operation}`: {}",
-        printable(reason, LONGEST_TOLD)
+        printable(reason, LONGEST_REASON)
     )]
     Unreachable {
         /// Where the store is, as the user gave it.
@@ -69,15 +69,26 @@ pub enum StoreError {
         /// The cause in words, with what to check.
         reason: String,
     },
-    /// The other side does not speak the protocol, or refused this client.
+    /// The server does not speak the store protocol, or the stored data are malformed.
     #[error(
-        "the store at {address} answered against the protocol: {}",
-        printable(reason, LONGEST_TOLD)
+        "protocol error of the store at {address}: {}",
+        printable(reason, LONGEST_REASON)
     )]
     Protocol {
-        /// Where the store is.
+        /// The address of the store, or the path of its file.
         address: String,
-        /// What was wrong.
+        /// The violation, with what to check.
+        reason: String,
+    },
+    /// The job tokens of the store and of this client do not match, or only one of them has a token.
+    #[error(
+        "authentication with the store at {address} failed: {}",
+        printable(reason, LONGEST_REASON)
+    )]
+    Unauthenticated {
+        /// The address of the store, as the user gave it.
+        address: String,
+        /// The mismatch, with what to check.
         reason: String,
     },
     /// The server has not taken a write and closed the connection on it. Writes have no reply of their
@@ -86,7 +97,7 @@ pub enum StoreError {
         "the store at {address} did not take `{operation}` of `{}`{others}: it closed the \
          connection, as it does where it is full or the value would be too long; look for its \
          warnings in the output of the process that hosts it (rank 0 or the launcher)",
-        printable(key, LONGEST_TOLD)
+        printable(key, LONGEST_REASON)
     )]
     WriteRefused {
         /// Where the store is, as the user gave it.
@@ -101,7 +112,7 @@ pub enum StoreError {
     /// The arguments can never succeed (a key or value too long, a counter that is no number).
     #[error(
         "invalid store operation `{operation}`: {}",
-        printable(reason, LONGEST_TOLD)
+        printable(reason, LONGEST_REASON)
     )]
     Invalid {
         /// The operation that was refused.
@@ -112,7 +123,7 @@ pub enum StoreError {
     /// Waiting is in vain, because a member of an elastic generation is gone.
     #[error(
         "generation {generation} is broken: {}; join the next round",
-        printable(reason, LONGEST_TOLD)
+        printable(reason, LONGEST_REASON)
     )]
     RoundBroken {
         /// The generation.
@@ -209,8 +220,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         // PyTorch's protocol has no such request. An absent key answers with the value that was expected,
         // and stores nothing.
-        let value = self.compare_set(key, NOBODYS_VALUE, NOBODYS_VALUE)?;
-        Ok((value != NOBODYS_VALUE).then_some(value))
+        let value = self.compare_set(key, NEVER_STORED, NEVER_STORED)?;
+        Ok((value != NEVER_STORED).then_some(value))
     }
 
     /// The values of all keys in their order, waiting for them until `deadline` has passed. A store over the
@@ -308,6 +319,10 @@ mod tests {
                 reason: text.clone(),
             },
             StoreError::Protocol {
+                address: address.clone(),
+                reason: text.clone(),
+            },
+            StoreError::Unauthenticated {
                 address: address.clone(),
                 reason: text.clone(),
             },

@@ -1,20 +1,19 @@
-//! How much may wait here that no call has asked for, and how a peer is asked to hold back.
+//! Flow control for received data: bounds the bytes without a receive call, and pauses peers.
 //!
-//! Payloads that arrived over a network are counted from their arrival until a call takes them. A peer is
-//! asked to hold its data back once half of the limit is its own, or all peers together have reached
-//! it, and to go on when half of that has been taken. While a call waits for a peer, that peer is
-//! never held: what is wanted may be behind what nobody has asked for yet. So no order of sends and
-//! receives waits for ever, as long as each rank comes to its receives.
+//! Payloads received over a network are counted from their arrival until a call receives them. A peer is
+//! paused once it has more than half of the limit, or all peers together exceed it, and resumed when half
+//! of that has been received. A peer that a call waits for is never paused, because the awaited message may
+//! come after others. So no order of sends and receives deadlocks, as long as each rank reaches its
+//! receives.
 //!
-//! Asking is not forcing: frames are under way when the peer learns of it, so one message more is always
-//! taken. A peer that goes on after that is cut off, with an error that says so, once the limit and one
-//! message of its own wait here, or twice the limit and one message of all peers. A peer that
-//! has not been asked is not cut off for what others have sent. While a call waits for a peer, twice
-//! the limit and one message of it may come before the one that is wanted.
+//! A pause takes effect late: one more message, in flight, is always accepted. A peer that continues to
+//! send after that is disconnected with an error, once the limit and one message of its own, or twice the
+//! limit and one message of all peers, are buffered. A peer that was not paused is not disconnected because
+//! of other peers' data. While a call waits for a peer, twice the limit and one message may precede the
+//! awaited one.
 //!
-//! So the most that waits here is twice the limit and one message, and two messages more of each peer.
-//! Messages count from the moment at which their reader makes room for them, so that readers that
-//! ask at the same time see each other.
+//! So at most twice the limit and one message are buffered, plus two messages per peer. Messages count
+//! from the reservation by their reader, so that concurrent readers see each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -23,43 +22,43 @@ use std::time::{Duration, Instant};
 use super::frame::HEADER_BYTES;
 use crate::sync::{lock, wait_until};
 
-/// How long a reader pauses once after its peer was asked to hold back, so that the peer learns of it
-/// before it has sent much more. News behind the data is late by no more than this.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long a reader waits once after its peer was paused, so that the request arrives before the peer has
+/// sent much more. Aborts behind the data are delayed by at most this.
+const READER_WAIT: Duration = Duration::from_millis(100);
 
-/// Asks a peer to hold back (`true`) or to go on. It only takes note: it is called under a lock.
-pub(crate) type Valve = Box<dyn Fn(bool) + Send>;
+/// Requests a pause (`true`) or a resume of a peer. It is called under a lock and must not block.
+pub(crate) type FlowControl = Box<dyn Fn(bool) + Send>;
 
-/// The payloads that wait on this rank, by peer.
+/// The unreceived bytes on this rank, by peer.
 pub(crate) struct Backlog {
     /// In bytes, over all peers.
     limit: u64,
     max_message_bytes: u64,
     state: Mutex<State>,
-    /// A peer was asked to go on.
-    opened: Condvar,
+    /// A peer was resumed.
+    resumed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     total: u64,
-    /// Those whose payloads come over a network. Others, threads of this process, are not counted.
+    /// Peers over a network. Threads of this process are not counted.
     peers: HashMap<usize, Peer>,
 }
 
 struct Peer {
-    valve: Valve,
+    flow_control: FlowControl,
     bytes: u64,
     /// The payload that its reader is reading now.
     arriving: u64,
-    /// What has come since it was asked to hold back.
-    gone_on: u64,
-    /// How many calls wait for it.
+    /// The bytes received since the pause was requested.
+    since_pause: u64,
+    /// The number of calls that wait for it.
     awaited: usize,
-    /// Since when it has been asked to hold back.
-    held: Option<Instant>,
-    /// The reader has paused for that.
-    paused: bool,
+    /// When the pause was requested.
+    pause_requested: Option<Instant>,
+    /// The reader has waited after the request.
+    reader_waited: bool,
 }
 
 impl Backlog {
@@ -68,55 +67,61 @@ impl Backlog {
             limit,
             max_message_bytes,
             state: Mutex::default(),
-            opened: Condvar::new(),
+            resumed: Condvar::new(),
         })
     }
 
-    /// Counts what `peer` sends from now on.
-    pub(crate) fn add_peer(&self, peer: usize, valve: Valve) {
+    /// Counts the unreceived bytes of `peer` from now on.
+    pub(crate) fn add_peer(&self, peer: usize, flow_control: FlowControl) {
         let peer_state = Peer {
-            valve,
+            flow_control,
             bytes: 0,
             arriving: 0,
-            gone_on: 0,
+            since_pause: 0,
             awaited: 0,
-            held: None,
-            paused: false,
+            pause_requested: None,
+            reader_waited: false,
         };
         lock(&self.state).peers.insert(peer, peer_state);
     }
 
-    /// Keeps a place for `bytes` more of `peer`; else says what to check. The reader of `peer`, of which
-    /// there is one, asks before it reads them, and pauses here once after the peer was asked to hold back.
-    /// It keeps the place until it has delivered them.
-    pub(crate) fn make_room(self: &Arc<Self>, peer: usize, bytes: u64) -> Result<Room, String> {
+    /// Reserves `bytes` for the next payload of `peer`. The only reader of `peer` calls this before it reads
+    /// the payload, and keeps the reservation until it has delivered it. Waits once after a pause request.
+    ///
+    /// # Errors
+    /// The exceeded limit, with what to check.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        peer: usize,
+        bytes: u64,
+    ) -> Result<Reservation, String> {
         let mut state = lock(&self.state);
-        // Ends: a pause has its end, and is made once for each time that the peer is held.
+        // Ends, because the reader waits once per pause.
         while let Some(found) = state.peers.get_mut(&peer) {
-            if let Some(since) = found.held
-                && !found.paused
+            if let Some(since) = found.pause_requested
+                && !found.reader_waited
             {
-                let (locked, late) = wait_until(&self.opened, state, since + PAUSE);
+                let (locked, late) = wait_until(&self.resumed, state, since + READER_WAIT);
                 state = locked;
                 if late && let Some(found) = state.peers.get_mut(&peer) {
-                    found.paused = true;
+                    found.reader_waited = true;
                 }
                 continue;
             }
             self.check(&state, peer, bytes)?;
             if let Some(found) = state.peers.get_mut(&peer) {
                 found.arriving = bytes;
-                found.gone_on = found.gone_on.saturating_add(bytes);
+                found.since_pause = found.since_pause.saturating_add(bytes);
             }
             break;
         }
-        Ok(Room {
+        Ok(Reservation {
             backlog: self.clone(),
             peer,
         })
     }
 
-    /// Whether `bytes` more of `peer` may come.
+    /// Checks whether `peer` may send `bytes` more.
     fn check(&self, state: &State, peer: usize, bytes: u64) -> Result<(), String> {
         let Some(found) = state.peers.get(&peer) else {
             return Ok(());
@@ -125,19 +130,19 @@ impl Backlog {
         let most_of_one = limit.saturating_add(self.max_message_bytes);
         let most_of_all = limit.saturating_add(most_of_one);
         let own = found.bytes.saturating_add(bytes);
-        if found.held.is_none() {
+        if found.pause_requested.is_none() {
             if own > most_of_all {
                 return Err(format!(
-                    "a message of {bytes} bytes, while {} bytes of its messages wait here that come \
-                     before the one that a call waits for. Receive in the order of the sends, or raise \
-                     the option `max_unreceived_bytes`, which is {limit}",
+                    "a message of {bytes} bytes, while {} bytes of its messages are unreceived that precede \
+                     the one that a call waits for. Receive in the order of the sends, or raise the option \
+                     `max_unreceived_bytes`, which is {limit}",
                     found.bytes
                 ));
             }
             return Ok(());
         }
-        // One message was under way when the peer was asked.
-        if found.gone_on.saturating_add(bytes) <= self.max_message_bytes {
+        // One message may have been in flight at the pause request.
+        if found.since_pause.saturating_add(bytes) <= self.max_message_bytes {
             return Ok(());
         }
         let arriving = state.peers.values().map(|it| it.arriving);
@@ -145,16 +150,15 @@ impl Backlog {
         if own > most_of_one || total.saturating_add(bytes) > most_of_all {
             return Err(format!(
                 "a message of {bytes} bytes, while {} bytes of its messages and {total} bytes of all ranks \
-                 wait here for calls that receive them; it was asked to hold back and sent {} bytes since. \
-                 Check that every send has its receive, or raise the option `max_unreceived_bytes`, which \
-                 is {limit}",
-                found.bytes, found.gone_on
+                 are unreceived; it was asked to pause and has sent {} bytes since. Check that every send has \
+                 its receive, or raise the option `max_unreceived_bytes`, which is {limit}",
+                found.bytes, found.since_pause
             ));
         }
         Ok(())
     }
 
-    /// Counts a payload of `peer` that nobody has asked for, until the charge is dropped.
+    /// Counts an unreceived payload of `peer` until the charge is dropped.
     pub(crate) fn charge(self: &Arc<Self>, peer: usize, payload_bytes: usize) -> Charge {
         let bytes = (payload_bytes + HEADER_BYTES) as u64;
         let waits = |found: &mut Peer| {
@@ -169,7 +173,7 @@ impl Backlog {
         }
     }
 
-    /// `peers` are waited for until the guard is dropped, and not held meanwhile.
+    /// Marks `peers` as awaited until the guard is dropped; they are not paused meanwhile.
     pub(crate) fn awaits(self: &Arc<Self>, peers: &[usize]) -> Awaited {
         for peer in peers {
             self.change(*peer, |found| found.awaited += 1, |total| total);
@@ -180,7 +184,7 @@ impl Backlog {
         }
     }
 
-    /// Changes the count of `peer`, if it is counted, and asks whoever it concerns to hold or go on.
+    /// Changes the counts of `peer`, if it is counted, and pauses or resumes peers accordingly.
     fn change(&self, peer: usize, peers: impl FnOnce(&mut Peer), total: impl FnOnce(u64) -> u64) {
         let mut state = lock(&self.state);
         let Some(found) = state.peers.get_mut(&peer) else {
@@ -188,60 +192,60 @@ impl Backlog {
         };
         peers(found);
         state.total = total(state.total);
-        let (total, mut opened) = (state.total, false);
+        let (total, mut resumed) = (state.total, false);
         for (number, found) in &mut state.peers {
-            if *number == peer || found.held.is_some() {
-                opened |= self.settle(total, found);
+            if *number == peer || found.pause_requested.is_some() {
+                resumed |= self.settle(total, found);
             }
         }
         drop(state);
-        if opened {
-            self.opened.notify_all();
+        if resumed {
+            self.resumed.notify_all();
         }
     }
 
-    /// Asks `peer` to hold back or to go on, where that is due; whether it was asked to go on.
+    /// Pauses or resumes `peer` if due. Returns whether it was resumed.
     fn settle(&self, total: u64, peer: &mut Peer) -> bool {
         let free = peer.awaited > 0 || peer.bytes == 0;
-        if peer.held.is_none() {
+        if peer.pause_requested.is_none() {
             if !free && (peer.bytes > self.limit / 2 || total > self.limit) {
-                (peer.held, peer.paused) = (Some(Instant::now()), false);
-                peer.gone_on = 0;
-                (peer.valve)(true);
+                (peer.pause_requested, peer.reader_waited) = (Some(Instant::now()), false);
+                peer.since_pause = 0;
+                (peer.flow_control)(true);
             }
             return false;
         }
         let open = free || (peer.bytes <= self.limit / 4 && total <= self.limit / 2);
         if open {
-            peer.held = None;
-            (peer.valve)(false);
+            peer.pause_requested = None;
+            (peer.flow_control)(false);
         }
         open
     }
 
-    /// The bytes of `peer` that wait here.
+    /// The unreceived bytes of `peer`.
     #[cfg(test)]
     pub(crate) fn of(&self, peer: usize) -> u64 {
         lock(&self.state).peers.get(&peer).map_or(0, |it| it.bytes)
     }
 }
 
-/// A place for a payload that is being read.
-pub(crate) struct Room {
+/// A reservation for a payload that is being read.
+pub(crate) struct Reservation {
     backlog: Arc<Backlog>,
     peer: usize,
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        // Nothing is left to free where the payload waits here now.
+        // Zero already if the payload was charged.
         if let Some(found) = lock(&self.backlog.state).peers.get_mut(&self.peer) {
             found.arriving = 0;
         }
     }
 }
 
-/// A payload that waits here.
+/// An unreceived payload.
 pub(crate) struct Charge {
     backlog: Arc<Backlog>,
     peer: usize,
@@ -259,7 +263,7 @@ impl Drop for Charge {
     }
 }
 
-/// Peers that a call waits for.
+/// Awaited peers.
 pub(crate) struct Awaited {
     backlog: Arc<Backlog>,
     peers: Vec<usize>,
@@ -281,14 +285,14 @@ impl Drop for Awaited {
 mod tests {
     use super::*;
 
-    /// A backlog of 1000 bytes, and what its two peers were asked last.
+    /// A backlog of 1000 bytes with two peers, and their last requests.
     fn backlog() -> (Arc<Backlog>, Arc<Mutex<HashMap<usize, bool>>>) {
         let backlog = Backlog::new(1000, 300);
         let asked: Arc<Mutex<HashMap<usize, bool>>> = Arc::default();
         for peer in [1, 2] {
             let asked = asked.clone();
-            let note = move |hold| {
-                lock(&asked).insert(peer, hold);
+            let note = move |pause| {
+                lock(&asked).insert(peer, pause);
             };
             backlog.add_peer(peer, Box::new(note));
         }
@@ -301,11 +305,11 @@ mod tests {
     }
 
     fn refusal(backlog: &Arc<Backlog>, peer: usize, bytes: u64) -> String {
-        backlog.make_room(peer, bytes).err().unwrap()
+        backlog.reserve(peer, bytes).err().unwrap()
     }
 
     #[test]
-    fn a_peer_is_held_at_half_of_the_limit_and_goes_on_at_a_quarter() {
+    fn a_peer_is_paused_at_half_of_the_limit_and_resumed_at_a_quarter() {
         let (backlog, asked) = backlog();
         let mut waiting = charges(&backlog, 1, 5);
         assert_eq!(lock(&asked).get(&1), None);
@@ -321,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn all_peers_together_are_held_at_the_limit() {
+    fn all_peers_together_are_paused_at_the_limit() {
         let (backlog, asked) = backlog();
         let first = charges(&backlog, 1, 5);
         let second = charges(&backlog, 2, 5);
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_waited_for_is_not_held() {
+    fn an_awaited_peer_is_not_paused() {
         let (backlog, asked) = backlog();
         let waiting = charges(&backlog, 1, 9);
         assert_eq!(lock(&asked).get(&1), Some(&true));
@@ -351,84 +355,84 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_all_the_same_is_refused_with_the_option_to_raise() {
+    fn a_peer_that_ignores_a_pause_is_refused_with_the_option_to_raise() {
         let (backlog, _asked) = backlog();
-        // Held at 600; one message of 300 is under way, and the limit and one message may wait.
+        // Paused at 600; one message of 300 is in flight, and the limit and one message may be buffered.
         let waiting = charges(&backlog, 1, 12);
-        drop(backlog.make_room(1, 300).unwrap());
+        drop(backlog.reserve(1, 300).unwrap());
         let refused = refusal(&backlog, 1, 101);
         for part in [
             "101 bytes",
             "1200 bytes",
-            "hold back",
+            "asked to pause",
             "`max_unreceived_bytes`",
         ] {
             assert!(refused.contains(part), "{refused}");
         }
-        drop(backlog.make_room(1, 100).unwrap());
+        drop(backlog.reserve(1, 100).unwrap());
         drop(waiting);
-        drop(backlog.make_room(1, 300).unwrap());
+        drop(backlog.reserve(1, 300).unwrap());
         // A thread of this process is not counted.
         drop(charges(&backlog, 7, 100));
-        drop(backlog.make_room(7, u64::MAX).unwrap());
+        drop(backlog.reserve(7, u64::MAX).unwrap());
     }
 
     #[test]
-    fn a_message_that_was_under_way_is_taken_from_who_is_asked_to_hold_back() {
+    fn a_message_in_flight_is_accepted_from_a_paused_peer() {
         let (backlog, asked) = backlog();
         let first = backlog.charge(1, 5000);
         assert_eq!(lock(&asked).get(&1), Some(&true));
-        drop(backlog.make_room(1, 300).unwrap());
+        drop(backlog.reserve(1, 300).unwrap());
         refusal(&backlog, 1, 1);
         drop(first);
     }
 
     #[test]
-    fn who_was_not_asked_is_not_refused_for_what_others_have_sent() {
+    fn a_peer_that_was_not_paused_is_not_refused_because_of_others() {
         let (backlog, asked) = backlog();
         let others = charges(&backlog, 1, 23);
         assert_eq!(lock(&asked).get(&2), None);
-        drop(backlog.make_room(2, 300).unwrap());
+        drop(backlog.reserve(2, 300).unwrap());
         // Nor is one that a call waits for.
         let mine = charges(&backlog, 2, 3);
         assert_eq!(lock(&asked).get(&2), Some(&true));
         let awaited = backlog.awaits(&[2]);
-        drop(backlog.make_room(2, 300).unwrap());
-        drop(backlog.make_room(2, 300).unwrap());
+        drop(backlog.reserve(2, 300).unwrap());
+        drop(backlog.reserve(2, 300).unwrap());
         drop(awaited);
         // Asked again, it may end the message that was under way, and no more.
-        drop(backlog.make_room(2, 300).unwrap());
+        drop(backlog.reserve(2, 300).unwrap());
         let refused = refusal(&backlog, 2, 1);
         assert!(refused.contains("2600 bytes of all ranks"), "{refused}");
         drop((others, mine));
     }
 
     #[test]
-    fn who_is_waited_for_may_not_send_other_messages_without_end() {
+    fn an_awaited_peer_cannot_send_other_messages_without_limit() {
         let (backlog, _asked) = backlog();
         let _awaited = backlog.awaits(&[1]);
         let _waiting = charges(&backlog, 1, 21);
-        drop(backlog.make_room(1, 200).unwrap());
+        drop(backlog.reserve(1, 200).unwrap());
         let refused = refusal(&backlog, 1, 201);
         assert!(refused.contains("in the order of the sends"), "{refused}");
     }
 
     #[test]
-    fn readers_that_ask_at_the_same_time_see_each_other() {
+    fn concurrent_readers_see_each_other() {
         let (backlog, _asked) = backlog();
         let waiting = (charges(&backlog, 1, 10), charges(&backlog, 2, 10));
         // Both have ended the message that was under way.
         for peer in [1, 2] {
-            drop(backlog.make_room(peer, 300).unwrap());
+            drop(backlog.reserve(peer, 300).unwrap());
         }
-        let room = backlog.make_room(1, 200).unwrap();
+        let room = backlog.reserve(1, 200).unwrap();
         refusal(&backlog, 2, 200);
         // What was handed to a call waits no more, and what waits is not counted twice.
         drop(room);
-        let room = backlog.make_room(2, 200).unwrap();
+        let room = backlog.reserve(2, 200).unwrap();
         let second = backlog.charge(2, 200 - HEADER_BYTES);
         refusal(&backlog, 1, 101);
-        drop(backlog.make_room(1, 100).unwrap());
+        drop(backlog.reserve(1, 100).unwrap());
         drop((room, second, waiting));
     }
 }

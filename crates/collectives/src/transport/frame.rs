@@ -21,8 +21,8 @@ const MAX_CONTROL_BYTES: u64 = 64 << 10;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// A rank's part in a collective. `phase` 0 is the opening, which every rank sends to every
-    /// other rank with its signature; later phases carry data only.
+    /// A rank's part in a collective. `phase` 0 is the bootstrap, which every rank sends to every other
+    /// rank with its signature; later phases carry data only.
     Collective {
         /// The number of the collective in its group.
         sequence: u64,
@@ -42,15 +42,15 @@ pub enum FrameKind {
     Leave,
     /// The sender closes the connection: the end of the stream that follows is no loss.
     Goodbye,
-    /// The sender holds much that nobody there has asked for: send it no data until
-    /// [`FrameKind::Resume`]. Between transports; groups do not see it.
-    Hold,
-    /// The opposite of [`FrameKind::Hold`].
+    /// Flow control: the sender's backlog is full, send it no data until [`FrameKind::Resume`]. Used
+    /// between transports only.
+    Pause,
+    /// Flow control: ends [`FrameKind::Pause`].
     Resume,
 }
 
 impl FrameKind {
-    /// Whether it carries data of a call, which a peer may ask to hold back.
+    /// Whether the frame carries data, which a peer may pause.
     pub(crate) const fn is_data(&self) -> bool {
         matches!(self, Self::Collective { .. } | Self::Message { .. })
     }
@@ -92,7 +92,7 @@ pub struct Frame {
     pub header: Header,
     /// The elements.
     pub payload: Payload,
-    /// Whom to tell when it is written.
+    /// Called when the frame is written or dropped.
     pub written: Option<WrittenHook>,
 }
 
@@ -153,7 +153,7 @@ impl WireHeader {
             FrameKind::Abort => (2, 0, 0, None),
             FrameKind::Leave => (3, 0, 0, None),
             FrameKind::Goodbye => (4, 0, 0, None),
-            FrameKind::Hold => (5, 0, 0, None),
+            FrameKind::Pause => (5, 0, 0, None),
             FrameKind::Resume => (6, 0, 0, None),
         };
         bytes[0..4].copy_from_slice(&MAGIC);
@@ -197,7 +197,7 @@ impl WireHeader {
             2 => FrameKind::Abort,
             3 => FrameKind::Leave,
             4 => FrameKind::Goodbye,
-            5 => FrameKind::Hold,
+            5 => FrameKind::Pause,
             6 => FrameKind::Resume,
             other => return Err(format!("a frame of the unknown kind {other}")),
         };
@@ -268,7 +268,7 @@ mod tests {
             FrameKind::Abort,
             FrameKind::Leave,
             FrameKind::Goodbye,
-            FrameKind::Hold,
+            FrameKind::Pause,
             FrameKind::Resume,
         ];
         for kind in kinds {

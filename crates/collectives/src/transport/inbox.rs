@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use super::backlog::{Backlog, Room, Valve};
+use super::backlog::{Backlog, FlowControl, Reservation};
 use super::frame::{FrameKind, Header};
 use super::mailbox::{Failure, Mailbox, Part, Parting};
 use super::payload::Payload;
@@ -61,8 +61,8 @@ impl Inbox {
         Self::limited(u64::MAX, u64::MAX)
     }
 
-    /// An inbox in which up to `max_unreceived_bytes` of peers with a [`Valve`] may wait for calls that
-    /// receive them; none of their messages is longer than `max_message_bytes`.
+    /// An inbox that buffers up to `max_unreceived_bytes` of peers with [`FlowControl`], whose messages are at
+    /// most `max_message_bytes` long.
     pub(crate) fn limited(max_unreceived_bytes: u64, max_message_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -70,15 +70,14 @@ impl Inbox {
         })
     }
 
-    /// Counts what `peer` sends from now on; `valve` asks it to hold back or to go on.
-    pub(crate) fn add_peer(&self, peer: usize, valve: Valve) {
-        self.backlog.add_peer(peer, valve);
+    /// Counts the unreceived bytes of `peer` from now on; `flow_control` pauses and resumes it.
+    pub(crate) fn add_peer(&self, peer: usize, flow_control: FlowControl) {
+        self.backlog.add_peer(peer, flow_control);
     }
 
-    /// A place for a frame of `peer` with so many bytes, until it is delivered. Waits for a moment where
-    /// `peer` has just been asked to hold back.
-    pub(crate) fn make_room(&self, peer: usize, bytes: u64) -> Result<Room, String> {
-        self.backlog.make_room(peer, bytes)
+    /// Reserves space for a frame of `peer` until it is delivered. Waits briefly if `peer` has just been paused.
+    pub(crate) fn reserve(&self, peer: usize, bytes: u64) -> Result<Reservation, String> {
+        self.backlog.reserve(peer, bytes)
     }
 
     /// Takes in one frame of `from`.
@@ -90,7 +89,7 @@ impl Inbox {
             self.part(from, true, "it ended its process groups in good order");
             return Ok(());
         }
-        if matches!(header.kind, FrameKind::Hold | FrameKind::Resume) {
+        if matches!(header.kind, FrameKind::Pause | FrameKind::Resume) {
             return Ok(());
         }
         // A frame may come before this rank has made the group: a peer that returned from
@@ -120,7 +119,7 @@ impl Inbox {
                     cause: "it had destroyed the group".to_owned(),
                 },
             ),
-            FrameKind::Goodbye | FrameKind::Hold | FrameKind::Resume => {}
+            FrameKind::Goodbye | FrameKind::Pause | FrameKind::Resume => {}
         }
         Ok(())
     }
@@ -186,7 +185,7 @@ impl Inbox {
 }
 
 /// The payload of an abort: who noticed (4 bytes), which rank was lost (4 bytes, all ones for
-/// none), whether a rank hangs (1 byte), the reason in UTF-8. The sender may be passing on what it was told.
+/// none), whether a rank hangs (1 byte), the reason in UTF-8. The sender may forward another rank's abort.
 pub(crate) fn encode_abort(failure: &Failure) -> Payload {
     let lost = failure.lost.map_or(u32::MAX, |rank| rank as u32);
     let mut end = failure.reason.len().min(MAX_REASON_BYTES);

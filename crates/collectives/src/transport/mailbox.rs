@@ -23,7 +23,7 @@ pub(crate) struct Failure {
     pub(crate) first: Option<Arc<CollectiveError>>,
     /// This rank has destroyed the group.
     pub(crate) destroyed: bool,
-    /// A rank did not come in time or has given no sign of life.
+    /// A rank missed a deadline or its heartbeat timeout.
     pub(crate) hang: bool,
 }
 

@@ -1,38 +1,34 @@
-//! How frames get from rank to rank: the control plane of process groups.
+//! The control plane of process groups: frames between ranks.
 //!
-//! Frames bring point-to-point messages and the news of ranks that give up, leave or are lost, and
-//! the first collective of a group exchanges by them what its lanes need; all further data of
-//! collectives travel on lanes of the group's own.
+//! Frames carry point-to-point messages, aborts, goodbyes, and the setup of channels in a group's first
+//! collective. All other data of collectives use the group's channels.
 //!
-//! A [`Transport`] sends frames to the other ranks of the job and delivers what it receives into
-//! an [`Inbox`]. Two are here: [`TcpMesh`] between processes and [`ThreadMesh`] between threads of
-//! one process. A transport that serves some pairs only is built over the same inbox:
-//! whoever delivers, the process group takes frames from one place.
+//! A [`Transport`] sends frames to the other ranks of the job and delivers received frames into an
+//! [`Inbox`]. [`TcpMesh`] connects processes, [`ThreadMesh`] threads of one process.
 //!
-//! # What waits here
-//! Readers always read, whether or not a call has asked, so that news (an abort, the end of a peer) never
-//! waits behind data that nobody takes. What they read and nobody has asked for is bounded by
+//! # Flow control
+//! Reader threads always read, so that aborts and goodbyes are never delayed by data without a receive
+//! call. The data that they buffer are bounded by
 //! [`GroupOptions::max_unreceived_bytes`](crate::group::GroupOptions::max_unreceived_bytes):
 //!
-//! - A peer that has half of it waiting here, or any peer once all together have reached it, is asked to
-//!   hold its data back ([`FrameKind::Hold`]); its sends are not done until it may go on. Aborts and the
-//!   like pass.
-//! - It goes on ([`FrameKind::Resume`]) when half of that has been received, or as soon as a call waits for
-//!   anything of that peer: what the call wants may be behind the rest. So a rank may send as much as it
-//!   likes before the others ask, and tags may be asked for in any order. A rank that *waits* for a send
-//!   of more than the bound waits until the other comes to its receives, as in MPI.
-//! - A peer that does not hold back, or more than twice the bound and one message that come before the one
-//!   that is asked for, end the connection with an error that names the rank, the bytes and the option.
-//!   A peer that was not asked to hold back is not cut off for what others have sent.
+//! - A peer with more than half of this limit, or any peer once all together exceed it, is paused
+//!   ([`FrameKind::Pause`]): it sends no data, and its sends do not complete. Aborts and goodbyes still pass.
+//! - It is resumed ([`FrameKind::Resume`]) when half of the buffered bytes have been received, or as soon as
+//!   a call waits for that peer, because the awaited message may come after others. So any number of
+//!   sends may precede the receives, and tags may be received in any order. As in MPI, a rank that *waits*
+//!   for a send larger than the limit waits for the receiver.
+//! - The connection is closed, with an error that names the rank, the bytes and the option, if a paused peer
+//!   continues to send, or if more than twice the limit and one message precede the awaited message. A
+//!   peer that was not paused is not closed because of other peers' data.
 //!
-//! Threads of one process share the elements of messages, and nothing of this is counted among them.
+//! Threads of one process share payloads; they are not counted.
 
 mod backlog;
 mod frame;
+mod host_info;
 mod inbox;
 mod mailbox;
 mod payload;
-mod surroundings;
 mod tcp;
 mod threads;
 
@@ -42,16 +38,16 @@ use std::time::Instant;
 
 use everburn_auth::Key;
 pub use frame::{Frame, FrameKind, Header, WrittenHook};
+pub use host_info::HostInfo;
 pub use inbox::Inbox;
 pub use payload::Payload;
-pub use surroundings::Surroundings;
 pub use tcp::TcpMesh;
 #[cfg(any(test, fuzzing))]
 pub(crate) use tcp::hostile;
 pub use threads::ThreadMesh;
 
-/// What a rank says of a connection that it has cut itself.
-pub(crate) const CUT_HERE: &str = "this rank has cut the connection to it, as it was told to";
+/// The cause for connections closed by [`Transport::cut`].
+pub(crate) const CUT_HERE: &str = "this rank has closed the connection to it (fault injection)";
 
 pub(crate) use inbox::encode_abort;
 pub(crate) use mailbox::{Failure, Interruption, Mailbox, Parting, STRAGGLERS};
@@ -77,10 +73,10 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// What carries the frames, for reports: `tcp` or `threads`.
     fn name(&self) -> &'static str;
 
-    /// Where this rank runs: what decides how its data get to the others. A transport between
-    /// machines says here at which address the others reach this rank.
-    fn surroundings(&self) -> Surroundings {
-        Surroundings::of_this_process()
+    /// The host information of this rank. A transport between machines sets the address on which this
+    /// rank can be reached.
+    fn host_info(&self) -> HostInfo {
+        HostInfo::of_this_process()
     }
 
     /// The secret that the ranks of this transport share: what further connections between them
@@ -92,8 +88,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Queues `frame` for `to` and returns without waiting for the network.
     ///
-    /// A frame for a peer that is gone is dropped; its [`Frame::written`] hook is told why, and
-    /// the inbox knows of the loss.
+    /// A frame for a lost peer is dropped: its [`Frame::written`] hook gets the cause, and the inbox marks the
+    /// peer as lost.
     fn send(&self, to: usize, frame: Frame);
 
     /// Waits until everything queued has been written or `deadline` has passed; whether it has.

@@ -105,7 +105,7 @@ impl Transport for ThreadMesh {
 
     fn sever(&self) {
         self.severed.store(true, Ordering::Release);
-        // None may be told by this rank that it has lost another: who was killed tells nobody.
+        // A killed process sends no abort about the loss of others.
         for peer in self.peers() {
             self.inboxes[peer].lost(self.rank, CLOSED_WITHOUT_GOODBYE);
         }

@@ -1,4 +1,4 @@
-//! Every algorithm, over every kind of lane, against a plain sum.
+//! Every algorithm, over every kind of channel, against a plain sum.
 
 use everburn_collectives::group::{
     Algorithm, Element, GroupOptions, ProcessGroup, ReduceOp, ReductionOrder, TransportKind,

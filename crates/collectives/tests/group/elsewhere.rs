@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
-use everburn_collectives::transport::{Frame, Inbox, Surroundings, ThreadMesh, Transport};
+use everburn_collectives::transport::{Frame, HostInfo, Inbox, ThreadMesh, Transport};
 
-/// A transport between threads whose rank claims other surroundings.
+/// A transport between threads whose rank claims another host.
 #[derive(Debug)]
 struct Elsewhere {
     mesh: ThreadMesh,
-    surroundings: Surroundings,
+    host_info: HostInfo,
 }
 
 impl Transport for Elsewhere {
@@ -26,8 +26,8 @@ impl Transport for Elsewhere {
         "elsewhere"
     }
 
-    fn surroundings(&self) -> Surroundings {
-        self.surroundings.clone()
+    fn host_info(&self) -> HostInfo {
+        self.host_info.clone()
     }
 
     fn key(&self) -> everburn_auth::Key {
@@ -59,13 +59,13 @@ impl Transport for Elsewhere {
 pub fn groups(
     size: usize,
     options: GroupOptions,
-    place: impl Fn(usize) -> Surroundings,
+    place: impl Fn(usize) -> HostInfo,
 ) -> Vec<ProcessGroup> {
     let meshes = ThreadMesh::new(size).into_iter().enumerate();
     meshes
         .map(|(rank, mesh)| {
-            let surroundings = place(rank);
-            let transport = Elsewhere { mesh, surroundings };
+            let host_info = place(rank);
+            let transport = Elsewhere { mesh, host_info };
             ProcessGroup::over(Arc::new(transport), rank, options)
         })
         .collect()
@@ -73,8 +73,8 @@ pub fn groups(
 
 /// As if each rank `r` ran on machine `hosts[r]`.
 pub fn on_hosts(hosts: &[usize], options: GroupOptions) -> Vec<ProcessGroup> {
-    groups(hosts.len(), options, |rank| Surroundings {
+    groups(hosts.len(), options, |rank| HostInfo {
         host: format!("machine {}", hosts[rank]),
-        ..Surroundings::of_this_process()
+        ..HostInfo::of_this_process()
     })
 }

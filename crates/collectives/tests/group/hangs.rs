@@ -1,41 +1,41 @@
-//! Ranks that stall: who they are is told by all others.
+//! Stalled ranks are named by all other ranks.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use everburn_collectives::group::{CollectiveError, FlightState, ProcessGroup, ReduceOp};
+use everburn_collectives::heartbeat::{Evidence, HangReport, HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_collectives::watch::{Evidence, HangReport, Watch, WatchOptions};
 
 use crate::harness::{GENEROUS, Meeting, WIRES, Wire, error, in_parallel, on_all_ranks, options};
 
-/// Beats so seldom that each is one that was asked for, and that none is taken for missing.
+/// An interval so long that beats are published only on request and none counts as late.
 const SELDOM: Duration = GENEROUS;
 
-/// How long an operation is waited for once it is known to wait for a rank that never calls.
+/// The timeout of an operation that is known to wait for a rank that never calls.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// How often the others' beats are looked at where one falls silent: a look that takes longer counts for nothing.
+/// The interval where a heartbeat stops: a slower poll is ignored.
 const OFTEN: Duration = Duration::from_millis(500);
 
-/// Longer than a thread stands without a core.
-const SILENCE: Duration = Duration::from_secs(4);
+/// A heartbeat timeout longer than a thread is descheduled.
+const TIMEOUT: Duration = Duration::from_secs(4);
 
-fn watch(
+fn start_monitor(
     store: &SharedStore,
     group: &ProcessGroup,
     interval: Duration,
-    silence: Option<Duration>,
-) -> Watch {
-    let options = WatchOptions { interval, silence };
+    timeout: Option<Duration>,
+) -> HeartbeatMonitor {
+    let options = HeartbeatOptions { interval, timeout };
     let (rank, size) = (group.rank(), group.world_size());
-    let watch = Watch::start(store.clone(), rank, size, options).unwrap();
-    watch.follow(group);
-    watch
+    let monitor = HeartbeatMonitor::start(store.clone(), rank, size, options).unwrap();
+    monitor.follow(group);
+    monitor
 }
 
-/// Waits until `found` finds something.
+/// Waits until `found` returns a value.
 fn wait_for<T>(what: &str, found: impl Fn() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -56,17 +56,17 @@ fn wait_for_beat(store: &SharedStore, rank: usize, parts: &[&str]) {
     });
 }
 
-/// Has a rank beat, and look at the others' beats, anew.
-fn beat_and_look(watch: &Watch, store: &SharedStore, group: &ProcessGroup) {
+/// Makes a rank publish a beat and poll the others' beats.
+fn beat_and_poll(monitor: &HeartbeatMonitor, store: &SharedStore, group: &ProcessGroup) {
     let number = || {
         let beat = store.get(&format!("watch/{}", group.rank())).unwrap();
         let beat: serde_json::Value = serde_json::from_slice(&beat).unwrap();
         beat["number"].as_u64().unwrap()
     };
-    // Between two beats it has looked.
+    // It polls between two beats.
     for _ in 0..2 {
         let before = number();
-        watch.follow(group);
+        monitor.follow(group);
         wait_for("beat", || (number() > before).then_some(()));
     }
 }
@@ -89,17 +89,17 @@ fn reports_of_a_rank_that_never_calls(
 ) -> Vec<Option<HangReport>> {
     let (meeting, waiting) = (Meeting::of(3), Meeting::of(2));
     on_all_ranks(wire, 3, options(), |group| {
-        let watch = watch(store, &group, SELDOM, None);
+        let monitor = start_monitor(store, &group, SELDOM, None);
         group.set_step(49);
         group.barrier().wait().unwrap();
-        beat_and_look(&watch, store, &group);
+        beat_and_poll(&monitor, store, &group);
         meeting.wait();
         before();
         if group.rank() == 1 {
             meeting.wait();
             return None;
         }
-        beat_and_look(&watch, store, &group);
+        beat_and_poll(&monitor, store, &group);
         group.set_step(50);
         group.set_label(Some(2));
         let sum = group.all_reduce(vec![1f32; 5], ReduceOp::Sum);
@@ -109,7 +109,7 @@ fn reports_of_a_rank_that_never_calls(
         wait_for_state(&group, FlightState::Failed);
         // A report waits for the other's answer for a moment only, so that both begin at once.
         waiting.wait();
-        let report = watch.report(&error, &|member| {
+        let report = monitor.report(&error, &|member| {
             log.map(Path::to_owned).filter(|_| member == 1)
         });
         meeting.wait();
@@ -137,7 +137,7 @@ fn a_rank_that_never_calls_is_named_by_all_others_with_step_operation_and_log() 
             for part in [
                 "rank 1 stalled at step 50: it has not called all_reduce(f32[5], sum) (collective 1)",
                 "in which ranks 0, 2 waited for it",
-                "its heartbeat goes on, so it is busy or stuck in its own work",
+                "its heartbeats arrive, so it is busy or stuck in other work",
                 "rank 1: at step 49, in no operation; its last: barrier (collective 0, step 49), done",
                 "all_reduce(f32[5], sum) (collective 1, step 50, label 2), failed",
                 "it waited for rank 1",
@@ -163,29 +163,26 @@ fn garbage_in_the_store_is_called_unreadable_and_harms_nobody() {
         assert_eq!(report.stalled, Some(1), "{report}");
         assert_eq!(report.ranks[1].evidence, Evidence::Unreadable);
         let text = report.to_string();
-        assert!(
-            text.contains("rank 1: what it published is unreadable"),
-            "{text}"
-        );
+        assert!(text.contains("rank 1: its report is unreadable"), "{text}");
         // What this rank knows of itself does not come from the store.
         assert_eq!(report.ranks[report.reporter].evidence, Evidence::Answer);
     }
 }
 
 #[test]
-fn a_rank_that_falls_silent_is_lost_and_named_by_all_others() {
+fn a_rank_without_heartbeats_is_lost_and_named_by_all_others() {
     in_parallel(WIRES.to_vec(), |wire| {
         let store: SharedStore = Arc::new(HashStore::new());
         let meeting = Meeting::of(3);
         on_all_ranks(wire, 3, options(), |group| {
-            let watch = watch(&store, &group, OFTEN, Some(SILENCE));
+            let monitor = start_monitor(&store, &group, OFTEN, Some(TIMEOUT));
             group.set_step(49);
             group.barrier().wait().unwrap();
             meeting.wait();
             if group.rank() == 1 {
-                // What is said of it later is what it has said last.
+                // The diagnosis uses its last beat.
                 wait_for_beat(&store, 1, &["\"step\":49", "barrier"]);
-                watch.fall_silent();
+                monitor.stop_without_goodbye();
                 meeting.wait();
                 return;
             }
@@ -203,17 +200,19 @@ fn a_rank_that_falls_silent_is_lost_and_named_by_all_others() {
                 "{error:?}"
             );
             let text = error.to_string();
-            assert!(text.contains("has given no sign of life for"), "{text}");
+            assert!(text.contains("no heartbeat for"), "{text}");
             assert!(
-                text.contains("its last was at step 49, in or after barrier"),
+                text.contains("the last one was at step 49, in or after barrier"),
                 "{text}"
             );
-            let report = watch.report(&error, &|_| None).expect("a rank is silent");
+            let report = monitor
+                .report(&error, &|_| None)
+                .expect("a heartbeat timeout");
             assert_eq!(report.stalled, Some(1), "{report}");
             let text = report.to_string();
             let verdict = "rank 1 stalled at step 50: it has not called barrier (collective 1)";
             assert!(text.contains(verdict), "{text}");
-            assert!(text.contains("it has given no sign of life for"), "{text}");
+            assert!(text.contains("no heartbeat for"), "{text}");
             meeting.wait();
         });
     });
@@ -224,11 +223,11 @@ fn a_rank_that_ends_in_good_order_and_one_that_dies_are_no_hang() {
     let store: SharedStore = Arc::new(HashStore::new());
     let meeting = Meeting::of(2);
     on_all_ranks(Wire::Tcp, 2, options(), |group| {
-        let watch = watch(&store, &group, OFTEN, None);
+        let monitor = start_monitor(&store, &group, OFTEN, None);
         group.barrier().wait().unwrap();
         meeting.wait();
         if group.rank() == 1 {
-            drop(watch);
+            drop(monitor);
             // Dropping it waits for its thread a moment only.
             wait_for_beat(&store, 1, &["\"goodbye\":true"]);
             group.sever();
@@ -240,21 +239,23 @@ fn a_rank_that_ends_in_good_order_and_one_that_dies_are_no_hang() {
             matches!(error, CollectiveError::PeerLost { .. }),
             "{error:?}"
         );
-        assert!(watch.report(&error, &|_| None).is_none());
+        assert!(monitor.report(&error, &|_| None).is_none());
         meeting.wait();
     });
 }
 
 #[test]
-fn a_watch_that_cannot_do_is_refused() {
+fn invalid_heartbeat_options_are_refused() {
     let store: SharedStore = Arc::new(HashStore::new());
-    let hasty = WatchOptions {
-        silence: Some(Duration::from_secs(1)),
-        ..WatchOptions::default()
+    let hasty = HeartbeatOptions {
+        timeout: Some(Duration::from_secs(1)),
+        ..HeartbeatOptions::default()
     };
-    let text = Watch::start(store, 0, 1, hasty).unwrap_err().to_string();
+    let text = HeartbeatMonitor::start(store, 0, 1, hasty)
+        .unwrap_err()
+        .to_string();
     assert!(
-        text.contains("a silence of at least twice as much"),
+        text.contains("the timeout at least twice the interval"),
         "{text}"
     );
 }

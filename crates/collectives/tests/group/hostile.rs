@@ -1,4 +1,4 @@
-//! Strangers at the mesh's listener, and a peer that goes mad.
+//! Unauthenticated clients at the mesh's listener, and a faulty peer.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket};
@@ -52,7 +52,7 @@ fn introduce(stream: &mut TcpStream, key: &Key, rank: u32, world_size: u32) -> O
     let context = [&hello[..40], &answer[..8]].concat();
     let challenge = answer[8..].try_into().unwrap();
     let proof = dialer.with_context(&context).answer(challenge);
-    // A stranger has none, and says anything.
+    // Without the secret there is no proof; any bytes will do.
     stream.write_all(&proof.unwrap_or([0x77; 32])).unwrap();
     let mut verdict = [0; 4];
     stream.read_exact(&mut verdict).ok()?;
@@ -65,7 +65,7 @@ fn is_turned_away(mut stream: TcpStream) -> bool {
 }
 
 #[test]
-fn strangers_are_turned_away_and_the_mesh_forms() {
+fn unauthenticated_clients_are_refused_and_the_mesh_forms() {
     let store = Arc::new(HashStore::new());
     let join = |rank| {
         let rendezvous = rendezvous(store.clone(), rank, 2);

@@ -1,6 +1,7 @@
 //! Process groups, with ranks as threads over both transports.
 
 mod algorithms;
+mod channels;
 mod cut;
 mod elsewhere;
 mod failures;
@@ -8,7 +9,6 @@ mod flight;
 mod hangs;
 mod harness;
 mod hostile;
-mod lanes;
 mod mesh;
 mod mismatches;
 mod operations;

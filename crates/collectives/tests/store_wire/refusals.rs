@@ -113,7 +113,7 @@ fn challenge(raw: &mut Raw) -> [u8; CHALLENGE_BYTES] {
 }
 
 #[test]
-fn both_sides_prove_that_they_know_the_token() {
+fn both_sides_prove_that_they_know_the_token_and_a_mismatch_says_what_to_check() {
     let server = serve(with_token(TOKEN));
     let address = server.local_addr().to_string();
     let store = TcpStore::connect(&address, with_token(TOKEN)).unwrap();
@@ -125,25 +125,33 @@ fn both_sides_prove_that_they_know_the_token() {
         assert_eq!(waiting.join().unwrap().unwrap(), b"now");
     });
     for (options, expected) in [
-        (with_token("the token of another job"), "does not know"),
+        (
+            with_token("the token of another job"),
+            "the job token of the store does not match that of this process; set the same EVERBURN_JOB_TOKEN on \
+             every machine, and check that the address",
+        ),
         (
             StoreOptions {
                 timeout: LONG,
                 ..open()
             },
-            "has none",
+            "the store requires a job token and this process has none; set the same EVERBURN_JOB_TOKEN on every \
+             machine",
         ),
     ] {
         let error = TcpStore::connect(&address, options).unwrap_err();
-        assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
+        assert!(
+            matches!(error, StoreError::Unauthenticated { .. }),
+            "{error:?}"
+        );
         let text = error.to_string();
-        assert!(text.contains(expected), "{text}");
-        assert!(text.contains("EVERBURN_JOB_TOKEN"), "{text}");
+        let begin = format!("authentication with the store at {address} failed: {expected}");
+        assert!(text.starts_with(&begin), "{text}");
     }
 }
 
 #[test]
-fn a_stranger_is_served_nothing() {
+fn an_unauthenticated_client_is_served_nothing() {
     let server = serve(with_token(TOKEN));
     // PyTorch's first message, a request, and the token itself as it was sent in former times.
     for first in [
@@ -202,14 +210,18 @@ fn nothing_secret_is_sent_to_a_server_that_does_not_know_the_token() {
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         let client = scope.spawn(|| TcpStore::connect(&address, with_token(TOKEN)));
-        let mut stranger = Raw(listener.accept().unwrap().0);
-        stranger.0.set_read_timeout(Some(LONG)).unwrap();
+        let mut server = Raw(listener.accept().unwrap().0);
+        server.0.set_read_timeout(Some(LONG)).unwrap();
         let mut nonce = [0; 1 + NONCE_BYTES];
-        stranger.0.read_exact(&mut nonce).unwrap();
-        stranger.send(&[7; CHALLENGE_BYTES]);
-        assert_eq!(stranger.closed(), b"", "a nonce is all that it learns");
+        server.0.read_exact(&mut nonce).unwrap();
+        server.send(&[7; CHALLENGE_BYTES]);
+        assert_eq!(server.closed(), b"", "a nonce is all that it learns");
         let error = client.join().unwrap().unwrap_err();
-        assert!(error.to_string().contains("does not know"), "{error}");
+        assert!(
+            matches!(error, StoreError::Unauthenticated { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("does not match"), "{error}");
     });
 }
 
@@ -242,7 +254,7 @@ fn a_client_with_a_token_does_not_use_an_open_store() {
     let server = serve(open());
     let error = TcpStore::connect(&server.local_addr().to_string(), with_token(TOKEN)).unwrap_err();
     let text = error.to_string();
-    for part in ["open store", "--open-store", "address"] {
+    for part in ["the store is open", "--open-store", "address"] {
         assert!(text.contains(part), "{part} in: {text}");
     }
     assert_serves(&server);

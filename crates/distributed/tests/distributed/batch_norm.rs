@@ -11,8 +11,8 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use burn::tensor::activation::{relu, tanh};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_collectives::watch::{Watch, WatchOptions};
 use everburn_distributed::{Ddp, DdpConfig, DdpError, share_of, synchronize_batch_norms};
 use everburn_nn::{BatchNorm, BatchNormConfig};
 
@@ -192,9 +192,9 @@ fn a_rank_that_skips_the_model_is_named_by_the_step() {
     let (attached, failed) = (Barrier::new(2), Barrier::new(2));
     let store: SharedStore = Arc::new(HashStore::new());
     let errors = threads(groups, |group| {
-        let options = WatchOptions::default();
-        let watch = Watch::start(store.clone(), group.rank(), 2, options).unwrap();
-        watch.follow(&group);
+        let options = HeartbeatOptions::default();
+        let heartbeat = HeartbeatMonitor::start(store.clone(), group.rank(), 2, options).unwrap();
+        heartbeat.follow(&group);
         let (ddp, model, images) = ready(&group);
         attached.wait();
         let error = if group.rank() == 0 {
@@ -207,7 +207,7 @@ fn a_rank_that_skips_the_model_is_named_by_the_step() {
         };
         // The model's own group is gone with it: the group of all ranks knows that somebody hangs.
         drop((ddp, model));
-        let report = watch.report(&error, &|_| None);
+        let report = heartbeat.report(&error, &|_| None);
         assert!(report.is_some(), "{error}");
         error.to_string()
     });

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::elastic::{Member, Overseer};
+use everburn_collectives::elastic::{Member, MembershipCoordinator};
 use everburn_collectives::store::{StoreAccess, StoreError, StoreOptions, TcpStore};
 
 use super::Event;
@@ -76,7 +76,7 @@ impl StoreClient {
             .spawn(move || {
                 let work = TcpStore::connect(&address, options).and_then(|store| {
                     let thread = StoreClientThread {
-                        overseer: Overseer::new(Arc::new(store)),
+                        coordinator: MembershipCoordinator::new(Arc::new(store)),
                         first_rank,
                         processes: BTreeMap::new(),
                         end_is_known: false,
@@ -134,7 +134,7 @@ struct Process {
 
 /// The state of the thread.
 struct StoreClientThread {
-    overseer: Overseer,
+    coordinator: MembershipCoordinator,
     first_rank: usize,
     /// By local rank.
     processes: BTreeMap<usize, Process>,
@@ -162,10 +162,10 @@ impl StoreClientThread {
         match request {
             StoreRequest::Number(local_rank) => {
                 let slot = self.first_rank + local_rank;
-                let incarnation = self.overseer.next_incarnation(slot)?;
+                let incarnation = self.coordinator.next_incarnation(slot)?;
                 if incarnation > 1 {
                     // A launcher that died could not note that its ranks died with it.
-                    self.overseer.note_end(slot, incarnation - 1)?;
+                    self.coordinator.note_end(slot, incarnation - 1)?;
                 }
                 let process = Process {
                     incarnation,
@@ -184,31 +184,31 @@ impl StoreClientThread {
                 incarnation,
             } => {
                 self.processes.remove(&local_rank);
-                self.overseer
+                self.coordinator
                     .note_end(self.first_rank + local_rank, incarnation)
             }
             StoreRequest::Finish => {
                 self.end_is_known = true;
-                self.overseer.finish()
+                self.coordinator.finish()
             }
             StoreRequest::GiveUp(reason) => {
                 self.end_is_known = true;
-                self.overseer.give_up(&reason)
+                self.coordinator.give_up(&reason)
             }
         }
     }
 
     fn look(&mut self) -> Result<(), StoreError> {
         if !self.end_is_known {
-            if self.overseer.is_finished()? {
+            if self.coordinator.is_finished()? {
                 self.end_is_known = true;
                 self.send(StoreEvent::Finished);
-            } else if let Some(reason) = self.overseer.given_up()? {
+            } else if let Some(reason) = self.coordinator.given_up()? {
                 self.end_is_known = true;
                 self.send(StoreEvent::GivenUp(reason));
             }
         }
-        let Some(newest) = self.overseer.newest()? else {
+        let Some(newest) = self.coordinator.newest()? else {
             return Ok(());
         };
         let mut expelled = Vec::new();
@@ -224,7 +224,7 @@ impl StoreClientThread {
                 continue;
             }
             process.was_member = true;
-            let joined = self.overseer.joined(newest.number + 1, slot)?;
+            let joined = self.coordinator.joined(newest.number + 1, slot)?;
             let waits = joined.is_some_and(|it| it.incarnation == process.incarnation);
             process.missed = if waits { 0 } else { process.missed + 1 };
             if process.missed == MISSED_LOOKS {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use everburn_collectives::elastic::Overseer;
+use everburn_collectives::elastic::MembershipCoordinator;
 use everburn_collectives::store::{Store, StoreAccess, StoreOptions, TcpStore};
 use everburn_launch::{ElasticLaunch, LaunchConfig, Outcome, RankReport};
 use rustix::process::{Pid, Signal, kill_process};
@@ -197,7 +197,7 @@ fn the_store_serves_other_machines_though_no_rank_is_left_on_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let (mut launcher, store) = machine_0_without_ranks(folder.path());
     // The others' machines have succeeded; this one cannot know.
-    Overseer::new(store).finish().unwrap();
+    MembershipCoordinator::new(store).finish().unwrap();
     assert_eq!(launcher.wait().code(), Some(2));
     let outcome = fs::read_to_string(folder.path().join("outcome")).unwrap();
     assert!(outcome.contains(UNPROVED), "{outcome}");
@@ -217,7 +217,7 @@ fn a_job_has_not_finished_because_the_store_says_so() {
         let mut launcher = LauncherProcess::start_with_known_store(folder, 2, open, 1, script);
         let pids = ["pid.0", "pid.1"].map(|name| number_in(folder, name));
         let stranger = Arc::new(connect(folder, access).unwrap());
-        Overseer::new(stranger).finish().unwrap();
+        MembershipCoordinator::new(stranger).finish().unwrap();
         assert_eq!(launcher.wait().code(), Some(137));
         let outcome = fs::read_to_string(folder.join("outcome")).unwrap();
         for part in [UNPROVED, "still ran", "who can reach the store"] {

@@ -1,4 +1,4 @@
-//! Who is to blame, as the ranks' signs of life tell.
+//! Diagnosis from the ranks' heartbeats: which ranks are behind.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use everburn_collectives::printable;
 use super::core::{Core, OpContext};
 use super::failure_notifier::Heartbeat;
 
-/// How long two looks at the signs of life are apart at most.
+/// The longest time between two polls of the heartbeats.
 const APART: Duration = Duration::from_secs(2);
 
 /// How many ranks are described; the others are counted.

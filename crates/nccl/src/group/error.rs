@@ -39,7 +39,7 @@ pub enum NcclError {
     Timeout {
         /// This rank.
         rank: usize,
-        /// The ranks that have not come as far, as their last signs of life tell; all others if
+        /// The ranks that have not come as far, by their last heartbeats; all others if
         /// these tell nothing.
         waiting_for: Vec<usize>,
         /// What this rank called.

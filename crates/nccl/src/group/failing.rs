@@ -1,6 +1,6 @@
 //! How a group fails: what each call is told, who else is, and that NCCL lets go of the GPU.
 //!
-//! Whoever notices first forms the error (for a deadline, from the others' last signs of life),
+//! Whoever notices first forms the error (for a deadline, from the others' last heartbeats),
 //! notifies the failure monitor and the store, and aborts the communicator, so that its kernels leave the GPU
 //! and nothing that waits behind them on a stream waits for ever. Each of these has a deadline.
 

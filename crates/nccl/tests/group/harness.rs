@@ -19,7 +19,7 @@ pub const SHORT: Duration = Duration::from_secs(2);
 /// As [`SHORT`], where a rank is alone or already connected: nothing before it waits for others.
 pub const MOMENT: Duration = Duration::from_millis(500);
 
-/// Signs of life so far apart that a rank which lives gives one between two looks, which are two of
+/// Heartbeats so far apart that a live rank sends one between two polls, which are two of
 /// these apart, on a busy machine too.
 pub const BEAT: Duration = Duration::from_millis(250);
 

@@ -180,7 +180,7 @@ mod tests {
             (Divergence, Some(30), Some(2))
         );
         assert_eq!(
-            of("WARN", "nobody watches over the ranks: no"),
+            of("WARN", "no heartbeat monitor: no"),
             (Warning, None, Some(9))
         );
         assert_eq!(of("INFO", "resuming from a/b"), (Resume, None, None));

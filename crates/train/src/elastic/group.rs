@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use everburn_collectives::elastic::{ElasticError, Membership, Round};
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions, RankStatus};
 use everburn_collectives::rendezvous::Rendezvous;
 use everburn_collectives::store::SharedStore;
 use everburn_collectives::transport::TcpMesh;
-use everburn_collectives::watch::{Sign, Watch, WatchOptions};
 
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
@@ -31,7 +31,7 @@ pub struct ElasticGroup {
     membership: Mutex<Membership>,
     options: GroupOptions,
     present: Mutex<Present>,
-    watch: Option<Watch>,
+    heartbeat: Option<HeartbeatMonitor>,
     looked: Mutex<Instant>,
     logs: Logs,
 }
@@ -44,8 +44,8 @@ struct Present {
 }
 
 impl ElasticGroup {
-    /// Joins the first group. Its ranks watch over each other as `watch_options` says, if it says anything;
-    /// `logs` finds the log of a rank that stalls, by its number at the start of the job.
+    /// Joins the first group. `heartbeat_options` are those of its heartbeat monitor; `None` starts none. `logs`
+    /// returns the log of a stalled rank, by its number at the start of the job.
     ///
     /// # Errors
     /// [`TrainError::JobFinished`] if the job is at its end; [`TrainError::Elastic`] if there are too few
@@ -54,7 +54,7 @@ impl ElasticGroup {
     pub fn form(
         mut membership: Membership,
         options: GroupOptions,
-        watch_options: Option<WatchOptions>,
+        heartbeat_options: Option<HeartbeatOptions>,
         logs: Logs,
     ) -> Result<Self, TrainError> {
         let join = |membership: &mut Membership| {
@@ -63,11 +63,12 @@ impl ElasticGroup {
         };
         let present = next(&mut membership, join, |round| connect(round, options))?;
         let (store, known) = (membership.store().clone(), membership.options().clone());
-        let watch = watch_options.map(|watch| Watch::start(store, known.slot, known.max, watch));
-        let watch = match watch.transpose() {
-            Ok(watch) => watch,
+        let heartbeat = heartbeat_options
+            .map(|heartbeat| HeartbeatMonitor::start(store, known.slot, known.max, heartbeat));
+        let heartbeat = match heartbeat.transpose() {
+            Ok(heartbeat) => heartbeat,
             Err(error) => {
-                tracing::warn!("nobody watches over the ranks: {error}");
+                tracing::warn!("no heartbeat monitor: {error}");
                 None
             }
         };
@@ -75,7 +76,7 @@ impl ElasticGroup {
             membership: Mutex::new(membership),
             options,
             present: Mutex::new(present),
-            watch,
+            heartbeat,
             looked: Mutex::new(Instant::now()),
             logs,
         };
@@ -88,31 +89,33 @@ impl ElasticGroup {
         lock(&self.membership).store().clone()
     }
 
-    /// What each rank that has ever been seen said of itself last; nothing where nobody watches.
-    pub fn signs(&self) -> Vec<Sign> {
-        self.watch.as_ref().map_or_else(Vec::new, Watch::signs)
+    /// The status of each rank that has published a beat; empty without a heartbeat monitor.
+    pub fn rank_statuses(&self) -> Vec<RankStatus> {
+        self.heartbeat
+            .as_ref()
+            .map_or_else(Vec::new, HeartbeatMonitor::statuses)
     }
 
-    /// Has this rank say more of itself: [`Watch::say_of_itself`].
-    pub fn say_of_itself(&self, note: impl Fn() -> String + Send + Sync + 'static) {
-        if let Some(watch) = &self.watch {
-            watch.say_of_itself(note);
+    /// Sets the text in this rank's beats: [`HeartbeatMonitor::set_note`].
+    pub fn set_note(&self, note: impl Fn() -> String + Send + Sync + 'static) {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.set_note(note);
         }
     }
 
     fn follow(&self) {
         let present = lock(&self.present);
-        if let Some(watch) = &self.watch {
-            watch.follow_generation(&present.group, present.generation, &present.members);
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.follow_generation(&present.group, present.generation, &present.members);
         }
     }
 
     /// Tells the user who has stalled, if that is why the group has failed.
     fn report(&self, why: &TrainError) {
-        let (Some(watch), Some(error)) = (&self.watch, why.collective()) else {
+        let (Some(heartbeat), Some(error)) = (&self.heartbeat, why.collective()) else {
             return;
         };
-        if let Some(report) = watch.report(error, &*self.logs) {
+        if let Some(report) = heartbeat.report(error, &*self.logs) {
             tracing::error!("{report}");
         }
     }
@@ -142,7 +145,9 @@ impl Regroup for ElasticGroup {
         }
         *looked = Instant::now();
         // A store that is out of reach is found out by whoever cannot do without it.
-        lock(&self.membership).somebody_waits().unwrap_or(false)
+        lock(&self.membership)
+            .has_pending_members()
+            .unwrap_or(false)
     }
 
     fn members(&self) -> Vec<usize> {
@@ -230,7 +235,7 @@ impl From<ElasticError> for TrainError {
     fn from(error: ElasticError) -> Self {
         match error {
             ElasticError::Finished => Self::JobFinished,
-            ElasticError::NotLetIn { .. } | ElasticError::Expelled { .. } => {
+            ElasticError::NotAdmitted { .. } | ElasticError::Expelled { .. } => {
                 Self::NotMember(error.to_string())
             }
             error => Self::Elastic(error.to_string()),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use everburn_collectives::watch::Sign;
+use everburn_collectives::heartbeat::RankStatus;
 use everburn_record::{Live, LiveRank, Phase, Vitals, file, unix_time_ms};
 
 use crate::record::run_directory::RunDirectory;
@@ -17,8 +17,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The weight of a new step in the mean of steps: that of about the last 20.
 const NEWEST: f64 = 0.1;
 
-/// Where the ranks' signs of life come from: [`Watch::signs`](everburn_collectives::watch::Watch::signs), mostly.
-pub type Signs = Arc<dyn Fn() -> Vec<Sign> + Send + Sync>;
+/// Returns the status of each rank, usually by
+/// [`HeartbeatMonitor::statuses`](everburn_collectives::heartbeat::HeartbeatMonitor::statuses).
+pub type RankStatuses = Arc<dyn Fn() -> Vec<RankStatus> + Send + Sync>;
 
 /// What the loop and the thread share.
 #[derive(Default)]
@@ -45,14 +46,18 @@ pub(crate) struct LiveFile {
 
 impl LiveFile {
     /// Begins to write the file of `run`. Without a thread there is none, which stops nothing.
-    pub(crate) fn start(run: &RunDirectory, live: Live, signs: Option<Signs>) -> Self {
+    pub(crate) fn start(
+        run: &RunDirectory,
+        live: Live,
+        rank_statuses: Option<RankStatuses>,
+    ) -> Self {
         let shared = Arc::new(Shared::default());
         lock(&shared).live = live;
         let path = run.path().join("live.json");
         let writer = shared.clone();
         let thread = std::thread::Builder::new()
             .name("everburn-live".to_string())
-            .spawn(move || write_until_closed(&writer, &path, signs.as_ref()));
+            .spawn(move || write_until_closed(&writer, &path, rank_statuses.as_ref()));
         let thread = thread.inspect_err(|error| tracing::warn!("nobody can look on: {error}"));
         Self {
             shared,
@@ -156,15 +161,15 @@ impl LiveSlot {
     }
 }
 
-fn write_until_closed(shared: &Shared, path: &Path, signs: Option<&Signs>) {
+fn write_until_closed(shared: &Shared, path: &Path, rank_statuses: Option<&RankStatuses>) {
     let mut told = false;
     loop {
         let mut state = lock(shared);
         state.due = false;
         let (mut live, closed) = (state.live.clone(), state.closed);
         drop(state);
-        if let Some(signs) = signs {
-            live.ranks = signs().into_iter().map(of_sign).collect();
+        if let Some(rank_statuses) = rank_statuses {
+            live.ranks = rank_statuses().into_iter().map(of_status).collect();
         }
         live.unix_time_ms = unix_time_ms();
         if let Err(error) = write(path, &live)
@@ -194,21 +199,21 @@ fn write(path: &Path, live: &Live) -> std::io::Result<()> {
     file::replace(path, |file| file.write_all(text.as_bytes()))
 }
 
-fn of_sign(sign: Sign) -> LiveRank {
+fn of_status(status: RankStatus) -> LiveRank {
     LiveRank {
-        rank: sign.member,
-        alive: sign.alive,
-        silent_seconds: sign
+        rank: status.member,
+        alive: status.alive,
+        silent_seconds: status
             .silent_for
-            .filter(|_| !sign.alive)
+            .filter(|_| !status.alive)
             .map(|silence| silence.as_secs_f64()),
-        step: Some(sign.step),
-        under_way: sign
+        step: Some(status.step),
+        under_way: status
             .doing
             .as_ref()
             .is_some_and(|doing| !doing.state.is_over()),
-        doing: sign.doing.map(|doing| doing.to_string()),
-        vitals: Vitals::from_text(&sign.note),
+        doing: status.doing.map(|doing| doing.to_string()),
+        vitals: Vitals::from_text(&status.note),
     }
 }
 
@@ -229,7 +234,7 @@ mod tests {
     fn the_file_says_when_the_run_is_over() {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDirectory::create(folder.path().join("a")).unwrap();
-        let sign = Sign {
+        let status = RankStatus {
             member: 1,
             alive: false,
             ended: false,
@@ -238,8 +243,8 @@ mod tests {
             doing: None,
             note: r#"{"gpu_celsius":61}"#.to_string(),
         };
-        let signs: Signs = Arc::new(move || vec![sign.clone()]);
-        let file = LiveFile::start(&run, Live::default(), Some(signs));
+        let rank_statuses: RankStatuses = Arc::new(move || vec![status.clone()]);
+        let file = LiveFile::start(&run, Live::default(), Some(rank_statuses));
         let slot = LiveSlot::default();
         slot.open(Some(file));
         slot.enter_epoch(Phase::Compiling, 2);

@@ -118,7 +118,7 @@ impl RankLoop {
                 steps: Some(setup.config.total_steps(samples) as u64),
                 ..Live::default()
             };
-            let file = LiveFile::start(run, live, setup.signs.clone());
+            let file = LiveFile::start(run, live, setup.rank_statuses.clone());
             setup.live.open(Some(file));
         }
         let ranks = members.len();

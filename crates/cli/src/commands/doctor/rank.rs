@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest, rendezvous};
 use everburn_collectives::store::StoreError;
-use everburn_collectives::transport::Surroundings;
+use everburn_collectives::transport::HostInfo;
 use everburn_launch::RankEnvironment;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -102,7 +102,7 @@ fn examine(
     let listening = Listening::open(joined.local_address)?;
     let about = About {
         rank: joined.rank,
-        host: Surroundings::of_this_process().host,
+        host: HostInfo::of_this_process().host,
         name: rustix::system::uname()
             .nodename()
             .to_string_lossy()

@@ -1,7 +1,7 @@
 //! What follows from what the store shows, without any store.
 
 use super::*;
-use crate::elastic::sight::{Sight, Slot};
+use crate::elastic::round_view::{RoundView, Slot};
 
 fn member(slot: usize, incarnation: u64) -> Member {
     Member {
@@ -39,7 +39,7 @@ fn group_of(members: &[(usize, u64)]) -> Generation {
 
 /// Complete, broken, and the slots present.
 fn verdict(slots: Vec<Slot>, newest: Option<&Generation>) -> (bool, bool, Vec<usize>) {
-    let assessment = Sight { slots }.assess(newest);
+    let assessment = RoundView { slots }.assess(newest);
     let present = assessment.present.iter().map(|it| it.slot).collect();
     (assessment.complete, assessment.broken, present)
 }

@@ -17,7 +17,7 @@ pub(super) const LONG: Duration = Duration::from_secs(60);
 /// A job whose processes have all patience.
 pub(super) struct Job {
     pub(super) store: SharedStore,
-    pub(super) overseer: Overseer,
+    pub(super) coordinator: MembershipCoordinator,
     min: usize,
     max: usize,
 }
@@ -26,7 +26,7 @@ impl Job {
     pub(super) fn of(min: usize, max: usize) -> Self {
         let store: SharedStore = Arc::new(HashStore::new());
         Self {
-            overseer: Overseer::new(Arc::clone(&store)),
+            coordinator: MembershipCoordinator::new(Arc::clone(&store)),
             store,
             min,
             max,
@@ -35,7 +35,7 @@ impl Job {
 
     /// Starts a process of `slot`, as its launcher does.
     pub(super) fn start(&self, slot: usize) -> Membership {
-        let incarnation = self.overseer.next_incarnation(slot).unwrap();
+        let incarnation = self.coordinator.next_incarnation(slot).unwrap();
         self.process(slot, incarnation, |_| ())
     }
 

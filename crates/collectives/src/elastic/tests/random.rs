@@ -41,11 +41,11 @@ fn live(mut member: Membership, random: &mut StdRng, job: &Job, seen: &Seen) -> 
         assert_eq!(*first, round.members, "generation {}", round.generation);
         drop(all);
         if round.generation >= GENERATIONS {
-            job.overseer.finish().unwrap();
+            job.coordinator.finish().unwrap();
         }
         match random.random_range(0..3) {
             0 => return false,
-            1 => assert!(member.somebody_waits().is_ok()),
+            1 => assert!(member.has_pending_members().is_ok()),
             _ => {}
         }
     }
@@ -67,7 +67,7 @@ fn all_participants_of_a_round_see_one_list_whoever_dies() {
                         if live(member, &mut random, job, seen) {
                             return;
                         }
-                        job.overseer.note_end(slot, incarnation).unwrap();
+                        job.coordinator.note_end(slot, incarnation).unwrap();
                     }
                 });
             }

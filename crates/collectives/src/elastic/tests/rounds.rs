@@ -30,13 +30,13 @@ fn nobody_waits_for_one_who_has_ended_and_ranks_close_up() {
     let mut members = job.start_all();
     all(join_all(&mut members));
     drop(members.remove(1));
-    job.overseer.note_end(1, 1).unwrap();
+    job.coordinator.note_end(1, 1).unwrap();
     let rounds = all(join_all(&mut members));
     assert_eq!(slots_of(&rounds), [0, 2, 3]);
     let ranks: Vec<_> = rounds.iter().map(|round| round.rank).collect();
     assert_eq!(ranks, [0, 1, 2]);
     assert_eq!(rounds[0].generation, 2);
-    let newest = job.overseer.newest().unwrap().unwrap();
+    let newest = job.coordinator.newest().unwrap().unwrap();
     assert_eq!(newest.before.len(), 4);
 }
 
@@ -52,7 +52,7 @@ fn who_ends_while_the_others_wait_is_not_waited_for() {
             .collect();
         job.wait_for_join(1, 0);
         job.wait_for_join(1, 1);
-        job.overseer.note_end(2, 1).unwrap();
+        job.coordinator.note_end(2, 1).unwrap();
         joins
             .into_iter()
             .map(|join| join.join().unwrap())
@@ -76,25 +76,28 @@ fn who_is_silent_is_expelled_after_the_others_patience() {
 #[test]
 fn a_newcomer_waits_and_the_next_round_has_it() {
     let job = Job::of(2, 3);
-    job.overseer.next_incarnation(2).unwrap();
-    job.overseer.note_end(2, 1).unwrap();
+    job.coordinator.next_incarnation(2).unwrap();
+    job.coordinator.note_end(2, 1).unwrap();
     let mut members = vec![job.start(0), job.start(1)];
-    assert!(!members[0].somebody_waits().unwrap(), "not in a group yet");
+    assert!(
+        !members[0].has_pending_members().unwrap(),
+        "not in a group yet"
+    );
     assert_eq!(slots_of(&all(join_all(&mut members))), [0, 1]);
-    assert!(!members[0].somebody_waits().unwrap());
+    assert!(!members[0].has_pending_members().unwrap());
     let mut newcomer = job.start(2);
     let rounds = thread::scope(|scope| {
         let newcomer = scope.spawn(|| newcomer.join(0).unwrap());
         job.wait_for_join(2, 2);
         job.store.wait_within(&[&keys::waiting(2)], LONG).unwrap();
-        assert!(members[0].somebody_waits().unwrap());
-        assert_eq!(job.overseer.newest().unwrap().unwrap().number, 1);
+        assert!(members[0].has_pending_members().unwrap());
+        assert_eq!(job.coordinator.newest().unwrap().unwrap().number, 1);
         let mut rounds = all(join_all(&mut members));
         rounds.push(newcomer.join().unwrap());
         rounds
     });
     assert_eq!(slots_of(&rounds), [0, 1, 2]);
-    assert!(!members[0].somebody_waits().unwrap(), "it is settled");
+    assert!(!members[0].has_pending_members().unwrap(), "it is settled");
 }
 
 /// Waits for nobody, neither in the first round nor later.
@@ -118,9 +121,9 @@ fn a_newcomer_that_has_died_again_disturbs_nobody() {
     let entry = keys::written(&member).unwrap();
     newcomer.store().set(&keys::joined(2, 1), &entry).unwrap();
     newcomer.store().set(&keys::waiting(2), b"1").unwrap();
-    assert!(members[0].somebody_waits().unwrap());
-    job.overseer.note_end(1, 1).unwrap();
-    assert!(!members[0].somebody_waits().unwrap());
+    assert!(members[0].has_pending_members().unwrap());
+    job.coordinator.note_end(1, 1).unwrap();
+    assert!(!members[0].has_pending_members().unwrap());
 }
 
 #[test]
@@ -138,19 +141,19 @@ fn a_newcomer_does_not_expel_a_group_that_trains() {
     let mut newcomer = Membership::over(Arc::clone(&job.store), here, limit, options).unwrap();
     let error = newcomer.join(0).unwrap_err();
     assert!(
-        matches!(error, ElasticError::NotLetIn { generation: 2, .. }),
+        matches!(error, ElasticError::NotAdmitted { generation: 2, .. }),
         "{error}"
     );
     assert!(error.to_string().contains("slot 0"), "{error}");
-    assert_eq!(job.overseer.newest().unwrap().unwrap().number, 1);
+    assert_eq!(job.coordinator.newest().unwrap().unwrap().number, 1);
 }
 
 #[test]
 fn too_few_say_who_is_missing_and_what_became_of_them() {
     let job = Job::of(3, 4);
-    job.overseer.next_incarnation(1).unwrap();
-    job.overseer.note_end(1, 1).unwrap();
-    job.overseer.next_incarnation(2).unwrap();
+    job.coordinator.next_incarnation(1).unwrap();
+    job.coordinator.note_end(1, 1).unwrap();
+    job.coordinator.next_incarnation(2).unwrap();
     let mut alone = job.process(0, 1, |it| it.wait_for_min = Duration::from_millis(40));
     let error = alone.join(0).unwrap_err().to_string();
     for part in [
@@ -161,7 +164,10 @@ fn too_few_say_who_is_missing_and_what_became_of_them() {
     ] {
         assert!(error.contains(part), "{part} not in {error}");
     }
-    assert!(job.overseer.joined(1, 0).unwrap().is_none(), "it has gone");
+    assert!(
+        job.coordinator.joined(1, 0).unwrap().is_none(),
+        "it has gone"
+    );
 }
 
 #[test]
@@ -171,29 +177,31 @@ fn who_joins_a_finished_job_is_told_so() {
     let error = thread::scope(|scope| {
         let waits = scope.spawn(|| member.join(0));
         job.wait_for_join(1, 0);
-        job.overseer.finish().unwrap();
+        job.coordinator.finish().unwrap();
         waits.join().unwrap().unwrap_err()
     });
     assert!(matches!(error, ElasticError::Finished), "{error}");
     let error = job.start(1).join(0).unwrap_err();
     assert!(matches!(error, ElasticError::Finished), "{error}");
-    assert!(job.overseer.is_finished().unwrap());
+    assert!(job.coordinator.is_finished().unwrap());
 }
 
 #[test]
 fn who_joins_a_job_that_was_given_up_is_told_why() {
     let job = Job::of(1, 2);
-    job.overseer.give_up("slot 1 has no restarts left").unwrap();
+    job.coordinator
+        .give_up("slot 1 has no restarts left")
+        .unwrap();
     let error = job.start(0).join(0).unwrap_err();
     assert!(
         error.to_string().contains("slot 1 has no restarts left"),
         "{error}"
     );
-    job.overseer.give_up("\u{1b}[2Jgone").unwrap();
+    job.coordinator.give_up("\u{1b}[2Jgone").unwrap();
     let error = job.start(0).join(0).unwrap_err();
     assert_eq!(error.to_string(), r"the job was given up: \u{1b}[2Jgone");
     assert_eq!(
-        job.overseer.given_up().unwrap().as_deref(),
+        job.coordinator.given_up().unwrap().as_deref(),
         Some(r"\u{1b}[2Jgone")
     );
 }
@@ -205,7 +213,7 @@ fn a_new_process_waits_while_its_slots_old_one_is_still_listed() {
     all(join_all(&mut members));
     // Slot 2 dies; its new process joins the next round before the others have noticed anything.
     drop(members.pop());
-    job.overseer.note_end(2, 1).unwrap();
+    job.coordinator.note_end(2, 1).unwrap();
     let mut anew = job.start(2);
     let rounds = thread::scope(|scope| {
         let anew = scope.spawn(|| anew.join(0).unwrap());
@@ -222,7 +230,7 @@ fn a_new_process_waits_while_its_slots_old_one_is_still_listed() {
 fn an_old_process_finds_that_it_was_replaced() {
     let job = Job::of(1, 2);
     let mut old = job.start(0);
-    job.overseer.next_incarnation(0).unwrap();
+    job.coordinator.next_incarnation(0).unwrap();
     let error = old.join(0).unwrap_err();
     assert!(
         matches!(error, ElasticError::Expelled { newest: 2, .. }),
@@ -272,7 +280,7 @@ fn the_group_of_a_round_works_and_leaves_nothing_behind() {
 fn who_connects_is_not_kept_waiting_by_one_who_died_meanwhile() {
     let job = Job::of(1, 3);
     let rounds = all(join_all(&mut job.start_all()));
-    job.overseer.note_end(1, 1).unwrap();
+    job.coordinator.note_end(1, 1).unwrap();
     let error = ProcessGroup::connect(rounds[2].rendezvous(), GroupOptions::default()).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("generation 1 is broken: slot 1"), "{text}");
@@ -288,7 +296,7 @@ fn who_connects_is_not_kept_waiting_by_one_who_has_gone_on() {
         scope.spawn(|| members[0].join(0));
         job.wait_for_join(2, 0);
         let error = rounds[1].rendezvous().store.get("never").unwrap_err();
-        job.overseer.finish().unwrap();
+        job.coordinator.finish().unwrap();
         error
     });
     assert!(
@@ -313,13 +321,13 @@ fn options_that_make_no_sense_are_refused() {
     }
     let request = crate::rendezvous::RendezvousRequest::default();
     let options = ElasticOptions::new((1, 2), 0, 1);
-    let error = Membership::meet("tcp://127.0.0.1:0", request, options.clone()).unwrap_err();
+    let error = Membership::connect("tcp://127.0.0.1:0", request, options.clone()).unwrap_err();
     assert!(!error.to_string().is_empty());
     let request = crate::rendezvous::RendezvousRequest {
         job_token: Some("a secret of these tests".parse().unwrap()),
         ..crate::rendezvous::RendezvousRequest::default()
     };
-    let error = Membership::meet("tcp://127.0.0.1:29500", request, options).unwrap_err();
+    let error = Membership::connect("tcp://127.0.0.1:29500", request, options).unwrap_err();
     assert!(
         error
             .to_string()

@@ -1,25 +1,25 @@
-//! What every rank tells every other one at the beginning of each collective.
+//! The header that each rank sends on each channel at the beginning of a collective.
 
 use crate::group::signature::{SIGNATURE_BYTES, Signature};
 
 /// The size of a header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 64;
 
-/// The first bytes of each header: a lane that has slipped is found at once.
+/// The first bytes of each header, to detect a channel that is out of step.
 const MAGIC: [u8; 4] = *b"EVL1";
 
-/// The beginning of a rank's part in a collective, on each of its lanes.
+/// Precedes a rank's data of one collective on a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LaneHeader {
-    /// The number of the collective in its group.
+pub(crate) struct ChannelHeader {
+    /// The sequence number of the collective in its group.
     pub(crate) sequence: u64,
-    /// How many bytes of elements follow on this lane.
+    /// The bytes of elements that follow on this channel.
     pub(crate) bytes: u64,
-    /// What the sender called.
+    /// The operation that the sender called.
     pub(crate) signature: Signature,
 }
 
-impl LaneHeader {
+impl ChannelHeader {
     /// Layout, little-endian: magic 4, zero 4, sequence 8, bytes 8, signature 20, zero 20.
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -30,7 +30,10 @@ impl LaneHeader {
         bytes
     }
 
-    /// The header of `bytes`, or what is wrong with them.
+    /// Decodes a header.
+    ///
+    /// # Errors
+    /// A description of the invalid field.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, String> {
         if bytes[0..4] != MAGIC {
             return Err("it sent a header that does not begin with the magic bytes".to_owned());
@@ -56,15 +59,15 @@ mod tests {
     use crate::group::Operation;
 
     #[test]
-    fn a_header_survives_the_lane() {
-        let header = LaneHeader {
+    fn a_header_survives_the_channel() {
+        let header = ChannelHeader {
             sequence: 7,
             bytes: u64::MAX,
             signature: Signature::new(Operation::Barrier),
         };
-        assert_eq!(LaneHeader::decode(&header.encode()), Ok(header));
+        assert_eq!(ChannelHeader::decode(&header.encode()), Ok(header));
         let mut bad = header.encode();
         bad[0] = 0;
-        assert!(LaneHeader::decode(&bad).is_err());
+        assert!(ChannelHeader::decode(&bad).is_err());
     }
 }

@@ -1,50 +1,50 @@
-//! Running one collective over the lanes: all transfers at once, until all are done.
+//! Runs one collective over the channels of a group: all transfers progress at once.
 //!
-//! Whoever runs it (the communication thread or the caller itself) goes over all lanes, moves what
-//! can be moved, and waits only when nothing can: first spinning, then yielding, then asleep. While
-//! it waits it looks for the failure of the group, for lost peers and for its deadline.
+//! The calling thread (communication thread or caller) polls all channels and moves what can be moved.
+//! It waits only when nothing can: it spins, then yields, then sleeps. While it waits it checks for a
+//! failed group, lost peers and its deadline.
 
 mod header;
-mod patience;
 mod task;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod trouble;
+mod wait_policy;
 
 use std::time::Instant;
 
-pub(crate) use self::patience::Pace;
 pub(crate) use self::task::{ALIGNMENT, Plan, Space, TaskId};
 pub(crate) use self::transfer::Buffers;
+pub(crate) use self::wait_policy::WaitPolicy;
 
-use self::header::{HEADER_BYTES, LaneHeader};
-use self::patience::{Patience, Turn};
+use self::header::{ChannelHeader, HEADER_BYTES};
 use self::transfer::{BLOCK, SOCKET_BLOCK};
+use self::wait_policy::{Backoff, WaitAction};
 use super::collective::Collective;
 use super::element::Element;
 use super::error::CollectiveError;
 use super::reduce::ReduceOp;
 use super::signature::Signature;
 use super::tuning::Path;
-use crate::lane::{Interest, Lanes};
+use crate::channel::{Channels, Interest};
 use crate::shared_memory::Ticket;
 
-/// What this rank knows of another during one collective.
+/// The state of one peer during one collective.
 #[derive(Debug, Default)]
 struct Peer {
-    /// This rank's header for it.
+    /// The header sent to the peer.
     header_out: Header,
     header_in: Header,
-    /// What it called.
+    /// The operation that the peer called.
     signature: Option<Signature>,
     sent: bool,
     received: bool,
-    /// Nothing more can be read from its lane: since when, and why.
+    /// Set once reads from its channel fail: time and cause.
     broken: Option<(Instant, String)>,
-    /// Nothing more can be written to its lane.
+    /// Set once writes to its channel fail: time and cause.
     refused: Option<(Instant, String)>,
-    /// When the control plane was found to hold it for gone.
+    /// Set once the control plane has reported the peer as gone.
     gone: Option<Instant>,
 }
 
@@ -57,7 +57,7 @@ impl Default for Header {
     }
 }
 
-/// What collectives of one group need, kept from one to the next.
+/// Buffers of a group's collectives, reused from one to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
     pub(crate) plan: Plan,
@@ -68,35 +68,35 @@ pub(crate) struct Workspace {
 /// A collective under way.
 pub(crate) struct Engine<'a, 'b, T> {
     collective: &'a Collective<'a>,
-    lanes: &'a mut Lanes,
+    channels: &'a mut Channels,
     workspace: &'a mut Workspace,
     buffers: Buffers<'b, T>,
     op: ReduceOp,
-    /// How many elements come is known from the headers only.
+    /// The lengths to receive are known only from the headers.
     lists: bool,
-    /// How many directions of lanes are not done.
+    /// The number of unfinished transfers (channel directions).
     open: usize,
-    /// A rank called something else.
+    /// A rank called another operation.
     disagree: bool,
-    /// The most bytes that one step moves.
+    /// The most bytes per transfer step.
     block: usize,
 }
 
 impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
     pub(crate) fn new(
         collective: &'a Collective<'a>,
-        lanes: &'a mut Lanes,
+        channels: &'a mut Channels,
         workspace: &'a mut Workspace,
         buffers: Buffers<'b, T>,
         op: ReduceOp,
     ) -> Self {
-        let block = match lanes.path() {
+        let block = match channels.path() {
             Path::SharedMemory => BLOCK,
             Path::Tcp | Path::Hosts => SOCKET_BLOCK,
         };
         Self {
             collective,
-            lanes,
+            channels,
             workspace,
             buffers,
             op,
@@ -107,19 +107,19 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         }
     }
 
-    /// Receives a list of any length from each rank into its output.
+    /// Receives a list of any length from each rank.
     pub(crate) fn with_lists(mut self) -> Self {
         self.lists = true;
         self
     }
 
-    /// Does what the plan says.
-    pub(crate) fn run(mut self, pace: Pace) -> Result<(), CollectiveError> {
+    /// Executes the plan.
+    pub(crate) fn run(mut self, wait_policy: WaitPolicy) -> Result<(), CollectiveError> {
         self.begin();
-        let mut patience = Patience::new(pace, self.lanes.are_crowded());
+        let mut backoff = Backoff::new(wait_policy, self.channels.is_oversubscribed());
         loop {
             if self.pass()? {
-                patience.renew();
+                backoff.reset();
             }
             if self.is_over() {
                 return match self.disagree {
@@ -127,17 +127,17 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
                     false => Ok(()),
                 };
             }
-            match patience.turn() {
-                Turn::Again => {}
-                Turn::Yield => std::thread::yield_now(),
-                Turn::Sleep => {
-                    let ticket = self.lanes.ticket();
+            match backoff.next_action() {
+                WaitAction::Retry => {}
+                WaitAction::Yield => std::thread::yield_now(),
+                WaitAction::Sleep => {
+                    let ticket = self.channels.ticket();
                     if self.pass()? {
-                        patience.renew();
+                        backoff.reset();
                     } else {
                         self.sleep(ticket);
                         if self.check()? {
-                            patience.renew();
+                            backoff.reset();
                         }
                     }
                 }
@@ -145,7 +145,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         }
     }
 
-    /// Prepares headers and memory; `plan` holds the tasks already.
+    /// Prepares headers and buffers; the workspace's plan is already filled.
     fn begin(&mut self) {
         let (rank, size) = (self.collective.rank(), self.collective.size());
         let Workspace {
@@ -156,7 +156,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         peers.clear();
         peers.resize_with(size, Peer::default);
         for (to, peer) in peers.iter_mut().enumerate() {
-            let header = LaneHeader {
+            let header = ChannelHeader {
                 sequence: self.collective.place.sequence,
                 bytes: plan.sends[to].bytes as u64,
                 signature: self.collective.signature(),
@@ -173,7 +173,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         }
     }
 
-    /// Whether everything was moved, or all that tells of a mismatch.
+    /// Whether all transfers are done or, after a mismatch, all headers have been exchanged.
     fn is_over(&self) -> bool {
         match self.disagree {
             true => self.all_headers_moved(),
@@ -181,7 +181,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         }
     }
 
-    /// Goes over all lanes once; whether anything was moved.
+    /// Polls all channels once. Returns whether any bytes were moved.
     fn pass(&mut self) -> Result<bool, CollectiveError> {
         let mut moved = false;
         for peer in self.collective.others() {
@@ -205,12 +205,12 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
 
     fn send_to(&mut self, to: usize) -> bool {
         let Workspace { plan, peers, .. } = &mut *self.workspace;
-        let Some(lane) = self.lanes.lane(to) else {
+        let Some(channel) = self.channels.channel(to) else {
             return false;
         };
         let peer = &mut peers[to];
         match transfer::send(
-            lane,
+            channel,
             plan,
             &self.buffers,
             to,
@@ -239,7 +239,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
                 return Ok(bytes > 0);
             }
         }
-        // What a rank sends that called something else is for something else.
+        // The data of a rank that called another operation are not for this one.
         if !self.workspace.plan.receives[from].is_open {
             return Ok(false);
         }
@@ -249,9 +249,9 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
             scratch,
         } = &mut *self.workspace;
         let both = (self.collective.rank(), from);
-        let lanes = self.lanes.all();
+        let channels = self.channels.all();
         match transfer::receive(
-            lanes,
+            channels,
             plan,
             &mut self.buffers,
             scratch,
@@ -273,15 +273,15 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         }
     }
 
-    /// Receives what there is of a header, and looks at it when it is complete.
+    /// Receives the header as far as it has arrived, and checks it once it is complete.
     fn receive_header(&mut self, from: usize) -> Result<usize, CollectiveError> {
         let Workspace { plan, peers, .. } = &mut *self.workspace;
         let queue = &mut plan.receives[from];
         let peer = &mut peers[from];
-        let Some(lane) = self.lanes.lane(from) else {
+        let Some(channel) = self.channels.channel(from) else {
             return Ok(0);
         };
-        match lane.try_recv(&mut peer.header_in.0[queue.header..]) {
+        match channel.try_recv(&mut peer.header_in.0[queue.header..]) {
             Ok(bytes) => {
                 queue.header += bytes;
                 if queue.header == HEADER_BYTES {
@@ -297,7 +297,7 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
     }
 
     fn read_header(&mut self, from: usize) -> Result<(), CollectiveError> {
-        let header = LaneHeader::decode(&self.workspace.peers[from].header_in.0);
+        let header = ChannelHeader::decode(&self.workspace.peers[from].header_in.0);
         let header = header.map_err(|reason| self.collective.protocol(from, reason))?;
         let ours = self.collective.place.sequence;
         if header.sequence != ours {
@@ -322,9 +322,8 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         Ok(())
     }
 
-    /// Makes room for the list of `bytes` bytes that `from` announced. Its memory is asked for as
-    /// zeroed pages, which the system provides as they are written: a length that is never sent
-    /// costs nothing.
+    /// Allocates the list of `bytes` bytes that `from` announced. Zeroed pages are backed by memory only
+    /// when they are written, so a false length costs nothing.
     fn make_list(&mut self, from: usize, bytes: u64) -> Result<(), CollectiveError> {
         let limit = self.collective.core.options.max_message_bytes;
         let refused = |reason: String| Err(self.collective.protocol(from, reason));
@@ -352,36 +351,39 @@ impl<'a, 'b, T: Element> Engine<'a, 'b, T> {
         Ok(())
     }
 
-    /// Sleeps until something has changed on a lane, for a short while at most.
+    /// Sleeps until a channel is ready, for a short time at most.
     fn sleep(&mut self, ticket: Option<Ticket>) {
         let Workspace { plan, peers, .. } = &mut *self.workspace;
         let mut interests = Vec::with_capacity(peers.len());
         for (rank, peer) in peers.iter().enumerate() {
-            let buffered = self.lanes.lane(rank).map_or(0, |lane| lane.buffered());
+            let buffered = self
+                .channels
+                .channel(rank)
+                .map_or(0, |channel| channel.buffered());
             let mut interest = Interest::default();
             let (reads, writes) = (peer.broken.is_none(), peer.refused.is_none());
             interest.read = reads && !peer.received && wants_more(plan, rank, buffered, self.block);
             interest.write = writes && !peer.sent && has_more(plan, rank);
             interests.push(interest);
         }
-        self.lanes.wait(ticket, &interests);
+        self.channels.wait(ticket, &interests);
     }
 }
 
-/// Whether bytes of `peer` would help: not those of a task that is held back by others while a
-/// block of it is here already.
+/// Whether more bytes of `peer` are useful now. They are not if a block is buffered already and its
+/// task is gated by others.
 fn wants_more(plan: &mut Plan, peer: usize, buffered: usize, block: usize) -> bool {
     let queue = &plan.receives[peer];
     if queue.header < HEADER_BYTES {
         return true;
     }
     if !queue.is_open {
-        // It called something else, and what follows is for that.
+        // The peer called another operation.
         return false;
     }
     match plan.receiving(peer) {
-        // Nothing reads this lane before the others have come to the same task, so its bytes would
-        // end every sleep at once.
+        // This channel is not read before the other sources reach the same task. Polling it would end
+        // every sleep at once.
         Some(task) if !plan.can_read(task) => false,
         Some(task) => {
             let allowed = plan.allowed(task);
@@ -391,7 +393,7 @@ fn wants_more(plan: &mut Plan, peer: usize, buffered: usize, block: usize) -> bo
     }
 }
 
-/// Whether there are bytes that the lane to `peer` did not take.
+/// Whether bytes are left to send to `peer` now.
 fn has_more(plan: &mut Plan, peer: usize) -> bool {
     let (tasks, _, queue) = plan.sending(peer);
     if queue.header < HEADER_BYTES {

@@ -1,14 +1,14 @@
-//! What has to be moved and computed in one collective, and in which order.
+//! The plan of one collective: its transfers and reductions, and their order.
 //!
-//! A [`Plan`] is a list of tasks. Each lane has a queue of tasks that send and one of tasks that
-//! receive: the order of the bytes on it. A task may be gated by others on the same elements: it
-//! never comes further than they have come. So everything streams, and there are no phases.
+//! A [`Plan`] is a list of tasks. Each channel has a send queue and a receive queue of tasks, in the
+//! order of the bytes on it. A task may be gated by other tasks on the same elements: it never overtakes
+//! them. So a collective streams, without separate phases.
 
 use std::ops::Range;
 
 use super::header::HEADER_BYTES;
 
-/// Messages on a lane begin at multiples of this, so that received elements are aligned and
+/// Messages on a channel begin at multiples of this, so that received elements are aligned and
 /// begin a cache line.
 pub(crate) const ALIGNMENT: usize = 64;
 
@@ -75,7 +75,7 @@ impl Task {
     }
 }
 
-/// One direction of a lane.
+/// One direction of a channel.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     tasks: Vec<TaskId>,

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Buffers, Engine, Pace};
+use super::{Buffers, Engine, WaitPolicy};
 use crate::group::core::DataPlane;
 use crate::group::signature::Call;
 use crate::group::{
@@ -34,7 +34,7 @@ fn check(
         ..GroupOptions::default()
     };
     let groups = ProcessGroup::over_threads(2, options);
-    // The first barrier establishes the lanes.
+    // The first barrier establishes the channels.
     let works: Vec<_> = groups.iter().map(ProcessGroup::barrier).collect();
     for work in works {
         work.wait().unwrap();
@@ -46,12 +46,15 @@ fn check(
     let signature = Signature::new(Operation::Barrier);
     let mut place = core.place(Call::Collective(signature));
     place.started = started;
-    let collective = Collective::new(core, place, signature, Pace::Caller);
+    let collective = Collective::new(core, place, signature, WaitPolicy::Caller);
     let mut data = lock(&core.data);
-    let DataPlane { lanes, workspace } = &mut *data;
-    let lanes = lanes.as_mut().expect("the first barrier has made them");
+    let DataPlane {
+        channels,
+        workspace,
+    } = &mut *data;
+    let channels = channels.as_mut().expect("the first barrier has made them");
     let begun = Instant::now();
-    while peer == Peer::HasCalled && lanes.lane(1).unwrap().peek(1).unwrap().is_empty() {
+    while peer == Peer::HasCalled && channels.channel(1).unwrap().peek(1).unwrap().is_empty() {
         assert!(begun.elapsed() < TIMEOUT, "nothing comes of rank 1");
         thread::yield_now();
     }
@@ -61,7 +64,7 @@ fn check(
         inputs: &[],
         outputs: &mut [],
     };
-    let mut engine = Engine::new(&collective, lanes, workspace, buffers, ReduceOp::Sum);
+    let mut engine = Engine::new(&collective, channels, workspace, buffers, ReduceOp::Sum);
     engine.begin();
     meanwhile(&groups[0]);
     engine.check()?;

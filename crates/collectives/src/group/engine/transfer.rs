@@ -1,24 +1,23 @@
-//! Moving the bytes of one lane as far as they go now.
+//! Transfers on one channel, as far as they can progress without waiting.
 
 use std::ops::Range;
 
 use super::header::HEADER_BYTES;
 use super::task::{Action, Plan, Space, Task, allowed};
+use crate::channel::{Channel, ChannelError};
 use crate::group::element::Element;
 use crate::group::reduce::{
     ReduceOp, accumulate, finish_mean, reduce_in_place_in_rank_order, reduce_in_rank_order,
 };
-use crate::lane::{Lane, LaneError};
 
-/// The most bytes that one step moves through shared memory. It stays in the L1 cache, so what has
-/// just been reduced is sent on from there; and a peer can begin to read while the rest is being
-/// written.
+/// The most bytes per step through shared memory. A block fits the L1 cache, so a reduced block is
+/// forwarded from there, and the peer can read it while the next one is being written.
 pub(super) const BLOCK: usize = 32 << 10;
 
-/// The most bytes that one step moves over TCP, where each step is a system call.
+/// The most bytes per step over TCP, where each step is a system call.
 pub(super) const SOCKET_BLOCK: usize = 128 << 10;
 
-/// The most pieces that are handed to a lane at once: header, two tasks and padding are usual.
+/// The most slices per write: usually header, two tasks and padding.
 const PIECES: usize = 8;
 
 const ZEROS: [u8; 64] = [0; 64];
@@ -53,15 +52,15 @@ impl<T: Element> Buffers<'_, T> {
     }
 }
 
-/// Sends to `peer` what its lane takes of header, tasks and padding, in one burst; how much.
+/// Sends header, tasks and padding to `peer` as far as its channel has room. Returns the bytes sent.
 pub(super) fn send<T: Element>(
-    lane: &mut Lane,
+    channel: &mut Channel,
     plan: &mut Plan,
     buffers: &Buffers<'_, T>,
     peer: usize,
     header: &[u8; HEADER_BYTES],
     block: usize,
-) -> Result<usize, LaneError> {
+) -> Result<usize, ChannelError> {
     let (tasks, gates, queue) = plan.sending(peer);
     queue.head(tasks);
     let mut pieces = [&[][..]; PIECES];
@@ -97,7 +96,7 @@ pub(super) fn send<T: Element>(
     if used == 0 {
         return Ok(0);
     }
-    let sent = lane.try_send(&pieces[..used])?;
+    let sent = channel.try_send(&pieces[..used])?;
     let mut left = sent;
     let mut take = |most: usize| {
         let taken = left.min(most);
@@ -117,17 +116,17 @@ pub(super) fn send<T: Element>(
     Ok(sent)
 }
 
-/// Receives from `peer` what there is for the task at the head of its queue; how much.
+/// Receives for the first unfinished task from `peer`. Returns the bytes received.
 pub(super) fn receive<T: Element>(
-    lanes: &mut [Option<Lane>],
+    channels: &mut [Option<Channel>],
     plan: &mut Plan,
     buffers: &mut Buffers<'_, T>,
     scratch: &mut [u64],
     (rank, peer): (usize, usize),
     (op, block): (ReduceOp, usize),
-) -> Result<usize, (usize, LaneError)> {
+) -> Result<usize, (usize, ChannelError)> {
     let Some(id) = plan.receiving(peer) else {
-        return padding(lanes, plan, peer).map_err(|error| (peer, error));
+        return padding(channels, plan, peer).map_err(|error| (peer, error));
     };
     let length = plan.allowed(id).min(block);
     let task = plan.tasks[id as usize];
@@ -139,14 +138,14 @@ pub(super) fn receive<T: Element>(
         Action::Send => 0,
         Action::Copy => {
             let into = buffers.bytes_mut(task.space, start..start + length);
-            lane(lanes, peer)
+            channel(channels, peer)
                 .try_recv(into)
                 .map_err(|error| (peer, error))?
         }
         Action::Combine { own_first, last } => {
-            let divide_by = (last && op == ReduceOp::Mean).then_some(lanes.len());
+            let divide_by = (last && op == ReduceOp::Mean).then_some(channels.len());
             combine(
-                lane(lanes, peer),
+                channel(channels, peer),
                 buffers,
                 scratch,
                 start..start + length,
@@ -178,38 +177,44 @@ pub(super) fn receive<T: Element>(
                 rank,
                 length,
             };
-            reduction.run(lanes, buffers, scratch)?
+            reduction.run(channels, buffers, scratch)?
         }
     };
     plan.tasks[id as usize].done += moved;
     Ok(moved)
 }
 
-/// The lane to a peer. There is one to every rank but this one, which is nobody's peer.
-fn lane(lanes: &mut [Option<Lane>], peer: usize) -> &mut Lane {
-    lanes[peer].as_mut().expect("a lane to every other rank")
+/// The channel to `peer`, which is another rank.
+fn channel(channels: &mut [Option<Channel>], peer: usize) -> &mut Channel {
+    channels[peer]
+        .as_mut()
+        .expect("a channel to every other rank")
 }
 
-fn padding(lanes: &mut [Option<Lane>], plan: &mut Plan, peer: usize) -> Result<usize, LaneError> {
+fn padding(
+    channels: &mut [Option<Channel>],
+    plan: &mut Plan,
+    peer: usize,
+) -> Result<usize, ChannelError> {
     let queue = &mut plan.receives[peer];
     let left = queue.padding_left();
     if left == 0 {
         return Ok(0);
     }
-    let taken = lane(lanes, peer).try_recv(&mut [0; 64][..left])?;
+    let taken = channel(channels, peer).try_recv(&mut [0; 64][..left])?;
     queue.padding += taken;
     Ok(taken)
 }
 
-/// Combines the bytes `range` of the values with what a lane has.
+/// Reduces received bytes into the bytes `range` of the values.
 fn combine<T: Element>(
-    lane: &mut Lane,
+    channel: &mut Channel,
     buffers: &mut Buffers<'_, T>,
     scratch: &mut [u64],
     range: Range<usize>,
     (op, own_first, divide_by): (ReduceOp, bool, Option<usize>),
-) -> Result<usize, LaneError> {
-    let received = elements::<T>(lane.peek(range.len())?)?;
+) -> Result<usize, ChannelError> {
+    let received = elements::<T>(channel.peek(range.len())?)?;
     let bytes = size_of_val(received);
     let own = buffers.bytes_mut(Space::Values, range.start..range.start + bytes);
     let own: &mut [T] = bytemuck::cast_slice_mut(own);
@@ -226,18 +231,18 @@ fn combine<T: Element>(
     if let Some(ranks) = divide_by {
         finish_mean(own, ranks);
     }
-    lane.consume(bytes);
+    channel.consume(bytes);
     Ok(bytes)
 }
 
 /// The whole elements of a view. Messages begin aligned, and only whole elements are consumed.
-fn elements<T: Element>(view: &[u8]) -> Result<&[T], LaneError> {
+fn elements<T: Element>(view: &[u8]) -> Result<&[T], ChannelError> {
     let whole = view.len() - view.len() % size_of::<T>();
     bytemuck::try_cast_slice(&view[..whole])
-        .map_err(|_| LaneError::new("it sent elements that are not aligned"))
+        .map_err(|_| ChannelError::new("it sent elements that are not aligned"))
 }
 
-/// One step of a reduction over several lanes.
+/// One step of a reduction over several channels.
 struct Reduction<'p> {
     task: Task,
     target: Space,
@@ -252,14 +257,14 @@ struct Reduction<'p> {
 impl Reduction<'_> {
     fn run<T: Element>(
         &self,
-        lanes: &mut [Option<Lane>],
+        channels: &mut [Option<Channel>],
         buffers: &mut Buffers<'_, T>,
         scratch: &mut [u64],
-    ) -> Result<usize, (usize, LaneError)> {
+    ) -> Result<usize, (usize, ChannelError)> {
         let mut length = self.length;
         // All of them, even where one has nothing: what a socket holds would end every sleep.
         for source in self.sources {
-            let view = lane(lanes, *source).peek(self.length);
+            let view = channel(channels, *source).peek(self.length);
             let view = view.map_err(|error| (*source, error))?;
             length = length.min(view.len() - view.len() % size_of::<T>());
         }
@@ -268,7 +273,7 @@ impl Reduction<'_> {
         }
         let start = self.task.start + self.task.done;
         let range = start / size_of::<T>()..(start + length) / size_of::<T>();
-        let views = self.views::<T>(lanes, length)?;
+        let views = self.views::<T>(channels, length)?;
         let Buffers {
             values, outputs, ..
         } = buffers;
@@ -295,7 +300,7 @@ impl Reduction<'_> {
             }
         }
         for source in self.sources {
-            lane(lanes, *source).consume(length);
+            channel(channels, *source).consume(length);
         }
         Ok(length)
     }
@@ -303,15 +308,15 @@ impl Reduction<'_> {
     /// What the sources have sent, in rank order.
     fn views<'l, T: Element>(
         &self,
-        lanes: &'l mut [Option<Lane>],
+        channels: &'l mut [Option<Channel>],
         length: usize,
-    ) -> Result<Vec<&'l [T]>, (usize, LaneError)> {
+    ) -> Result<Vec<&'l [T]>, (usize, ChannelError)> {
         let mut views = Vec::with_capacity(self.sources.len() + 1);
-        for (peer, lane) in lanes.iter_mut().enumerate() {
-            let Some(lane) = lane.as_mut().filter(|_| self.sources.contains(&peer)) else {
+        for (peer, channel) in channels.iter_mut().enumerate() {
+            let Some(channel) = channel.as_mut().filter(|_| self.sources.contains(&peer)) else {
                 continue;
             };
-            let view = lane.peek(length).and_then(elements::<T>);
+            let view = channel.peek(length).and_then(elements::<T>);
             let view = view.map_err(|error| (peer, error))?;
             views.push(&view[..length / size_of::<T>()]);
         }

@@ -1,4 +1,4 @@
-//! What ends a collective early: another rank's failure or loss, the deadline, a mismatch.
+//! Early ends of a collective: a failed or lost rank, the deadline, a mismatch.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,11 @@ use crate::group::element::Element;
 use crate::group::error::CollectiveError;
 use crate::transport::{Interruption, Parting, STRAGGLERS};
 
-/// How long a broken lane waits for the control plane to say why.
+/// How long a broken channel waits for the cause to arrive on the control plane.
 const EXPLANATION: Duration = Duration::from_secs(1);
 
 impl<T: Element> Engine<'_, '_, T> {
-    /// Whether all ranks' headers are here and this rank's are with all others, as far as they
-    /// can be.
+    /// Whether all headers have been received, and sent to all reachable ranks.
     pub(super) fn all_headers_moved(&self) -> bool {
         let Workspace { plan, peers, .. } = &*self.workspace;
         self.collective.others().all(|rank| {
@@ -22,23 +21,23 @@ impl<T: Element> Engine<'_, '_, T> {
         })
     }
 
-    /// The error when the ranks called different things. The others hold the same headers and
-    /// need not be told.
+    /// The error when ranks called different operations. The others have the same headers, so no abort
+    /// is sent.
     pub(super) fn mismatch(&self) -> CollectiveError {
         let peers = self.workspace.peers.iter();
         let signatures: Vec<_> = peers.map(|peer| peer.signature).collect();
         self.collective.mismatch(&signatures, false)
     }
 
-    /// Looks for what makes waiting pointless; whether anything was moved meanwhile.
+    /// Checks for a failed group, lost peers and the deadline. Returns whether any bytes were moved.
     pub(super) fn check(&mut self) -> Result<bool, CollectiveError> {
         let core = self.collective.core;
         let place = &self.collective.place;
         let failure = core.mailbox.settled_failure(core.job_rank());
         let late = Instant::now() >= self.collective.deadline();
-        // Failure and deadline are looked for first and what has arrived second: a rank that was long
-        // away (asleep, or without a core) finds what the others sent before they failed. This ends:
-        // what a collective moves is finite, and nothing is waited for.
+        // Reads failure and deadline first, received data second: a rank that was descheduled for long
+        // still sees what the others sent before they failed. The loop ends because a collective moves
+        // a finite number of bytes and never waits.
         let mut moved = false;
         while self.pass()? {
             moved = true;
@@ -50,7 +49,7 @@ impl<T: Element> Engine<'_, '_, T> {
             return Err(core.failed(place, &failure));
         }
         if core.mailbox.failure().is_some() {
-            // News of a failure explains more than the partings that follow it.
+            // The failure explains the lost connections that follow it.
             return Ok(moved);
         }
         for rank in self.collective.others() {
@@ -60,7 +59,7 @@ impl<T: Element> Engine<'_, '_, T> {
             }
             let parting = core.mailbox.parting(job_rank);
             if let Some(cause) = self.loss_of(rank, parting) {
-                // A rank that told why before it left is not merely lost.
+                // A rank that sent its reason before it left is not merely lost.
                 if let Some(failure) = core.mailbox.failure() {
                     return Err(core.failed(place, &failure));
                 }
@@ -81,8 +80,7 @@ impl<T: Element> Engine<'_, '_, T> {
         Err(core.interrupted(place, Interruption::Deadline { missing }))
     }
 
-    /// Whether something of `rank` is missing: its header once the ranks are known to disagree,
-    /// else anything.
+    /// Whether a transfer with `rank` is unfinished; after a mismatch, only headers count.
     fn is_needed(&self, rank: usize) -> bool {
         let Workspace { plan, peers, .. } = &*self.workspace;
         if self.disagree {
@@ -92,18 +90,18 @@ impl<T: Element> Engine<'_, '_, T> {
         !peers[rank].received || !peers[rank].sent
     }
 
-    /// Why nothing more can come from `rank`, if that is certain.
+    /// The cause, if `rank` is certainly lost.
     fn loss_of(&mut self, rank: usize, parting: Option<Parting>) -> Option<String> {
         let now = Instant::now();
-        let in_memory = self.lanes.is_memory(rank);
-        // A rank that has seen a mismatch leaves; this one sees it too, once all headers are here.
+        let in_memory = self.channels.is_memory(rank);
+        // A rank that has seen a mismatch leaves. This rank sees it too once all headers have arrived.
         let headers_missing = self
             .workspace
             .peers
             .iter()
             .any(|peer| peer.signature.is_none());
         let peer = &mut self.workspace.peers[rank];
-        // What a rank has sent is read to its end, even if it takes nothing more itself.
+        // Data of a rank are read to their end even if writes to it fail.
         let refused = peer.refused.as_ref().filter(|_| peer.received);
         let broken = peer.broken.as_ref().or(refused);
         let parting = match (parting, broken) {
@@ -120,7 +118,7 @@ impl<T: Element> Engine<'_, '_, T> {
         if broken.is_some() {
             return Some(parting.cause);
         }
-        // What it wrote before is looked for once more: at least one pass lies between.
+        // Data written before are read once more: at least one pass happens in between.
         let Some(since) = peer.gone else {
             peer.gone = Some(now);
             return None;
@@ -129,8 +127,8 @@ impl<T: Element> Engine<'_, '_, T> {
         over.then_some(parting.cause)
     }
 
-    /// The job ranks that keep this one waiting: those that have not called, else those whose
-    /// bytes are missing, else those that do not take theirs.
+    /// The job ranks that this one waits for: those that have not called, else those whose data are
+    /// missing, else those that do not read.
     fn missing(&self) -> Vec<usize> {
         let peers = &self.workspace.peers;
         let of = |waits: &dyn Fn(usize) -> bool| -> Vec<usize> {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::StoreOptions;
 use super::connect::connect;
 use super::connection::{Connection, Deadline, Fault, random_u64};
-use super::line::Line;
 use super::requests::{
     add_message, check_message, compare_message, key_message, keys_message, user_key,
 };
+use super::shared_connection::SharedConnection;
 use super::wire::{CHECK_READY, STOP_WAITING, WAIT_CANCELED, opcode, put_string};
 use crate::store::{Store, StoreError, check_key, check_value, semantics};
 
@@ -52,7 +52,7 @@ pub struct TcpStore {
     pub(super) server: SocketAddr,
     local: IpAddr,
     pub(super) options: StoreOptions,
-    pub(super) line: Line,
+    pub(super) connection: SharedConnection,
     /// Connections on which nobody waits at present.
     idle: Mutex<Vec<Connection>>,
     /// A value that nobody stores; see [`TcpStore::peek`].
@@ -65,7 +65,8 @@ impl TcpStore {
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] when no connection came about in time,
-    /// [`StoreError::Protocol`] when what listens there is no store or does not share this one's [`StoreOptions::access`],
+    /// [`StoreError::Protocol`] when the server is no store,
+    /// [`StoreError::Unauthenticated`] when its job token does not match [`StoreOptions::access`],
     /// [`StoreError::Invalid`] when `address` is not of the form `host:port`.
     pub fn connect(address: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let limit = options.timeout;
@@ -86,7 +87,7 @@ impl TcpStore {
             server,
             local: local.unwrap_or_else(|_| server.ip()),
             options,
-            line: Line::new(connection),
+            connection: SharedConnection::new(connection),
             idle: Mutex::default(),
             nobodys_value: nobodys_value(),
         };
@@ -96,12 +97,6 @@ impl TcpStore {
             connection.i64(deadline)
         })?;
         Ok(store)
-    }
-
-    /// The server's address, resolved.
-    #[must_use]
-    pub fn server_addr(&self) -> SocketAddr {
-        self.server
     }
 
     /// This machine's address towards the server: the one under which peers may reach this rank.
@@ -148,7 +143,7 @@ impl TcpStore {
         check_value(operation, key, value)?;
         let mut message = key_message(opcode, key);
         put_string(&mut message, value);
-        self.tell(operation, key, &message)
+        self.send_write(operation, key, &message)
     }
 
     /// The deadline for an answer that needs no waiting, when little or nothing is left.

@@ -66,7 +66,7 @@ impl TcpStore {
         }
         check_message(operation, pairs.len(), &message)?;
         let first = pairs.first().map_or("", |(key, _)| key);
-        self.tell(operation, first, &message)
+        self.send_write(operation, first, &message)
     }
 
     /// Appends an item to the queue under `key` and wakes one of those who wait for it.

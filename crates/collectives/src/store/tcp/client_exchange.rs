@@ -1,24 +1,24 @@
-//! How a client asks and writes over the connection that its threads share.
+//! Requests and writes of a client over the connection that its threads share.
 
 use super::TcpStore;
 use super::connection::{Connection, Deadline, Fault, Unconfirmed};
 use crate::store::StoreError;
 
-/// A write of so many bytes asks the server whether it has taken it.
+/// A write of at least this size is confirmed at once.
 const LARGE_WRITE: usize = 256 << 10;
 
-/// After so many bytes of smaller writes the next one asks.
+/// After this many bytes of smaller writes the next one is confirmed.
 const CONFIRM_AFTER: usize = 4 << 20;
 
 impl TcpStore {
     /// Sends a write, which has no reply.
     ///
-    /// PyTorch's protocol has no other answer to a write that is refused than to hang up, so what
-    /// became of it shows at the next reply. A round trip for each would cost a stream of small
-    /// writes most of its speed. So each is noted; the next request is sent with a ping before it, in
-    /// the same packet, which says whose fault it was; and a large write asks for itself, as does one after
-    /// [`CONFIRM_AFTER`] bytes. The larger a write, the likelier its refusal, and the less a round trip counts.
-    pub(super) fn tell(
+    /// In PyTorch's protocol a server refuses a write by closing the connection, so a refusal shows only at
+    /// the next reply. A round trip per write would be slow. So writes are noted as unconfirmed, and the
+    /// next request is sent together with a ping, whose reply confirms them. Large writes, and writes after
+    /// [`CONFIRM_AFTER`] unconfirmed bytes, are confirmed at once: they are the likeliest to be refused, and
+    /// a round trip costs them little.
+    pub(super) fn send_write(
         &self,
         operation: &'static str,
         key: &str,
@@ -52,7 +52,7 @@ impl TcpStore {
         })
     }
 
-    /// Has the shared connection for one request.
+    /// Uses the shared connection for one request.
     fn exchange<R>(
         &self,
         operation: &'static str,
@@ -60,28 +60,28 @@ impl TcpStore {
         request: impl FnOnce(&mut Connection) -> Result<R, Fault>,
     ) -> Result<R, StoreError> {
         let failed = |fault| self.failed(operation, fault, deadline);
-        let mut held = self
-            .line
-            .hold(deadline)
+        let mut guard = self
+            .connection
+            .acquire(deadline)
             .ok_or(Fault::Timeout)
             .map_err(failed)?;
         // Taken out, so that a connection that failed is not used again.
-        let mut connection = match held.connection.take() {
+        let mut connection = match guard.connection.take() {
             Some(connection) => connection,
             None => self.open(deadline).map_err(failed)?,
         };
         let fault = match request(&mut connection) {
             Ok(reply) => {
-                held.connection = Some(connection);
+                guard.connection = Some(connection);
                 return Ok(reply);
             }
             Err(fault) => fault,
         };
         if let (Fault::Closed, Some(writes)) = (&fault, connection.into_unconfirmed())
-            // A server that still serves has hung up because of a write.
+            // A server that still accepts connections has closed this one because of a write.
             && let Ok(anew) = self.open(self.at_least(deadline))
         {
-            held.connection = Some(anew);
+            guard.connection = Some(anew);
             return Err(self.refused(writes));
         }
         Err(failed(fault))
@@ -99,7 +99,7 @@ impl TcpStore {
         }
     }
 
-    /// One more connection to a server that has been reached before: one attempt is enough.
+    /// Opens another connection to the same server, in one attempt.
     pub(super) fn open(&self, deadline: Deadline) -> Result<Connection, Fault> {
         let key = self.options.access.key();
         Connection::open(self.server, key.as_ref(), deadline)
@@ -126,9 +126,9 @@ impl TcpStore {
                 "{error}; the process that hosts the store (rank 0 or the launcher) has probably \
                  ended, look at its output"
             ),
-            Fault::NeedsToken | Fault::WrongSecret => format!(
-                "another store than before answers: {fault}; the process that hosted the store has \
-                 probably ended, look at its output"
+            Fault::NeedsToken | Fault::WrongSecret | Fault::OpenStore => format!(
+                "another store now has this address: {fault}; the process that hosted the first store \
+                 has probably ended, look at its output"
             ),
         };
         StoreError::Unreachable {

@@ -1,4 +1,4 @@
-//! From an address as a user writes it to a first connection.
+//! The first connection to a store, from the address that the user gave.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,34 +9,29 @@ use super::StoreOptions;
 use super::connection::{Connection, Deadline, Fault, random_u64};
 use crate::store::StoreError;
 
-/// The first pause between two attempts; each pause is about twice the one before.
+/// The first pause between two attempts; pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long one attempt may take; a packet that got lost must not use up the whole deadline.
+/// The timeout of one attempt, so that a lost packet does not use up the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// After so many handshakes in a row that the other side broke off, it is no store for us.
+/// After this many closed handshakes in a row the client gives up.
 const BROKEN_HANDSHAKES: u32 = 10;
 
-/// After so many attempts in a row that the other side broke off or left without an answer, a client
-/// with a secret asks whether the store is an open one. It asks once: a store of ours that is slow or
-/// overloaded counts each such question as a stranger's.
-const BROKEN_UNTIL_ASKED: u32 = 3;
+/// After this many closed or unanswered attempts in a row, a client with a secret probes once whether the
+/// store is open. Only once: a slow or overloaded store counts each probe as an unauthenticated client.
+const ATTEMPTS_BEFORE_PROBE: u32 = 3;
 
-/// With less than this left it asks before, since the deadline may pass during the next attempt.
+/// With less time than this left it probes at once, since the deadline may pass during the next attempt.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 const NO_STORE: &str = "it closed the connection during ten handshakes; it may be another service: \
                         check the port";
 
-const OPEN_STORE: &str = "it is an open store, such as PyTorch's, and does not know the job's secret; \
-                          give no job token for the store (`--open-store`), or correct the address";
-
-/// Connects to `host:port`, again and again until it succeeds or the deadline passes: the server
-/// may be started after its clients.
+/// Connects to `host:port`. Retries until the deadline passes: the server may start after its clients.
 pub(super) fn connect(
     address: &str,
     options: &StoreOptions,
@@ -48,8 +43,8 @@ pub(super) fn connect(
     let mut attempts = 0_u32;
     let mut broken_handshakes = 0_u32;
     let mut unanswered = 0_u32;
-    // Without a secret there is nothing to ask.
-    let mut has_asked = key.is_none();
+    // A client without a secret never probes.
+    let mut has_probed = key.is_none();
     loop {
         attempts += 1;
         let mut silent = None;
@@ -57,8 +52,8 @@ pub(super) fn connect(
             Ok(candidates) => {
                 let mut last = (None, Fault::Timeout);
                 for candidate in candidates {
-                    // Half of what is left, so that there is time to ask why.
-                    let attempt = deadline.left() / if has_asked { 1 } else { 2 };
+                    // Half of the time left, so that there is time for the probe.
+                    let attempt = deadline.left() / if has_probed { 1 } else { 2 };
                     let attempt = attempt.min(ATTEMPT);
                     match Connection::open(candidate, key.as_ref(), deadline.at_most(attempt)) {
                         Ok(connection) => return Ok((candidate, connection)),
@@ -75,18 +70,23 @@ pub(super) fn connect(
             Err(fault) => (None, fault),
         };
         unanswered = silent.map_or(0, |_| unanswered + 1);
-        let due = unanswered >= BROKEN_UNTIL_ASKED || deadline.left() < LAST_ATTEMPT;
+        let due = unanswered >= ATTEMPTS_BEFORE_PROBE || deadline.left() < LAST_ATTEMPT;
         let fault = match silent {
-            Some(candidate) if due && !std::mem::replace(&mut has_asked, true) => {
+            Some(candidate) if due && !std::mem::replace(&mut has_probed, true) => {
                 match is_open(candidate, deadline) {
-                    true => Fault::Protocol(OPEN_STORE.into()),
+                    true => Fault::OpenStore,
                     false => fault,
                 }
             }
             _ => fault,
         };
         let refused = match &fault {
-            Fault::NeedsToken | Fault::WrongSecret => Some(fault.to_string()),
+            Fault::NeedsToken | Fault::WrongSecret | Fault::OpenStore => {
+                return Err(StoreError::Unauthenticated {
+                    address: address.to_owned(),
+                    reason: fault.to_string(),
+                });
+            }
             Fault::Protocol(reason) => Some(reason.clone()),
             Fault::Closed => {
                 broken_handshakes += 1;
@@ -117,21 +117,21 @@ pub(super) fn connect(
                 ),
             });
         }
-        // Jitter keeps a thousand ranks from knocking all at once.
+        // Jitter keeps a thousand ranks from connecting at the same time.
         let jitter = 0.5 + (random_u64() % 1024) as f64 / 1024.0;
         std::thread::sleep(pause.mul_f64(jitter).min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// Whether an open store is there. Such a store hangs up on a client that asks for proof of the
-/// secret, or says nothing, like PyTorch's newer one; so does a store that is overloaded or ends, but
-/// that serves nobody without the secret.
+/// Whether the address serves an open store. Such a store closes the connection of a client that
+/// authenticates, or does not answer, like PyTorch's newer one. A store with a secret that is overloaded
+/// or shutting down does the same, but it serves no client without the secret.
 fn is_open(candidate: SocketAddr, deadline: Deadline) -> bool {
     Connection::open(candidate, None, deadline.at_most(ATTEMPT)).is_ok()
 }
 
-/// Splits `host:port`, where an IPv6 host stands in brackets.
+/// Splits `host:port`; an IPv6 host is in brackets.
 pub(crate) fn split(address: &str) -> Result<(&str, u16), StoreError> {
     let invalid = || StoreError::Invalid {
         operation: "connect",
@@ -152,8 +152,8 @@ pub(crate) fn split(address: &str) -> Result<(&str, u16), StoreError> {
     }
 }
 
-/// The addresses of a host. The system's resolver knows no deadline, so it runs in a thread that
-/// may outlive the question, by as long as the resolver itself takes to give up.
+/// The addresses of a host. The system's resolver has no deadline, so it runs in a thread that may
+/// outlive the call.
 pub(crate) fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, Fault> {
     if let Ok(ip) = host.parse() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -164,7 +164,7 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<S
         .name("everburn-resolve".into())
         .spawn(move || {
             let found = (name.as_str(), port).to_socket_addrs();
-            // Nobody listens any more once the deadline has passed.
+            // The receiver is gone once the deadline has passed.
             let _ = answer.send(found.map(Iterator::collect::<Vec<_>>));
         })
         .map_err(Fault::Io)?;

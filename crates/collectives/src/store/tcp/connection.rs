@@ -68,15 +68,20 @@ pub(crate) enum Fault {
     #[error("{0}")]
     Protocol(String),
     #[error(
-        "it demands the job's secret and this process has none; give every rank the same \
-         EVERBURN_JOB_TOKEN (or `StoreAccess::Token`)"
+        "the store requires a job token and this process has none; set the same EVERBURN_JOB_TOKEN on \
+         every machine (or use `StoreAccess::Token`)"
     )]
     NeedsToken,
     #[error(
-        "it does not know the job's secret; give every rank the same EVERBURN_JOB_TOKEN, and check \
-         that the address is that of this job's store"
+        "the job token of the store does not match that of this process; set the same \
+         EVERBURN_JOB_TOKEN on every machine, and check that the address is that of this job's store"
     )]
     WrongSecret,
+    #[error(
+        "the store is open (like PyTorch's) and has no job token; give no token for the store \
+         (`--open-store`), or correct the address"
+    )]
+    OpenStore,
 }
 
 impl From<AuthError> for Fault {

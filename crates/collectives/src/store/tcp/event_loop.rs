@@ -255,7 +255,7 @@ impl EventLoop {
                             self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
                             return;
                         };
-                        self.close(oldest, &Closing::Crowded);
+                        self.close(oldest, &Closing::Evicted);
                     }
                 },
             }
@@ -266,7 +266,7 @@ impl EventLoop {
     fn welcome(&mut self, stream: mio::net::TcpStream, address: SocketAddr) {
         if self.peers.len() >= self.options.max_connections {
             match self.pending.oldest() {
-                Some(oldest) => self.close(oldest, &Closing::Crowded),
+                Some(oldest) => self.close(oldest, &Closing::Evicted),
                 None => {
                     return self
                         .refusals
@@ -280,7 +280,7 @@ impl EventLoop {
             return self.refusals.add(Some(address.ip()), error);
         }
         if let Some(oldest) = self.pending.add(id, address.ip()) {
-            self.close(oldest, &Closing::Crowded);
+            self.close(oldest, &Closing::Evicted);
         }
     }
 
@@ -336,11 +336,11 @@ impl EventLoop {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let told = peer.stop_waiting(&self.options);
+        let sent = peer.stop_waiting(&self.options);
         self.silent_rounds = 0;
         let deadline = peer.deadline();
         self.expect(deadline);
-        if let Err(reason) = told {
+        if let Err(reason) = sent {
             self.close(id, &reason);
         }
     }

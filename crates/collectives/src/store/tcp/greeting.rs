@@ -33,7 +33,7 @@ pub(super) enum Step {
     Message(usize),
     /// The last message, of this many bytes: it is a client.
     Done(usize),
-    /// It does not know the job's secret, and is to be told so.
+    /// The client has no valid proof and must be refused.
     Refuse,
 }
 

@@ -62,11 +62,11 @@ fn authenticate(stream: &mut TcpStream, mut look: impl FnMut()) -> io::Result<()
     Ok(())
 }
 
-/// One connection of the server gets the bytes in pieces, a stranger's or after a good greeting.
+/// One connection of the server gets the bytes in pieces, with or without authentication before.
 ///
 /// # Panics
-/// Where a stranger changes what is stored, a connection that owes something has no deadline, or
-/// the store holds more than it may.
+/// If an unauthenticated client stores something, an unfinished request has no deadline, or the store
+/// exceeds its memory budget.
 pub fn store_stream(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let token = script.chance();
@@ -103,14 +103,21 @@ pub fn store_stream(bytes: &[u8]) {
             let mut woken = Vec::new();
             let turn = peer.take_turn(&mut contents, &options, &mut scratch, &mut woken);
             if !client {
-                assert_eq!(contents.held_bytes(), 0, "a stranger stored something");
+                assert_eq!(
+                    contents.held_bytes(),
+                    0,
+                    "an unauthenticated client stored something"
+                );
                 let waits = peer.deadline().is_some();
-                assert!(waits || turn.is_err(), "a stranger without a deadline");
+                assert!(
+                    waits || turn.is_err(),
+                    "a pending connection without a deadline"
+                );
             }
             assert!(contents.held_bytes() <= options.max_stored_bytes);
             match turn {
                 Ok(_) => {}
-                Err(Closing::NoToken) if !token => panic!("there is no token to refuse for"),
+                Err(Closing::WrongToken) if !token => panic!("there is no token to refuse for"),
                 Err(_) => return,
             }
         }
@@ -124,7 +131,7 @@ pub fn store_stream(bytes: &[u8]) {
 /// A real server over loopback: some connections with arbitrary bytes, then an honest client.
 ///
 /// # Panics
-/// Where a stranger is told anything but that it is refused, its connection stays open after its
+/// If an unauthenticated client gets any answer but a refusal, its connection stays open after its
 /// deadline, or the honest client is not served.
 pub fn store_server(bytes: &[u8]) {
     let mut script = Script::new(bytes);
@@ -162,7 +169,7 @@ pub fn store_server(bytes: &[u8]) {
         let answer = read_to_the_end(&mut stream);
         let challenged = token && said.len() > NONCE_BYTES && said[0] == AUTH_OPCODE;
         // Where the connection is reset, an answer may be lost.
-        let told = match answer.len() {
+        let refused = match answer.len() {
             0 => true,
             1 => token && !challenged && answer == [AUTH_REFUSED],
             CHALLENGE_BYTES => challenged,
@@ -171,7 +178,7 @@ pub fn store_server(bytes: &[u8]) {
                 challenged && verdict == [AUTH_REFUSED]
             }
         };
-        assert!(told, "a stranger was told {answer:?}");
+        assert!(refused, "an unauthenticated client was sent {answer:?}");
     }
     let address = server.local_addr().to_string();
     let store = TcpStore::connect(&address, options).expect("the honest are served");
@@ -221,7 +228,10 @@ pub fn store_client(bytes: &[u8]) {
         };
         let started = Instant::now();
         if let Ok(store) = TcpStore::connect(&address, options) {
-            assert!(!manners.token || manners.knows, "a stranger's store");
+            assert!(
+                !manners.token || manners.knows,
+                "a store without the secret was accepted"
+            );
             ask(&store, operation, LIMIT);
         }
         assert!(started.elapsed() < crate::hostile::GENEROUS);
@@ -280,7 +290,10 @@ fn converse(stream: &mut TcpStream, manners: Manners, answers: &[u8]) -> io::Res
         if !manners.knows {
             stream.write_all(answers)?;
             let said = stream.read(&mut [0])?;
-            assert_eq!(said, 0, "the client goes on with a stranger");
+            assert_eq!(
+                said, 0,
+                "the client goes on with a store without the secret"
+            );
             return Ok(());
         }
         let nonce = nonce.last_chunk().expect("it is longer");

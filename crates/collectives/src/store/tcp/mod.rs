@@ -10,10 +10,10 @@ mod event_loop;
 mod greeting;
 #[cfg(any(test, fuzzing))]
 pub(super) mod hostile;
-mod line;
 mod peer;
 mod requests;
 mod server;
+mod shared_connection;
 mod wire;
 
 use std::time::Duration;
@@ -40,8 +40,8 @@ use super::DEFAULT_STORE_TIMEOUT;
 /// let server = TcpStoreServer::bind("127.0.0.1:0".parse()?, ours.clone())?;
 /// let address = server.local_addr().to_string();
 /// assert_eq!(TcpStore::connect(&address, ours)?.add("n", 1)?, 1);
-/// let stranger = StoreOptions::new(StoreAccess::Open);
-/// assert!(TcpStore::connect(&address, stranger).is_err());
+/// let no_token = StoreOptions::new(StoreAccess::Open);
+/// assert!(TcpStore::connect(&address, no_token).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

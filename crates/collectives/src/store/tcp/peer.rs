@@ -37,14 +37,17 @@ pub(super) enum Closing {
     Refused(#[from] Refusal),
     #[error("it did not begin with PyTorch's validation message")]
     NoClient,
-    #[error("it asks for proof of a job token, and this store is open")]
+    #[error("it has a job token, and this store is open")]
     OpenStore,
-    #[error("it does not know the job token")]
-    NoToken,
+    #[error(
+        "its job token does not match, or it has none; check that EVERBURN_JOB_TOKEN is the same on \
+         every machine"
+    )]
+    WrongToken,
     #[error("{0}")]
     Auth(AuthError),
-    #[error("it has not shown that it is a client, and others have come")]
-    Crowded,
+    #[error("it had not finished its handshake when newer connections needed its place")]
+    Evicted,
     #[error("it took longer than allowed for its handshake, for one request or to read a reply")]
     Late,
 }
@@ -169,7 +172,7 @@ impl Peer {
             }
             self.forget_done_input();
             self.settle(contents)?;
-            // No more of a stranger than its greeting.
+            // Of a pending connection only the greeting is read.
             let room = match self.phase {
                 Phase::Greeting(_) => GREETING_BYTES.min(scratch.len()),
                 Phase::Validated | Phase::Refused => scratch.len(),
@@ -206,10 +209,11 @@ impl Peer {
         Ok(())
     }
 
-    /// Why it has gone: who does not know the secret learns that from the server's proof or its refusal.
+    /// Why the client has closed the connection. A client with another token does so after the server's proof
+    /// or refusal.
     fn left(&self) -> Closing {
         match self.phase {
-            Phase::Refused | Phase::Greeting(Greeting::Challenged(_)) => Closing::NoToken,
+            Phase::Refused | Phase::Greeting(Greeting::Challenged(_)) => Closing::WrongToken,
             Phase::Greeting(_) | Phase::Validated => Closing::Left,
         }
     }
@@ -347,13 +351,13 @@ impl Peer {
         Ok(true)
     }
 
-    /// Says that the secret is needed. Closing at once would make the kernel throw that answer
-    /// away together with what the client may still be sending, so it is read to its end first.
+    /// Sends a refusal. The connection is then read to its end: closing a socket with unread data resets the
+    /// connection, and the client would not receive the refusal.
     fn refuse(&mut self) -> Result<(), Closing> {
         self.phase = Phase::Refused;
         self.output.push(AUTH_REFUSED);
         if !self.flush()? {
-            return Err(Closing::NoToken);
+            return Err(Closing::WrongToken);
         }
         self.stream.shutdown(Shutdown::Write)?;
         self.input = Vec::new();

@@ -20,7 +20,7 @@ pub(super) const AUTH_ACCEPTED: u8 = 0;
 /// The secret is needed; the connection closes.
 pub(super) const AUTH_REFUSED: u8 = 0xEB;
 
-/// What a client sends before its requests, so that other programs are told from clients.
+/// Sent by a client before its requests, to distinguish clients from other programs.
 pub(super) const VALIDATION_MAGIC: u32 = 0x3C85_F7CE;
 
 /// The most keys in one request (PyTorch's limit).

@@ -77,7 +77,7 @@ impl<'a> Handshake<'a> {
             if handshake.superseded && Instant::now() < handshake.deadline {
                 continue;
             }
-            handshake.tell(&result);
+            handshake.publish(&result);
             return result.map(|key| Connected {
                 streams: handshake.streams,
                 key,
@@ -99,13 +99,13 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// Lets the other ranks know how this one's attempt has ended, where that concerns them. Each rank does,
-    /// and one that could not has its own result all the same.
-    fn tell(&self, result: &Result<Key, CollectiveError>) {
+    /// Publishes the result of this rank's attempt, if it concerns the other ranks. An error of the store does
+    /// not change the result.
+    fn publish(&self, result: &Result<Key, CollectiveError>) {
         let store = &*self.rendezvous.store;
-        let (name, news) = match result {
+        let (name, value) = match result {
             Ok(_) => (format!("made/{}", self.rendezvous.rank), "1".to_owned()),
-            // So that the ranks which meet neither of the two do not wait for them.
+            // So that other ranks do not wait for these two.
             Err(CollectiveError::WorldSize {
                 rank,
                 peer,
@@ -117,11 +117,11 @@ impl<'a> Handshake<'a> {
             ),
             Err(_) => return,
         };
-        let told = store
-            .set(&self.key(&name), news.as_bytes())
+        let published = store
+            .set(&self.key(&name), value.as_bytes())
             .and_then(|()| mark_last(store, self.number));
-        if let Err(error) = told {
-            tracing::debug!(%error, "the other ranks do not learn how the mesh has ended");
+        if let Err(error) = published {
+            tracing::debug!(%error, "the result of the mesh setup was not published");
         }
     }
 

@@ -9,8 +9,8 @@ use everburn_auth::Key;
 use super::{Link, TcpMesh};
 use crate::hostile::{GENEROUS, Script, connection};
 use crate::transport::frame::{Frame, HEADER_BYTES, WireHeader};
+use crate::transport::host_info::HostInfo;
 use crate::transport::inbox::Inbox;
-use crate::transport::surroundings::Surroundings;
 
 /// The longest message that a rank of a target takes.
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 20;
@@ -95,7 +95,7 @@ pub(crate) fn mesh_of_two(rank: usize) -> (TcpMesh, std::net::TcpStream) {
     let mesh = TcpMesh {
         rank,
         inbox,
-        surroundings: Surroundings::of_this_process(),
+        host_info: HostInfo::of_this_process(),
         key: mesh_key(),
         links,
     };

@@ -1,7 +1,7 @@
-//! One connection to one peer: a thread that writes and a thread that reads.
+//! The connection to one peer, with a writer thread and a reader thread.
 //!
-//! Two threads a peer, because a rank that wrote from the thread that also reads would deadlock
-//! as soon as all ranks send more than the sockets hold.
+//! One thread per direction: if a single thread wrote and read, ranks would deadlock as soon as all of them
+//! send more than the socket buffers hold.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 
-use super::outbox::{LONG_HOLD, Shared, control};
+use super::outbox::{LONG_PAUSE, Shared, control};
 use crate::group::{DType, Element};
 use crate::sync::{lock, wait_until};
 use crate::transport::frame::{Frame, FrameKind, HEADER_BYTES, WireHeader};
@@ -19,10 +19,10 @@ use crate::transport::inbox::Inbox;
 use crate::transport::payload::Payload;
 use crate::transport::threads::CLOSED_WITHOUT_GOODBYE;
 
-/// How often a reader without traffic looks whether it should end.
+/// The interval at which an idle reader checks whether it should end.
 const READ_TICK: Duration = Duration::from_secs(1);
 
-/// How long a closed link goes on reading, so that the peer can finish what it is sending.
+/// The time for which a closed link continues to read, so that the peer can finish sending.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// A connection after its handshake.
@@ -34,22 +34,22 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts the two threads of the connection `stream` to `peer`, which is lost when it reads
-    /// nothing for `patience` while there is something to write.
+    /// Starts the threads of the connection `stream` to `peer`. The peer counts as lost when a write makes
+    /// no progress for `write_timeout`.
     pub(super) fn start(
         peer: usize,
         stream: TcpStream,
         inbox: &Arc<Inbox>,
         max_message_bytes: u64,
-        patience: Duration,
+        write_timeout: Duration,
     ) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_TICK))?;
-        let tick = READ_TICK.min(patience).max(Duration::from_millis(1));
+        let tick = READ_TICK.min(write_timeout).max(Duration::from_millis(1));
         stream.set_write_timeout(Some(tick))?;
         let shared = Arc::new(Shared::default());
-        let told = shared.clone();
-        inbox.add_peer(peer, Box::new(move |hold| told.tell(hold)));
+        let requests = shared.clone();
+        inbox.add_peer(peer, Box::new(move |pause| requests.request_pause(pause)));
         let reader = Reader {
             peer,
             stream: stream.try_clone()?,
@@ -62,7 +62,7 @@ impl Link {
             stream: stream.try_clone()?,
             shared: shared.clone(),
             inbox: inbox.clone(),
-            patience,
+            write_timeout,
         };
         let link = Self {
             peer,
@@ -85,7 +85,7 @@ impl Link {
         self.shared.send(frame, None);
     }
 
-    /// Waits until nothing is queued; whether that came about before `deadline`.
+    /// Waits until all frames are written. Returns false if `deadline` passes first.
     pub(super) fn flush(&self, deadline: Instant) -> bool {
         let mut outbox = lock(&self.shared.outbox);
         loop {
@@ -100,18 +100,18 @@ impl Link {
         }
     }
 
-    /// Says goodbye and lets the writer end when all is written.
+    /// Queues a goodbye; the writer ends after it.
     pub(super) fn close(&self) {
         let end = Instant::now() + LINGER;
         self.shared.send(control(FrameKind::Goodbye), Some(end));
     }
 
-    /// Sends nothing more, from now on.
+    /// Stops sending; queued frames fail with `cause`.
     pub(super) fn silence(&self, cause: &str) {
         self.shared.break_off(cause);
     }
 
-    /// Closes the socket at once. Whoever waits for the peer is told `cause`.
+    /// Closes the socket at once. Calls that wait for the peer fail with `cause`.
     pub(super) fn cut(&self, cause: &str) {
         self.inbox.lost(self.peer, cause);
         self.shared.break_off(cause);
@@ -135,13 +135,13 @@ struct Writer {
     stream: TcpStream,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
-    patience: Duration,
+    write_timeout: Duration,
 }
 
 impl Writer {
     fn run(mut self) {
         while let Some(mut frame) = self.next() {
-            // Reported before the link counts as idle: who has flushed can rely on the reports.
+            // Reported before the link counts as idle, so that `flush` implies the reports.
             match self.write(&frame) {
                 Ok(()) => frame.report(Ok(())),
                 Err(cause) => {
@@ -176,12 +176,12 @@ impl Writer {
             if outbox.closed.is_some() && outbox.is_empty() {
                 return None;
             }
-            if outbox.is_held_for_long() {
+            if outbox.is_paused_for_long() {
                 tracing::warn!(
                     peer = self.peer,
-                    "rank {} has not received what was sent to it before, and has held back what is \
-                     queued for {LONG_HOLD:?}: check that it receives what this rank sends, or raise \
-                     the option `max_unreceived_bytes`",
+                    "rank {} has paused the data queued for it for {LONG_PAUSE:?}, because it has not received \
+                     earlier messages: check that every send has its receive, or raise the option \
+                     `max_unreceived_bytes`",
                     self.peer
                 );
             }
@@ -189,7 +189,10 @@ impl Writer {
         }
     }
 
-    /// Writes header and elements with as few system calls as the kernel allows; or says why not.
+    /// Writes header and elements with as few system calls as possible.
+    ///
+    /// # Errors
+    /// The cause for which the peer counts as lost.
     fn write(&mut self, frame: &Frame) -> Result<(), String> {
         let header = WireHeader::of(frame).encode();
         let payload = frame.payload.bytes();
@@ -212,12 +215,13 @@ impl Writer {
             };
             match error.kind() {
                 ErrorKind::Interrupted => {}
-                ErrorKind::WouldBlock | ErrorKind::TimedOut if moved.elapsed() < self.patience => {}
+                ErrorKind::WouldBlock | ErrorKind::TimedOut
+                    if moved.elapsed() < self.write_timeout => {}
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                     return Err(format!(
-                        "it has read nothing of what this rank sends to it for {:.1} s ({written} of \
-                         a frame's {all} bytes are written); check whether its process is stopped \
-                         (SIGSTOP, a debugger) or swapped out, and the network to its machine",
+                        "it has read no data from this rank for {:.1} s ({written} of a frame's {all} bytes \
+                         are written); check whether its process is stopped (SIGSTOP, a debugger) or \
+                         swapped out, and the network to its machine",
                         moved.elapsed().as_secs_f64()
                     ));
                 }
@@ -236,13 +240,13 @@ struct Reader {
     max_message_bytes: u64,
 }
 
-/// Why a reader ends.
+/// The reason for which a reader ends.
 enum End {
     /// The stream ended or this rank has closed the link.
     Closed,
     /// The stream broke.
     Broken(String),
-    /// The peer sent what no rank sends.
+    /// The peer sent an invalid frame.
     Invalid(String),
 }
 
@@ -270,15 +274,15 @@ impl Reader {
         let mut header = [0; HEADER_BYTES];
         self.read_full(&mut header)?;
         let wire = WireHeader::decode(&header, self.max_message_bytes).map_err(End::Invalid)?;
-        let mut room = None;
+        let mut reservation = None;
         match wire.header.kind {
             kind if kind.is_data() => {
-                let made = self.inbox.make_room(self.peer, wire.payload_bytes);
-                room = Some(made.map_err(End::Invalid)?);
+                let reserved = self.inbox.reserve(self.peer, wire.payload_bytes);
+                reservation = Some(reserved.map_err(End::Invalid)?);
             }
-            FrameKind::Hold => self.shared.hold(true),
-            // Who has said goodbye takes what still comes.
-            FrameKind::Resume | FrameKind::Goodbye => self.shared.hold(false),
+            FrameKind::Pause => self.shared.set_paused(true),
+            // After a goodbye the peer accepts all remaining data.
+            FrameKind::Resume | FrameKind::Goodbye => self.shared.set_paused(false),
             _ => {}
         }
         let payload = match wire.dtype {
@@ -291,12 +295,12 @@ impl Reader {
             DType::U8 => self.read_payload::<u8>(wire.payload_bytes)?,
         };
         let delivered = self.inbox.deliver(self.peer, &wire.header, payload);
-        drop(room);
+        drop(reservation);
         delivered.map_err(End::Invalid)
     }
 
-    /// Reads into the buffer that the receiver gets. Its memory is asked for as zeroed pages,
-    /// which the system provides as they are written: a length that is never sent costs nothing.
+    /// Reads into the receiver's buffer. Zeroed pages are backed by memory only when they are written, so a
+    /// false length costs nothing.
     fn read_payload<T: Element>(&mut self, bytes: u64) -> Result<Payload, End> {
         if bytes == 0 {
             return Ok(Payload::empty());

@@ -16,8 +16,8 @@ use self::handshake::Handshake;
 pub(crate) use self::handshake::forget_meshes;
 use self::link::Link;
 use super::frame::Frame;
+use super::host_info::HostInfo;
 use super::inbox::Inbox;
-use super::surroundings::Surroundings;
 use super::{CUT_HERE, Transport};
 use crate::group::{CollectiveError, DEFAULT_TIMEOUT, GroupOptions};
 use crate::rendezvous::Rendezvous;
@@ -50,7 +50,7 @@ const AFTER_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct TcpMesh {
     rank: usize,
     inbox: Arc<Inbox>,
-    surroundings: Surroundings,
+    host_info: HostInfo,
     key: Key,
     /// By rank; `None` for this one.
     links: Vec<Option<Link>>,
@@ -78,9 +78,9 @@ impl TcpMesh {
         let most = options.max_message_bytes;
         let inbox = Inbox::limited(options.max_unreceived_bytes, most);
         let patience = options.timeout.unwrap_or(DEFAULT_TIMEOUT) + AFTER_TIMEOUT;
-        let surroundings = Surroundings {
+        let host_info = HostInfo {
             address: rendezvous.local_address,
-            ..Surroundings::of_this_process()
+            ..HostInfo::of_this_process()
         };
         if rendezvous.world_size <= 1 {
             let key = Key::random().map_err(|error| CollectiveError::System {
@@ -91,7 +91,7 @@ impl TcpMesh {
             return Ok(Self {
                 rank,
                 inbox,
-                surroundings,
+                host_info,
                 key,
                 links: vec![None],
             });
@@ -109,7 +109,7 @@ impl TcpMesh {
         Ok(Self {
             rank,
             inbox,
-            surroundings,
+            host_info,
             key: connected.key,
             links,
         })
@@ -145,8 +145,8 @@ impl Transport for TcpMesh {
         "tcp"
     }
 
-    fn surroundings(&self) -> Surroundings {
-        self.surroundings.clone()
+    fn host_info(&self) -> HostInfo {
+        self.host_info.clone()
     }
 
     fn key(&self) -> Key {
@@ -170,7 +170,7 @@ impl Transport for TcpMesh {
     }
 
     fn sever(&self) {
-        // None may carry word of the loss of another: who was killed tells nobody.
+        // First stops all sending: a killed process sends no abort about the loss of others.
         for link in self.links() {
             link.silence(SEVERED);
         }

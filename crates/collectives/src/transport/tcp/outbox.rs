@@ -1,12 +1,11 @@
-//! What one end of a link has still to write, and in which order.
+//! The send queue of a link.
 //!
-//! # What may overtake
-//! An abort is written before all that is queued: it gives its group up on all ranks, so whatever of that
-//! group comes later is not needed any more, and frames of other groups are independent of it. So are
-//! [`FrameKind::Hold`] and [`FrameKind::Resume`], which say something of the link alone. All other
-//! frames keep their order: data, since receivers count on it; [`FrameKind::Leave`], since it says that
-//! nothing of its group follows; and the goodbye, which stays last. A frame that is being written is
-//! finished first.
+//! # Order
+//! Aborts overtake all queued frames: an abort fails its group on all ranks, so later frames of that group
+//! are not needed, and frames of other groups are independent of it. [`FrameKind::Pause`] and
+//! [`FrameKind::Resume`] overtake too, since they concern the link only. All other frames keep their order:
+//! data, [`FrameKind::Leave`] (no frame of its group follows) and the final goodbye. A frame that is being
+//! written is finished first.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
@@ -16,55 +15,55 @@ use crate::sync::lock;
 use crate::transport::frame::{Frame, FrameKind, Header};
 use crate::transport::payload::Payload;
 
-/// After how long a writer says that its peer holds it back.
-pub(super) const LONG_HOLD: Duration = Duration::from_secs(10);
+/// The time after which a paused writer logs a warning.
+pub(super) const LONG_PAUSE: Duration = Duration::from_secs(10);
 
 /// What is queued for the peer.
 #[derive(Default)]
 pub(super) struct Outbox {
     queue: VecDeque<Frame>,
-    /// What goes before the queue.
+    /// Written before the queue.
     aborts: VecDeque<Frame>,
-    /// What the peer is to be told of this rank's backlog: to hold back, or to go on.
-    news: Option<bool>,
-    /// Since when the peer has asked for no more data, and whether that was logged.
-    pub(super) held: Option<(Instant, bool)>,
-    /// A frame has been taken from the queue and is not written yet.
+    /// The next flow-control frame: pause (`true`) or resume.
+    flow: Option<bool>,
+    /// Since when the peer has paused this rank, and whether that was logged.
+    pub(super) paused: Option<(Instant, bool)>,
+    /// A frame is being written.
     pub(super) writing: bool,
-    /// No more frames will be queued; set with the time until which the reader goes on.
+    /// Closed for new frames; the time until which the reader continues.
     pub(super) closed: Option<Instant>,
-    /// The connection is gone, and why.
+    /// The cause, once the connection is broken.
     pub(super) broken: Option<String>,
 }
 
 impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.aborts.is_empty() && self.news.is_none()
+        self.queue.is_empty() && self.aborts.is_empty() && self.flow.is_none()
     }
 
-    /// What is to be written next, if it may be.
+    /// The next frame to write, if any may be written now.
     pub(super) fn pop(&mut self) -> Option<Frame> {
         if let Some(abort) = self.aborts.pop_front() {
             return Some(abort);
         }
-        if let Some(hold) = self.news.take() {
-            return Some(control(match hold {
-                true => FrameKind::Hold,
+        if let Some(pause) = self.flow.take() {
+            return Some(control(match pause {
+                true => FrameKind::Pause,
                 false => FrameKind::Resume,
             }));
         }
         let is_data = self.queue.front()?.header.kind.is_data();
-        if self.held.is_some() && is_data {
+        if self.paused.is_some() && is_data {
             return None;
         }
         self.queue.pop_front()
     }
 
-    /// Whether the peer has held data back for long. Once for each time.
-    pub(super) fn is_held_for_long(&mut self) -> bool {
-        match &mut self.held {
-            Some((since, told)) if !*told && since.elapsed() >= LONG_HOLD => {
-                *told = true;
+    /// Whether the peer has paused this rank for long; true once per pause.
+    pub(super) fn is_paused_for_long(&mut self) -> bool {
+        match &mut self.paused {
+            Some((since, logged)) if !*logged && since.elapsed() >= LONG_PAUSE => {
+                *logged = true;
                 !self.queue.is_empty()
             }
             _ => false,
@@ -82,7 +81,7 @@ pub(super) const fn control(kind: FrameKind) -> Frame {
     Frame::new(header, Payload::empty())
 }
 
-/// What the threads of a link share.
+/// State shared by the threads of a link.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) outbox: Mutex<Outbox>,
@@ -90,7 +89,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Queues `frame`; with `last`, the time until which the reader goes on, as the last one.
+    /// Queues `frame`; with `last` as the final one, where `last` is the time until which the reader
+    /// continues.
     pub(super) fn send(&self, mut frame: Frame, last: Option<Instant>) {
         let mut outbox = lock(&self.outbox);
         let refused = match (&outbox.broken, outbox.closed) {
@@ -112,7 +112,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Notes that the connection is gone and tells those whose frames will not be written.
+    /// Marks the connection as broken; queued frames fail with `cause`.
     pub(super) fn break_off(&self, cause: &str) {
         let mut outbox = lock(&self.outbox);
         if outbox.broken.is_none() {
@@ -120,7 +120,7 @@ impl Shared {
         }
         let queue = std::mem::take(&mut outbox.queue);
         let aborts = std::mem::take(&mut outbox.aborts);
-        outbox.news = None;
+        outbox.flow = None;
         drop(outbox);
         self.changed.notify_all();
         for mut frame in aborts.into_iter().chain(queue) {
@@ -128,19 +128,19 @@ impl Shared {
         }
     }
 
-    /// Tells the peer, as soon as can be, to hold its data back or to go on. The last word counts.
-    pub(super) fn tell(&self, hold: bool) {
+    /// Asks the peer to pause or to resume. The last request wins.
+    pub(super) fn request_pause(&self, pause: bool) {
         let mut outbox = lock(&self.outbox);
         if outbox.broken.is_none() && outbox.closed.is_none() {
-            outbox.news = Some(hold);
+            outbox.flow = Some(pause);
             drop(outbox);
             self.changed.notify_all();
         }
     }
 
-    /// The peer asks this rank to hold back, or to go on.
-    pub(super) fn hold(&self, hold: bool) {
-        lock(&self.outbox).held = hold.then(|| (Instant::now(), false));
+    /// Pauses or resumes data to the peer, at its request.
+    pub(super) fn set_paused(&self, pause: bool) {
+        lock(&self.outbox).paused = pause.then(|| (Instant::now(), false));
         self.changed.notify_all();
     }
 

@@ -37,7 +37,8 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
         patience: Duration::from_millis(500),
         ..ElasticOptions::new(rank.elastic.unwrap(), slot, incarnation)
     };
-    let mut membership = Membership::meet("env://", RendezvousRequest::default(), options).unwrap();
+    let mut membership =
+        Membership::connect("env://", RendezvousRequest::default(), options).unwrap();
     let mut has_left = folder.join("leave").exists();
     loop {
         let round = match membership.join(0) {
@@ -63,7 +64,7 @@ pub fn be_rank(rank: &RankEnvironment) -> ! {
                 has_left = true;
                 return true;
             }
-            membership.somebody_waits().unwrap() || store.check(&["nothing"]).is_err()
+            membership.has_pending_members().unwrap() || store.check(&["nothing"]).is_err()
         });
     }
 }

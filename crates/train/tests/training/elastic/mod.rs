@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
-use everburn_collectives::elastic::{ElasticOptions, Membership, Overseer};
+use everburn_collectives::elastic::{ElasticOptions, Membership, MembershipCoordinator};
 use everburn_collectives::group::{GroupOptions, ProcessGroup};
+use everburn_collectives::heartbeat::HeartbeatOptions;
 use everburn_collectives::store::{HashStore, SharedStore};
-use everburn_collectives::watch::WatchOptions;
 use everburn_datasets::ImageItem;
 use everburn_distributed::ConnectExchange;
 use everburn_models::mlp::{Mlp, MlpConfig};
@@ -163,11 +163,11 @@ impl Job<'_> {
         model: Classifier<Mlp, 4>,
         around: Around<'_>,
     ) -> Result<TrainingReport, TrainError> {
-        let overseer = Overseer::new(self.store.clone());
-        let incarnation = overseer.next_incarnation(slot).unwrap();
+        let coordinator = MembershipCoordinator::new(self.store.clone());
+        let incarnation = coordinator.next_incarnation(slot).unwrap();
         let result = self.train(slot, incarnation, data, model, around);
         if result.is_err() {
-            overseer.note_end(slot, incarnation).unwrap();
+            coordinator.note_end(slot, incarnation).unwrap();
         }
         result
     }
@@ -187,8 +187,8 @@ impl Job<'_> {
             timeout: Some(LONG),
             ..GroupOptions::default()
         };
-        let watch = WatchOptions::default();
-        let group = ElasticGroup::form(membership, options, Some(watch), Box::new(|_| None))?;
+        let heartbeat = HeartbeatOptions::default();
+        let group = ElasticGroup::form(membership, options, Some(heartbeat), Box::new(|_| None))?;
         let trainer = Trainer {
             run: Some(RunDirectory::create(self.folder)?),
             begun_before: incarnation > 1,

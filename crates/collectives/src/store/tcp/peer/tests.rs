@@ -1,4 +1,4 @@
-//! What connections really hold, beside what they are reckoned to hold.
+//! Connections of the store server: memory in use against memory charged, acknowledgements, refused proofs.
 
 use super::*;
 use crate::hostile::connection;
@@ -120,4 +120,33 @@ fn a_stream_of_writes_is_acknowledged_at_once() {
         near.write_all(&PING).unwrap();
         turn(&mut peer, &|peer, _| peer.answered);
     }
+}
+
+#[test]
+fn a_refused_proof_is_reported_as_a_token_that_does_not_match() {
+    use crate::store::tcp::wire::AUTH_OPCODE;
+    use everburn_auth::{CHALLENGE_BYTES, NONCE_BYTES, PROOF_BYTES};
+
+    let token = "a token of the tests".parse().unwrap();
+    let options = StoreOptions::new(StoreAccess::Token(token));
+    let mut contents = Contents::new(options.max_stored_bytes);
+    let (mut near, far) = connection().unwrap();
+    far.set_nonblocking(true).unwrap();
+    let mut peer = Peer::new(0, TcpStream::from_std(far), &options);
+    let first = [&[AUTH_OPCODE][..], &[3; NONCE_BYTES], &[7; PROOF_BYTES]].concat();
+    near.write_all(&first).unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    let mut scratch = vec![0; 64 << 10];
+    let closing = loop {
+        match peer.take_turn(&mut contents, &options, &mut scratch, &mut Vec::new()) {
+            Ok(_) => std::thread::yield_now(),
+            Err(closing) => break closing,
+        }
+    };
+    let text = closing.to_string();
+    assert!(text.starts_with("its job token does not match"), "{text}");
+    assert!(text.contains("EVERBURN_JOB_TOKEN"), "{text}");
+    let mut answer = [0; CHALLENGE_BYTES + 1];
+    near.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[CHALLENGE_BYTES], AUTH_REFUSED);
 }

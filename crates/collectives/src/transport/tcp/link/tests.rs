@@ -118,7 +118,7 @@ fn a_peer_that_reads_nothing_is_lost_and_the_error_says_so() {
     link.send(frame);
     let cause = told.recv_timeout(GENEROUS).unwrap().unwrap_err();
     assert!(
-        cause.contains("has read nothing of what this rank sends to it for "),
+        cause.contains("has read no data from this rank for "),
         "{cause}"
     );
     assert!(cause.contains("SIGSTOP"), "{cause}");
@@ -127,13 +127,13 @@ fn a_peer_that_reads_nothing_is_lost_and_the_error_says_so() {
 }
 
 #[test]
-fn a_peer_is_asked_to_hold_back_and_its_news_still_come_through() {
+fn a_peer_is_paused_and_its_aborts_still_pass() {
     let (_link, inbox, mut peer) = link(16 * MESSAGE as u64, GENEROUS);
     let sent = 9;
     for _ in 0..sent {
         write(&mut peer, &message(7, MESSAGE)).unwrap();
     }
-    assert_eq!(read(&mut peer), FrameKind::Hold);
+    assert_eq!(read(&mut peer), FrameKind::Pause);
     write(&mut peer, &abort()).unwrap();
     let mailbox = mailbox(&inbox);
     until("the abort has not come through", || {
@@ -150,12 +150,12 @@ fn a_peer_is_asked_to_hold_back_and_its_news_still_come_through() {
 }
 
 #[test]
-fn a_call_that_waits_lets_a_held_peer_go_on() {
+fn a_waiting_call_resumes_a_paused_peer() {
     let (_link, inbox, mut peer) = link(16 * MESSAGE as u64, GENEROUS);
     for _ in 0..9 {
         write(&mut peer, &message(7, MESSAGE)).unwrap();
     }
-    assert_eq!(read(&mut peer), FrameKind::Hold);
+    assert_eq!(read(&mut peer), FrameKind::Pause);
     // It is behind what nobody asks for.
     let (receiver, received) = mpsc::channel();
     let take = move |result: Result<Payload, _>| receiver.send(result.is_ok()).unwrap();
@@ -163,15 +163,15 @@ fn a_call_that_waits_lets_a_held_peer_go_on() {
     assert_eq!(read(&mut peer), FrameKind::Resume);
     write(&mut peer, &message(8, MESSAGE)).unwrap();
     assert!(received.recv_timeout(GENEROUS).unwrap());
-    assert_eq!(read(&mut peer), FrameKind::Hold);
+    assert_eq!(read(&mut peer), FrameKind::Pause);
 }
 
 #[test]
-fn a_rank_that_is_asked_to_hold_back_sends_news_and_no_data() {
+fn a_paused_rank_sends_aborts_and_no_data() {
     let (link, _inbox, mut peer) = link(u64::MAX, GENEROUS);
-    let is_held = || lock(&link.shared.outbox).held.is_some();
-    write(&mut peer, &control(FrameKind::Hold)).unwrap();
-    until("it is not held", is_held);
+    let is_paused = || lock(&link.shared.outbox).paused.is_some();
+    write(&mut peer, &control(FrameKind::Pause)).unwrap();
+    until("it is not paused", is_paused);
     link.send(message(1, 8));
     link.send(abort());
     assert_eq!(read(&mut peer), FrameKind::Abort);
@@ -180,15 +180,15 @@ fn a_rank_that_is_asked_to_hold_back_sends_news_and_no_data() {
     assert_eq!(read(&mut peer), FrameKind::Message { tag: 1 });
 
     // A peer that says goodbye takes the rest.
-    write(&mut peer, &control(FrameKind::Hold)).unwrap();
-    until("it is not held", is_held);
+    write(&mut peer, &control(FrameKind::Pause)).unwrap();
+    until("it is not paused", is_paused);
     link.send(message(2, 8));
     write(&mut peer, &control(FrameKind::Goodbye)).unwrap();
     assert_eq!(read(&mut peer), FrameKind::Message { tag: 2 });
 }
 
 #[test]
-fn a_peer_that_does_not_hold_back_is_cut_off_and_named_with_its_bytes() {
+fn a_peer_that_ignores_a_pause_is_disconnected_and_named_with_its_bytes() {
     let (_link, inbox, mut peer) = link(MESSAGE as u64, GENEROUS);
     for _ in 0..3 {
         write(&mut peer, &message(7, MESSAGE)).unwrap();

@@ -1,12 +1,12 @@
-//! Heartbeats and reports of mad peers in the store.
+//! Heartbeats and hang reports of faulty peers in the store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::beat::{Beat, Found, beat_key, hang_key, read};
-use super::heart::{Followed, Heart};
-use super::report::{Evidence, Witness, diagnose};
-use super::{Watch, WatchOptions};
+use super::report::{Evidence, RankReport, diagnose};
+use super::thread::{Followed, Heartbeat};
+use super::{HeartbeatMonitor, HeartbeatOptions};
 use crate::group::{GroupOptions, ProcessGroup};
 use crate::hostile::Script;
 use crate::store::{HashStore, SharedStore, Store};
@@ -15,14 +15,14 @@ use crate::sync::lock;
 /// The generation whose reports are read.
 const GENERATION: u64 = 3;
 
-/// The longest report: a screen for each rank, whatever they say.
+/// The longest report.
 const LONGEST_REPORT: usize = 1 << 20;
 
-/// A rank reads beats and reports that somebody else has written, and makes a diagnosis of them.
+/// A rank reads arbitrary beats and reports, and makes a diagnosis.
 ///
 /// # Panics
-/// Where one is read as what it is not, a text would be obeyed by a terminal or has no end, or a rank is
-/// blamed that does not exist.
+/// If a beat is misread, a text contains control characters or is too long, or the diagnosis names a rank
+/// that does not exist.
 pub fn heartbeats(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let members = 2 + script.below(4);
@@ -40,11 +40,11 @@ pub fn heartbeats(bytes: &[u8]) {
         }
         store.set(&key, &value).expect("a short entry");
     }
-    let options = WatchOptions {
+    let options = HeartbeatOptions {
         interval: Duration::from_millis(1),
-        silence: Some(Duration::from_secs(1)),
+        timeout: Some(Duration::from_secs(1)),
     };
-    let heart = Arc::new(Heart::new(store.clone(), 0, members, options));
+    let heartbeat = Arc::new(Heartbeat::new(store.clone(), 0, members, options));
     let groups = ProcessGroup::over_threads(members, GroupOptions::default());
     let followed = Followed {
         core: Arc::downgrade(groups[0].core()),
@@ -52,61 +52,61 @@ pub fn heartbeats(bytes: &[u8]) {
         rank: 0,
         members: (0..members).collect(),
     };
-    heart.follow(followed.clone());
-    heart.look().expect("a store in memory");
-    report(&heart, &followed, &*store);
-    heart.accuse(Instant::now() + Duration::from_secs(60));
+    heartbeat.follow(followed.clone());
+    heartbeat.poll().expect("a store in memory");
+    report(&heartbeat, &followed, &*store);
+    heartbeat.check_timeouts(Instant::now() + Duration::from_secs(60));
     if let Some(failure) = groups[0].failure() {
         assert!(failure.lost.is_some_and(|rank| rank < members));
         shown(&failure.reason);
     }
-    lock(&heart.state).ended = true;
-    let watch = Watch {
-        heart,
+    lock(&heartbeat.state).ended = true;
+    let monitor = HeartbeatMonitor {
+        heartbeat,
         thread: None,
     };
-    for sign in watch.signs() {
-        shown(&sign.note);
-        if let Some(doing) = sign.doing {
+    for status in monitor.statuses() {
+        shown(&status.note);
+        if let Some(doing) = status.doing {
             shown(&doing.to_string());
         }
     }
 }
 
-/// The diagnosis from what stands in the store.
-fn report(heart: &Heart, followed: &Followed, store: &dyn Store) {
-    let witness = |member: &usize| {
+/// The diagnosis from the reports in the store.
+fn report(heartbeat: &Heartbeat, followed: &Followed, store: &dyn Store) {
+    let rank_report = |member: &usize| {
         let key = hang_key(GENERATION, *member);
         match read(store, &key).expect("a store in memory") {
-            Found::Beat(beat) => Witness {
+            Found::Beat(beat) => RankReport {
                 evidence: Evidence::Answer,
                 beat: Some(*beat),
             },
-            Found::Unreadable => Witness {
+            Found::Unreadable => RankReport {
                 evidence: Evidence::Unreadable,
                 beat: None,
             },
-            Found::Nothing => Witness {
+            Found::Nothing => RankReport {
                 evidence: Evidence::Nothing,
                 beat: None,
             },
         }
     };
-    let witnesses: Vec<Witness> = followed.members.iter().map(witness).collect();
-    let report = diagnose(heart, followed, &witnesses, &|_| None);
+    let reports: Vec<RankReport> = followed.members.iter().map(rank_report).collect();
+    let report = diagnose(heartbeat, followed, &reports, &|_| None);
     let exists = |rank: usize| assert!(rank < followed.members.len(), "there is no rank {rank}");
     report.stalled.into_iter().for_each(exists);
     report.waiting.iter().copied().for_each(exists);
     report.to_string().lines().for_each(shown);
 }
 
-/// Panics where `text` cannot be shown as it is.
+/// Panics if `text` cannot be printed to a terminal.
 fn shown(text: &str) {
     assert!(!text.contains(char::is_control), "{text:?}");
     assert!(text.len() < LONGEST_REPORT, "{} bytes", text.len());
 }
 
-/// A beat with anything in its places, or anything.
+/// A beat with arbitrary fields, or arbitrary bytes.
 fn value(script: &mut Script<'_>) -> Vec<u8> {
     match script.below(8) {
         0 => script.bytes().to_vec(),

@@ -1,38 +1,37 @@
-//! The connection that many threads share, one at a time.
+//! A connection shared by several threads, which use it one at a time.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::connection::{Connection, Deadline};
 
-/// A connection that one thread at a time holds. A plain lock would do but for the deadline.
+/// A connection with a lock that has a deadline.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct SharedConnection {
     slot: Mutex<Slot>,
     freed: Condvar,
 }
 
 #[derive(Debug)]
 struct Slot {
-    held: bool,
-    /// Threads that wait for it: mostly none, and then a call to the system to wake nobody is saved,
-    /// once a request.
+    in_use: bool,
+    /// The number of waiting threads. Without any, a release needs no system call.
     waiting: usize,
-    /// `None` after a fault, until the next holder has connected anew.
+    /// `None` after a fault, until the next user has reconnected.
     connection: Option<Connection>,
 }
 
-/// The connection while a thread holds it; dropping it hands it to the next.
+/// Exclusive use of the connection; dropping it releases the connection.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
-    line: &'a Line,
+pub(super) struct ConnectionGuard<'a> {
+    shared: &'a SharedConnection,
     pub(super) connection: Option<Connection>,
 }
 
-impl Line {
+impl SharedConnection {
     pub(super) fn new(connection: Connection) -> Self {
         Self {
             slot: Mutex::new(Slot {
-                held: false,
+                in_use: false,
                 waiting: 0,
                 connection: Some(connection),
             }),
@@ -41,41 +40,41 @@ impl Line {
     }
 
     /// Waits for the connection; `None` when the deadline passes first.
-    pub(super) fn hold(&self, deadline: Deadline) -> Option<Held<'_>> {
+    pub(super) fn acquire(&self, deadline: Deadline) -> Option<ConnectionGuard<'_>> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.held {
+        if slot.in_use {
             slot.waiting += 1;
-            let held = |slot: &mut Slot| slot.held;
+            let in_use = |slot: &mut Slot| slot.in_use;
             let waited = self
                 .freed
-                .wait_timeout_while(slot, deadline.left(), held)
+                .wait_timeout_while(slot, deadline.left(), in_use)
                 .unwrap_or_else(PoisonError::into_inner);
             slot = waited.0;
             slot.waiting -= 1;
         }
-        if slot.held {
+        if slot.in_use {
             return None;
         }
-        slot.held = true;
-        Some(Held {
-            line: self,
+        slot.in_use = true;
+        Some(ConnectionGuard {
+            shared: self,
             connection: slot.connection.take(),
         })
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
-        let slot = self.line.slot.lock();
+        let slot = self.shared.slot.lock();
         let mut slot = slot.unwrap_or_else(PoisonError::into_inner);
-        slot.held = false;
-        // A panic may have come in the middle of a reply.
+        slot.in_use = false;
+        // After a panic part of a reply may be unread.
         let connection = self.connection.take();
         slot.connection = connection.filter(|_| !std::thread::panicking());
         let awaited = slot.waiting > 0;
         drop(slot);
         if awaited {
-            self.line.freed.notify_one();
+            self.shared.freed.notify_one();
         }
     }
 }

@@ -1,38 +1,37 @@
-//! A lane over TCP: several connections, non-blocking, used in turn.
+//! Channels over TCP: several non-blocking connections, used round-robin.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use super::LaneError;
+use super::ChannelError;
 
-/// How many bytes travel on one connection before the next takes its turn: so many that small
-/// messages stay on one, and few enough that large ones keep all of them busy.
+/// The bytes sent on one connection before the next one is used. Small messages stay on one
+/// connection, large ones keep all busy.
 const STRIPE: usize = 256 << 10;
 
-/// How many bytes [`SocketLane::peek`] reads ahead: a few blocks of a reduction, so that system
-/// calls are few.
+/// The bytes that [`SocketChannel::peek`] reads ahead: a few blocks of a reduction, to save system calls.
 const AHEAD: usize = 512 << 10;
 
-/// The most pieces of one system call.
+/// The most slices per system call.
 const PIECES: usize = 8;
 
-/// A lane over one or several TCP connections. The byte at position `p` of the stream travels on
-/// connection `p / STRIPE` modulo their number. What is received goes straight to its place; only
-/// [`SocketLane::peek`] has a buffer.
+/// A channel over one or several TCP connections. The byte at position `p` of the stream is sent on
+/// connection `p / STRIPE` modulo their number. Only [`SocketChannel::peek`] uses a buffer; other reads
+/// copy straight to their destination.
 #[derive(Debug)]
-pub(crate) struct SocketLane {
+pub(crate) struct SocketChannel {
     streams: Vec<TcpStream>,
     sent: u64,
     received: u64,
-    /// What has been read ahead, as words so that elements in it are aligned: the bytes
-    /// `start..end`, which come before position `received` of the stream.
+    /// The read-ahead buffer, as words so that elements in it are aligned. Its bytes `start..end` are
+    /// unread and end at position `received` of the stream.
     buffer: Vec<u64>,
     start: usize,
     end: usize,
 }
 
-impl SocketLane {
-    /// The lane over `streams`, which are non-blocking.
+impl SocketChannel {
+    /// A channel over non-blocking `streams`.
     pub(crate) const fn new(streams: Vec<TcpStream>) -> Self {
         Self {
             streams,
@@ -44,8 +43,8 @@ impl SocketLane {
         }
     }
 
-    /// The connection on which the byte at `position` travels, and how many follow it there.
-    fn turn(&self, position: u64) -> (usize, usize) {
+    /// The connection of the byte at `position`, and the bytes from there to the end of the stripe.
+    fn stripe_at(&self, position: u64) -> (usize, usize) {
         if self.streams.len() == 1 {
             return (0, usize::MAX);
         }
@@ -55,17 +54,17 @@ impl SocketLane {
     }
 
     pub(super) fn reads_from(&self) -> &TcpStream {
-        &self.streams[self.turn(self.received).0]
+        &self.streams[self.stripe_at(self.received).0]
     }
 
     pub(super) fn writes_to(&self) -> &TcpStream {
-        &self.streams[self.turn(self.sent).0]
+        &self.streams[self.stripe_at(self.sent).0]
     }
 
-    pub(super) fn try_send(&mut self, pieces: &[&[u8]]) -> Result<usize, LaneError> {
+    pub(super) fn try_send(&mut self, pieces: &[&[u8]]) -> Result<usize, ChannelError> {
         let mut total = 0;
         loop {
-            let (stream, mut room) = self.turn(self.sent);
+            let (stream, mut room) = self.stripe_at(self.sent);
             let mut slices = [IoSlice::new(&[]); PIECES];
             let mut used = 0;
             let mut skip = total;
@@ -101,7 +100,7 @@ impl SocketLane {
         }
     }
 
-    pub(super) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, LaneError> {
+    pub(super) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, ChannelError> {
         let buffered = into.len().min(self.end - self.start);
         if buffered > 0 {
             let bytes: &[u8] = bytemuck::cast_slice(&self.buffer);
@@ -119,12 +118,12 @@ impl SocketLane {
         Ok(total)
     }
 
-    pub(super) fn peek(&mut self, most: usize) -> Result<&[u8], LaneError> {
+    pub(super) fn peek(&mut self, most: usize) -> Result<&[u8], ChannelError> {
         if self.buffer.is_empty() {
             self.buffer = vec![0; AHEAD / size_of::<u64>()];
         }
         if self.start == self.end {
-            // The place in the buffer has the alignment of the position in the stream.
+            // Keeps the alignment of the position in the stream.
             let aligned = (self.received % 64) as usize;
             (self.start, self.end) = (aligned, aligned);
         }
@@ -140,7 +139,7 @@ impl SocketLane {
                     }
                 }
                 Err(error) => {
-                    // What came before the end of the stream is still good.
+                    // Bytes received before the error are still valid.
                     if self.start == self.end {
                         result = Err(error);
                     }
@@ -159,23 +158,22 @@ impl SocketLane {
     }
 
     pub(super) fn buffered(&self) -> usize {
-        // Nothing more can be read ahead before what is there has been taken.
+        // A full buffer must be consumed before more is read ahead.
         if self.end == AHEAD && self.start < self.end {
             return AHEAD;
         }
         self.end - self.start
     }
 
-    /// Reads once from the connection whose turn it is: how much had come, and whether more may
-    /// have. A read that is not filled has emptied the connection; asking again would be a system
-    /// call for nothing.
-    fn read(&mut self, into: &mut [u8]) -> Result<(usize, bool), LaneError> {
-        let (stream, most) = self.turn(self.received);
+    /// Reads once from the current connection. Returns the number of bytes and whether more may be
+    /// available: a short read has emptied the connection.
+    fn read(&mut self, into: &mut [u8]) -> Result<(usize, bool), ChannelError> {
+        let (stream, most) = self.stripe_at(self.received);
         let most = most.min(into.len());
         loop {
             match (&self.streams[stream]).read(&mut into[..most]) {
                 Ok(0) if most > 0 => {
-                    return Err(LaneError::new("its end of a connection was closed"));
+                    return Err(ChannelError::new("its end of a connection was closed"));
                 }
                 Ok(bytes) => {
                     self.received += bytes as u64;
@@ -188,19 +186,19 @@ impl SocketLane {
         }
     }
 
-    /// Says that nothing more will be sent; what has been sent still arrives.
+    /// Shuts down the sending direction; bytes already sent still arrive.
     pub(super) fn finish(&self) {
         for stream in &self.streams {
-            // An error means that the connection is gone already.
+            // An error means that the connection is closed already.
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
 }
 
-impl Drop for SocketLane {
+impl Drop for SocketChannel {
     fn drop(&mut self) {
         self.finish();
-        // A socket that is closed over unread bytes takes back what it has not delivered yet.
+        // Closing a socket with unread bytes resets the connection and drops undelivered data.
         let mut rest = [0; 4096];
         for stream in &self.streams {
             for _ in 0..256 {
@@ -213,6 +211,6 @@ impl Drop for SocketLane {
     }
 }
 
-fn broken(doing: &str, error: &std::io::Error) -> LaneError {
-    LaneError::new(format!("its connection broke ({doing}: {error})"))
+fn broken(doing: &str, error: &std::io::Error) -> ChannelError {
+    ChannelError::new(format!("its connection broke ({doing}: {error})"))
 }

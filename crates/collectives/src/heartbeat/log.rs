@@ -1,4 +1,4 @@
-//! The end of a log, read without reading all of it.
+//! The last lines of a log file.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::printable;
 
-/// How much of the file's end is read: enough for the lines that are shown, whatever its length.
+/// The bytes read from the end of the file.
 const MAX_BYTES: u64 = 32 << 10;
 
-/// How many lines are shown, and how much of each.
+/// The number of lines shown, and the longest part of each.
 const LINES: usize = 10;
 const LINE: usize = 300;
 
@@ -26,7 +26,7 @@ fn read_end(path: &Path) -> std::io::Result<Vec<String>> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
-    // The first line of a part of a file is a part of a line.
+    // The first line may be incomplete.
     let skip = usize::from(start > 0);
     let lines: Vec<&str> = text.lines().skip(skip).collect();
     let last = lines.len().saturating_sub(LINES);

@@ -1,5 +1,5 @@
-//! A rank of the job that has gone mad, from a group's first collective on: it says anything about
-//! its memory and its address, dials the other's lanes with anything, and sends anything on them.
+//! A faulty rank, from a group's first collective on: it sends arbitrary shared-memory offers,
+//! addresses, handshakes and channel data.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::group::{GroupOptions, Operation, ProcessGroup, ReduceOp, Signature, T
 use crate::hostile::{GENEROUS, Script, leave_no_port};
 use crate::net::{Hello, Purpose, introduce};
 use crate::transport::hostile::{MAX_MESSAGE_BYTES, frames, mesh_key, mesh_of_two, read_frame};
-use crate::transport::{Frame, FrameKind, Header, Payload, Surroundings};
+use crate::transport::{Frame, FrameKind, Header, HostInfo, Payload};
 
 /// The deadline of the collective that the other rank disturbs.
 const LIMIT: Duration = Duration::from_millis(60);
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_millis(60);
 ///
 /// # Panics
 /// Where a collective does not come back soon after its deadline, or takes more than it may.
-pub fn lane_peer(bytes: &[u8]) {
+pub fn channel_peer(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let rank = script.below(2);
     let transport = TransportKind::ALL[script.below(TransportKind::ALL.len())];
@@ -63,18 +63,18 @@ struct Mad {
 
 impl Mad {
     fn run(&mut self, script: &mut Script<'_>) -> std::io::Result<()> {
-        let opening = match script.below(4) {
+        let bootstrap = match script.below(4) {
             0 => script.bytes().to_vec(),
             _ => self.endpoint(),
         };
-        self.say(0, opening)?;
+        self.say(0, bootstrap)?;
         for round in 1..=3 {
             let said = match script.below(5) {
                 0 => script.bytes().to_vec(),
                 1 => self.offer(script),
                 2 => br#"{"reason":null}"#.to_vec(),
                 3 => br#"{"reason":"no"}"#.to_vec(),
-                _ => self.door()?,
+                _ => self.address()?,
             };
             if script.below(8) > 0 {
                 self.say(round, said)?;
@@ -85,9 +85,9 @@ impl Mad {
         }
         while let Some((kind, phase, payload)) = read_frame(&mut self.stream) {
             if (kind, phase) == (0, 3)
-                && let Ok(door) = serde_json::from_slice::<SocketAddr>(&payload)
+                && let Ok(address) = serde_json::from_slice::<SocketAddr>(&payload)
             {
-                knock(door, script)?;
+                dial(address, script)?;
             }
         }
         self.stream.shutdown(Shutdown::Both)
@@ -115,13 +115,13 @@ impl Mad {
     }
 
     fn endpoint(&self) -> Vec<u8> {
-        let mut surroundings = Surroundings::of_this_process();
+        let mut host_info = HostInfo::of_this_process();
         if self.elsewhere {
-            surroundings.host = "elsewhere".to_owned();
+            host_info.host = "elsewhere".to_owned();
         }
-        let surroundings = serde_json::to_string(&surroundings).expect("plain numbers and strings");
+        let host_info = serde_json::to_string(&host_info).expect("plain numbers and strings");
         let transport = self.transport;
-        format!(r#"{{"transport":"{transport}","surroundings":{surroundings}}}"#).into_bytes()
+        format!(r#"{{"transport":"{transport}","surroundings":{host_info}}}"#).into_bytes()
     }
 
     /// Memory of any process under any number.
@@ -139,15 +139,15 @@ impl Mad {
         .into_bytes()
     }
 
-    /// An address where nobody takes what comes in.
-    fn door(&self) -> std::io::Result<Vec<u8>> {
+    /// An address whose listener accepts nothing.
+    fn address(&self) -> std::io::Result<Vec<u8>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         Ok(serde_json::to_vec(&listener.local_addr()?)?)
     }
 }
 
-/// Dials a rank's lanes: with the secret or without, then anything.
-fn knock(door: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
+/// Dials a rank's listener, with or without the secret, and sends arbitrary bytes.
+fn dial(address: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
     let key = mesh_key().derive(if script.below(4) == 0 {
         "others"
     } else {
@@ -155,10 +155,10 @@ fn knock(door: SocketAddr, script: &mut Script<'_>) -> std::io::Result<()> {
     });
     let mut streams = Vec::new();
     for index in 0..STREAMS {
-        let mut stream = TcpStream::connect_timeout(&door, LIMIT)?;
+        let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
         leave_no_port(&stream)?;
         let hello = Hello {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             rank: 1,
             world_size: 2,
             scope: 1,

@@ -1,27 +1,26 @@
-//! Which rank the others wait for, directly or by way of ranks that wait themselves.
+//! Diagnosis of a hang: the rank that the others wait for, directly or through other waiting ranks.
 //!
-//! Ranks are nodes, "waits for" is an edge. The stalled rank is one that is waited for and waits for
-//! nobody. A rank that has not answered counts as waiting only while its heartbeat goes on: what a
-//! stopped one said last is not what it is doing. All ranks decide from the same answers, and ties
-//! are broken by the answers alone, so all name the same rank.
+//! Ranks are the nodes of a wait-for graph. The stalled rank is waited for and waits for no other. A rank
+//! that has not answered counts as waiting only while its beats arrive: the last beat of a stopped process
+//! is outdated. All ranks decide from the same answers, ties included, so all name the same rank.
 
 use std::cmp::Reverse;
 
 use crate::group::{FlightEntry, FlightState};
 
-/// What is known of one rank.
+/// The known state of one rank.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Testimony {
-    /// It has told what it was doing when the group failed.
+pub(super) struct RankState {
+    /// It has reported after the failure.
     pub(super) answered: bool,
-    /// Its heartbeat goes on.
+    /// Its beats arrive, or it has reported.
     pub(super) alive: bool,
-    /// The job ranks that its error names.
+    /// The job ranks that it waited for, by its error.
     pub(super) waiting_for: Vec<usize>,
     pub(super) records: Vec<FlightEntry>,
 }
 
-impl Testimony {
+impl RankState {
     /// The ranks that it waits for.
     fn edges(&self, own: usize) -> Vec<usize> {
         if !self.answered && !self.alive {
@@ -43,7 +42,7 @@ impl Testimony {
         edges
     }
 
-    /// How many collectives of `group` it has called.
+    /// The number of collectives of `group` that it has called.
     fn progress(&self, group: u64) -> u64 {
         let of_group = self.records.iter().filter(|entry| entry.group == group);
         let called = of_group.filter(|entry| entry.collective);
@@ -54,8 +53,8 @@ impl Testimony {
     }
 }
 
-/// The rank that stalled, if it can be told.
-pub(super) fn stalled(ranks: &[Testimony]) -> Option<usize> {
+/// The stalled rank, if it can be determined.
+pub(super) fn stalled(ranks: &[RankState]) -> Option<usize> {
     let all_edges: Vec<Vec<usize>> = (0..ranks.len())
         .map(|rank| ranks[rank].edges(rank))
         .collect();
@@ -69,7 +68,7 @@ pub(super) fn stalled(ranks: &[Testimony]) -> Option<usize> {
     let idle = |rank: &usize| all_edges[*rank].is_empty();
     let mut suspects: Vec<usize> = wanted.iter().copied().filter(idle).collect();
     if suspects.is_empty() {
-        // In a circle, or nobody knows whom it waits for.
+        // A cycle, or no rank without edges.
         suspects = wanted;
     }
     if suspects.is_empty() {
@@ -78,12 +77,12 @@ pub(super) fn stalled(ranks: &[Testimony]) -> Option<usize> {
             .collect();
     }
     suspects.into_iter().min_by_key(|rank| {
-        let testimony = &ranks[*rank];
+        let state = &ranks[*rank];
         let group = wanted_in(ranks, *rank).map_or(crate::group::WORLD, |entry| entry.group);
-        let behind = testimony.progress(group);
+        let behind = state.progress(group);
         (
-            testimony.answered,
-            testimony.alive,
+            state.answered,
+            state.alive,
             behind,
             Reverse(votes(*rank)),
             *rank,
@@ -92,23 +91,23 @@ pub(super) fn stalled(ranks: &[Testimony]) -> Option<usize> {
 }
 
 /// The operation in which others wait for `rank`: the earliest.
-pub(super) fn wanted_in(ranks: &[Testimony], rank: usize) -> Option<&FlightEntry> {
-    let answered = ranks.iter().filter(|testimony| testimony.answered);
-    let entries = answered.flat_map(|testimony| &testimony.records);
+pub(super) fn wanted_in(ranks: &[RankState], rank: usize) -> Option<&FlightEntry> {
+    let answered = ranks.iter().filter(|state| state.answered);
+    let entries = answered.flat_map(|state| &state.records);
     let waiting = entries.filter(|entry| entry.waiting_for.contains(&rank));
     waiting.min_by_key(|entry| (entry.step, !entry.collective, entry.sequence, entry.group))
 }
 
-/// Whether `testimony` shows the call that others wait in, or a later one of the same group;
-/// `None` if it shows nothing of that group.
-pub(super) fn has_called(testimony: &Testimony, wanted: &FlightEntry) -> Option<bool> {
-    if !wanted.collective || testimony.records.is_empty() {
+/// Whether `state` contains the call that others wait in, or a later one of the same group; `None` if
+/// unknown.
+pub(super) fn has_called(state: &RankState, wanted: &FlightEntry) -> Option<bool> {
+    if !wanted.collective || state.records.is_empty() {
         return None;
     }
-    Some(testimony.progress(wanted.group) > wanted.sequence)
+    Some(state.progress(wanted.group) > wanted.sequence)
 }
 
-/// What a rank is or was doing: the operation under way, else the one that failed, else the last.
+/// The running operation of a rank, else the failed one, else the last.
 pub(super) fn doing(records: &[FlightEntry]) -> Option<&FlightEntry> {
     let order = |entry: &&FlightEntry| match entry.state {
         FlightState::Running => 0,
@@ -143,8 +142,8 @@ mod tests {
         }
     }
 
-    fn rank(answered: bool, records: Vec<FlightEntry>) -> Testimony {
-        Testimony {
+    fn rank(answered: bool, records: Vec<FlightEntry>) -> RankState {
+        RankState {
             answered,
             alive: answered,
             waiting_for: Vec::new(),
@@ -172,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_lives_and_waits_elsewhere_is_not_to_blame() {
+    fn a_live_rank_that_waits_for_another_is_not_the_stalled_one() {
         let mut patient = rank(false, vec![entry(9, FlightState::Running, &[2])]);
         patient.alive = true;
-        let busy = Testimony {
+        let busy = RankState {
             alive: true,
             ..rank(false, vec![entry(8, FlightState::Done, &[])])
         };

@@ -1,30 +1,30 @@
-//! What the store shows of a round, and what follows from it.
+//! The state of a round as read from the store, and its assessment.
 
 use super::error::{MissingSlot, SlotState};
 use super::keys;
 use super::member::{Generation, Member};
 use crate::store::{Store, StoreError};
 
-/// One slot as the store shows it.
+/// One slot, as read from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Who has joined the round for it.
+    /// The process that has joined the round.
     pub(super) joined: Option<Member>,
-    /// The newest process that its launcher has numbered; 0 for none.
+    /// The newest incarnation; 0 for none.
     pub(super) incarnation: u64,
-    /// The newest that has ended; 0 for none.
+    /// The newest incarnation that has ended; 0 for none.
     pub(super) ended: u64,
 }
 
 impl Slot {
-    /// Who has joined and lives.
+    /// The process that has joined and has not ended.
     fn present(&self) -> Option<&Member> {
         self.joined
             .as_ref()
             .filter(|member| member.incarnation > self.ended)
     }
 
-    /// Its last process has ended and no other is on its way.
+    /// Whether its last process has ended and no other was started.
     fn is_down(&self) -> bool {
         self.ended > 0 && self.ended >= self.incarnation
     }
@@ -42,29 +42,33 @@ impl Slot {
     }
 }
 
-/// All slots at about one time. Each key is read by itself, so this is not one moment's state; that does
-/// no harm, because a process that has ended stays ended, and closing compares with the generation before.
+/// All slots at about one time. Keys are read one by one, so this is no consistent snapshot. That is safe:
+/// an ended process stays ended, and a round is closed by compare-and-set on the newest generation.
 #[derive(Debug)]
-pub(super) struct Sight {
+pub(super) struct RoundView {
     pub(super) slots: Vec<Slot>,
 }
 
-/// What follows for a round.
+/// The assessment of a round.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Assessment {
-    /// Who has joined and lives, by slot.
+    /// The processes that have joined and have not ended, by slot.
     pub(super) present: Vec<Member>,
-    /// All others.
+    /// All other slots.
     pub(super) missing: Vec<MissingSlot>,
-    /// Nobody else is expected.
+    /// No other process is expected.
     pub(super) complete: bool,
-    /// The present group, if there is one, is known to be broken.
+    /// The current group, if any, is known to be broken.
     pub(super) broken: bool,
 }
 
-impl Sight {
-    /// Looks at the round in which `generation` forms.
-    pub(super) fn of(store: &dyn Store, generation: u64, slots: usize) -> Result<Self, StoreError> {
+impl RoundView {
+    /// Reads the state of the round in which `generation` forms.
+    pub(super) fn read(
+        store: &dyn Store,
+        generation: u64,
+        slots: usize,
+    ) -> Result<Self, StoreError> {
         let look = |slot| {
             let joined = joined_by(store, generation, slot)?;
             Ok(Slot {
@@ -77,7 +81,7 @@ impl Sight {
         Ok(Self { slots })
     }
 
-    /// Who is there, and who is still expected after `newest`.
+    /// Assesses the round that follows generation `newest`.
     pub(super) fn assess(&self, newest: Option<&Generation>) -> Assessment {
         let lives = |member: &&Member| {
             let slot = self.slots.get(member.slot);
@@ -117,7 +121,7 @@ impl Sight {
     }
 }
 
-/// Who has joined the round of `generation` for `slot`.
+/// The process of `slot` that has joined the round of `generation`.
 pub(super) fn joined_by(
     store: &dyn Store,
     generation: u64,

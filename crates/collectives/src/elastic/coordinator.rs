@@ -1,39 +1,40 @@
-//! The launchers' part: who was started, who has ended, and whether it goes on.
+//! The launcher's side of an elastic job: started and ended processes, and the end of the job.
 
 use super::keys;
 use super::member::{Generation, Member};
 use super::membership::LONGEST_REASON;
-use super::sight::joined_by;
+use super::round_view::joined_by;
 use crate::printable;
 use crate::store::{SharedStore, StoreError};
 
-/// A launcher's part in an elastic job. Several launchers share one store; each speaks for its own slots.
+/// Records the processes of a launcher's slots in the store. Several launchers share one store; each is
+/// responsible for its own slots.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use everburn_collectives::elastic::Overseer;
+/// use everburn_collectives::elastic::MembershipCoordinator;
 /// use everburn_collectives::store::HashStore;
 ///
-/// let overseer = Overseer::new(Arc::new(HashStore::new()));
-/// assert_eq!(overseer.next_incarnation(3)?, 1);
-/// overseer.note_end(3, 1)?;
-/// assert_eq!(overseer.next_incarnation(3)?, 2);
-/// assert!(!overseer.is_finished()?);
+/// let coordinator = MembershipCoordinator::new(Arc::new(HashStore::new()));
+/// assert_eq!(coordinator.next_incarnation(3)?, 1);
+/// coordinator.note_end(3, 1)?;
+/// assert_eq!(coordinator.next_incarnation(3)?, 2);
+/// assert!(!coordinator.is_finished()?);
 /// # Ok::<(), everburn_collectives::store::StoreError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Overseer {
+pub struct MembershipCoordinator {
     store: SharedStore,
 }
 
-impl Overseer {
-    /// A part in the job whose ranks meet at `store`.
+impl MembershipCoordinator {
+    /// A coordinator of the job whose ranks share `store`.
     #[must_use]
     pub fn new(store: SharedStore) -> Self {
         Self { store }
     }
 
-    /// Numbers the process that is about to be started for `slot`.
+    /// The incarnation number of the next process of `slot`. Call it before the process is started.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
@@ -43,8 +44,8 @@ impl Overseer {
         u64::try_from(number).map_err(|_| keys::unreadable(&key, "a negative counter"))
     }
 
-    /// Says that process `incarnation` of `slot` has ended, so that nobody waits for it. Say it once the
-    /// process is reaped, and before the next one is numbered.
+    /// Records that process `incarnation` of `slot` has ended, so that rounds do not wait for it. Call it
+    /// after the process was reaped and before the next one is numbered.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
@@ -53,7 +54,8 @@ impl Overseer {
             .set(&keys::ended(slot), incarnation.to_string().as_bytes())
     }
 
-    /// Says that a rank has ended well: who joins from now on is told that the job has finished.
+    /// Records that a rank has finished: later joins fail with
+    /// [`ElasticError::Finished`](super::ElasticError::Finished).
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
@@ -61,7 +63,7 @@ impl Overseer {
         self.store.set(&keys::finished(), b"1")
     }
 
-    /// Says that ranks are not restarted any more; who joins from now on fails with `reason`.
+    /// Records that ranks are not restarted any more: later joins fail with `reason`.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
@@ -69,7 +71,7 @@ impl Overseer {
         self.store.set(&keys::given_up(), reason.as_bytes())
     }
 
-    /// Whether a rank has ended well, on any machine.
+    /// Whether a rank has finished, on any machine.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
@@ -77,7 +79,7 @@ impl Overseer {
         self.store.check(&[&keys::finished()])
     }
 
-    /// Why a launcher has given up, if one has.
+    /// The reason of a launcher that has given up, if any.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be reached.
@@ -86,18 +88,18 @@ impl Overseer {
         Ok(reason.map(|reason| printable(&String::from_utf8_lossy(&reason), LONGEST_REASON)))
     }
 
-    /// The generation that closed last.
+    /// The newest generation.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be reached or holds what cannot be read.
+    /// [`StoreError`] when the store cannot be reached or its data are malformed.
     pub fn newest(&self) -> Result<Option<Generation>, StoreError> {
         Ok(Generation::newest(&*self.store)?.map(|(newest, _)| newest))
     }
 
-    /// Who has joined the round of `generation` for `slot`, if anybody has.
+    /// The process of `slot` that has joined the round of `generation`, if any.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be reached or holds what cannot be read.
+    /// [`StoreError`] when the store cannot be reached or its data are malformed.
     pub fn joined(&self, generation: u64, slot: usize) -> Result<Option<Member>, StoreError> {
         joined_by(&*self.store, generation, slot)
     }

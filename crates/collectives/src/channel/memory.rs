@@ -1,26 +1,25 @@
-//! A lane through shared memory: a ring in each direction.
+//! Channels through shared memory: one ring buffer in each direction.
 
 use rand::TryRng;
 use rand::rngs::SysRng;
 use serde::{Deserialize, Serialize};
 
-use super::LaneError;
+use super::ChannelError;
 use crate::shared_memory::{
     Address, Doorbell, Layout, Nonce, RingError, RingReceiver, RingSender, Segment,
 };
 
-/// How much memory all rings of one group on one machine may take together. Locked up front, so
-/// it is kept small; a ring need only hold what is written while its reader does something else.
+/// The memory of all rings of one group on one machine. It is allocated up front, so it is small; a
+/// ring only needs to buffer writes while its reader is busy.
 const BUDGET: usize = 32 << 20;
 
-/// The largest and the smallest ring: what a sender can write ahead and the reader still finds in
-/// the cache; and a few small messages.
+/// The smallest and the largest ring: a few small messages; data that still fits the reader's cache.
 const RINGS: std::ops::RangeInclusive<usize> = (16 << 10)..=(1 << 20);
 
-/// The part of a ring that must be taken before its sender is told.
+/// The sender is notified after every `capacity / ROOM` bytes that were read.
 const ROOM: usize = 8;
 
-/// How many bytes a ring has between `ranks` ranks.
+/// The bytes per ring between `ranks` ranks.
 fn capacity(ranks: usize) -> usize {
     let rings = ranks * (ranks - 1);
     let share = (BUDGET / rings.max(1)).clamp(*RINGS.start(), *RINGS.end());
@@ -28,19 +27,19 @@ fn capacity(ranks: usize) -> usize {
     1 << share.ilog2()
 }
 
-/// A lane through shared memory.
+/// A channel through two ring buffers in shared memory.
 #[derive(Debug)]
-pub(crate) struct RingLane {
+pub(crate) struct RingChannel {
     sender: RingSender,
     receiver: RingReceiver,
-    /// Where the peer sleeps.
+    /// Wakes the peer.
     bell: Doorbell,
-    /// How many bytes have been taken since it was last rung for room in its ring.
+    /// The bytes read since the peer was last notified of free space.
     taken: usize,
 }
 
-impl RingLane {
-    pub(super) fn try_send(&mut self, pieces: &[&[u8]]) -> Result<usize, LaneError> {
+impl RingChannel {
+    pub(super) fn try_send(&mut self, pieces: &[&[u8]]) -> Result<usize, ChannelError> {
         let bytes = self.sender.try_write_parts(pieces).map_err(broken)?;
         if bytes > 0 {
             self.bell.ring();
@@ -48,24 +47,24 @@ impl RingLane {
         Ok(bytes)
     }
 
-    pub(super) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, LaneError> {
+    pub(super) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize, ChannelError> {
         let bytes = self.receiver.try_read(into).map_err(broken)?;
-        self.let_go(bytes);
+        self.release(bytes);
         Ok(bytes)
     }
 
-    pub(super) fn peek(&self, most: usize) -> Result<&[u8], LaneError> {
+    pub(super) fn peek(&self, most: usize) -> Result<&[u8], ChannelError> {
         self.receiver.peek(most).map_err(broken)
     }
 
     pub(super) fn consume(&mut self, bytes: usize) {
         self.receiver.consume(bytes);
-        self.let_go(bytes);
+        self.release(bytes);
     }
 
-    /// Tells the peer of room in the ring. Not at each small message: if it waits for room at all,
-    /// the ring was full, and much more will be taken.
-    fn let_go(&mut self, bytes: usize) {
+    /// Notifies the peer of free space in the ring, but not for each small message: a peer that waits
+    /// for space has filled the ring, so many more bytes will be read.
+    fn release(&mut self, bytes: usize) {
         self.taken += bytes;
         if self.taken >= self.receiver.capacity() / ROOM {
             self.taken = 0;
@@ -75,47 +74,48 @@ impl RingLane {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-fn broken(error: RingError) -> LaneError {
-    LaneError::new(error.to_string())
+fn broken(error: RingError) -> ChannelError {
+    ChannelError::new(error.to_string())
 }
 
-/// What the lowest rank of a machine offers to the others.
+/// The shared-memory segment that the lowest rank of a machine announces.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Offer {
     process: u32,
     descriptor: i32,
     nonce: Nonce,
-    /// Why there is nothing to offer.
+    /// The reason, if there is no segment.
     refused: Option<String>,
 }
 
-/// The ranks of one machine on the way to their memory.
-pub(super) struct Table {
-    /// Their group ranks, the lowest first.
-    mates: Vec<usize>,
+/// The ranks of one machine while they set up their shared memory.
+pub(super) struct LocalRanks {
+    /// Their group ranks, in ascending order.
+    ranks: Vec<usize>,
     rank: usize,
     segment: Option<Segment>,
 }
 
-/// One rank's end of the memory.
-pub(super) struct Found {
-    /// By group rank of the peer.
-    pub(super) lanes: Vec<(usize, RingLane)>,
+/// The shared-memory channels of one rank.
+pub(super) struct LocalChannels {
+    /// With the group rank of the peer.
+    pub(super) channels: Vec<(usize, RingChannel)>,
+    /// Wakes this rank.
     pub(super) bell: Option<Doorbell>,
 }
 
-impl Table {
-    /// The group rank `rank` among its `mates`, all ranks of the machine.
-    pub(super) const fn new(mates: Vec<usize>, rank: usize) -> Self {
+impl LocalRanks {
+    /// The group ranks `ranks` of this machine, seen from group rank `rank`.
+    pub(super) const fn new(ranks: Vec<usize>, rank: usize) -> Self {
         Self {
-            mates,
+            ranks,
             rank,
             segment: None,
         }
     }
 
-    /// Makes the memory, if this is the lowest rank of several. `process` is what others find it
-    /// under.
+    /// Creates the segment, if this is the lowest of several ranks. Other ranks open it through
+    /// `/proc/{process}`.
     pub(super) fn offer(&mut self, process: u32) -> Offer {
         let mut offer = Offer {
             process,
@@ -123,7 +123,7 @@ impl Table {
             nonce: Nonce::default(),
             refused: None,
         };
-        if self.mates.len() == 1 || self.mates[0] != self.rank {
+        if self.ranks.len() == 1 || self.ranks[0] != self.rank {
             return offer;
         }
         match self.create(&mut offer.nonce) {
@@ -137,7 +137,7 @@ impl Table {
         SysRng
             .try_fill_bytes(nonce)
             .map_err(|error| format!("no random numbers: {error}"))?;
-        let layout = Layout::new(self.mates.len(), capacity(self.mates.len()));
+        let layout = Layout::new(self.ranks.len(), capacity(self.ranks.len()));
         let segment = layout.and_then(|layout| Segment::create(layout, *nonce));
         let segment = segment.map_err(|error| error.to_string())?;
         let descriptor = segment.address().map_or(-1, |address| address.descriptor);
@@ -145,21 +145,21 @@ impl Table {
         Ok(descriptor)
     }
 
-    /// Takes this rank's end of the memory that is offered.
-    pub(super) fn join(&mut self, offer: &Offer) -> Result<Found, String> {
-        if self.mates.len() == 1 {
-            return Ok(Found {
-                lanes: Vec::new(),
+    /// Opens the announced segment and makes this rank's channels.
+    pub(super) fn join(&mut self, offer: &Offer) -> Result<LocalChannels, String> {
+        if self.ranks.len() == 1 {
+            return Ok(LocalChannels {
+                channels: Vec::new(),
                 bell: None,
             });
         }
         if let Some(reason) = &offer.refused {
             return Err(reason.clone());
         }
-        self.take_ends(offer).map_err(|error| error.to_string())
+        self.open(offer).map_err(|error| error.to_string())
     }
 
-    fn take_ends(&mut self, offer: &Offer) -> Result<Found, crate::shared_memory::SegmentError> {
+    fn open(&mut self, offer: &Offer) -> Result<LocalChannels, crate::shared_memory::SegmentError> {
         let address = Address {
             pid: offer.process,
             descriptor: offer.descriptor,
@@ -169,30 +169,30 @@ impl Table {
             None => Segment::open(address, offer.nonce)?,
         };
         let own = self.place_of(self.rank);
-        let mut lanes = Vec::with_capacity(self.mates.len());
-        for (place, peer) in self.mates.iter().enumerate() {
+        let mut channels = Vec::with_capacity(self.ranks.len());
+        for (place, peer) in self.ranks.iter().enumerate() {
             let Some(bell) = segment.doorbell(place).filter(|_| place != own) else {
                 continue;
             };
-            let lane = RingLane {
+            let channel = RingChannel {
                 sender: segment.sender(own, place)?,
                 receiver: segment.receiver(place, own)?,
                 bell,
                 taken: 0,
             };
-            lanes.push((*peer, lane));
+            channels.push((*peer, channel));
         }
         let bell = segment.doorbell(own);
         self.segment = Some(segment);
-        Ok(Found { lanes, bell })
+        Ok(LocalChannels { channels, bell })
     }
 
     fn place_of(&self, rank: usize) -> usize {
-        let place = self.mates.iter().position(|mate| *mate == rank);
+        let place = self.ranks.iter().position(|other| *other == rank);
         place.unwrap_or_default()
     }
 
-    /// Closes the descriptor, once all have opened the memory or given up.
+    /// Closes the descriptor, once all ranks have opened the segment or failed.
     pub(super) fn close(&mut self) {
         self.segment = None;
     }

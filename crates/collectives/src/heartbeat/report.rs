@@ -1,4 +1,4 @@
-//! Collecting what all ranks were doing when one of them stalled.
+//! Hang reports: collects the state of all ranks after one of them stalled.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,48 +6,48 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::beat::{Beat, Found, beat_key, hang_key, read};
-use super::heart::{Followed, Heart};
+use super::diagnosis::{RankState, doing, has_called, stalled, wanted_in};
 use super::log::last_lines;
-use super::verdict::{Testimony, doing, has_called, stalled, wanted_in};
+use super::thread::{Followed, Heartbeat};
 use crate::group::{CollectiveError, FlightEntry};
 use crate::sync::lock;
 
-/// How long the others have to say what they were doing.
+/// The timeout for the reports of the other ranks.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// How long those have who are waited for anyway, and are not expected to answer.
+/// The timeout for reports of ranks that others wait for; they are not expected to answer.
 const SUSPECTS: Duration = Duration::from_millis(500);
 
-/// The pause between two looks for answers.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How much longer than that a store may take that answers nothing.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
+/// The additional time for a store that does not answer.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// From where it is known what a rank was doing.
+/// The source of a rank's activity.
 ///
 /// ```
-/// use everburn_collectives::watch::Evidence;
+/// use everburn_collectives::heartbeat::Evidence;
 ///
 /// assert_ne!(Evidence::Answer, Evidence::Beat);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// It has said so after the failure.
+    /// The rank's own report after the failure.
     Answer,
-    /// From its last beat.
+    /// Its last beat.
     Beat,
-    /// What it published cannot be read.
+    /// Its report or beat is unreadable.
     Unreadable,
-    /// It has published nothing, or the store does not answer.
+    /// It has published nothing, or the store did not answer.
     Nothing,
 }
 
-/// What one rank was doing.
+/// The activity of one rank.
 ///
 /// ```
-/// use everburn_collectives::watch::HangReport;
+/// use everburn_collectives::heartbeat::HangReport;
 ///
 /// fn steps(report: &HangReport) -> Vec<Option<u64>> {
 ///     report.ranks.iter().map(|activity| activity.step).collect()
@@ -57,24 +57,25 @@ pub enum Evidence {
 pub struct RankActivity {
     /// The rank in the group.
     pub rank: usize,
-    /// The member behind it: the slot of an elastic run, else the rank.
+    /// Its member number: the slot in an elastic run, else the rank.
     pub member: usize,
-    /// From where this is known.
+    /// The source of this information.
     pub evidence: Evidence,
-    /// For how long its heartbeat has stood, where this rank has seen any; `None` for this rank.
+    /// The time since its last new beat; `None` for this rank and for ranks without a beat.
     pub silent_for: Option<Duration>,
-    /// Whether its heartbeat goes on, or it has answered.
+    /// Whether its beats arrive, or it has answered.
     pub alive: bool,
-    /// The step.
+    /// Its step.
     pub step: Option<u64>,
-    /// The operation under way, the one that failed, or the last.
+    /// The running operation, else the failed one, else the last.
     pub doing: Option<FlightEntry>,
 }
 
-/// Which rank stalled, where, and what the others were doing. Its `Display` is for people.
+/// The diagnosis of a hang: the stalled rank, its operation, and the activity of all ranks. `Display` formats
+/// it for the user.
 ///
 /// ```
-/// use everburn_collectives::watch::HangReport;
+/// use everburn_collectives::heartbeat::HangReport;
 ///
 /// fn exclude(report: &HangReport) -> Option<usize> {
 ///     report.stalled
@@ -84,83 +85,83 @@ pub struct RankActivity {
 pub struct HangReport {
     /// The rank that reports.
     pub reporter: usize,
-    /// The rank that the others wait for, if it can be told.
+    /// The rank that the others wait for, if it could be determined.
     pub stalled: Option<usize>,
     /// The operation in which they wait for it.
     pub wanted: Option<FlightEntry>,
     /// The ranks that wait in it.
     pub waiting: Vec<usize>,
-    /// Whether the stalled rank has called that operation, where its record tells.
+    /// Whether the stalled rank has called that operation; `None` if unknown.
     pub has_called: Option<bool>,
     /// All ranks, in order.
     pub ranks: Vec<RankActivity>,
-    /// Where the log of the stalled rank is.
+    /// The path of the stalled rank's log.
     pub log: Option<PathBuf>,
-    /// Its last lines, or why they cannot be read.
+    /// The last lines of the log, or why they cannot be read.
     pub lines: Result<Vec<String>, String>,
 }
 
-/// What is known of a rank, and from where.
-pub(super) struct Witness {
+/// The last published state of a rank, and its source.
+pub(super) struct RankReport {
     pub(super) evidence: Evidence,
     pub(super) beat: Option<Beat>,
 }
 
 pub(super) fn report(
-    heart: &Arc<Heart>,
+    heartbeat: &Arc<Heartbeat>,
     error: &CollectiveError,
     log_of: &dyn Fn(usize) -> Option<PathBuf>,
 ) -> Option<HangReport> {
-    let followed = lock(&heart.state).followed.clone()?;
+    let followed = lock(&heartbeat.state).followed.clone()?;
     let late = matches!(error.root_cause(), CollectiveError::Timeout { .. });
     if !late && !followed.core.upgrade().is_some_and(|core| core.hangs()) {
         return None;
     }
     let own = Beat {
         waiting_for: waited_for(error.root_cause()),
-        ..heart.beat_of(Some(&followed))
+        ..heartbeat.beat_of(Some(&followed))
     };
-    let witnesses = gather(heart, &followed, &own);
-    Some(diagnose(heart, &followed, &witnesses, log_of))
+    let reports = gather(heartbeat, &followed, &own);
+    Some(diagnose(heartbeat, &followed, &reports, log_of))
 }
 
-/// What follows from what all ranks say.
+/// Makes the diagnosis from the reports of all ranks.
 pub(super) fn diagnose(
-    heart: &Heart,
+    heartbeat: &Heartbeat,
     followed: &Followed,
-    witnesses: &[Witness],
+    reports: &[RankReport],
     log_of: &dyn Fn(usize) -> Option<PathBuf>,
 ) -> HangReport {
-    let testimonies: Vec<Testimony> = witnesses
+    let states: Vec<RankState> = reports
         .iter()
         .enumerate()
-        .map(|(rank, witness)| testimony(heart, followed, rank, witness))
+        .map(|(rank, report)| state_of(heartbeat, followed, rank, report))
         .collect();
-    let stalled = stalled(&testimonies);
-    let wanted = stalled.and_then(|rank| wanted_in(&testimonies, rank));
+    let stalled = stalled(&states);
+    let wanted = stalled.and_then(|rank| wanted_in(&states, rank));
     let log = stalled.and_then(|rank| log_of(*followed.members.get(rank)?));
     let waits = |rank: &usize| {
-        let in_records = testimonies[*rank].records.iter();
+        let in_records = states[*rank].records.iter();
         let mut waited = in_records.filter(|entry| !entry.waiting_for.is_empty());
-        testimonies[*rank].answered
+        states[*rank].answered
             && waited
                 .any(|entry| stalled.is_some_and(|stalled| entry.waiting_for.contains(&stalled)))
     };
     HangReport {
         reporter: followed.rank,
         stalled,
-        waiting: (0..testimonies.len()).filter(waits).collect(),
+        waiting: (0..states.len()).filter(waits).collect(),
         has_called: stalled
             .zip(wanted)
-            .and_then(|(rank, wanted)| has_called(&testimonies[rank], wanted)),
+            .and_then(|(rank, wanted)| has_called(&states[rank], wanted)),
         wanted: wanted.cloned(),
         lines: log.as_deref().map_or(Ok(Vec::new()), last_lines),
         log,
-        ranks: activities(heart, followed, witnesses, &testimonies),
+        ranks: activities(heartbeat, followed, reports, &states),
     }
 }
 
-/// Whom the error says that this rank waited for.
+/// The ranks that this rank waited for, by its error.
 fn waited_for(error: &CollectiveError) -> Vec<usize> {
     match error {
         CollectiveError::Timeout { waiting_for, .. } => waiting_for.clone(),
@@ -169,24 +170,24 @@ fn waited_for(error: &CollectiveError) -> Vec<usize> {
     }
 }
 
-/// Publishes `own` and collects the others', on a thread of its own: a store that does not answer
-/// must not hold up the report.
-fn gather(heart: &Arc<Heart>, followed: &Followed, own: &Beat) -> Vec<Witness> {
+/// Publishes `own` and collects the reports of the others. Runs on its own thread, so that a store that does
+/// not answer cannot delay the report for long.
+fn gather(heartbeat: &Arc<Heartbeat>, followed: &Followed, own: &Beat) -> Vec<RankReport> {
     let (sender, receiver) = mpsc::channel();
-    let (asking, group, beat) = (heart.clone(), followed.clone(), own.clone());
+    let (asking, group, beat) = (heartbeat.clone(), followed.clone(), own.clone());
     let started = std::thread::Builder::new()
         .name("everburn-report".into())
         .spawn(move || {
-            // Nobody listens any more once the patience below has ended.
+            // The receiver is gone after the timeout below.
             let _ = sender.send(collect(&asking, &group, &beat));
         });
     let answer = match started {
-        Ok(_) => receiver.recv_timeout(ANSWERS + STORE_PATIENCE).ok(),
+        Ok(_) => receiver.recv_timeout(ANSWERS + STORE_TIMEOUT).ok(),
         Err(_) => None,
     };
-    let mut witnesses = answer.unwrap_or_else(|| {
-        // What the heartbeat has seen before is better than nothing.
-        let state = lock(&heart.state);
+    let mut reports = answer.unwrap_or_else(|| {
+        // Falls back to the beats seen before.
+        let state = lock(&heartbeat.state);
         let peers = followed
             .members
             .iter()
@@ -195,20 +196,20 @@ fn gather(heart: &Arc<Heart>, followed: &Followed, own: &Beat) -> Vec<Witness> {
             .map(|peer| from_beat(peer.map_or(&Found::Nothing, |peer| &peer.found)))
             .collect()
     });
-    if let Some(witness) = witnesses.get_mut(followed.rank) {
-        *witness = Witness {
+    if let Some(report) = reports.get_mut(followed.rank) {
+        *report = RankReport {
             evidence: Evidence::Answer,
             beat: Some(own.clone()),
         };
     }
-    witnesses
+    reports
 }
 
-fn collect(heart: &Heart, followed: &Followed, own: &Beat) -> Vec<Witness> {
+fn collect(heartbeat: &Heartbeat, followed: &Followed, own: &Beat) -> Vec<RankReport> {
     let begin = Instant::now();
-    let store = &*heart.store;
+    let store = &*heartbeat.store;
     let key = |member: usize| hang_key(followed.generation, member);
-    if let Err(error) = store.set(&key(heart.member), &own.encode()) {
+    if let Err(error) = store.set(&key(heartbeat.member), &own.encode()) {
         tracing::warn!(
             rank = followed.rank,
             "the report of a hang is not published: {error}"
@@ -241,8 +242,8 @@ fn collect(heart: &Heart, followed: &Followed, own: &Beat) -> Vec<Witness> {
         }
         std::thread::sleep(PAUSE);
     }
-    let witness = |(rank, answer): (usize, Option<Found>)| match answer {
-        Some(Found::Beat(beat)) => Witness {
+    let report = |(rank, answer): (usize, Option<Found>)| match answer {
+        Some(Found::Beat(beat)) => RankReport {
             evidence: Evidence::Answer,
             beat: Some(*beat),
         },
@@ -252,33 +253,38 @@ fn collect(heart: &Heart, followed: &Followed, own: &Beat) -> Vec<Witness> {
             from_beat(&found.unwrap_or(Found::Nothing))
         }
     };
-    answers.into_iter().enumerate().map(witness).collect()
+    answers.into_iter().enumerate().map(report).collect()
 }
 
-fn from_beat(found: &Found) -> Witness {
+fn from_beat(found: &Found) -> RankReport {
     let evidence = match found {
         Found::Beat(_) => Evidence::Beat,
         Found::Unreadable => Evidence::Unreadable,
         Found::Nothing => Evidence::Nothing,
     };
-    Witness {
+    RankReport {
         evidence,
         beat: found.beat().cloned(),
     }
 }
 
-fn testimony(heart: &Heart, followed: &Followed, rank: usize, witness: &Witness) -> Testimony {
-    let answered = witness.evidence == Evidence::Answer;
-    let silent_for = heart.silence_of(followed.members[rank]);
-    // One beat may be late, and this rank has looked for it an interval ago.
-    let beats = silent_for.is_some_and(|silence| silence < 3 * heart.options.interval);
+fn state_of(
+    heartbeat: &Heartbeat,
+    followed: &Followed,
+    rank: usize,
+    report: &RankReport,
+) -> RankState {
+    let answered = report.evidence == Evidence::Answer;
+    let silent_for = heartbeat.silence_of(followed.members[rank]);
+    // Allows for one late beat and one polling interval.
+    let beats = silent_for.is_some_and(|silence| silence < 3 * heartbeat.options.interval);
     let mut waiting_for = Vec::new();
     let mut records = Vec::new();
-    if let Some(beat) = &witness.beat {
+    if let Some(beat) = &report.beat {
         waiting_for.clone_from(&beat.waiting_for);
         records.clone_from(&beat.records);
     }
-    Testimony {
+    RankState {
         answered,
         alive: answered || beats,
         waiting_for,
@@ -287,22 +293,22 @@ fn testimony(heart: &Heart, followed: &Followed, rank: usize, witness: &Witness)
 }
 
 fn activities(
-    heart: &Heart,
+    heartbeat: &Heartbeat,
     followed: &Followed,
-    witnesses: &[Witness],
-    testimonies: &[Testimony],
+    reports: &[RankReport],
+    states: &[RankState],
 ) -> Vec<RankActivity> {
-    let activity = |(rank, (witness, testimony)): (usize, (&Witness, &Testimony))| RankActivity {
+    let activity = |(rank, (report, state)): (usize, (&RankReport, &RankState))| RankActivity {
         rank,
         member: followed.members[rank],
-        evidence: witness.evidence,
-        silent_for: heart
+        evidence: report.evidence,
+        silent_for: heartbeat
             .silence_of(followed.members[rank])
             .filter(|_| rank != followed.rank),
-        alive: testimony.alive,
-        step: witness.beat.as_ref().map(|beat| beat.step),
-        doing: doing(&testimony.records).cloned(),
+        alive: state.alive,
+        step: report.beat.as_ref().map(|beat| beat.step),
+        doing: doing(&state.records).cloned(),
     };
-    let both = witnesses.iter().zip(testimonies);
+    let both = reports.iter().zip(states);
     both.enumerate().map(activity).collect()
 }

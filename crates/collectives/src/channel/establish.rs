@@ -1,8 +1,8 @@
-//! How the ranks of a group come to their lanes, at its first collective.
+//! Channel setup, in the first collective of a group.
 //!
-//! Over frames, in rounds in which each rank tells all others: where it runs; the memory that it
-//! offers to those of its machine; whether it could open that memory; at which address it takes
-//! connections. All ranks know all answers, so all come to the same lanes.
+//! The ranks all-gather, over frames: host information; the shared-memory segment of each machine;
+//! whether each rank could open it; the address of each rank's listener. All ranks see all answers, so
+//! all choose the same channels.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,62 +10,63 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::connect::Door;
-use super::memory::{Offer, Table};
-use super::wake::Wake;
-use super::{Lane, Lanes, SocketLane};
+use super::connect::ChannelListener;
+use super::memory::{LocalRanks, Offer};
+use super::waiter::Waiter;
+use super::{Channel, Channels, SocketChannel};
 use crate::group::{Collective, CollectiveError, TransportKind};
 use crate::shared_memory::Doorbell;
-use crate::transport::{Payload, Surroundings};
+use crate::transport::{HostInfo, Payload};
 
-/// The rounds after the opening.
+/// The exchanges that follow the first one, by phase number on the wire.
 const OFFERS: u8 = 1;
 const VERDICTS: u8 = 2;
-const DOORS: u8 = 3;
+const ADDRESSES: u8 = 3;
 
-/// What a rank says in the opening.
+/// The payload of the first exchange.
 #[derive(Debug, Serialize, Deserialize)]
 struct Endpoint {
     transport: String,
-    surroundings: Surroundings,
+    #[serde(rename = "surroundings")]
+    host_info: HostInfo,
 }
 
-/// Whether a rank could make its end of the shared memory.
+/// Whether a rank could open the shared memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Verdict {
-    /// Why not.
+    /// The error, if it could not.
     reason: Option<String>,
 }
 
-/// Makes the lanes of this rank, in the first collective of its group.
-pub(crate) fn establish(collective: &Collective<'_>) -> Result<Lanes, CollectiveError> {
-    let establishment = Establishment::open(collective)?;
-    establishment.lanes()
+/// Sets up the channels of this rank, in the first collective of its group.
+pub(crate) fn establish(collective: &Collective<'_>) -> Result<Channels, CollectiveError> {
+    let establishment = Establishment::begin(collective)?;
+    establishment.channels()
 }
 
-/// A group on the way to its lanes.
+/// Channel setup in progress.
 struct Establishment<'a> {
     collective: &'a Collective<'a>,
     kind: TransportKind,
     /// By group rank.
-    surroundings: Vec<Surroundings>,
-    /// The lowest rank on the machine of each rank.
+    host_infos: Vec<HostInfo>,
+    /// The lowest rank on the same machine, by group rank.
     hosts: Vec<usize>,
-    /// The hosts whose ranks share memory.
+    /// The machines (their lowest ranks) whose ranks share memory.
     shared: Vec<usize>,
 }
 
 impl<'a> Establishment<'a> {
-    /// The first round: all ranks compare what they called, and learn where they run.
-    fn open(collective: &'a Collective<'a>) -> Result<Self, CollectiveError> {
+    /// The first exchange: all ranks compare signatures and exchange host information.
+    fn begin(collective: &'a Collective<'a>) -> Result<Self, CollectiveError> {
         let core = collective.core;
         let kind = core.options.transport;
         let own = Endpoint {
             transport: kind.to_string(),
-            surroundings: core.transport.surroundings(),
+            host_info: core.transport.host_info(),
         };
         let own_bytes = encode(&own);
-        let payloads = collective.open(|_| Payload::from_vec(own_bytes.clone()))?;
+        let payloads = collective.bootstrap(|_| Payload::from_vec(own_bytes.clone()))?;
         let endpoints: Vec<Endpoint> = decode_all(collective, &own_bytes, payloads)?;
         if let Some(peer) = endpoints
             .iter()
@@ -78,29 +79,27 @@ impl<'a> Establishment<'a> {
                 core.members[peer]
             )));
         }
-        let surroundings: Vec<Surroundings> = endpoints
+        let host_infos: Vec<HostInfo> = endpoints
             .into_iter()
-            .map(|endpoint| endpoint.surroundings)
+            .map(|endpoint| endpoint.host_info)
             .collect();
-        let host_of = |rank: &Surroundings| {
-            let first = surroundings
-                .iter()
-                .position(|other| other.host == rank.host);
+        let host_of = |rank: &HostInfo| {
+            let first = host_infos.iter().position(|other| other.host == rank.host);
             first.unwrap_or_default()
         };
-        let hosts = surroundings.iter().map(host_of).collect();
+        let hosts = host_infos.iter().map(host_of).collect();
         Ok(Self {
             collective,
             kind,
-            surroundings,
+            host_infos,
             hosts,
             shared: Vec::new(),
         })
     }
 
-    fn lanes(mut self) -> Result<Lanes, CollectiveError> {
+    fn channels(mut self) -> Result<Channels, CollectiveError> {
         let size = self.collective.size();
-        let mut by_rank: Vec<Option<Lane>> = (0..size).map(|_| None).collect();
+        let mut by_rank: Vec<Option<Channel>> = (0..size).map(|_| None).collect();
         let bell = self.share(&mut by_rank)?;
         let one_host = self.hosts.iter().all(|host| *host == self.hosts[0]);
         if !one_host || self.shared.is_empty() {
@@ -109,17 +108,19 @@ impl<'a> Establishment<'a> {
         let own = self.hosts[self.collective.rank()];
         let neighbours = self.hosts.iter().filter(|host| **host == own).count();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Lanes {
+        Ok(Channels {
             by_rank,
-            crowded: neighbours > cores,
+            oversubscribed: neighbours > cores,
             hosts: self.hosts,
-            wake: Wake::new(bell),
+            waiter: Waiter::new(bell),
         })
     }
 
-    /// Makes lanes through shared memory to the ranks of this machine; the place where this rank
-    /// sleeps on them.
-    fn share(&mut self, by_rank: &mut [Option<Lane>]) -> Result<Option<Doorbell>, CollectiveError> {
+    /// Makes the shared-memory channels to the ranks of this machine. Returns the doorbell of this rank.
+    fn share(
+        &mut self,
+        by_rank: &mut [Option<Channel>],
+    ) -> Result<Option<Doorbell>, CollectiveError> {
         let collective = self.collective;
         let rank = collective.rank();
         let is_lonely =
@@ -137,18 +138,18 @@ impl<'a> Establishment<'a> {
             return Ok(None);
         }
         let own_host = self.hosts[rank];
-        let mates: Vec<usize> = (0..by_rank.len())
+        let local: Vec<usize> = (0..by_rank.len())
             .filter(|other| self.hosts[*other] == own_host)
             .collect();
-        let mut table = Table::new(mates, rank);
-        let offer = table.offer(self.surroundings[rank].process);
+        let mut local = LocalRanks::new(local, rank);
+        let offer = local.offer(self.host_infos[rank].process);
         let offers: Vec<Offer> = all_gather(collective, OFFERS, &offer)?;
-        let result = table.join(&offers[own_host]);
+        let result = local.join(&offers[own_host]);
         let verdict = Verdict {
             reason: result.as_ref().err().cloned(),
         };
         let verdicts: Vec<Verdict> = all_gather(collective, VERDICTS, &verdict)?;
-        table.close();
+        local.close();
         let refused = |host: usize| {
             let of_host = (0..verdicts.len()).filter(|rank| self.hosts[*rank] == host);
             let mut reasons =
@@ -179,31 +180,33 @@ impl<'a> Establishment<'a> {
             );
             return Ok(None);
         }
-        let Ok(found) = result else {
+        let Ok(local) = result else {
             return Ok(None);
         };
-        for (peer, lane) in found.lanes {
-            by_rank[peer] = Some(Lane::Memory(lane));
+        for (peer, channel) in local.channels {
+            by_rank[peer] = Some(Channel::Memory(channel));
         }
-        Ok(found.bell)
+        Ok(local.bell)
     }
 
-    /// Connects the pairs of ranks that share no memory.
-    fn connect(&self, by_rank: &mut [Option<Lane>]) -> Result<(), CollectiveError> {
+    /// Makes the TCP channels between ranks that share no memory.
+    fn connect(&self, by_rank: &mut [Option<Channel>]) -> Result<(), CollectiveError> {
         let rank = self.collective.rank();
-        let door = Door::open(self.collective, self.surroundings[rank].address)?;
-        let addresses: Vec<SocketAddr> = all_gather(self.collective, DOORS, &door.address())?;
+        let address = self.host_infos[rank].address;
+        let listener = ChannelListener::bind(self.collective, address)?;
+        let address = listener.address();
+        let addresses: Vec<SocketAddr> = all_gather(self.collective, ADDRESSES, &address)?;
         let peers: Vec<usize> = (0..by_rank.len())
             .filter(|peer| *peer != rank && by_rank[*peer].is_none())
             .collect();
-        for (peer, streams) in door.connect(self.collective, &addresses, &peers)? {
-            by_rank[peer] = Some(Lane::Socket(SocketLane::new(streams)));
+        for (peer, streams) in listener.connect(self.collective, &addresses, &peers)? {
+            by_rank[peer] = Some(Channel::Socket(SocketChannel::new(streams)));
         }
         Ok(())
     }
 }
 
-/// Tells all other ranks `own` and learns what each of them says, by group rank.
+/// Sends `own` to all other ranks and returns the values of all ranks, by group rank.
 fn all_gather<T: Serialize + DeserializeOwned>(
     collective: &Collective<'_>,
     round: u8,
@@ -235,7 +238,7 @@ fn decode_all<T: DeserializeOwned>(
         serde_json::from_slice(bytes.unwrap_or_default()).map_err(|error| {
             collective.protocol(
                 peer,
-                format!("what it said of its lanes is unreadable: {error}"),
+                format!("its message for the setup of channels is unreadable: {error}"),
             )
         })
     };

@@ -4,7 +4,7 @@
 use everburn_collectives::group::{
     CollectiveError, GroupOptions, ProcessGroup, ReduceOp, TransportKind,
 };
-use everburn_collectives::transport::Surroundings;
+use everburn_collectives::transport::HostInfo;
 
 use crate::elsewhere::{groups, on_hosts};
 use crate::harness::{
@@ -17,9 +17,9 @@ fn unreachable(transport: TransportKind) -> Vec<ProcessGroup> {
         transport,
         ..options()
     };
-    groups(3, options, |_| Surroundings {
+    groups(3, options, |_| HostInfo {
         process: u32::MAX,
-        ..Surroundings::of_this_process()
+        ..HostInfo::of_this_process()
     })
 }
 
@@ -100,7 +100,7 @@ fn a_rank_that_dies_in_a_collective_is_named_by_all_survivors() {
                 meeting.wait();
                 return;
             }
-            // More than the lanes hold, so that it is stuck in the middle.
+            // More than the channels hold, so that it is stuck in the middle.
             let mut values = vec![1f32; 20_000_000];
             let error = error(group.all_reduce_in_place(&mut values, ReduceOp::Sum));
             assert!(

@@ -1,7 +1,7 @@
-//! How two ranks make the TCP connections of their lane.
+//! Connection setup of TCP channels.
 //!
-//! Each rank listens on a port of its own and has told it to all others over the control plane. The
-//! higher rank of a pair dials the lower one; both prove the secret of their transport
+//! Each rank listens on its own port, whose address all ranks have exchanged over the control plane.
+//! The higher rank of a pair dials the lower one; both prove the secret of their transport
 //! ([`crate::net`]).
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -16,34 +16,34 @@ use crate::group::{Collective, CollectiveError};
 use crate::net::{Acceptor, DialError, Expected, Hello, Purpose, introduce};
 use crate::transport::Interruption;
 
-/// How many connections a lane has: two, so that a lost packet holds up half of the bytes.
+/// The connections per channel: two, so that a lost packet delays only half of the bytes.
 pub(super) const STREAMS: usize = 2;
 
-/// How long one try to reach a peer may take before failures are looked for.
+/// The timeout of one connection attempt; between attempts the rank checks for failures.
 const DIAL: Duration = Duration::from_secs(5);
 
 /// The connections to one peer.
 type Streams = Vec<TcpStream>;
 
-/// Where this rank is reached.
-pub(super) struct Door {
+/// The listener of one rank; also dials the lower ranks.
+pub(super) struct ChannelListener {
     acceptor: Acceptor,
     key: Key,
 }
 
-/// Asks for loss-based congestion control (CUBIC; Ha, Rhee and Xu 2008), before a connection is
-/// made: a host's default may be BBR, whose pacing by timers stays with a connection. Made for one
-/// long stream over a wide network, it cost a third of the speed between ranks on one machine.
+/// Selects loss-based congestion control (CUBIC; Ha, Rhee and Xu 2008) before the connection is made.
+/// The system's default may be BBR, whose pacing by timers costs a third of the throughput between
+/// ranks on one machine and cannot be removed from an open connection.
 fn choose_congestion_control(socket: &impl AsFd) {
     #[cfg(any(target_os = "linux", target_os = "freebsd"))]
     if let Err(error) = rustix::net::sockopt::set_tcp_congestion(socket, "cubic") {
-        tracing::debug!(%error, "lanes keep the system's congestion control");
+        tracing::debug!(%error, "channels keep the system's congestion control");
     }
     #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
     let _ = socket;
 }
 
-/// Connects to `address` within `limit`.
+/// Opens a connection to `address` within `limit`.
 fn connect_within(address: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -55,25 +55,26 @@ fn connect_within(address: SocketAddr, limit: Duration) -> std::io::Result<TcpSt
     Ok(socket.into())
 }
 
-impl Door {
-    pub(super) fn open(
+impl ChannelListener {
+    /// Listens on a free port of `address`.
+    pub(super) fn bind(
         collective: &Collective<'_>,
         address: IpAddr,
     ) -> Result<Self, CollectiveError> {
         let key = collective.core.transport.key().derive("lanes");
         let expected = Expected {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             rank: collective.rank(),
             world_size: collective.size(),
             scope: collective.core.id,
             streams: STREAMS,
         };
-        // What it accepts takes after it.
+        // Accepted connections inherit the option.
         let acceptor = Acceptor::start(address, key.clone(), expected, |socket| {
             choose_congestion_control(socket);
         });
         let acceptor = acceptor.map_err(|error| {
-            collective.system(&format!("listen on {address} for lanes"), &error)
+            collective.system(&format!("listen on {address} for channels"), &error)
         })?;
         Ok(Self { acceptor, key })
     }
@@ -82,31 +83,32 @@ impl Door {
         self.acceptor.address()
     }
 
-    /// Connects this rank with the group ranks `peers`.
+    /// Dials the lower of the group ranks `peers` and accepts the connections of the higher ones.
     pub(super) fn connect(
         self,
         collective: &Collective<'_>,
         addresses: &[SocketAddr],
         peers: &[usize],
     ) -> Result<Vec<(usize, Streams)>, CollectiveError> {
-        let mut lanes: Vec<(usize, Streams)> = Vec::with_capacity(peers.len());
+        let mut channels: Vec<(usize, Streams)> = Vec::with_capacity(peers.len());
         let (lower, higher): (Vec<usize>, Vec<usize>) =
             peers.iter().partition(|peer| **peer < collective.rank());
         for peer in lower {
             let dial = |index| self.dial(collective, peer, addresses[peer], index);
             let streams = (0..STREAMS).map(dial).collect::<Result<_, _>>()?;
-            lanes.push((peer, streams));
+            channels.push((peer, streams));
         }
         self.wait_for(collective, &higher)?;
         for peer in higher {
             let streams = (0..STREAMS).filter_map(|index| self.acceptor.take(peer, index));
-            lanes.push((peer, streams.collect()));
+            channels.push((peer, streams.collect()));
         }
-        for stream in lanes.iter().flat_map(|(_, streams)| streams) {
+        for stream in channels.iter().flat_map(|(_, streams)| streams) {
             let ready = stream.set_nonblocking(true).and(stream.set_nodelay(true));
-            ready.map_err(|error| collective.system("prepare a connection of a lane", &error))?;
+            ready
+                .map_err(|error| collective.system("prepare a connection of a channel", &error))?;
         }
-        Ok(lanes)
+        Ok(channels)
     }
 
     /// Waits for the connections of the group ranks `peers`.
@@ -123,14 +125,15 @@ impl Door {
             if missing.is_empty() {
                 return Ok(());
             }
-            look_around(collective, missing.iter().copied())?;
+            check_failures(collective, missing.iter().copied())?;
             self.acceptor.wait(Instant::now() + TICK, |acceptor| {
                 peers.iter().all(|peer| has(acceptor, *peer))
             });
         }
     }
 
-    /// Makes connection `index` of the lane to `peer`, again and again until it is accepted.
+    /// Opens connection `index` of the channel to `peer`; retries until it is accepted or the collective
+    /// fails.
     fn dial(
         &self,
         collective: &Collective<'_>,
@@ -139,7 +142,7 @@ impl Door {
         index: usize,
     ) -> Result<TcpStream, CollectiveError> {
         let hello = Hello {
-            purpose: Purpose::Lane,
+            purpose: Purpose::Channel,
             rank: collective.rank(),
             world_size: collective.size(),
             scope: collective.core.id,
@@ -161,8 +164,8 @@ impl Door {
                     Err(error) => last_attempt = Some(error),
                 }
             }
-            if let Err(error) = look_around(collective, std::iter::once(peer)) {
-                tracing::warn!(peer, %address, ?last_attempt, "a lane was not connected");
+            if let Err(error) = check_failures(collective, std::iter::once(peer)) {
+                tracing::warn!(peer, %address, ?last_attempt, "a channel was not connected");
                 return Err(error);
             }
             std::thread::sleep(TICK);
@@ -170,8 +173,11 @@ impl Door {
     }
 }
 
-/// Looks for what makes waiting for the group ranks `missing` pointless.
-fn look_around(
+/// Checks whether waiting for the group ranks `missing` must end.
+///
+/// # Errors
+/// A failed group, a lost peer, or the deadline.
+fn check_failures(
     collective: &Collective<'_>,
     missing: impl Iterator<Item = usize>,
 ) -> Result<(), CollectiveError> {

@@ -1,4 +1,4 @@
-//! What a rank publishes of itself, and how it is read: it may be of another version, or garbage.
+//! The beat of a rank, as JSON in the store. A reader must expect other versions and garbage.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use crate::group::FlightEntry;
 use crate::printable;
 use crate::store::{Store, StoreError};
 
-/// The longest beat that is read. Ours have a few kilobytes.
+/// The longest beat that is read. Usual ones have a few kilobytes.
 const MAX_BYTES: usize = 256 << 10;
 
-/// How many entries of the flight record are published: what is not over, and the last few that are.
+/// The most flight-recorder entries per beat: unfinished operations first, then the newest finished ones.
 const ENTRIES: usize = 16;
 
-/// The longest text of another rank that is shown.
+/// The longest text of a peer that is shown.
 const MAX_TEXT: usize = 200;
 
-/// The longest note: a few numbers.
+/// The longest note, in bytes.
 pub(super) const MAX_NOTE: usize = 512;
 
-/// The most ranks that another rank can claim to wait for.
+/// The most ranks in a peer's list of awaited ranks.
 const MAX_RANKS: usize = 4096;
 
-/// One rank at one time.
+/// The state of one rank at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Beat {
-    /// Which run of the heartbeat: a restarted rank counts from 1 again.
+    /// Random per process: a restarted rank counts from 1 again.
     pub(super) life: u64,
     pub(super) number: u64,
     /// The rank has ended in good order.
@@ -36,17 +36,17 @@ pub(super) struct Beat {
     pub(super) generation: u64,
     pub(super) rank: usize,
     pub(super) step: u64,
-    /// For people who look into the store; nothing is computed from it.
+    /// For people who read the store; unused otherwise.
     pub(super) unix_seconds: u64,
-    /// In the report of a failure: the job ranks that this one waited for.
+    /// In a hang report: the job ranks that this rank waited for.
     pub(super) waiting_for: Vec<usize>,
     pub(super) records: Vec<FlightEntry>,
-    /// What the program adds, for those who look on.
+    /// Text of the program, for monitoring.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) note: String,
 }
 
-/// What stands under a key.
+/// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
     Beat(Box<Beat>),
@@ -63,19 +63,19 @@ impl Found {
     }
 }
 
-/// Under which `member` beats.
+/// The key of `member`'s beat.
 pub(super) fn beat_key(member: usize) -> String {
     format!("watch/{member}")
 }
 
-/// Under which `member` tells what it was doing when the group of `generation` failed.
+/// The key of `member`'s report after the failure of the group of `generation`.
 pub(super) fn hang_key(generation: u64, member: usize) -> String {
     format!("watch/hang/{generation}/{member}")
 }
 
-/// The entries worth publishing: what is not over, and then the newest.
+/// The entries to publish: unfinished ones first, then the newest.
 pub(super) fn newest(mut entries: Vec<FlightEntry>) -> Vec<FlightEntry> {
-    // The oldest that is not over is the one under way; of many behind it the first matter.
+    // The oldest unfinished entry is the running one; of those queued after it the first matter.
     entries.sort_by_key(|entry| (entry.state.is_over(), entry.ended, Reverse(entry.began)));
     let unfinished = entries
         .iter()
@@ -92,7 +92,7 @@ impl Beat {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        // A list would be taken for the fields in their order, and an empty one for a beat.
+        // Serde would accept a JSON array as the fields in order.
         if bytes.len() > MAX_BYTES || bytes.first() != Some(&b'{') {
             return None;
         }
@@ -108,13 +108,13 @@ impl Beat {
     }
 }
 
-/// Reads `key` as it stands, without waiting for it.
+/// Reads `key` without waiting for it.
 pub(super) fn read(store: &dyn Store, key: &str) -> Result<Found, StoreError> {
     let value = store.try_get(key)?;
     Ok(value.map_or(Found::Nothing, |bytes| decoded(&bytes)))
 }
 
-/// Reads all of `keys` at once; `None` where one of them is not there.
+/// Reads all `keys` in one request; `None` if one of them is missing.
 pub(super) fn read_all(
     store: &dyn Store,
     keys: &[String],
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn garbage_is_no_beat_and_missing_fields_are() {
+    fn garbage_is_refused_and_missing_fields_have_defaults() {
         for bytes in [
             &b"\xff\xfe"[..],
             b"",
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_reaches_no_terminal_as_a_command() {
+    fn control_characters_of_a_note_are_escaped() {
         let beat = Beat::decode(b"{\"number\": 5, \"note\": \"a\\u001b[2J\"}").unwrap();
         assert_eq!(beat.note, "a\\u{1b}[2J");
         assert_eq!(Beat::decode(&beat.encode()), Some(beat));

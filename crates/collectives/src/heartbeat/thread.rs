@@ -1,47 +1,47 @@
-//! The thread that beats, and counts for how long the others have not.
+//! The heartbeat thread: publishes this rank's beat and checks those of the others.
 
 use std::sync::{Condvar, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::WatchOptions;
+use super::HeartbeatOptions;
 use super::beat::{Beat, Found, MAX_NOTE, beat_key, newest, read, read_all};
 use crate::group::Core;
 use crate::printable;
 use crate::store::{SharedStore, StoreError, random_u64};
 use crate::sync::{lock, wait_until};
 
-/// How many beats are read by one request: a few hundred kilobytes.
+/// The most beats per request: a few hundred kilobytes.
 const BATCH: usize = 256;
 
-/// How many of those who have not beaten yet are asked after one by one in a look.
+/// The most members without a beat that are polled one by one per interval.
 const NEWCOMERS: usize = 16;
 
-/// So many looks in a row that take longer than an interval are told: until one does not, a silent rank is not
-/// found.
-const TOLD: u32 = 5;
+/// After this many slow polls in a row a warning is logged: as long as polls take longer than an interval,
+/// heartbeat timeouts are not detected.
+const SLOW_POLLS: u32 = 5;
 
-/// The group that is watched at present.
+/// The monitored group.
 #[derive(Clone)]
 pub(super) struct Followed {
-    /// Not kept alive: dropping the last handle of a group leaves it.
+    /// Weak: dropping the last handle of a group leaves it.
     pub(super) core: Weak<Core>,
     pub(super) generation: u64,
     pub(super) rank: usize,
-    /// The member behind each rank.
+    /// The member of each rank.
     pub(super) members: Vec<usize>,
 }
 
-/// Another member, as this one sees it.
+/// The last known state of another member.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub(super) found: Found,
-    /// Since when its number stands.
+    /// When its counter last changed.
     pub(super) moved: Instant,
 }
 
 pub(super) struct State {
     stop: bool,
-    /// The next beat is due at once.
+    /// Publish the next beat at once.
     due: bool,
     goodbye: bool,
     pub(super) ended: bool,
@@ -49,32 +49,32 @@ pub(super) struct State {
     pub(super) followed: Option<Followed>,
     /// By member.
     pub(super) peers: Vec<Peer>,
-    /// From which member on it is asked next who has begun to beat.
+    /// The first member of the next poll for new beats.
     next_newcomer: usize,
 }
 
-/// What the program says of itself.
+/// The program's text for each beat.
 pub(super) type Note = Box<dyn Fn() -> String + Send + Sync>;
 
-/// What the thread shares with the watch.
-pub(super) struct Heart {
+/// State shared by the thread and the [`super::HeartbeatMonitor`].
+pub(super) struct Heartbeat {
     pub(super) store: SharedStore,
     pub(super) member: usize,
     pub(super) members: usize,
-    pub(super) options: WatchOptions,
+    pub(super) options: HeartbeatOptions,
     life: u64,
-    /// What each beat adds.
+    /// Text for each beat.
     pub(super) note: Mutex<Option<Note>>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
 }
 
-impl Heart {
+impl Heartbeat {
     pub(super) fn new(
         store: SharedStore,
         member: usize,
         members: usize,
-        options: WatchOptions,
+        options: HeartbeatOptions,
     ) -> Self {
         let unknown = Peer {
             found: Found::Nothing,
@@ -106,7 +106,7 @@ impl Heart {
         let mut state = lock(&self.state);
         state.followed = Some(followed);
         restart(&mut state.peers);
-        // The others learn of the new group at once.
+        // Publishes the new group at once.
         state.due = true;
         drop(state);
         self.changed.notify_all();
@@ -114,7 +114,7 @@ impl Heart {
 
     pub(super) fn stop(&self, goodbye: bool) {
         let mut state = lock(&self.state);
-        // Whoever has fallen silent on purpose says nothing later either.
+        // After a stop without goodbye no goodbye follows.
         if !state.stop {
             (state.stop, state.goodbye) = (true, goodbye);
         }
@@ -122,41 +122,41 @@ impl Heart {
         self.changed.notify_all();
     }
 
-    /// Beats until it is told to stop.
+    /// Runs until [`Heartbeat::stop`].
     pub(super) fn run(&self) {
         let _signal = EndedOnDrop(self);
         let interval = self.options.interval;
         let mut last = Instant::now();
-        let mut late_looks = 0;
+        let mut slow_polls = 0;
         loop {
             let began = Instant::now();
-            // This rank may have been stopped itself, and the others may have beaten unseen.
-            let mut held_up = began.duration_since(last) > 2 * interval;
+            // If this rank was stopped itself, it has missed beats of the others.
+            let mut delayed = began.duration_since(last) > 2 * interval;
             last = began;
-            let result = self.publish(false).and_then(|()| self.look());
+            let result = self.publish(false).and_then(|()| self.poll());
             if let Err(error) = &result {
                 tracing::debug!(member = self.member, "no heartbeat: {error}");
             }
             let took = began.elapsed();
-            late_looks = match took > interval {
-                true => late_looks + 1,
+            slow_polls = match took > interval {
+                true => slow_polls + 1,
                 false => 0,
             };
-            if late_looks == TOLD {
+            if slow_polls == SLOW_POLLS {
                 tracing::warn!(
-                    "reading the heartbeats of {} ranks takes {:.1} s, longer than the {:.1} s between them: \
-                     as long as it does, a rank that falls silent is found by the deadline of an operation \
-                     only; check the network to the store and its load, or use a longer --heartbeat-timeout",
+                    "reading the heartbeats of {} ranks takes {:.1} s, longer than their interval of {:.1} s: \
+                     until this changes, lost ranks are detected only by the timeouts of operations; check the \
+                     network to the store and its load, or use a longer --heartbeat-timeout",
                     self.members,
                     took.as_secs_f64(),
                     interval.as_secs_f64()
                 );
             }
-            held_up |= result.is_err() || took > interval;
-            if held_up {
+            delayed |= result.is_err() || took > interval;
+            if delayed {
                 restart(&mut lock(&self.state).peers);
             } else {
-                self.accuse(began);
+                self.check_timeouts(began);
             }
             if !self.sleep_until(began + interval) {
                 return;
@@ -164,7 +164,7 @@ impl Heart {
         }
     }
 
-    /// Whether to go on.
+    /// Sleeps until the next beat. Returns false when the thread must end.
     fn sleep_until(&self, end: Instant) -> bool {
         let mut state = lock(&self.state);
         loop {
@@ -172,7 +172,7 @@ impl Heart {
                 let goodbye = state.goodbye;
                 drop(state);
                 if goodbye && let Err(error) = self.publish(true) {
-                    // The store has gone first, which is no fault.
+                    // The store may have ended first.
                     tracing::debug!(member = self.member, "no goodbye: {error}");
                 }
                 return false;
@@ -202,7 +202,7 @@ impl Heart {
         self.store.set(&beat_key(self.member), &beat.encode())
     }
 
-    /// What this rank is doing now.
+    /// The current beat of this rank.
     pub(super) fn beat_of(&self, followed: Option<&Followed>) -> Beat {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let note = lock(&self.note).as_ref().map(|note| note());
@@ -223,8 +223,8 @@ impl Heart {
         beat
     }
 
-    /// Reads the beats of the others.
-    pub(super) fn look(&self) -> Result<(), StoreError> {
+    /// Reads the beats of the other members.
+    pub(super) fn poll(&self) -> Result<(), StoreError> {
         let state = lock(&self.state);
         let others = (0..self.members).filter(|member| *member != self.member);
         let has_beaten = |member: &usize| !matches!(state.peers[*member].found, Found::Nothing);
@@ -232,11 +232,11 @@ impl Heart {
         let first = new.partition_point(|member| *member < state.next_newcomer);
         drop(state);
         for batch in known.chunks(BATCH) {
-            self.look_at(batch, true)?;
+            self.poll_members(batch, true)?;
         }
         let keys: Vec<String> = new.iter().map(|member| beat_key(*member)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        // At a job's start all come together; later a few that may never come are asked after.
+        // At the start of a job all beats appear together. Later, members without one may never start.
         let all = self.store.check(&keys)?;
         if !all {
             new.rotate_left(first);
@@ -244,13 +244,13 @@ impl Heart {
             lock(&self.state).next_newcomer = new.last().map_or(0, |last| last + 1);
         }
         for batch in new.chunks(BATCH) {
-            self.look_at(batch, all)?;
+            self.poll_members(batch, all)?;
         }
         Ok(())
     }
 
-    /// Reads the beats of `members`, by one request where all of them are there.
-    fn look_at(&self, members: &[usize], all: bool) -> Result<(), StoreError> {
+    /// Reads the beats of `members`, in one request if all of them exist.
+    fn poll_members(&self, members: &[usize], all: bool) -> Result<(), StoreError> {
         let keys: Vec<String> = members.iter().map(|member| beat_key(*member)).collect();
         let found = match all {
             true => read_all(&*self.store, &keys)?,
@@ -269,8 +269,8 @@ impl Heart {
         }
         for (member, found) in members.iter().zip(found) {
             let peer = &mut state.peers[*member];
-            let sign = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
-            if sign(&found) != sign(&peer.found) {
+            let status = |found: &Found| found.beat().map(|beat| (beat.life, beat.number));
+            if status(&found) != status(&peer.found) {
                 peer.moved = Instant::now();
             }
             peer.found = found;
@@ -278,10 +278,10 @@ impl Heart {
         Ok(())
     }
 
-    /// Fails the group if one of its ranks had been silent for too long at `now`, which was before
-    /// the beats were read: a rank that is stopped itself between the two accuses nobody.
-    pub(super) fn accuse(&self, now: Instant) {
-        let Some(limit) = self.options.silence else {
+    /// Fails the group if a rank's last beat was too old at `now`. `now` is taken before the beats are read,
+    /// so that a pause of this rank in between is not counted.
+    pub(super) fn check_timeouts(&self, now: Instant) {
+        let Some(limit) = self.options.timeout else {
             return;
         };
         let state = lock(&self.state);
@@ -294,24 +294,24 @@ impl Heart {
             .enumerate()
             .find_map(|(rank, member)| {
                 let peer = state.peers.get(*member)?;
-                // Who has never beaten may know nothing of heartbeats. A process that took the place of
-                // another beats with a number of its own, and so do its beats of another generation.
+                // A member without any beat may run without heartbeats. A restarted process has a random
+                // `life`, so its beats count as new.
                 let beat = peer.found.beat()?;
                 let counts = !beat.goodbye;
                 let silence = now.saturating_duration_since(peer.moved);
-                let guilty = counts && rank != followed.rank && silence >= limit;
-                guilty.then(|| (rank, silence, beat.clone()))
+                let timed_out = counts && rank != followed.rank && silence >= limit;
+                timed_out.then(|| (rank, silence, beat.clone()))
             });
         drop(state);
         let (Some((rank, silence, beat)), Some(core)) = (silent, followed.core.upgrade()) else {
             return;
         };
         if core.mailbox.failure().is_none() {
-            core.lose_silent(rank, describe(silence, &beat));
+            core.heartbeat_timed_out(rank, describe(silence, &beat));
         }
     }
 
-    /// For how long the number of `member` has stood.
+    /// The time since the last new beat of `member`.
     pub(super) fn silence_of(&self, member: usize) -> Option<Duration> {
         let state = lock(&self.state);
         let peer = state.peers.get(member)?;
@@ -324,9 +324,8 @@ fn describe(silence: Duration, beat: &Beat) -> String {
     let last = beat.records.first();
     let doing = last.map_or_else(String::new, |entry| format!(", in or after {entry}"));
     format!(
-        "it has given no sign of life for {:.1} s (its last was at step {}{doing}); check whether \
-         its process is stopped (SIGSTOP, a debugger) or swapped out, and whether its machine is \
-         still there",
+        "no heartbeat for {:.1} s (the last one was at step {}{doing}); check whether its process is \
+         stopped (SIGSTOP, a debugger) or swapped out, and whether its machine still runs",
         silence.as_secs_f64(),
         beat.step
     )
@@ -339,8 +338,8 @@ fn restart(peers: &mut [Peer]) {
     }
 }
 
-/// Tells whoever drops the watch that the thread is done, even by a panic.
-struct EndedOnDrop<'a>(&'a Heart);
+/// Signals the end of the thread, also after a panic.
+struct EndedOnDrop<'a>(&'a Heartbeat);
 
 impl Drop for EndedOnDrop<'_> {
     fn drop(&mut self) {
@@ -356,45 +355,47 @@ mod tests {
     use super::*;
     use crate::store::{HashStore, Store};
 
-    fn heart(members: usize) -> (Arc<HashStore>, Heart) {
+    fn heartbeat(members: usize) -> (Arc<HashStore>, Heartbeat) {
         let store = Arc::new(HashStore::new());
-        let heart = Heart::new(store.clone(), 1, members, WatchOptions::default());
-        (store, heart)
+        let heartbeat = Heartbeat::new(store.clone(), 1, members, HeartbeatOptions::default());
+        (store, heartbeat)
     }
 
-    fn known(heart: &Heart) -> Vec<usize> {
-        let state = lock(&heart.state);
+    fn known(heartbeat: &Heartbeat) -> Vec<usize> {
+        let state = lock(&heartbeat.state);
         let known = |member: &usize| state.peers[*member].found.beat().is_some();
-        (0..heart.members).filter(known).collect()
+        (0..heartbeat.members).filter(known).collect()
     }
 
     #[test]
-    fn who_has_begun_to_beat_is_found_among_many_who_have_not() {
-        let (store, heart) = heart(5 * NEWCOMERS);
+    fn new_members_are_found_among_many_without_a_beat() {
+        let (store, heartbeat) = heartbeat(5 * NEWCOMERS);
         let beating = [0, NEWCOMERS + 2, 5 * NEWCOMERS - 1];
         for member in beating {
             store.set(&beat_key(member), b"{}").unwrap();
         }
         for _ in 0..5 {
-            heart.look().unwrap();
+            heartbeat.poll().unwrap();
         }
-        assert_eq!(known(&heart), beating);
+        assert_eq!(known(&heartbeat), beating);
     }
 
     #[test]
-    fn all_that_beat_are_seen_at_once_and_one_that_is_gone_hides_nobody() {
-        let (store, heart) = heart(2 * BATCH);
-        for member in 0..heart.members {
+    fn all_beats_are_read_at_once_and_a_missing_one_hides_no_other() {
+        let (store, heartbeat) = heartbeat(2 * BATCH);
+        for member in 0..heartbeat.members {
             store.set(&beat_key(member), b"{}").unwrap();
         }
-        heart.look().unwrap();
-        let others: Vec<_> = (0..heart.members).filter(|member| *member != 1).collect();
-        assert_eq!(known(&heart), others);
+        heartbeat.poll().unwrap();
+        let others: Vec<_> = (0..heartbeat.members)
+            .filter(|member| *member != 1)
+            .collect();
+        assert_eq!(known(&heartbeat), others);
         store.delete(&beat_key(7)).unwrap();
         store.set(&beat_key(8), b"{\"number\":5}").unwrap();
-        heart.look().unwrap();
-        assert_eq!(known(&heart).len(), others.len() - 1);
-        let state = lock(&heart.state);
+        heartbeat.poll().unwrap();
+        assert_eq!(known(&heartbeat).len(), others.len() - 1);
+        let state = lock(&heartbeat.state);
         assert_eq!(state.peers[8].found.beat().unwrap().number, 5);
     }
 }

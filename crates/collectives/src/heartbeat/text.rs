@@ -1,4 +1,4 @@
-//! The report in plain words.
+//! The text of a hang report.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ impl fmt::Display for HangReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stalled = self.stalled.and_then(|rank| self.ranks.get(rank));
         match stalled {
-            Some(activity) => self.verdict(f, activity)?,
+            Some(activity) => self.write_diagnosis(f, activity)?,
             None => write!(
                 f,
-                "a rank stalled, but which one cannot be told: nobody says whom it waits for"
+                "a rank stalled, but which one is unknown: no rank reports which rank it waits for"
             )?,
         }
         write!(
@@ -45,7 +45,7 @@ impl fmt::Display for HangReport {
 }
 
 impl HangReport {
-    fn verdict(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
+    fn write_diagnosis(&self, f: &mut fmt::Formatter<'_>, stalled: &RankActivity) -> fmt::Result {
         write!(f, "{} stalled", stalled.name())?;
         match &self.wanted {
             Some(wanted) => {
@@ -57,7 +57,7 @@ impl HangReport {
                 let called = match self.has_called {
                     Some(true) => "it is stuck in",
                     Some(false) => "it has not called",
-                    None => "it does not do its part in",
+                    None => "it has not completed",
                 };
                 write!(
                     f,
@@ -67,23 +67,25 @@ impl HangReport {
                     ranks(&self.waiting)
                 )?;
             }
-            None => write!(f, ": others waited for it, and it for nobody")?,
+            None => write!(f, ": others waited for it, and it waited for no other rank")?,
         }
         let state = match (stalled.evidence, stalled.alive) {
             (Evidence::Answer, _) => {
-                "it has answered since, so it was busy in its own work for too long".to_owned()
+                "it has answered since, so it was busy with other work for too long".to_owned()
             }
-            (_, true) => "its heartbeat goes on, so it is busy or stuck in its own work (an endless \
-                          loop, a slow or full disk): look at its log, or where it is with a debugger"
-                .to_owned(),
+            (_, true) => {
+                "its heartbeats arrive, so it is busy or stuck in other work (an endless loop, a \
+                          slow or full disk): look at its log, or attach a debugger"
+                    .to_owned()
+            }
             (_, false) => {
                 let since = match stalled.silent_for {
                     Some(silence) => format!(" for {:.1} s", silence.as_secs_f64()),
                     None => String::new(),
                 };
                 format!(
-                    "it has given no sign of life{since}: check whether its process is stopped \
-                     (SIGSTOP, a debugger) or swapped out, and whether its machine is still there"
+                    "no heartbeat{since}: check whether its process is stopped (SIGSTOP, a debugger) or \
+                     swapped out, and whether its machine still runs"
                 )
             }
         };
@@ -104,7 +106,7 @@ impl fmt::Display for RankActivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.name())?;
         match self.evidence {
-            Evidence::Unreadable => return write!(f, "what it published is unreadable"),
+            Evidence::Unreadable => return write!(f, "its report is unreadable"),
             Evidence::Nothing => return write!(f, "it has published nothing"),
             Evidence::Answer | Evidence::Beat => {}
         }
@@ -114,7 +116,7 @@ impl fmt::Display for RankActivity {
                 write!(f, "in no operation; its last: {entry}")?;
             }
             Some(entry) => entry.fmt(f)?,
-            None => write!(f, "in no operation so far")?,
+            None => write!(f, "no operation so far")?,
         }
         match (self.evidence, self.silent_for) {
             (Evidence::Beat, Some(silence)) => {

@@ -1,0 +1,237 @@
+//! Heartbeats, failure detection and hang diagnosis.
+//!
+//! Each rank has a [`HeartbeatMonitor`]. Its thread publishes a beat in the store each interval: a
+//! counter, the step, and the newest entries of the group's flight recorder. A rank whose counter stops
+//! is stopped or its machine is lost. A rank whose counter advances, but which has not called the
+//! collective that the others wait in, is busy or stuck. [`HeartbeatMonitor::report`] diagnoses which
+//! after a deadline has passed.
+//!
+//! Clocks of different ranks are never compared: each rank measures with its own monotonic clock how
+//! long a peer's counter has not changed, and starts again after it was delayed itself.
+//!
+//! Deliberately absent: any effect on the silent rank, and any wait of a collective for the store.
+
+mod beat;
+mod diagnosis;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
+mod log;
+mod report;
+mod status;
+mod text;
+mod thread;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub use self::report::{Evidence, HangReport, RankActivity};
+pub use self::status::RankStatus;
+use self::thread::{Followed, Heartbeat};
+use crate::group::{CollectiveError, ProcessGroup};
+use crate::store::SharedStore;
+use crate::sync::{lock, wait_until};
+
+/// How long a drop waits for the thread. If the store does not answer, the thread ends later by itself.
+const DROP_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The options of a [`HeartbeatMonitor`]; the same on all ranks.
+///
+/// ```
+/// use std::time::Duration;
+/// use everburn_collectives::heartbeat::HeartbeatOptions;
+///
+/// let options = HeartbeatOptions { timeout: Some(Duration::from_secs(5)), ..HeartbeatOptions::default() };
+/// assert_eq!(options.interval, Duration::from_secs(1));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeartbeatOptions {
+    /// The time from one beat to the next.
+    pub interval: Duration,
+    /// The time without a beat after which a rank counts as lost and its group fails; `None`: only the
+    /// deadlines of operations find lost ranks.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for HeartbeatOptions {
+    /// One beat per second, no timeout.
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(1),
+            timeout: None,
+        }
+    }
+}
+
+/// Why a [`HeartbeatMonitor`] could not be started.
+///
+/// ```
+/// use std::sync::Arc;
+/// use everburn_collectives::store::HashStore;
+/// use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
+///
+/// let store = Arc::new(HashStore::new());
+/// let error = HeartbeatMonitor::start(store, 4, 2, HeartbeatOptions::default()).unwrap_err();
+/// assert!(error.to_string().contains("member 4 does not exist among 2"));
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeartbeatError {
+    /// The member's number is out of range.
+    #[error("member {member} does not exist among {members}; count from 0")]
+    Member {
+        /// The member's number.
+        member: usize,
+        /// The number of members.
+        members: usize,
+    },
+    /// The interval is zero, or the timeout shorter than two intervals.
+    #[error(
+        "a heartbeat interval of {interval:?} does not fit a timeout of {timeout:?}; the interval must be \
+         above zero and the timeout at least twice the interval"
+    )]
+    Interval {
+        /// The interval.
+        interval: Duration,
+        /// The timeout.
+        timeout: Option<Duration>,
+    },
+    /// The operating system refused the thread.
+    #[error("the heartbeat's thread cannot be started: {reason}")]
+    Thread {
+        /// The system's error.
+        reason: String,
+    },
+}
+
+/// Publishes the heartbeat of one rank and monitors those of the others.
+///
+/// It shares the store's connection with the rank: a [`crate::store::TcpStore`] waits for missing
+/// keys on other connections, so a beat is delayed by one request at most. It holds no reference to the
+/// monitored group. Dropping it publishes a goodbye, within milliseconds.
+///
+/// ```
+/// use std::sync::Arc;
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_collectives::store::HashStore;
+/// use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
+///
+/// let group = ProcessGroup::alone(GroupOptions::default());
+/// let monitor = HeartbeatMonitor::start(Arc::new(HashStore::new()), 0, 1, HeartbeatOptions::default())?;
+/// monitor.follow(&group);
+/// // Train; then, if an operation fails:
+/// if let Err(error) = group.barrier().wait() {
+///     if let Some(report) = monitor.report(&error, &|_| None) {
+///         eprintln!("{report}");
+///     }
+/// }
+/// # Ok::<(), everburn_collectives::heartbeat::HeartbeatError>(())
+/// ```
+pub struct HeartbeatMonitor {
+    heartbeat: Arc<Heartbeat>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HeartbeatMonitor {
+    /// Starts the heartbeat of `member` among `members`: the rank, or in an elastic run the slot.
+    /// All members share `store`.
+    ///
+    /// # Errors
+    /// [`HeartbeatError`] if the arguments are invalid or the thread cannot be started.
+    pub fn start(
+        store: SharedStore,
+        member: usize,
+        members: usize,
+        options: HeartbeatOptions,
+    ) -> Result<Self, HeartbeatError> {
+        let HeartbeatOptions { interval, timeout } = options;
+        if member >= members {
+            return Err(HeartbeatError::Member { member, members });
+        }
+        if interval.is_zero() || timeout.is_some_and(|timeout| timeout < 2 * interval) {
+            return Err(HeartbeatError::Interval { interval, timeout });
+        }
+        let heartbeat = Arc::new(Heartbeat::new(store, member, members, options));
+        let beating = heartbeat.clone();
+        let thread = std::thread::Builder::new()
+            .name("everburn-heartbeat".into())
+            .spawn(move || beating.run())
+            .map_err(|error| HeartbeatError::Thread {
+                reason: error.to_string(),
+            })?;
+        Ok(Self {
+            heartbeat,
+            thread: Some(thread),
+        })
+    }
+
+    /// Monitors `group` from now on, instead of the group before. It is the group of all ranks: member
+    /// `m` has rank `m`.
+    pub fn follow(&self, group: &ProcessGroup) {
+        let members: Vec<usize> = (0..self.heartbeat.members).collect();
+        self.follow_generation(group, 0, &members);
+    }
+
+    /// Like [`HeartbeatMonitor::follow`], for the group of `generation` (equal on all its ranks), in which
+    /// rank `r` is member `members[r]`.
+    pub fn follow_generation(&self, group: &ProcessGroup, generation: u64, members: &[usize]) {
+        self.heartbeat.follow(Followed {
+            core: Arc::downgrade(group.core()),
+            generation,
+            rank: group.core().job_rank(),
+            members: members.to_vec(),
+        });
+    }
+
+    /// Stops the heartbeat without a goodbye, as if the process were stopped; for tests and fault
+    /// injection.
+    pub fn stop_without_goodbye(&self) {
+        self.heartbeat.stop(false);
+    }
+
+    /// Diagnoses a hang; `None` if `error` (or the failure of the monitored group) is none. A hang is a
+    /// missed deadline or heartbeat timeout, detected on any rank. Publishes this rank's state and waits at
+    /// most two seconds for those of the others.
+    ///
+    /// `log_of` returns the path of a member's log file, if this machine has it.
+    #[must_use]
+    pub fn report(
+        &self,
+        error: &CollectiveError,
+        log_of: &dyn Fn(usize) -> Option<PathBuf>,
+    ) -> Option<HangReport> {
+        report::report(&self.heartbeat, error, log_of)
+    }
+}
+
+impl fmt::Debug for HeartbeatMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeartbeatMonitor")
+            .field("member", &self.heartbeat.member)
+            .field("members", &self.heartbeat.members)
+            .field("options", &self.heartbeat.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for HeartbeatMonitor {
+    fn drop(&mut self) {
+        self.heartbeat.stop(true);
+        let deadline = Instant::now() + DROP_TIMEOUT;
+        let mut state = lock(&self.heartbeat.state);
+        while !state.ended {
+            let (locked, late) = wait_until(&self.heartbeat.changed, state, deadline);
+            state = locked;
+            if late {
+                return;
+            }
+        }
+        drop(state);
+        if let Some(thread) = self.thread.take() {
+            // The thread has ended. An error would be a panic, which has printed its message.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The last known status of each rank, for monitoring.
+
+use std::time::Duration;
+
+use super::HeartbeatMonitor;
+use super::beat::{Beat, Found};
+use super::diagnosis::doing;
+use crate::group::FlightEntry;
+use crate::sync::lock;
+
+/// The intervals without a beat after which a member counts as not alive.
+const LATE_BEATS: u32 = 3;
+
+/// The status of one member, as of its last beat.
+///
+/// ```
+/// use std::sync::Arc;
+/// use everburn_collectives::store::HashStore;
+/// use everburn_collectives::heartbeat::{HeartbeatMonitor, HeartbeatOptions};
+///
+/// let monitor = HeartbeatMonitor::start(Arc::new(HashStore::new()), 0, 1, HeartbeatOptions::default())?;
+/// let statuses = monitor.statuses();
+/// assert_eq!((statuses.len(), statuses[0].member, statuses[0].alive), (1, 0, true));
+/// # Ok::<(), everburn_collectives::heartbeat::HeartbeatError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankStatus {
+    /// The member: the rank, or in an elastic run the slot.
+    pub member: usize,
+    /// Whether its beats arrive.
+    pub alive: bool,
+    /// Whether it has ended in good order.
+    pub ended: bool,
+    /// The time since its last new beat; `None` for this member.
+    pub silent_for: Option<Duration>,
+    /// Its step.
+    pub step: u64,
+    /// The running operation, else the failed one, else the last; times are as of the beat.
+    pub doing: Option<FlightEntry>,
+    /// The text set by [`HeartbeatMonitor::set_note`].
+    pub note: String,
+}
+
+impl HeartbeatMonitor {
+    /// Adds the text returned by `note` to each beat, cut to 512 bytes, for monitoring. `note` is called on
+    /// the heartbeat thread once per interval and must not block.
+    pub fn set_note(&self, note: impl Fn() -> String + Send + Sync + 'static) {
+        *lock(&self.heartbeat.note) = Some(Box::new(note));
+    }
+
+    /// The status of each member that has published a beat. Reads nothing from the store: beats are at
+    /// most two intervals old.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<RankStatus> {
+        let heartbeat = &self.heartbeat;
+        let followed = lock(&heartbeat.state).followed.clone();
+        let own = heartbeat.beat_of(followed.as_ref());
+        let state = lock(&heartbeat.state);
+        let status = |(member, peer): (usize, &super::thread::Peer)| {
+            if member == heartbeat.member {
+                return Some(status_of(member, &own, None, true));
+            }
+            let silence = peer.moved.elapsed();
+            let alive = silence < LATE_BEATS * heartbeat.options.interval;
+            match &peer.found {
+                Found::Beat(beat) => Some(status_of(member, beat, Some(silence), alive)),
+                Found::Unreadable | Found::Nothing => None,
+            }
+        };
+        state.peers.iter().enumerate().filter_map(status).collect()
+    }
+}
+
+fn status_of(member: usize, beat: &Beat, silent_for: Option<Duration>, alive: bool) -> RankStatus {
+    RankStatus {
+        member,
+        alive: alive && !beat.goodbye,
+        ended: beat.goodbye,
+        silent_for,
+        step: beat.step,
+        doing: doing(&beat.records).cloned(),
+        note: beat.note.clone(),
+    }
+}
