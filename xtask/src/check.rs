@@ -230,6 +230,7 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
             env: Vec::new(),
             arguments,
             program,
+            early: false,
         }
     };
     let mut steps = vec![Step::cargo("format", &["fmt", "--all", "--", "--check"])];

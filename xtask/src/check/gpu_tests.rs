@@ -109,6 +109,9 @@ pub(super) fn software_steps(long: bool) -> Vec<Step> {
         Step::cargo("binary with WGSL kernels", &build),
         Step::tests("tests on software Vulkan", &tests),
     ];
+    for step in &mut steps {
+        step.early = !long;
+    }
     if !software_vulkan_is_there() {
         for step in &mut steps {
             step.program = Program::Lacking(

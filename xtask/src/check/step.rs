@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::test_counts::{FLAKY_ALLOWED, TestCounts};
 use crate::cargo::{cargo, data_dir_beside, root, target_dir};
@@ -27,7 +27,12 @@ pub(super) struct Step {
     pub(super) env: Vec<(&'static str, OsString)>,
     pub(super) arguments: Vec<OsString>,
     pub(super) program: Program,
+    /// Whether it begins only within [`EARLY`]: it builds Burn once more.
+    pub(super) early: bool,
 }
+
+/// Steps before one that builds Burn once more may take so long: who runs them all may have an hour and a half.
+const EARLY: Duration = Duration::from_secs(50 * 60);
 
 /// What a step runs.
 pub(super) enum Program {
@@ -65,6 +70,7 @@ impl Step {
             env: Vec::new(),
             arguments,
             program: Program::Cargo,
+            early: false,
         }
     }
 
@@ -226,7 +232,13 @@ pub(super) fn run_all(steps: &[Step], keep_going: bool) -> ExitCode {
             step.command_line()
         );
         let step_start = Instant::now();
-        let result = step.run(&mut counts);
+        let result = match step.early && start.elapsed() > EARLY {
+            true => Ok(Done::Skipped(Cow::Owned(format!(
+                "the steps before it took {} minutes, and it takes half an hour more: run it by itself",
+                start.elapsed().as_secs() / 60
+            )))),
+            false => step.run(&mut counts),
+        };
         let seconds = step_start.elapsed().as_secs_f64();
         match result {
             Ok(Done::Passed) => println!("      {}: passed in {seconds:.1} s", step.name),
@@ -291,6 +303,7 @@ mod tests {
             env: Vec::new(),
             arguments: vec![argument.into()],
             program: Program::Other(program),
+            early: false,
         };
         let steps = [step("false", Path::new("")), step("touch", &mark)];
         assert_eq!(run_all(&steps, false), ExitCode::FAILURE);
