@@ -366,13 +366,12 @@ mod tests {
     }
 
     #[test]
-    fn check_ends_with_exactly_the_tests() {
+    fn check_ends_with_exactly_the_tests_and_those_of_software_gpus() {
         let lines = |steps: Vec<Step>| steps.iter().map(Step::command_line).collect::<Vec<_>>();
         let check = lines(check_steps(capabilities(true, None)));
-        assert!(
-            check.ends_with(&lines(test_steps(&[], capabilities(true, None)))),
-            "{check:?}"
-        );
+        let mut last = lines(test_steps(&[], capabilities(true, None)));
+        last.extend(lines(gpu_tests::software_steps(false)));
+        assert!(check.ends_with(&last), "{check:?}");
         assert!(check.contains(
             &"DOCS_RS=1 cargo clippy --release --workspace --all-targets --features cuda,metal,rocm,vulkan,webgpu -- -D warnings"
                 .into()

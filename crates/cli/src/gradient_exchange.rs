@@ -52,7 +52,9 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
         let device = name.parse::<DeviceName>().map_err(DeviceError::from)?;
         if !matches!(device, DeviceName::Cuda(_)) {
             let what = format!("it is between NVIDIA's GPUs, and --devices names {name}");
-            return refuse(what, "give each rank a GPU of CUDA, or use --backend auto");
+            let help =
+                "give each rank one, as --gpus N does where there are any, or use --backend auto";
+            return refuse(what, help);
         }
     }
     let own = cuda_indices(&ranks.devices)?.len();
