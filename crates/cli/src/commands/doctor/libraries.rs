@@ -13,6 +13,8 @@ pub(super) fn findings() -> Vec<Finding> {
 
 /// Known numbers on each GPU for which this program has kernels.
 fn kernels() -> Vec<Finding> {
+    // What is compiled is kept for trainings.
+    crate::kernels::keep(None);
     let each = gpu_names().into_iter().map(|name| {
         let subject = "kernels";
         let checked = name.open().map_err(|error| error.to_string());
