@@ -32,6 +32,8 @@ fn train(folder: &Path, name: &str, model: &str, flags: &[&str]) -> Everburn {
         // Few shapes of batches: for each, kernels are compiled.
         .args(["--validation-samples", "16", "--test-samples", "16"])
         .args(["--steps", "12", "--batch-size", "16", "--log-every", "1"])
+        // Adam does not see gradients that are all too large by the same factor.
+        .args(["--optimizer", "sgd", "--learning-rate", "0.1"])
         .args(["--lr-schedule", "constant", "--run-dir", name])
         .args(flags)
 }
@@ -41,14 +43,14 @@ fn trained(folder: &Path, name: &str, model: &str, flags: &[&str]) -> (Run, Ende
     (Run::new(folder.join(name)), ended)
 }
 
-/// Losses differ by rounding only.
+/// Losses differ by rounding only: gradients that are too large by a hundredth change them by 9e-5.
 fn assert_near(found: &Run, expected: &Run, what: &str) {
     let (found, expected) = (found.losses("step"), expected.losses("step"));
     assert_eq!(found.len(), 12, "{what}");
     assert_eq!(expected.len(), 12, "{what}");
     for ((step, a), (_, b)) in found.iter().zip(&expected) {
         assert!(
-            (a - b).abs() <= 1e-4 * b.abs().max(1.0),
+            (a - b).abs() <= 2e-5 * b.abs(),
             "{what}, step {step}: {a} {b}"
         );
     }
