@@ -19,6 +19,7 @@ use everburn_nn::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::decoder::{Decoder, DecoderConfig, DecoderError, KeyValueCache, check_sizes};
 use attention::Attention;
 pub use layer::Layer;
 use layer::{FeedForward, Linear, LinearConfig};
@@ -32,6 +33,17 @@ pub enum Positions {
     Learned,
     /// Queries and keys are turned by an angle that grows with the position (Su et al. 2021).
     Rotary,
+}
+
+/// Between the two products of a feed-forward net: the Gaussian error linear unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activation {
+    /// The exact function.
+    #[default]
+    Gelu,
+    /// Its approximation by the hyperbolic tangent, which GPT-2 was trained with.
+    GeluTanh,
 }
 
 /// Configuration of [`Gpt`].
@@ -61,26 +73,10 @@ pub struct GptConfig {
     /// learns faster from more, about the inverse root of its width.
     #[config(default = 0.02)]
     pub deviation: f64,
+    /// What stands between the two products of a feed-forward net.
+    #[config(default = "Activation::Gelu")]
+    pub activation: Activation,
 }
-
-/// What cannot be built.
-///
-/// ```
-/// use everburn_models::gpt::GptConfig;
-///
-/// let error = GptConfig::new(65).with_width(30).check().unwrap_err();
-/// assert_eq!(error.to_string(), "4 heads cannot share a width of 30: it must be a multiple");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GptError(String);
-
-impl std::fmt::Display for GptError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for GptError {}
 
 /// A decoder.
 ///
@@ -129,19 +125,18 @@ impl GptConfig {
     /// Checks that the model can be built.
     ///
     /// # Errors
-    /// [`GptError`] naming the first number that does not fit.
-    pub fn check(&self) -> Result<(), GptError> {
-        let refuse = |message: String| Err(GptError(message));
-        let sizes = [
-            ("vocabulary", self.vocabulary),
-            ("context", self.context),
-            ("width", self.width),
-            ("number of layers", self.layers),
-            ("number of heads", self.heads),
-        ];
-        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return refuse(format!("the {name} must be at least 1"));
-        }
+    /// [`DecoderError`] naming the first number that does not fit.
+    pub fn check(&self) -> Result<(), DecoderError> {
+        let refuse = |message: String| Err(DecoderError(message));
+        check_sizes(
+            self.layers,
+            &[
+                ("vocabulary", self.vocabulary),
+                ("context", self.context),
+                ("width", self.width),
+                ("number of heads", self.heads),
+            ],
+        )?;
         if !self.width.is_multiple_of(self.heads) {
             return refuse(format!(
                 "{} heads cannot share a width of {}: it must be a multiple",
@@ -207,6 +202,7 @@ impl GptConfig {
         let feed_forward = FeedForward {
             up: linear(width, wide, deviation, device),
             down: linear(wide, width, into_residual, device),
+            approximate: self.activation == Activation::GeluTanh,
         };
         Layer {
             norm1: norm(),
@@ -243,26 +239,21 @@ impl Gpt {
         self.blocks().forward(self, tokens)
     }
 
-    /// The longest text that the model sees at once, in tokens.
-    pub fn context(&self) -> usize {
-        self.context
-    }
-
     /// The weights that tokens and scores share, `[V, E]`.
     pub fn token_embedding(&self) -> &Param<Tensor<2>> {
         &self.wte.weight
     }
 
-    /// Vectors of tokens where they stand.
+    /// Vectors of tokens where they stand, behind `start` others.
     ///
     /// # Shapes
     /// - tokens: `[B, T]`
     /// - output: `[B, T, E]`
-    fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let [_, length] = tokens.dims();
+    fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<3> {
+        let end = start + tokens.dims()[1];
         assert!(
-            length <= self.context,
-            "a text of {length} tokens is longer than the model's context of {}",
+            end <= self.context,
+            "a text of {end} tokens is longer than the model's context of {}",
             self.context
         );
         // The head uses it too, and may defer its part of the gradient.
@@ -270,7 +261,7 @@ impl Gpt {
         let vectors = match &self.wpe {
             None => vectors,
             Some(positions) => {
-                let positions = positions.weight.val().slice(0..length); // [T, E]
+                let positions = positions.weight.val().slice(start..end); // [T, E]
                 vectors + positions.unsqueeze()
             }
         };
@@ -289,6 +280,41 @@ impl Gpt {
         let vocabulary = tokens.dims()[0];
         everburn_nn::tensor::module::linear(x, tokens.transpose(), None)
             .reshape([batch, length, vocabulary])
+    }
+}
+
+impl DecoderConfig for GptConfig {
+    type Model = Gpt;
+
+    const SECTION: &'static str = "gpt";
+
+    fn check(&self) -> Result<(), DecoderError> {
+        self.check()
+    }
+
+    fn build(&self, device: &Device) -> Gpt {
+        self.init(device)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+
+    fn dropout(&self) -> f64 {
+        self.dropout
+    }
+}
+
+impl Decoder for Gpt {
+    fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KeyValueCache) -> Tensor<3> {
+        let embedded = self.embed(tokens, cache.tokens());
+        let layers = self.layers.iter().zip(cache.layers(self.layers.len()));
+        let x = layers.fold(embedded, |x, (layer, cache)| layer.forward(x, Some(cache)));
+        self.score(x)
     }
 }
 
@@ -319,10 +345,10 @@ impl InBlocks for Gpt {
         let mut embedding = vec!["wte"];
         embedding.extend(self.wpe.as_ref().map(|_| "wpe"));
         Blocks::first("embedding", embedding, |gpt: &Self, tokens| {
-            gpt.embed(tokens)
+            gpt.embed(tokens, 0)
         })
         .each("layers", self.layers.len(), |gpt, i, x| {
-            gpt.layers[i].forward(x)
+            gpt.layers[i].forward(x, None)
         })
         .then("head", ["norm", "wte"], Self::score)
     }

@@ -14,12 +14,15 @@
 //! - [`resnet50::ResNet50`]: the residual net of 50 layers, with stems for three sizes of images.
 //! - [`two_part_resnet::TwoPartResNet`]: its beginning, an example of a model in two parts.
 //! - [`gpt::Gpt`]: a decoder of text, as GPT-2.
-//!
+//! - [`llama::Llama`]: a decoder of text, as Llama 2 and 3, Mistral and Qwen 2.
+//! - [`decoder::Decoder`]: what these two have in common, with a cache of keys and values.
 //!
 //! Legend of the shapes in this crate: `B` batch, `C` channels, `H` height, `W` width,
 //! `K` classes, `T` tokens, `E` width of a token's vector, `V` vocabulary.
 
+pub mod decoder;
 pub mod gpt;
+pub mod llama;
 pub mod mlp;
 pub mod mnist;
 pub mod mnist_bn;

@@ -201,3 +201,147 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
         &["calls.pt", "posix.system", "nothing in a file is called"],
     );
 }
+
+/// A folder of Hugging Face's transformers with a small model of this kind.
+fn pretrained(here: &Path, model: &str, size: &str) {
+    let train = ["train", model, "--tokenizer", "byte", "--set", size];
+    let train = Everburn::new(here, train).args(["--data", "embedded", "--run-dir", "made"]);
+    let few = ["--train-samples", "8", "--test-samples", "4"];
+    let train = train
+        .args(few)
+        .args(["--batch-size", "8", "--validation-samples", "0"]);
+    train.args(["--steps", "1"]).run().succeeded();
+    let export = ["export", "made", "--to", "hugging-face", "--output", model];
+    Everburn::new(here, export).run().succeeded();
+}
+
+#[test]
+fn a_pretrained_model_is_found_by_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(
+        here,
+        "gpt2",
+        "gpt={width=16,layers=2,heads=2,context=16,dropout=0.0}",
+    );
+    let import = ["import", "gpt2", "--tokenizer", "byte", "--run-dir", "back"];
+    Everburn::new(here, import).run().succeeded();
+    let generate = |run: &str| {
+        let generate = ["generate", run, "--prompt", "The", "--tokens", "30"];
+        let sampled = Everburn::new(here, generate).args(["--top-k", "40", "--top-p", "0.95"]);
+        sampled.run().succeeded().stdout
+    };
+    assert_eq!(generate("back"), generate("made"));
+    // A text to stop at is not shown.
+    let whole = generate("made");
+    let stop: String = whole.trim_end().chars().skip(8).take(2).collect();
+    let generate = [
+        "generate", "made", "--prompt", "The", "--tokens", "30", "--top-k", "40",
+    ];
+    let generate = Everburn::new(here, generate).args(["--top-p", "0.95", "--stop", &stop]);
+    let cut = generate.run().succeeded().stdout;
+    let expected = whole.find(&stop).unwrap();
+    assert_eq!(cut.trim_end_matches('\n'), &whole[..expected]);
+    // What exists is not written over.
+    let export = ["export", "back", "--to", "hugging-face", "--output", "gpt2"];
+    let ended = Everburn::new(here, export).run();
+    ended.failed_with(1, &["there is something already"]);
+    // Another model than the folder's.
+    let import = ["import", "gpt2", "llama", "--tokenizer", "byte"];
+    let ended = Everburn::new(here, import).run();
+    ended.failed_with(2, &["model of type `gpt2`, and llama is another"]);
+}
+
+#[test]
+fn a_damaged_pretrained_model_is_refused_by_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    pretrained(
+        here,
+        "gpt2",
+        "gpt={width=8,layers=1,heads=2,context=8,dropout=0.0}",
+    );
+    let [weights, config] =
+        ["model.safetensors", "config.json"].map(|name| here.join("gpt2").join(name));
+    let [sound_weights, sound_config] =
+        [&weights, &config].map(|path| std::fs::read(path).unwrap());
+    let run = || {
+        let import = [
+            "import",
+            "gpt2",
+            "--tokenizer",
+            "byte",
+            "--run-dir",
+            "never",
+        ];
+        let ended = Everburn::new(here, import).run();
+        assert!(!ended.stderr.contains("panicked"), "{ended}");
+        assert_eq!(here.join("never").exists(), ended.code() == 0, "{ended}");
+        ended
+    };
+    let refused = |expected: &str| {
+        let ended = run();
+        ended.failed_with(ended.code().max(1), &[expected]);
+    };
+    // Cut anywhere, and with other bytes in its header.
+    let header = 8 + u64::from_le_bytes(sound_weights[..8].try_into().unwrap()) as usize;
+    for part in 0..20 {
+        let end = sound_weights.len() * part / 20;
+        std::fs::write(&weights, &sound_weights[..end]).unwrap();
+        refused("gpt2");
+        let mut changed = sound_weights.clone();
+        changed[header * part / 20] ^= 0x15;
+        std::fs::write(&weights, &changed).unwrap();
+        // What is no part of a name or a number may be anything.
+        if run().code() == 0 {
+            std::fs::remove_dir_all(here.join("never")).unwrap();
+        }
+    }
+    std::fs::write(&weights, &sound_weights).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&sound_config).unwrap();
+    for (key, value, expected) in [
+        ("n_embd", serde_json::json!(16), "has shape"),
+        ("n_embd", serde_json::json!(1_u64 << 40), "at most"),
+        ("n_layer", serde_json::json!(2), "is not in the file"),
+        ("n_layer", serde_json::json!(1_000_000), "number of layers"),
+        ("n_head", serde_json::json!(0), "number of heads"),
+        ("vocab_size", serde_json::json!("many"), "vocab_size"),
+        ("model_type", serde_json::json!("bert"), "no model here"),
+        (
+            "activation_function",
+            serde_json::json!("relu"),
+            "activation_function",
+        ),
+    ] {
+        let mut other = json.clone();
+        other[key] = value;
+        std::fs::write(&config, other.to_string()).unwrap();
+        refused(expected);
+    }
+    for text in ["", "{", "[1, 2]", "null", "\u{0}"] {
+        std::fs::write(&config, text).unwrap();
+        refused("gpt2");
+    }
+    std::fs::write(&config, &sound_config).unwrap();
+    // An index that names other files.
+    let index = here.join("gpt2/model.safetensors.index.json");
+    for (text, expected) in [
+        (
+            r#"{"weight_map": {"transformer.wte.weight": "../gpt2/model.safetensors"}}"#,
+            "no name of a file beside it",
+        ),
+        (
+            r#"{"weight_map": {"transformer.wte.weight": "missing.safetensors"}}"#,
+            "missing.safetensors",
+        ),
+        (
+            r#"{"weight_map": {"nothing": "model.safetensors"}}"#,
+            "it has not",
+        ),
+        (r#"{"weight_map": {}}"#, "is not in the file"),
+        ("{}", "weight_map"),
+    ] {
+        std::fs::write(&index, text).unwrap();
+        refused(expected);
+    }
+}

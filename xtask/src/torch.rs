@@ -14,8 +14,8 @@ pub const PYTHON: &str = "EVERBURN_PYTHON";
 /// What is installed: the first release with all operations that the tests use, or a later one.
 const PACKAGE: &str = "torch>=2.9";
 
-/// What the script that makes goldens needs besides; PyTorch does without.
-const NUMPY: &str = "numpy";
+/// What scripts of the tests need besides: that which makes goldens, and that which makes pretrained models.
+const OTHERS: [&str; 2] = ["numpy", "transformers"];
 
 /// Says the version, and fails as `import` does. On the CPU all need gloo, which not every build has.
 const PROBE: &str = include_str!("../../crates/bench/peers/probe.py");
@@ -50,8 +50,9 @@ pub fn python() -> miette::Result<OsString> {
 
 /// The version of a Python's PyTorch.
 fn probe(python: &OsStr) -> miette::Result<String> {
+    let others = OTHERS.join(", ");
     let output = Command::new(python)
-        .args(["-c", &format!("{PROBE}\nimport {NUMPY}\n")])
+        .args(["-c", &format!("{PROBE}\nimport {others}\n")])
         .stdin(Stdio::null())
         .output()
         .into_diagnostic()
@@ -61,7 +62,7 @@ fn probe(python: &OsStr) -> miette::Result<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(miette!(
-        "{} cannot import torch and {NUMPY}: {}",
+        "{} cannot import torch, {others}: {}",
         python.display(),
         said.lines().last().unwrap_or("it has not said why")
     ))
@@ -95,7 +96,7 @@ fn make(folder: &Path, python: &Path) -> miette::Result<()> {
     environment.args(["-m", "venv"]).arg(folder);
     let mut install = Command::new(python);
     install.args(["-m", "pip", "install", "--disable-pip-version-check"]);
-    install.args([PACKAGE, NUMPY]);
+    install.arg(PACKAGE).args(OTHERS);
     for mut command in [environment, install] {
         let line = format!("{command:?}");
         let status = command

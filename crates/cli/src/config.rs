@@ -24,7 +24,7 @@ use self::flags::{
 use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
 use crate::elastic::{self, ElasticRange};
 use crate::error::CliError;
-use crate::{mesh, model_parallel, tasks};
+use crate::{mesh, model_parallel, pretrained, tasks};
 
 /// How much of a name that nobody knows is shown, in characters.
 const LONGEST_NAME: usize = 80;
@@ -160,16 +160,25 @@ impl RunConfig {
             .map(read_table)
             .transpose()?
             .unwrap_or_default();
-        let model = match (&arguments.model, file_layer.get("model")) {
-            (Some(name), _) => name.clone(),
-            (None, Some(Value::String(name))) => name.clone(),
-            (None, _) => match tasks::only() {
-                Some(task) => task.name().to_owned(),
-                None => return Err(CliError::NoModel),
-            },
+        let named = match (&arguments.model, file_layer.get("model")) {
+            (Some(name), _) => Some(name.clone()),
+            (None, Some(Value::String(name))) => Some(name.clone()),
+            (None, _) => tasks::only().map(|task| task.name().to_owned()),
+        };
+        let in_file = file_layer.get("init_from").and_then(Value::as_str);
+        let init_from = arguments.init_from.as_deref().or(in_file.map(Path::new));
+        let adopted = match init_from {
+            Some(folder) if !arguments.resume => pretrained::adopt(folder, named.as_deref())?,
+            _ => None,
+        };
+        let (model, adopted) = match (adopted, named) {
+            (Some((model, layer)), _) => (model, layer),
+            (None, Some(model)) => (model, Table::new()),
+            (None, None) => return Err(CliError::NoModel),
         };
         let task = tasks::find(&model).ok_or_else(|| unknown_model(&model))?;
         let mut table = task.preset();
+        merge(&mut table, adopted);
         for mut layer in [file_layer, flags_layer(arguments, &model)?] {
             optimizer::lift(&mut layer)?;
             optimizer::leave_out_others(&mut table, &layer);

@@ -1,7 +1,9 @@
 //! `everburn generate`
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use crate::devices;
 use crate::prelude::*;
@@ -29,6 +31,18 @@ pub(crate) struct GenerateArguments {
     /// The sampling temperature; 0 is greedy.
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
+
+    /// Draw only from this many of the likeliest tokens.
+    #[arg(long)]
+    pub(crate) top_k: Option<usize>,
+
+    /// Draw only from the likeliest tokens that together have this probability, as in 0.9.
+    #[arg(long)]
+    pub(crate) top_p: Option<f64>,
+
+    /// Stop before this text; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
 
     /// The seed of the sampling.
     #[arg(long, default_value_t = 42)]
@@ -70,10 +84,21 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<ExitCode, CliError> {
     let generation = Generation {
         tokens: arguments.tokens,
         temperature: arguments.temperature,
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
         seed: arguments.seed,
     };
-    let written = writer.write(&model, &prompt, generation)?;
-    let prompt = arguments.prompt.trim_start_matches('\n');
-    say!("{prompt}{written}");
+    let mut out = std::io::stdout().lock();
+    let mut show = |text: &str| {
+        // A reader that has gone away is told by the last line.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    };
+    show(arguments.prompt.trim_start_matches('\n'));
+    let begin = Instant::now();
+    let drawn = writer.stream(&model, &prompt, generation, &arguments.stop, &mut show)?;
+    let rate = drawn as f64 / begin.elapsed().as_secs_f64();
+    drop(out);
+    say!("");
+    eprintln!("{drawn} tokens, {rate:.0} a second");
     Ok(ExitCode::SUCCESS)
 }

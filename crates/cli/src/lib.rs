@@ -42,6 +42,7 @@ mod monitor;
 mod over_ranks;
 mod plan;
 mod predict;
+mod pretrained;
 mod rank;
 mod recording;
 mod sampling;

@@ -31,9 +31,46 @@ impl Writer {
         prompt: &[u32],
         generation: Generation,
     ) -> Result<String, TrainError> {
-        let score = |tokens| (self.language.scores)(model, tokens);
+        let score = (self.language.scorer)(model);
         let drawn = generation.draw(prompt, self.language.context, score, &self.device)?;
         Ok((self.language.decode)(&drawn))
+    }
+
+    /// What follows `prompt`, shown piece by piece, up to the first of the texts `stop`; the number of its tokens.
+    pub(crate) fn stream(
+        &self,
+        model: &AnyModel,
+        prompt: &[u32],
+        generation: Generation,
+        stop: &[String],
+        mut show: impl FnMut(&str),
+    ) -> Result<usize, TrainError> {
+        let score = (self.language.scorer)(model);
+        let stream = generation.stream(prompt, self.language.context, score, &self.device)?;
+        let (mut drawn, mut shown) = (Vec::new(), 0);
+        for token in stream {
+            drawn.push(token?);
+            let text = (self.language.decode)(&drawn);
+            let end = stop
+                .iter()
+                .filter_map(|stop| text.find(stop.as_str()))
+                .min();
+            let end = end.unwrap_or_else(|| certain(&text, stop));
+            if let Some(new) = text.get(shown..end) {
+                show(new);
+                shown = end;
+            }
+            if end < text.len()
+                && stop
+                    .iter()
+                    .any(|stop| text[end..].starts_with(stop.as_str()))
+            {
+                return Ok(drawn.len());
+            }
+        }
+        let text = (self.language.decode)(&drawn);
+        show(text.get(shown..).unwrap_or_default());
+        Ok(drawn.len())
     }
 
     /// The tokens of a prompt. A new line alone, the usual one, stands for the beginning of a text: a
@@ -55,11 +92,43 @@ impl Writer {
                     tokens: SAMPLE_TOKENS,
                     temperature: SAMPLE_TEMPERATURE,
                     seed: seed ^ step as u64,
+                    ..Generation::default()
                 };
                 let written = self.write(model, &prompt, generation)?;
                 let indented = written.trim_matches('\n').replace('\n', "\n    ");
                 Ok(Some(format!("sample after step {step}:\n    {indented}")))
             },
         ))
+    }
+}
+
+/// How much of a text later tokens leave as it is: not the beginning of a text to stop at, and not the signs that stand
+/// for half a character.
+fn certain(text: &str, stop: &[String]) -> usize {
+    let whole = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
+    let ends_with = |stop: &String| {
+        let starts = (1..stop.len())
+            .rev()
+            .filter(|&end| stop.is_char_boundary(end));
+        let begun = starts
+            .map(|end| &stop[..end])
+            .find(|start| whole.ends_with(*start));
+        begun.map_or(0, str::len)
+    };
+    whole.len() - stop.iter().map(ends_with).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_become_a_text_to_stop_at_waits() {
+        let stop = ["END.".to_string(), "\n\n".to_string()];
+        assert_eq!(certain("the", &stop), 3);
+        assert_eq!(certain("the EN", &stop), 4);
+        assert_eq!(certain("line\n", &stop), 4);
+        assert_eq!(certain("half \u{fffd}", &stop), 5);
+        assert_eq!(certain("the", &[]), 3);
     }
 }

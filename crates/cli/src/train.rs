@@ -298,7 +298,13 @@ impl<'a> RankJob<'a> {
         let first = |rank: usize, path: &Path| rank == 0 || (elastic && path.exists());
         match &self.config.init_from {
             Some(path) if first(rank, path) && !self.resume => {
-                Ok(weights::initialised(model, path, &self.config.init_skip)?)
+                let layout = self.task.layout();
+                Ok(weights::initialised(
+                    model,
+                    path,
+                    &self.config.init_skip,
+                    &layout,
+                )?)
             }
             _ => Ok(model),
         }

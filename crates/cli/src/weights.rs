@@ -7,13 +7,16 @@ use crate::devices;
 use crate::prelude::*;
 use burn::module::Module;
 use clap::{Args, ValueEnum};
+use everburn_datasets::TokenizerKind;
 use everburn_train::{
-    Patterns, load_safetensors, load_state_dict_except, save_safetensors, save_state_dict,
+    Patterns, StateDictLayout, load_safetensors, load_state_dict_except, save_pretrained,
+    save_safetensors, save_state_dict,
 };
 
-use crate::arguments::{DataFlags, TrainArguments};
+use crate::arguments::{DataFlags, TrainArguments, TrainingFlags};
 use crate::config::RunConfig;
 use crate::error::CliError;
+use crate::pretrained::is_pretrained;
 use crate::train::prepare_run_directory;
 use crate::trained::{Which, load_parameters};
 
@@ -24,6 +27,8 @@ pub(crate) enum ExportFormat {
     Safetensors,
     /// A state dict that `torch.load` opens
     PtNames,
+    /// A folder for `from_pretrained` of Hugging Face's transformers
+    HuggingFace,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -32,11 +37,11 @@ pub(crate) struct ExportArguments {
     pub(crate) run_dir: PathBuf,
 
     /// safetensors: a file for safetensors.torch.load_file; pt-names: one for torch.load. Both have
-    /// PyTorch's names and layouts, for load_state_dict.
+    /// PyTorch's names and layouts, for load_state_dict. hugging-face: a folder for from_pretrained of transformers.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: ExportFormat,
 
-    /// Where it is written [default: state-dict.safetensors or state-dict.pt in the run's folder]. With
+    /// Where it is written [default: state-dict.safetensors, state-dict.pt or hugging-face in the run's folder]. With
     /// pt-names it may end in .pt, .pth or .safetensors.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -52,7 +57,7 @@ pub(crate) struct ExportArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImportArguments {
-    /// A state dict of PyTorch: .safetensors, .pt or .pth.
+    /// A state dict of PyTorch (.safetensors, .pt, .pth), or a folder of Hugging Face's transformers.
     pub(crate) file: PathBuf,
 
     /// The model, one of `train --list`.
@@ -66,6 +71,10 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
+    /// The tokenizer of a model of text, as `train --tokenizer` takes it [default: that of the folder].
+    #[arg(long, value_name = "char|byte|FILE")]
+    pub(crate) tokenizer: Option<TokenizerKind>,
+
     #[command(flatten)]
     pub(crate) data: DataFlags,
 }
@@ -77,6 +86,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
         run.path().join(match arguments.to {
             ExportFormat::Safetensors => "state-dict.safetensors",
             ExportFormat::PtNames => "state-dict.pt",
+            ExportFormat::HuggingFace => "hugging-face",
         })
     });
     let is_safetensors = output
@@ -94,7 +104,13 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
         ema: arguments.ema,
     };
     let device = devices::of_rank(&["flex".to_string()], 0)?;
-    let model = load_parameters(config.task()?.model(&device)?, &run, which)?;
+    let task = config.task()?;
+    let model = load_parameters(task.model(&device)?, &run, which)?;
+    if arguments.to == ExportFormat::HuggingFace {
+        save_pretrained(&model, &task.layout(), &task.config_json()?, &output)?;
+        say!("{} of {} written", output.display(), config.model);
+        return Ok(ExitCode::SUCCESS);
+    }
     // A run that was imported, or has not ended, has no report.
     let batches = run.read_report().map_or(0, |report| report.steps);
     save_state_dict(&model, batches as u64, &output)?;
@@ -104,7 +120,10 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
 
 /// Makes a run of a state dict.
 pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> {
+    let mut training = TrainingFlags::default();
+    training.text.tokenizer.clone_from(&arguments.tokenizer);
     let arguments = TrainArguments {
+        training,
         model: arguments.model.clone(),
         config: arguments.config.clone(),
         run_dir: arguments.run_dir.clone(),
@@ -114,8 +133,15 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> 
     };
     let mut config = RunConfig::resolve(&arguments, None)?;
     let mut task = config.task()?;
-    if task.data_decide_model() {
-        // A text decides how many tokens there are, and what they stand for.
+    let folder = config.init_from.as_deref();
+    if folder.is_some_and(is_pretrained) {
+        // The folder says how many tokens there are; a tokenizer, what they stand for.
+        task.language().map_err(|error| {
+            let help = "name its tokenizer with --tokenizer";
+            CliError::usage_with_help(error.to_string(), help)
+        })?;
+    } else if task.data_decide_model() {
+        // A text decides both.
         task.load()?;
         config.sections = task.sections()?;
     }
@@ -144,21 +170,25 @@ fn load_into(config: &RunConfig, run: Option<&RunDirectory>) -> Result<(), CliEr
         };
     };
     let device = devices::of_rank(&["flex".to_string()], 0)?;
-    let model = initialised(config.task()?.model(&device)?, path, &config.init_skip)?;
+    let task = config.task()?;
+    let skip = &config.init_skip;
+    let model = initialised(task.model(&device)?, path, skip, &task.layout())?;
     if let Some(run) = run {
         save_safetensors(&model, run)?;
     }
     Ok(())
 }
 
-/// The model with the weights of `path`, a state dict of PyTorch or the folder of a run, but for those to `skip`.
+/// The model with the weights of `path`, a state dict of PyTorch, a folder of Hugging Face's transformers or that of a
+/// run, but for those to `skip`. State dicts may have their tensors as `layout` says.
 pub(crate) fn initialised<M: Module>(
     model: M,
     path: &Path,
     skip: &Patterns,
+    layout: &StateDictLayout,
 ) -> Result<M, CliError> {
-    if !path.is_dir() {
-        return Ok(load_state_dict_except(model, path, skip)?);
+    if !path.is_dir() || is_pretrained(path) {
+        return Ok(load_state_dict_except(model, path, skip, layout)?);
     }
     if *skip != Patterns::default() {
         return Err(CliError::usage_with_help(

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 
 use everburn_datasets::{DataChoice, DatasetDescription};
 use everburn_models::gpt::GptConfig;
+use everburn_models::llama::LlamaConfig;
 use everburn_models::mlp::{Mlp, MlpConfig};
 use everburn_models::mnist::{Mnist, MnistConfig};
 use everburn_models::mnist_bn::{MnistBn, MnistBnConfig};
@@ -54,7 +55,8 @@ pub fn app() -> App {
         .task("resnet50", resnet50())
         .task("two-part-resnet", two_part_resnet())
         .task("gpt-nano", gpt_nano())
-        .task("gpt2-124m", gpt2_124m())
+        .task("gpt2", gpt2())
+        .task("llama", llama())
 }
 
 /// The same tasks without a program.
@@ -127,7 +129,7 @@ pub fn two_part_resnet() -> Images<TwoPartResNet> {
 }
 
 /// A small decoder of text.
-pub fn gpt_nano() -> Text {
+pub fn gpt_nano() -> Text<GptConfig> {
     Text::new(
         "a decoder of text: 4 layers of width 128, context 64",
         GptConfig::nano(TINYSHAKESPEARE_CHARACTERS),
@@ -148,12 +150,13 @@ pub fn gpt_nano() -> Text {
     })
 }
 
-/// The smallest GPT-2 (Radford et al. 2019).
-pub fn gpt2_124m() -> Text {
+/// The smallest GPT-2 (Radford et al. 2019), or any size of it that `--init-from` names.
+pub fn gpt2() -> Text<GptConfig> {
     Text::new(
-        "the smallest GPT-2: 12 layers of width 768, context 1024",
+        "GPT-2: 12 layers of width 768, context 1024; --init-from FOLDER takes one of Hugging Face's",
         GptConfig::gpt2_124m(),
     )
+    .with_pretrained()
     // Radford et al. 2019 do not say; these are the rates of Brown et al. 2020, table 2.1, at a
     // batch that a small machine can hold.
     .with_preset(toml::toml! {
@@ -163,6 +166,30 @@ pub fn gpt2_124m() -> Text {
         [training.optimizer]
         kind = "adam-w"
         learning_rate = 0.0006
+        beta_2 = 0.95
+        weight_decay = 0.1
+        [training.ddp]
+        max_gradient_norm = 1.0
+    })
+}
+
+/// A Llama of the size of Llama 3.2 1B, or of any that `--init-from` names.
+pub fn llama() -> Text<LlamaConfig> {
+    Text::new(
+        "Llama, Mistral or Qwen 2: --init-from FOLDER takes one of Hugging Face's",
+        LlamaConfig::llama3_1b(),
+    )
+    .with_pretrained()
+    // As Touvron et al. 2023, section 2.3, at a rate for fine-tuning.
+    .with_preset(toml::toml! {
+        [text]
+        window = 1024
+        [training]
+        batch_size = 8
+        schedule = "cosine"
+        [training.optimizer]
+        kind = "adam-w"
+        learning_rate = 0.00002
         beta_2 = 0.95
         weight_decay = 0.1
         [training.ddp]
@@ -254,7 +281,8 @@ mod tests {
             + (32 * 256 + 256)
             + (256 * 10 + 10);
         assert_eq!(parameters("mnist-bn"), expected);
-        assert_eq!(parameters("gpt2-124m"), 124_439_808, "as published");
+        assert_eq!(parameters("gpt2"), 124_439_808, "as published");
+        assert_eq!(parameters("llama"), 1_235_814_400, "as published");
         // With the mean and variance of each channel of its batch norms.
         assert_eq!(
             parameters("resnet18"),

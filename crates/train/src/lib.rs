@@ -44,7 +44,8 @@ mod trainer;
 pub use burn_train::Interrupter;
 pub use checkpoint::ema::EmaConfig;
 pub use checkpoint::state_dict::{
-    StateDictFile, load_state_dict, load_state_dict_except, save_state_dict,
+    PRETRAINED_CONFIG, StateDictFile, StateDictLayout, TensorSource, load_state_dict,
+    load_state_dict_except, save_pretrained, save_state_dict,
 };
 pub use checkpoint::state_hashes::StateHashes;
 pub use checkpoint::training_state::{with_averaged_parameters, with_parameters};
@@ -84,7 +85,7 @@ pub use metrics::rank_times::{ForwardPass, PassTimes};
 pub use metrics::step_report::{Report, StepCost, StepReport};
 pub use metrics::sums::{ACCURACY, LOSS, MetricSums, WeightedSum};
 pub use model::erased::{AnyBatch, AnyData, AnyItem, AnyModel, AnyModelOverRanks, Trainable};
-pub use model::generation::Generation;
+pub use model::generation::{Generation, TokenStream, whole_text};
 pub use model::objective::{Classification, Loss, NextToken, Objective};
 pub use model::predictions::{Classes, Predictions};
 pub use model::samples::Samples;
@@ -100,6 +101,7 @@ pub use stop::StopSignal;
 pub use strategy::Run;
 pub use task::{
     AnyTask, BlockRunner, BlocksOf, ConfiguredTask, DrawnBlocks, Language, LoadedData, MeshModel,
-    ModelBlocks, OnDevice, Predict, Predictor, Task, TaskData, TaskError, block_loss,
+    ModelBlocks, OnDevice, Predict, Predictor, Pretrained, PretrainedFormat, Scorer, Task,
+    TaskData, TaskError, block_loss,
 };
 pub use trainer::{PredictionInput, Trainer, TrainingData, WarmUp};

@@ -12,6 +12,7 @@ mod language;
 mod on_device;
 mod own_loss;
 mod predict;
+mod pretrained;
 mod with_config;
 
 use std::fmt::Display;
@@ -29,9 +30,10 @@ pub use self::blocks::{BlockRunner, BlocksOf, DrawnBlocks, MeshModel, ModelBlock
 pub use self::configured::ConfiguredTask;
 pub use self::data::LoadedData;
 pub use self::error::TaskError;
-pub use self::language::Language;
+pub use self::language::{Language, Scorer};
 pub use self::on_device::OnDevice;
 pub use self::predict::{Predict, Predictor};
+pub use self::pretrained::{Pretrained, PretrainedFormat};
 use crate::model::objective::Loss;
 use crate::trainer::TrainingData;
 
@@ -264,6 +266,12 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// How the model predicts something of samples, for `predict`: `Some(Predictor::by_task())` of a task that
     /// implements [`Predict`].
     fn predictor(&self) -> Option<Predictor<Self>> {
+        None
+    }
+
+    /// How the model comes from folders of Hugging Face's transformers and goes to them, for `--init-from FOLDER` and
+    /// `export --to hugging-face`: `Some(PretrainedFormat::by_task())` of a task that implements [`Pretrained`].
+    fn pretrained(&self) -> Option<PretrainedFormat<Self>> {
         None
     }
 

@@ -2,11 +2,10 @@
 
 use burn::module::Module;
 use burn::prelude::*;
-use burn::tensor::TensorData;
-
-use everburn_nn::{Dropout, causal_softmax, matmul, rope};
+use everburn_nn::Dropout;
 
 use super::layer::Linear;
+use crate::decoder::{LayerCache, RotaryScaling, Rotation, attend, heads};
 
 /// How fast the angles of rotary positions fall from one pair of numbers to the next (Su et al. 2021,
 /// section 3.2.2).
@@ -30,57 +29,21 @@ pub struct Attention {
 impl Attention {
     /// # Shapes
     /// - x, output: `[B, T, E]`
-    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let [batch, length, _] = x.dims();
-        let device = x.device();
-        let heads = self.q.weight.dims()[1] / self.head_width;
-        let split = |x: Tensor<3>| -> Tensor<4> {
-            x.reshape([batch, length, heads, self.head_width])
-                .swap_dims(1, 2) // [B, heads, T, width of a head]
-        };
+    pub(super) fn forward(&self, x: Tensor<3>, cache: Option<&mut LayerCache>) -> Tensor<3> {
+        let (device, length) = (x.device(), x.dims()[1]);
         let layers = [&self.q, &self.k, &self.v];
-        let [mut q, mut k, v] = Linear::forward_each(layers, x).map(split);
+        let [mut q, mut k, v] = Linear::forward_each(layers, x).map(|x| heads(x, self.head_width));
         if self.rotary {
-            let angles = Rotation::new(length, self.head_width, &device);
+            let place = (cache.as_ref().map_or(0, |cache| cache.tokens()), length);
+            let angles = Rotation::new(
+                place,
+                self.head_width,
+                ROTARY_BASE,
+                RotaryScaling::None,
+                &device,
+            );
             (q, k) = (angles.turn(q), angles.turn(k));
         }
-        let scale = (self.head_width as f64).sqrt().recip();
-        let shares = causal_softmax(matmul(q, k.swap_dims(2, 3)), scale); // [B, heads, T, T]
-        let shares = self.dropout.forward(shares);
-        let looked_up = matmul(shares, v).swap_dims(1, 2); // [B, T, heads, width of a head]
-        self.out
-            .forward(looked_up.reshape([batch, length, heads * self.head_width]))
-    }
-}
-
-/// Turns pairs of numbers by angles that grow with the position. Number `i` of the first half of a
-/// head goes with number `i` of the second half.
-struct Rotation {
-    cos: Tensor<4>,
-    sin: Tensor<4>,
-}
-
-impl Rotation {
-    fn new(length: usize, head_width: usize, device: &Device) -> Self {
-        let half = head_width / 2;
-        let angle = |index: usize| {
-            let (position, pair) = (index / half, index % half);
-            position as f64 / ROTARY_BASE.powf(pair as f64 / half as f64)
-        };
-        let table = |f: fn(f64) -> f64| {
-            let values = (0..length * half).map(|index| f(angle(index)) as f32);
-            let values = values.collect::<Vec<_>>();
-            Tensor::from_data(TensorData::new(values, [1, 1, length, half]), device)
-        };
-        Self {
-            cos: table(f64::cos),
-            sin: table(f64::sin),
-        }
-    }
-
-    /// # Shapes
-    /// - x, output: `[B, heads, T, width of a head]`
-    fn turn(&self, x: Tensor<4>) -> Tensor<4> {
-        rope(x, self.cos.clone(), self.sin.clone())
+        self.out.forward(attend(q, [k, v], &self.dropout, cache))
     }
 }

@@ -2,11 +2,13 @@
 
 use burn::module::Module;
 use burn::prelude::*;
+use burn::tensor::activation::gelu_approximate;
 use everburn_nn::tensor::activation::gelu;
 use everburn_nn::{Dropout, LayerNorm};
 pub(super) use everburn_nn::{Linear, LinearConfig};
 
 use super::attention::Attention;
+use crate::decoder::LayerCache;
 
 /// Attention, then a feed-forward net, each on normalised inputs and added to what came in.
 #[derive(Module, Debug)]
@@ -23,8 +25,8 @@ impl Layer {
     ///
     /// # Shapes
     /// - x, output: `[B, T, E]`
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let attended = self.attention.forward(self.norm1.forward(x.clone()));
+    pub(super) fn forward(&self, x: Tensor<3>, cache: Option<&mut LayerCache>) -> Tensor<3> {
+        let attended = self.attention.forward(self.norm1.forward(x.clone()), cache);
         let x = x + self.dropout.forward(attended);
         let fed = self.feed_forward.forward(self.norm2.forward(x.clone()));
         x + self.dropout.forward(fed)
@@ -36,10 +38,15 @@ impl Layer {
 pub(super) struct FeedForward {
     pub(super) up: Linear,
     pub(super) down: Linear,
+    pub(super) approximate: bool,
 }
 
 impl FeedForward {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.down.forward(gelu(self.up.forward(x)))
+        let x = self.up.forward(x);
+        self.down.forward(match self.approximate {
+            true => gelu_approximate(x),
+            false => gelu(x),
+        })
     }
 }

@@ -1,5 +1,8 @@
 //! Models that predict the next token of a text.
 
+mod hugging_face;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,15 +11,16 @@ use everburn_datasets::{
     DataChoice, LoadedText, ShardsRecord, TextBatcher, TextItem, TextRequest, TokenFormat,
     Tokenizer, TokenizerKind,
 };
-use everburn_models::gpt::{Gpt, GptConfig, Positions};
-use everburn_nn::InBlocks;
+use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
-    BlocksOf, Language, Loss, NextToken, OnDevice, Task, TaskData, TaskError, TextBatch,
-    TrainingData, block_loss,
+    BlocksOf, Language, Loss, NextToken, OnDevice, Pretrained, PretrainedFormat, StateDictLayout,
+    Task, TaskData, TaskError, TextBatch, TrainingData, block_loss,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use toml::Table;
 
+use self::hugging_face::PretrainedDecoder;
 use super::DataConfig;
 
 /// The most tokens that are read at once where no gradients are needed: the scores of more would fill the memory.
@@ -25,20 +29,35 @@ const EVALUATION_TOKENS: usize = 16_384;
 /// What `--data` says before the path of a file without a header that is nanoGPT's.
 const NANOGPT: &str = "nanogpt:";
 
-/// A text, continued by a GPT.
-pub struct Text {
+/// The most tokens of a window for a pretrained model, unless the user says otherwise.
+const PRETRAINED_WINDOW: usize = 1024;
+
+/// A text, continued by a decoder: a [`Gpt`](everburn_models::gpt::Gpt) or a
+/// [`Llama`](everburn_models::llama::Llama).
+pub struct Text<C> {
     summary: &'static str,
-    model: GptConfig,
+    model: C,
     preset: Table,
+    pretrained: bool,
 }
 
-impl Text {
+impl<C: DecoderConfig> Text<C> {
     /// A task with this line in `train --list`, for a model of these numbers.
-    pub fn new(summary: &'static str, model: GptConfig) -> Self {
+    pub fn new(summary: &'static str, model: C) -> Self {
         Self {
             summary,
             model,
             preset: Table::new(),
+            pretrained: false,
+        }
+    }
+
+    /// The same, which takes pretrained models of its kind and any size: `--init-from FOLDER`.
+    #[must_use]
+    pub fn with_pretrained(self) -> Self {
+        Self {
+            pretrained: true,
+            ..self
         }
     }
 
@@ -48,31 +67,49 @@ impl Text {
         Self { preset, ..self }
     }
 
-    /// The preset with the user's numbers. It may be one that cannot be built: see [`GptConfig::check`].
-    fn gpt(&self, config: &TextConfig) -> GptConfig {
-        let (own, preset) = (&config.gpt, self.model.clone());
-        GptConfig {
-            vocabulary: own.vocabulary.unwrap_or(preset.vocabulary),
-            context: own.context.unwrap_or(preset.context),
-            width: own.width.unwrap_or(preset.width),
-            layers: own.layers.unwrap_or(preset.layers),
-            heads: own.heads.unwrap_or(preset.heads),
-            dropout: own.dropout.unwrap_or(preset.dropout),
-            positions: own.positions.unwrap_or(preset.positions),
-            deviation: own.deviation.unwrap_or(preset.deviation),
+    /// The preset with the user's numbers. It may be one that cannot be built: see [`DecoderConfig::check`].
+    ///
+    /// # Errors
+    /// If a number is unknown, or no such number.
+    fn numbers(&self, config: &TextConfig) -> Result<C, TaskError> {
+        let section = C::SECTION;
+        let wrong = |reason: String| TaskError::new(format!("[{section}]: {reason}"));
+        let mut numbers = serde_json::to_value(&self.model)?;
+        for (key, value) in config.own(section) {
+            let Some(place) = numbers.get_mut(key) else {
+                let known = numbers.as_object().into_iter().flat_map(|all| all.keys());
+                let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+                return Err(wrong(format!(
+                    "unknown field `{key}`, expected one of {known}"
+                )));
+            };
+            *place = serde_json::to_value(value)?;
         }
+        serde_json::from_value(numbers).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// The longest text that the model of these settings sees at once.
+    fn context(&self, config: &TextConfig) -> usize {
+        // What cannot be built was refused.
+        self.numbers(config).map_or(1, |numbers| numbers.context())
+    }
+
+    /// The tokens of a window of the data.
+    fn window(&self, config: &TextConfig) -> usize {
+        config.text.window.unwrap_or_else(|| self.context(config))
     }
 }
 
 /// The settings of a model of text.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct TextConfig {
     data: DataConfig,
     #[serde(skip_serializing_if = "is_default")]
     text: TextOptions,
-    #[serde(skip_serializing_if = "is_default")]
-    gpt: GptOptions,
+    /// The numbers of the model that are not the preset's, in the section of its kind.
+    #[serde(flatten)]
+    models: BTreeMap<String, Table>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -80,15 +117,31 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl TextConfig {
-    /// Keeps what the text decides: a model is always read with the tokenizer that it was trained with.
-    fn keep(&mut self, loaded: &LoadedText) -> Result<(), TaskError> {
+    /// The numbers of a section.
+    fn own(&self, section: &str) -> impl Iterator<Item = (&String, &toml::Value)> {
+        self.models.get(section).into_iter().flatten()
+    }
+
+    /// How many tokens the model knows, if that has been decided.
+    fn vocabulary(&self, section: &str) -> Option<usize> {
+        let own = self.models.get(section)?.get("vocabulary")?;
+        own.as_integer()?.try_into().ok()
+    }
+
+    /// Keeps what the text decides: a model is always read with the tokenizer that it was trained with. A model may know
+    /// more tokens than the tokenizer has.
+    fn keep(&mut self, section: &str, loaded: &LoadedText) -> Result<(), TaskError> {
         let tokenizer = loaded.tokenizer.as_ref();
         self.text.alphabet = tokenizer.and_then(Tokenizer::alphabet);
         self.text.tokenizer = loaded.kind.clone();
         self.text.pin(tokenizer)?;
         self.text
             .pin_shards(&self.data.name, loaded.shards.clone())?;
-        self.gpt.vocabulary = Some(loaded.vocabulary);
+        let known = self.vocabulary(section).unwrap_or(0);
+        let vocabulary = toml::Value::try_from(loaded.vocabulary.max(known))
+            .map_err(|error| TaskError::new(error.to_string()))?;
+        let own = self.models.entry(section.to_string()).or_default();
+        own.insert("vocabulary".to_string(), vocabulary);
         Ok(())
     }
 }
@@ -130,6 +183,9 @@ struct TextOptions {
     /// A sample is written every so many steps, besides after each epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_every: Option<usize>,
+    /// How many tokens a window of the text has; as many as the model can see if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<usize>,
     /// Which files of tokens the run reads, if it reads such.
     #[serde(skip_serializing_if = "Option::is_none")]
     shards: Option<ShardsRecord>,
@@ -176,44 +232,14 @@ impl TextOptions {
     }
 }
 
-/// The numbers of a [`GptConfig`] that are not the preset's.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct GptOptions {
-    /// How many different tokens there are; the data decide it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vocabulary: Option<usize>,
-    /// The longest text that the model sees at once, in tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    context: Option<usize>,
-    /// The length of a token's vector.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    width: Option<usize>,
-    /// How many layers there are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    layers: Option<usize>,
-    /// How many heads the attention of a layer has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    heads: Option<usize>,
-    /// The share of activations that dropout sets to zero.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dropout: Option<f64>,
-    /// How the model knows positions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    positions: Option<Positions>,
-    /// The standard deviation of the initial weights.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deviation: Option<f64>,
-}
-
-impl Task for Text {
+impl<C: PretrainedDecoder> Task for Text<C> {
     type Config = TextConfig;
-    type Model = Gpt;
+    type Model = C::Model;
     type Item = TextItem;
     type Batch = TextBatch;
 
-    fn model(&self, config: &TextConfig, device: &Device) -> Result<Gpt, TaskError> {
-        Ok(self.gpt(config).init(device))
+    fn model(&self, config: &TextConfig, device: &Device) -> Result<C::Model, TaskError> {
+        Ok(self.numbers(config)?.build(device))
     }
 
     fn data(&self, config: &mut TextConfig) -> Result<TaskData<TextItem, TextBatch>, TaskError> {
@@ -228,13 +254,13 @@ impl Task for Text {
             format,
             tokenizer: config.text.tokenizer.clone(),
             alphabet: config.text.alphabet.clone(),
-            vocabulary: config.gpt.vocabulary,
-            context: self.gpt(config).context,
+            vocabulary: config.vocabulary(C::SECTION),
+            context: self.window(config),
             train_limit: config.data.train_samples,
             test_limit: config.data.test_samples,
         })?;
         config.data.pin(&mut loaded.description);
-        config.keep(&loaded)?;
+        config.keep(C::SECTION, &loaded)?;
         let fingerprint = loaded.fingerprint();
         let description = loaded.description;
         Ok(TaskData {
@@ -252,8 +278,8 @@ impl Task for Text {
         })
     }
 
-    fn loss(&self, _config: &TextConfig, model: &Gpt, batch: TextBatch) -> Loss {
-        block_loss::<Gpt, NextToken>(model, batch)
+    fn loss(&self, _config: &TextConfig, model: &C::Model, batch: TextBatch) -> Loss {
+        block_loss::<C::Model, NextToken>(model, batch)
     }
 
     fn summary(&self) -> String {
@@ -261,7 +287,7 @@ impl Task for Text {
     }
 
     fn sections(&self) -> &'static [&'static str] {
-        &["data", "text", "gpt"]
+        C::TEXT_SECTIONS
     }
 
     fn local_settings(&self) -> &'static [&'static str] {
@@ -274,10 +300,23 @@ impl Task for Text {
     }
 
     fn check(&self, config: &TextConfig) -> Result<(), TaskError> {
-        self.gpt(config).check().map_err(|error| {
-            TaskError::new(format!("the model cannot be built: {error}"))
-                .with_help("the numbers of models of text stand in [gpt] of the configuration file")
+        let help = format!(
+            "the numbers of the model stand in [{}] of the configuration file",
+            C::SECTION
+        );
+        let numbers = self
+            .numbers(config)
+            .map_err(|error| error.with_help(&*help))?;
+        numbers.check().map_err(|error| {
+            TaskError::new(format!("the model cannot be built: {error}")).with_help(help)
         })?;
+        let window = self.window(config);
+        if window == 0 || window > numbers.context() {
+            return Err(TaskError::new(format!(
+                "text.window is {window}, and the model sees 1 to {} tokens at once",
+                numbers.context()
+            )));
+        }
         match config.text.sample_every {
             Some(0) => Err(TaskError::new("--sample-every must be at least 1")),
             _ => Ok(()),
@@ -285,13 +324,13 @@ impl Task for Text {
     }
 
     fn check_tensor_parallel(&self, config: &TextConfig) -> Result<(), TaskError> {
-        match self.gpt(config).dropout {
+        match self.numbers(config)?.dropout() {
             dropout if dropout > 0.0 => Err(TaskError::new(format!(
                 "a dropout of {dropout} and layers over several ranks do not go together"
             ))
             .with_help(
-                "ranks that share layers would all drop the same places of their parts: use dropout = 0.0 in \
-                 [gpt], or tensor=1",
+                "ranks that share layers would all drop the same places of their parts: set the dropout to 0.0, \
+                 as in --set gpt.dropout=0.0, or use tensor=1",
             )),
             _ => Ok(()),
         }
@@ -302,14 +341,12 @@ impl Task for Text {
     }
 
     fn evaluation_batch(&self, config: &TextConfig) -> usize {
-        (EVALUATION_TOKENS / self.gpt(config).context).clamp(1, 1_000)
+        (EVALUATION_TOKENS / self.window(config)).clamp(1, 1_000)
     }
 
     fn blocks(&self) -> Option<BlocksOf<Self>> {
         Some(BlocksOf::new::<NextToken>(
-            |task, config, samples, device| {
-                Tensor::zeros([samples, task.gpt(config).context], device)
-            },
+            |task, config, samples, device| Tensor::zeros([samples, task.window(config)], device),
         ))
     }
 
@@ -317,7 +354,11 @@ impl Task for Text {
         Some(OnDevice::by_rows())
     }
 
-    fn language(&self, config: &TextConfig) -> Result<Option<Language<Gpt>>, TaskError> {
+    fn pretrained(&self) -> Option<PretrainedFormat<Self>> {
+        Some(PretrainedFormat::by_task())
+    }
+
+    fn language(&self, config: &TextConfig) -> Result<Option<Language<C::Model>>, TaskError> {
         let tokenizer = match (&config.text.tokenizer, &config.text.alphabet) {
             (TokenizerKind::File(path), _) => {
                 let tokenizer = Tokenizer::from_file(path)?;
@@ -336,11 +377,61 @@ impl Task for Text {
         };
         let decoder = tokenizer.clone();
         Ok(Some(Language {
-            context: self.gpt(config).context,
+            context: self.context(config),
             sample_every: config.text.sample_every,
             encode: Arc::new(move |text| Ok(tokenizer.encode(text)?)),
             decode: Arc::new(move |tokens| decoder.decode(tokens)),
-            scores: Arc::new(|model: &Gpt, tokens| model.blocks().forward(model, tokens)),
+            scorer: Arc::new(|model: &C::Model| {
+                let mut cache = KeyValueCache::new();
+                Box::new(move |tokens, start| {
+                    if start == 0 {
+                        cache = KeyValueCache::new();
+                    }
+                    model.forward_cached(tokens, &mut cache)
+                })
+            }),
         }))
+    }
+}
+
+impl<C: PretrainedDecoder> Pretrained for Text<C> {
+    fn adopt(&self, folder: &Path, config_json: &Value) -> Result<Option<TextConfig>, TaskError> {
+        let adopted = match self.pretrained {
+            true => C::adopt(config_json)?,
+            false => None,
+        };
+        let Some(numbers) = adopted else {
+            return Ok(None);
+        };
+        let mut own = serde_json::to_value(&numbers)?;
+        if let Some(own) = own.as_object_mut() {
+            own.retain(|_, value| !value.is_null()); // TOML has none
+        }
+        let own = Table::try_from(own).map_err(|error| TaskError::new(error.to_string()))?;
+        let folder = std::path::absolute(folder)?;
+        let tokenizer = match folder.join("tokenizer.json") {
+            file if file.exists() => Some(file),
+            _ if folder.join("merges.txt").exists() => Some(folder),
+            _ => None,
+        };
+        Ok(Some(TextConfig {
+            data: DataConfig::default(),
+            text: TextOptions {
+                tokenizer: tokenizer.map_or_else(TokenizerKind::default, TokenizerKind::File),
+                window: Some(numbers.context().min(PRETRAINED_WINDOW)),
+                ..TextOptions::default()
+            },
+            models: [(C::SECTION.to_string(), own)].into(),
+        }))
+    }
+
+    fn config_json(&self, config: &TextConfig) -> Result<Value, TaskError> {
+        self.numbers(config)?.config_json()
+    }
+
+    fn layout(&self, config: &TextConfig) -> StateDictLayout {
+        // What cannot be built was refused.
+        let numbers = self.numbers(config);
+        numbers.map_or_else(|_| StateDictLayout::default(), |numbers| numbers.layout())
     }
 }

@@ -5,10 +5,13 @@
 //! batches, `num_batches_tracked`, which PyTorch needs only where there is no momentum: it is written and
 //! not read.
 
+mod layout;
 mod pytorch;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use burn::module::Module;
@@ -24,11 +27,19 @@ use crate::config::parameter_groups::Patterns;
 use crate::error::TrainError;
 use crate::record::run_directory::write_file;
 
+pub use layout::{StateDictLayout, TensorSource};
+
 /// What PyTorch calls a batch norm's count of batches.
 const BATCHES: &str = "num_batches_tracked";
 
 /// What `DistributedDataParallel` puts before all names of the model that it wraps.
 const WRAPPED: &str = "module.";
+
+/// The weights of a folder of Hugging Face's transformers.
+const PRETRAINED_WEIGHTS: &str = "model.safetensors";
+
+/// What such a folder says of its model; a folder with this file is one.
+pub const PRETRAINED_CONFIG: &str = "config.json";
 
 /// How many tensors of a file are named that the model does not have.
 const MOST_UNKNOWN: usize = 100;
@@ -101,6 +112,55 @@ fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainErro
 /// [`TrainError::File`] if the path has another ending or cannot be written.
 pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Result<(), TrainError> {
     let kind = kind_of("writing", path)?;
+    let parts = named_tensors(model, batches, path)?;
+    let bytes = match kind {
+        StateDictFile::Safetensors => safetensors(&parts),
+        StateDictFile::PyTorch => pytorch::to_bytes(&parts),
+    };
+    let bytes = bytes.map_err(|error| refuse("writing", path, &error))?;
+    write_file(path, &bytes)
+}
+
+/// Writes `model` as a folder of Hugging Face's transformers, which is made: its tensors as `layout` says, and
+/// `config.json`.
+///
+/// # Errors
+/// [`TrainError::File`] if there is something at `folder`, or it cannot be written.
+pub fn save_pretrained<M: Module>(
+    model: &M,
+    layout: &StateDictLayout,
+    config_json: &serde_json::Value,
+    folder: &Path,
+) -> Result<(), TrainError> {
+    let failed = |error: &dyn std::fmt::Display| refuse("writing", folder, error);
+    if folder.exists() {
+        return Err(failed(
+            &"there is something already; name another folder, or remove it",
+        ));
+    }
+    let tensors = named_tensors(model, 0, folder)?;
+    let tensors = layout.restore(tensors).map_err(|error| failed(&error))?;
+    let bytes = safetensors(&tensors).map_err(|error| failed(&error))?;
+    // Written aside, so that a folder under this name is a whole one.
+    let folder = std::path::absolute(folder).map_err(|error| failed(&error))?;
+    let beside = folder.parent().unwrap_or(Path::new("/"));
+    let written = tempfile::tempdir_in(beside).map_err(|error| failed(&error))?;
+    write_file(&written.path().join(PRETRAINED_WEIGHTS), &bytes)?;
+    let json = format!("{config_json:#}\n");
+    write_file(&written.path().join(PRETRAINED_CONFIG), json.as_bytes())?;
+    std::fs::set_permissions(written.path(), std::fs::Permissions::from_mode(0o755))
+        .and_then(|()| std::fs::rename(written.path(), &folder))
+        .map_err(|error| failed(&error))?;
+    let _ = written.keep(); // it is elsewhere now
+    Ok(())
+}
+
+/// The tensors of a model by PyTorch's names.
+fn named_tensors<M: Module>(
+    model: &M,
+    batches: u64,
+    path: &Path,
+) -> Result<Vec<NamedTensor>, TrainError> {
     let mut tensors = Vec::new();
     for tensor in in_pytorch_terms(model) {
         let of_norm = tensor.name.strip_suffix("running_var");
@@ -116,13 +176,7 @@ pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Resul
         let data = bridge::into_data(tensor).map_err(|error| refuse("writing", path, &error))?;
         Ok((name, data))
     });
-    let parts = parts.collect::<Result<Vec<_>, TrainError>>()?;
-    let bytes = match kind {
-        StateDictFile::Safetensors => safetensors(&parts),
-        StateDictFile::PyTorch => pytorch::to_bytes(&parts),
-    };
-    let bytes = bytes.map_err(|error| refuse("writing", path, &error))?;
-    write_file(path, &bytes)
+    parts.collect()
 }
 
 /// The model with the parameters and running statistics of a state dict. The names may stand behind
@@ -135,11 +189,17 @@ pub fn save_state_dict<M: Module>(model: &M, batches: u64, path: &Path) -> Resul
 /// [`TrainError::File`] if the file cannot be read, and [`TrainError::Weights`] if it is of another model: then
 /// every tensor that is missing, unknown or of another shape is named.
 pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError> {
-    load_state_dict_except(model, path, &Patterns::default())
+    load_state_dict_except(
+        model,
+        path,
+        &Patterns::default(),
+        &StateDictLayout::default(),
+    )
 }
 
 /// As [`load_state_dict`], but for tensors whose names in PyTorch match `skip`: those of the model stay as they are, and
-/// those of the file are not read. A pretrained model gets a new head this way.
+/// those of the file are not read. A pretrained model gets a new head this way. The file may have its tensors as `layout`
+/// says, and be a folder of Hugging Face's transformers, with one file of weights or several.
 ///
 /// # Errors
 /// As [`load_state_dict`]; also if a pattern matches no tensor of the model.
@@ -147,6 +207,7 @@ pub fn load_state_dict_except<M: Module>(
     mut model: M,
     path: &Path,
     skip: &Patterns,
+    layout: &StateDictLayout,
 ) -> Result<M, TrainError> {
     let (skipped, ours): (Vec<_>, Vec<_>) = in_pytorch_terms(&model)
         .into_iter()
@@ -159,7 +220,10 @@ pub fn load_state_dict_except<M: Module>(
             )));
         }
     }
-    let mut tensors = read(path)?;
+    let mut tensors = layout.arrange(match path.is_dir() {
+        true => read_folder(path)?,
+        false => read(path)?,
+    });
     tensors.retain(|name, _| !skip.fit(name));
     let problems = problems(&ours, &tensors);
     let wrong = |problems| TrainError::Weights {
@@ -228,6 +292,55 @@ fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
         (name, tensor)
     });
     Ok(unwrapped.collect())
+}
+
+/// The tensors of a folder's files of weights.
+fn read_folder(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
+    let index = folder.join(format!("{PRETRAINED_WEIGHTS}.index.json"));
+    if !index.exists() {
+        let weights = [PRETRAINED_WEIGHTS, "pytorch_model.bin"].map(|name| folder.join(name));
+        return match weights.iter().find(|path| path.exists()) {
+            Some(path) if path.extension().is_some_and(|ending| ending == "bin") => {
+                pytorch::read(path).map_err(|error| refuse("reading", path, &error))
+            }
+            Some(path) => read(path),
+            None => {
+                let reason = "there is no model.safetensors in it, and no pytorch_model.bin";
+                Err(refuse("reading", folder, &reason))
+            }
+        };
+    }
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let failed = |reason: &dyn std::fmt::Display| refuse("reading", &index, reason);
+    let text = std::fs::read(&index).map_err(|error| failed(&error))?;
+    let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+    let mut files = BTreeMap::new();
+    let mut tensors = BTreeMap::new();
+    for (name, file) in weight_map {
+        // Only files of this folder are read, whatever the index says.
+        if Path::new(&file).file_name() != Some(file.as_ref()) {
+            let reason = format!("weight_map has {file:?}, which is no name of a file beside it");
+            return Err(failed(&reason));
+        }
+        let path = folder.join(&file);
+        let found = match files.entry(file) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(place) => place.insert(read(&path)?),
+        };
+        let Some(tensor) = found.remove(&name) else {
+            let name = name.escape_debug();
+            let reason = format!(
+                "weight_map says that {} has {name}, and it has not",
+                path.display()
+            );
+            return Err(failed(&reason));
+        };
+        tensors.insert(name, tensor);
+    }
+    Ok(tensors)
 }
 
 /// What is wrong with the tensors of a file, a line each; empty if nothing.

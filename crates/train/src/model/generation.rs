@@ -14,12 +14,12 @@ use crate::seeds::mix;
 /// ```
 /// use burn::prelude::*;
 /// use burn::tensor::Int;
-/// use everburn_train::Generation;
+/// use everburn_train::{Generation, whole_text};
 ///
 /// // A model that scores the token after the last one highest.
 /// let counts = |tokens: Tensor<2, Int>| (tokens + 1).one_hot::<3>(10).float() * 5.0;
-/// let greedy = Generation { tokens: 4, temperature: 0.0, seed: 0 };
-/// let drawn = greedy.draw(&[3], 2, counts, &Device::flex()).unwrap();
+/// let greedy = Generation { tokens: 4, temperature: 0.0, ..Generation::default() };
+/// let drawn = greedy.draw(&[3], 2, whole_text(counts), &Device::flex()).unwrap();
 /// assert_eq!(drawn, [4, 5, 6, 7]);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,54 +29,111 @@ pub struct Generation {
     /// What scores are divided by: below 1 the likely tokens become more likely; at 0 the likeliest is
     /// always taken.
     pub temperature: f64,
+    /// Only so many tokens, the likeliest, are drawn from (Fan et al. 2018, section 5.4).
+    pub top_k: Option<usize>,
+    /// Only the likeliest tokens that together have this probability are drawn from (nucleus sampling, Holtzman et
+    /// al. 2020, section 3.1).
+    pub top_p: Option<f64>,
     /// The seed of the random numbers.
     pub seed: u64,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self {
+            tokens: 200,
+            temperature: 0.8,
+            top_k: None,
+            top_p: None,
+            seed: 42,
+        }
+    }
+}
+
+/// A scorer for [`Generation`] of a function that takes a whole text: it is shown all tokens again for each new one.
+///
+/// # Shapes
+/// - what `forward` takes: tokens `[1, T]`
+/// - what it yields: logits `[1, T, V]`
+pub fn whole_text<'a>(
+    forward: impl Fn(Tensor<2, Int>) -> Tensor<3> + 'a,
+) -> impl FnMut(Tensor<2, Int>, usize) -> Tensor<3> + 'a {
+    let mut seen: Option<Tensor<2, Int>> = None;
+    move |tokens, start| {
+        let before = seen.take().filter(|_| start > 0);
+        let all = match before {
+            None => tokens,
+            Some(before) => Tensor::cat(vec![before, tokens], 1),
+        };
+        forward(seen.insert(all).clone())
+    }
 }
 
 impl Generation {
     /// Draws tokens that follow `prompt`. The model is shown at most the last `context` tokens.
     ///
+    /// `score` takes tokens and how many it has been shown of the same text before them; 0 begins a text.
+    ///
     /// # Shapes
     /// - what `score` takes: tokens `[1, T]`
-    /// - what `score` yields: logits `[1, T, V]`
+    /// - what `score` yields: logits `[1, any, V]`, of which the last row counts
     ///
     /// # Errors
-    /// [`TrainError::Config`] if the prompt is empty, the context is 0 or the temperature is no
-    /// number from 0 on; [`TrainError::Device`] if scores cannot be read or are not numbers.
+    /// [`TrainError::Config`] if the prompt is empty, the context or `top_k` is 0, the temperature is no
+    /// number from 0 on, or `top_p` is none above 0 and up to 1; [`TrainError::Device`] if scores cannot be read or are
+    /// not numbers.
     pub fn draw(
         &self,
         prompt: &[u32],
         context: usize,
-        score: impl Fn(Tensor<2, Int>) -> Tensor<3>,
+        score: impl FnMut(Tensor<2, Int>, usize) -> Tensor<3>,
         device: &Device,
     ) -> Result<Vec<u32>, TrainError> {
-        if prompt.is_empty() || context == 0 {
-            let message = "a model needs at least one token to go on from";
+        self.stream(prompt, context, score, device)?.collect()
+    }
+
+    /// As [`draw`](Self::draw), one token at a time.
+    ///
+    /// # Errors
+    /// As [`draw`](Self::draw).
+    pub fn stream<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>>(
+        &self,
+        prompt: &[u32],
+        context: usize,
+        score: S,
+        device: &Device,
+    ) -> Result<TokenStream<S>, TrainError> {
+        let sound = |temperature: f64| temperature.is_finite() && temperature >= 0.0;
+        let refused = [
+            (
+                prompt.is_empty() || context == 0,
+                "a model needs at least one token to go on from",
+            ),
+            (
+                !sound(self.temperature),
+                "the temperature must be a number from 0 on",
+            ),
+            (
+                self.top_k == Some(0),
+                "top-k must leave at least one token to draw",
+            ),
+            (
+                self.top_p.is_some_and(|p| !(p > 0.0 && p <= 1.0)),
+                "top-p must be a number above 0 and up to 1",
+            ),
+        ];
+        if let Some((_, message)) = refused.into_iter().find(|(refused, _)| *refused) {
             return Err(TrainError::Config(message.to_string()));
         }
-        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            let message = "the temperature must be a number from 0 on";
-            return Err(TrainError::Config(message.to_string()));
-        }
-        let mut text = prompt.to_vec();
-        for index in 0..self.tokens {
-            let seen = &text[text.len().saturating_sub(context)..];
-            let tokens = seen.iter().map(|&token| i64::from(token));
-            let tokens = TensorData::new(tokens.collect::<Vec<_>>(), [1, seen.len()]);
-            let logits = score(Tensor::from_data(tokens, device));
-            let [_, length, vocabulary] = logits.dims();
-            let last = logits.slice([0..1, length - 1..length, 0..vocabulary]);
-            let last = last
-                .try_into_data()
-                .map_err(|error| TrainError::Device(error.to_string()))?;
-            let scores = last.iter::<f64>().collect::<Vec<_>>();
-            if scores.iter().any(|score| score.is_nan()) {
-                let message = "the model's scores are not numbers: it has diverged";
-                return Err(TrainError::Device(message.to_string()));
-            }
-            text.push(self.choose(&scores, index) as u32); // a vocabulary has fewer than 2^32
-        }
-        Ok(text.split_off(prompt.len()))
+        Ok(TokenStream {
+            generation: *self,
+            text: prompt.to_vec(),
+            shown: 0,
+            drawn: 0,
+            context,
+            score,
+            device: device.clone(),
+        })
     }
 
     /// The token that stands where the random number falls, with each token as wide as it is likely.
@@ -87,10 +144,17 @@ impl Generation {
             return best;
         }
         let width = |score: f64| ((score - scores[best]) / self.temperature).exp();
-        let total = scores.iter().map(|&score| width(score)).sum::<f64>();
+        let mut widths = scores
+            .iter()
+            .map(|&score| width(score))
+            .collect::<Vec<f64>>();
+        if self.top_k.is_some() || self.top_p.is_some() {
+            self.leave_out_unlikely(&mut widths);
+        }
+        let total = widths.iter().sum::<f64>();
         let mut left = self.uniform(index) * total;
-        for (token, &score) in scores.iter().enumerate() {
-            left -= width(score);
+        for (token, width) in widths.iter().enumerate() {
+            left -= width;
             if left < 0.0 {
                 return token;
             }
@@ -98,10 +162,85 @@ impl Generation {
         best // rounding has left a crumb
     }
 
+    /// Sets the widths of tokens to zero that are beyond `top_k` and `top_p`.
+    fn leave_out_unlikely(&self, widths: &mut [f64]) {
+        let mut order = (0..widths.len()).collect::<Vec<_>>();
+        order.sort_by(|&a, &b| widths[b].total_cmp(&widths[a])); // stable: of equal ones the first stay
+        let kept = self.top_k.unwrap_or(usize::MAX).min(order.len());
+        let total = order[..kept]
+            .iter()
+            .map(|&token| widths[token])
+            .sum::<f64>();
+        let enough = self.top_p.unwrap_or(1.0) * total;
+        let mut sum = 0.0;
+        for (place, token) in order.into_iter().enumerate() {
+            if place >= kept || (place > 0 && sum >= enough) {
+                widths[token] = 0.0;
+            } else {
+                sum += widths[token];
+            }
+        }
+    }
+
     /// A number from 0 to below 1, of the 53 bits that an `f64` holds.
     fn uniform(&self, index: usize) -> f64 {
         let bits = mix(mix(self.seed) ^ index as u64) >> 11;
         bits as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Tokens as they are drawn: see [`Generation::stream`]. It ends behind the last one, or an error.
+pub struct TokenStream<S> {
+    generation: Generation,
+    /// The prompt and what has been drawn.
+    text: Vec<u32>,
+    /// How many tokens of the text the model has been shown.
+    shown: usize,
+    drawn: usize,
+    context: usize,
+    score: S,
+    device: Device,
+}
+
+impl<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>> Iterator for TokenStream<S> {
+    type Item = Result<u32, TrainError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.drawn >= self.generation.tokens {
+            return None;
+        }
+        let token = self.next_token();
+        if token.is_err() {
+            self.drawn = self.generation.tokens;
+        }
+        Some(token)
+    }
+}
+
+impl<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>> TokenStream<S> {
+    fn next_token(&mut self) -> Result<u32, TrainError> {
+        // A text that has outgrown the context begins anew with each token.
+        let first = self.text.len().saturating_sub(self.context);
+        let shown = if first > 0 { 0 } else { self.shown };
+        let new = &self.text[first.max(shown)..];
+        let tokens = new.iter().map(|&token| i64::from(token));
+        let tokens = TensorData::new(tokens.collect::<Vec<_>>(), [1, new.len()]);
+        let logits = (self.score)(Tensor::from_data(tokens, &self.device), shown);
+        self.shown = self.text.len();
+        let [_, length, vocabulary] = logits.dims();
+        let last = logits.slice([0..1, length - 1..length, 0..vocabulary]);
+        let last = last
+            .try_into_data()
+            .map_err(|error| TrainError::Device(error.to_string()))?;
+        let scores = last.iter::<f64>().collect::<Vec<_>>();
+        if scores.iter().any(|score| score.is_nan()) {
+            let message = "the model's scores are not numbers: it has diverged";
+            return Err(TrainError::Device(message.to_string()));
+        }
+        let token = self.generation.choose(&scores, self.drawn) as u32; // a vocabulary has fewer than 2^32
+        self.drawn += 1;
+        self.text.push(token);
+        Ok(token)
     }
 }
 
@@ -113,43 +252,89 @@ mod tests {
     fn tokens_are_drawn_as_often_as_they_are_likely_and_the_seed_repeats_them() {
         let shares = [0.1_f64, 0.6, 0.3];
         let scores = shares.map(f64::ln);
-        for (temperature, expected) in [(1.0, shares), (0.5, [1.0 / 46.0, 36.0 / 46.0, 9.0 / 46.0])]
-        {
-            let generation = |seed| Generation {
-                tokens: 0,
-                temperature,
-                seed,
-            };
+        let whole = Generation {
+            temperature: 1.0,
+            ..Generation::default()
+        };
+        let [sharp, two, most] = [
+            Generation {
+                temperature: 0.5,
+                ..whole
+            },
+            Generation {
+                top_k: Some(2),
+                ..whole
+            },
+            Generation {
+                top_p: Some(0.6),
+                ..whole
+            },
+        ];
+        for (generation, expected) in [
+            (whole, shares),
+            (sharp, [1.0 / 46.0, 36.0 / 46.0, 9.0 / 46.0]),
+            (two, [0.0, 2.0 / 3.0, 1.0 / 3.0]),
+            (most, [0.0, 1.0, 0.0]),
+        ] {
             let draw = |seed| {
-                let draws = (0..20_000).map(|index| generation(seed).choose(&scores, index));
+                let generation = Generation { seed, ..generation };
+                let draws = (0..20_000).map(|index| generation.choose(&scores, index));
                 draws.collect::<Vec<_>>()
             };
             let drawn = draw(1);
             for (token, share) in expected.into_iter().enumerate() {
                 let count = drawn.iter().filter(|&&other| other == token).count();
                 // Five standard deviations of 20,000 draws are below 0.02.
-                assert!((count as f64 / 20_000.0 - share).abs() < 0.02, "{token}");
+                let difference = (count as f64 / 20_000.0 - share).abs();
+                assert!(difference < 0.02, "{token} of {generation:?}");
+                assert!(share > 0.0 || count == 0, "{token} of {generation:?}");
             }
             assert_eq!(drawn, draw(1));
-            assert_ne!(drawn, draw(2));
+            assert!(expected.contains(&1.0) || drawn != draw(2));
         }
     }
 
     #[test]
+    fn a_model_is_shown_each_token_once_until_the_context_is_full() {
+        let shown = std::cell::RefCell::new(Vec::new());
+        let score = |tokens: Tensor<2, Int>, start: usize| {
+            shown.borrow_mut().push((start, tokens.dims()[1]));
+            (tokens + 1).one_hot::<3>(20).float()
+        };
+        let greedy = Generation {
+            tokens: 4,
+            temperature: 0.0,
+            ..Generation::default()
+        };
+        let drawn = greedy.draw(&[3, 4], 4, score, &Device::flex()).unwrap();
+        assert_eq!(drawn, [5, 6, 7, 8]);
+        assert_eq!(*shown.borrow(), [(0, 2), (2, 1), (3, 1), (0, 4)]);
+    }
+
+    #[test]
     fn what_cannot_be_drawn_is_refused() {
-        let score = |tokens: Tensor<2, Int>| tokens.one_hot::<3>(4).float();
-        let draw = |prompt: &[u32], temperature| {
-            let generation = Generation {
-                tokens: 1,
-                temperature,
-                seed: 0,
-            };
+        let draw = |prompt: &[u32], generation: Generation| {
+            let score = whole_text(|tokens: Tensor<2, Int>| tokens.one_hot::<3>(4).float());
             let drawn = generation.draw(prompt, 8, score, &Device::flex());
             drawn.map_err(|error| error.to_string())
         };
-        assert!(draw(&[], 1.0).unwrap_err().contains("at least one token"));
-        assert!(draw(&[0], -1.0).unwrap_err().contains("temperature"));
-        assert!(draw(&[0], f64::NAN).unwrap_err().contains("temperature"));
-        assert_eq!(draw(&[2], 0.0), Ok(vec![2]));
+        let one = Generation {
+            tokens: 1,
+            temperature: 0.0,
+            ..Generation::default()
+        };
+        let refused = |generation| draw(&[0], generation).unwrap_err();
+        assert!(draw(&[], one).unwrap_err().contains("at least one token"));
+        for temperature in [-1.0, f64::NAN] {
+            let wrong = Generation { temperature, ..one };
+            assert!(refused(wrong).contains("temperature"));
+        }
+        for top_p in [0.0, 1.5, f64::NAN] {
+            let top_p = Some(top_p);
+            assert!(refused(Generation { top_p, ..one }).contains("top-p"));
+        }
+        let top_k = Some(0);
+        assert!(refused(Generation { top_k, ..one }).contains("top-k"));
+        assert_eq!(draw(&[2], one), Ok(vec![2]));
     }
 }

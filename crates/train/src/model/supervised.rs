@@ -160,6 +160,11 @@ impl<M, O: Objective> Supervised<M, O> {
         }
     }
 
+    /// Whether the model is on several devices.
+    pub(crate) fn is_split(&self) -> bool {
+        self.split.is_some()
+    }
+
     /// The module itself.
     pub fn model(&self) -> &M {
         &self.model

@@ -1,13 +1,16 @@
 //! Tasks without their types, as programs register them.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use toml::Table;
 
-use super::with_config::configure;
+use super::with_config::{adopt, configure};
 use super::{ConfiguredTask, Task, TaskError};
 
 type Configure = dyn Fn(&Table) -> Result<Box<dyn ConfiguredTask>, TaskError> + Send + Sync;
+type Adopt = dyn Fn(&Path, &Value) -> Result<Option<Table>, TaskError> + Send + Sync;
 
 /// A task under its name, without its types.
 #[derive(Clone)]
@@ -17,6 +20,7 @@ pub struct AnyTask {
     preset: Table,
     sections: Vec<String>,
     configure: Arc<Configure>,
+    adopt: Arc<Adopt>,
 }
 
 impl AnyTask {
@@ -29,12 +33,14 @@ impl AnyTask {
         };
         let (summary, preset) = (task.summary(), task.preset());
         let (named, task) = (name.clone(), Arc::new(task));
+        let (name_of_other, other) = (name.clone(), Arc::clone(&task));
         Self {
             name,
             summary,
             preset,
             sections,
             configure: Arc::new(move |sections| configure(&named, &task, sections)),
+            adopt: Arc::new(move |folder, json| adopt(&name_of_other, &other, folder, json)),
         }
     }
 
@@ -64,6 +70,15 @@ impl AnyTask {
     /// If a key is unknown, a value cannot be used, or settings do not fit together.
     pub fn configure(&self, sections: &Table) -> Result<Box<dyn ConfiguredTask>, TaskError> {
         (self.configure)(sections)
+    }
+
+    /// The sections for the pretrained model in a folder of Hugging Face's transformers, whose `config.json` this is;
+    /// `None` if it is no model of this task.
+    ///
+    /// # Errors
+    /// If the model is of this kind, but has something that the task's has not.
+    pub fn adopt(&self, folder: &Path, config_json: &Value) -> Result<Option<Table>, TaskError> {
+        (self.adopt)(folder, config_json)
     }
 }
 

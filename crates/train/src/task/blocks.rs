@@ -142,8 +142,14 @@ pub(super) trait BlockTask<T: Task>: Send + Sync {
 
     fn drawn(&self, model: T::Model) -> Box<dyn DrawnBlocks>;
 
-    /// What the whole model yields, wherever its blocks are: `None` unless it turns tokens into scores.
-    fn scores(&self, model: &AnyModel, tokens: Tensor<2, Int>) -> Option<Tensor<3>>;
+    /// Whether the blocks of a model are on several devices.
+    fn is_split(&self, model: &AnyModel) -> bool;
+
+    /// What a model of text yields, wherever its blocks are.
+    ///
+    /// # Panics
+    /// Panics if the model does not turn tokens into scores.
+    fn scores(&self, model: &AnyModel, tokens: Tensor<2, Int>) -> Tensor<3>;
 }
 
 struct WithObjective<T: Task, O: Objective> {
@@ -245,12 +251,17 @@ where
         Box::new(Drawn(model))
     }
 
-    fn scores(&self, model: &AnyModel, tokens: Tensor<2, Int>) -> Option<Tensor<3>> {
+    fn is_split(&self, model: &AnyModel) -> bool {
+        model.inner::<Supervised<T::Model, O>>().is_split()
+    }
+
+    fn scores(&self, model: &AnyModel, tokens: Tensor<2, Int>) -> Tensor<3> {
         let tokens: Box<dyn Any> = Box::new(tokens);
-        let tokens = tokens.downcast::<O::Input>().ok()?;
+        let tokens = tokens.downcast::<O::Input>();
+        let tokens = tokens.expect("a model of text takes tokens");
         let output = model.inner::<Supervised<T::Model, O>>().forward(*tokens);
         let output: Box<dyn Any> = Box::new(output);
-        output.downcast().ok().map(|scores| *scores)
+        *output.downcast().expect("a model of text yields scores")
     }
 }
 

@@ -14,6 +14,7 @@ use toml::Table;
 
 use super::data::LoadedData;
 use super::{BlockRunner, Language, MeshModel, ModelBlocks, TaskError};
+use crate::checkpoint::state_dict::StateDictLayout;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
@@ -136,6 +137,15 @@ pub trait ConfiguredTask: Send + Sync {
     /// # Errors
     /// If the settings do not say which tokens there are.
     fn language(&self) -> Result<Option<Language<AnyModel>>, TaskError>;
+
+    /// How the model's tensors stand in files of other libraries.
+    fn layout(&self) -> StateDictLayout;
+
+    /// The `config.json` by which Hugging Face's transformers build the model.
+    ///
+    /// # Errors
+    /// If they have none such.
+    fn config_json(&self) -> Result<serde_json::Value, TaskError>;
 
     /// Whether its model predicts something of samples.
     fn predicts(&self) -> bool;

@@ -9,7 +9,11 @@ use super::TaskError;
 
 type Encode = Arc<dyn Fn(&str) -> Result<Vec<u32>, TaskError> + Send + Sync>;
 type Decode = Arc<dyn Fn(&[u32]) -> String + Send + Sync>;
-type Scores<M> = Arc<dyn Fn(&M, Tensor<2, Int>) -> Tensor<3> + Send + Sync>;
+
+/// Scores the next token of one text: `[1, T]` tokens, and how many it has been shown before them, become logits
+/// `[1, any, V]`, of which the last row is about the next token. 0 begins a text. [`whole_text`](crate::whole_text) makes
+/// one of any model; one with a cache of keys and values need not compute a token twice.
+pub type Scorer<'a> = Box<dyn FnMut(Tensor<2, Int>, usize) -> Tensor<3> + 'a>;
 
 /// How a model writes text: its tokens, and how it scores the next one.
 pub struct Language<M> {
@@ -21,44 +25,6 @@ pub struct Language<M> {
     pub encode: Encode,
     /// The text of tokens.
     pub decode: Decode,
-    /// The scores `[B, T, V]` of each next token of texts `[B, T]`.
-    pub scores: Scores<M>,
-}
-
-impl<M> Clone for Language<M> {
-    fn clone(&self) -> Self {
-        Self {
-            context: self.context,
-            sample_every: self.sample_every,
-            encode: Arc::clone(&self.encode),
-            decode: Arc::clone(&self.decode),
-            scores: Arc::clone(&self.scores),
-        }
-    }
-}
-
-impl<M: 'static> Language<M> {
-    /// The same of a model that holds this one, in which `view` scores.
-    pub(crate) fn of<N>(
-        self,
-        scores: impl Fn(&N, Tensor<2, Int>, &dyn Fn(&M, Tensor<2, Int>) -> Tensor<3>) -> Tensor<3>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Language<N> {
-        let Self {
-            context,
-            sample_every,
-            encode,
-            decode,
-            scores: own,
-        } = self;
-        Language {
-            context,
-            sample_every,
-            encode,
-            decode,
-            scores: Arc::new(move |model, tokens| scores(model, tokens, &*own)),
-        }
-    }
+    /// Scores the next tokens of a text by a model.
+    pub scorer: Arc<dyn for<'a> Fn(&'a M) -> Scorer<'a> + Send + Sync>,
 }

@@ -9,7 +9,6 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::prelude::*;
-use burn::tensor::Int;
 use everburn_collectives::group::ProcessGroup;
 use everburn_nn::{AnyActivation, DeviceSplit, ParameterShard};
 use serde::Deserialize;
@@ -21,9 +20,11 @@ use super::own_loss::OwnLoss;
 use super::{
     BlockRunner, ConfiguredTask, Language, MeshModel, ModelBlocks, Predictor, Task, TaskError,
 };
+use crate::checkpoint::state_dict::StateDictLayout;
 use crate::config::activation_checkpointing::ActivationCheckpointing;
 use crate::error::TrainError;
 use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
+use crate::model::generation::whole_text;
 use crate::model::supervised::Supervised;
 use crate::parallel::mesh_parallel::MeshParallelConfig;
 
@@ -57,6 +58,27 @@ pub(super) fn configure<T: Task>(
         task: Arc::clone(task),
         config: Arc::new(config),
     }))
+}
+
+/// The sections for the pretrained model in `folder`, whose `config.json` this is, if it is of the task's kind.
+pub(super) fn adopt<T: Task>(
+    name: &str,
+    task: &Arc<T>,
+    folder: &Path,
+    config_json: &serde_json::Value,
+) -> Result<Option<Table>, TaskError> {
+    let Some(format) = task.pretrained() else {
+        return Ok(None);
+    };
+    let config = (format.adopt)(task, folder, config_json)?;
+    let configured = config.map(|config| WithConfig {
+        name: name.to_string(),
+        task: Arc::clone(task),
+        config: Arc::new(config),
+    });
+    configured
+        .map(|configured| configured.sections())
+        .transpose()
 }
 
 /// A task with its configuration and types.
@@ -246,16 +268,44 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
             return Ok(None);
         };
         let task = Arc::clone(&self.task);
-        let scores =
-            move |model: &AnyModel,
-                  tokens: Tensor<2, Int>,
-                  own: &dyn Fn(&T::Model, Tensor<2, Int>) -> Tensor<3>| {
-                // The blocks of a model may be on several devices.
-                let blocks = task.blocks();
-                let scores = blocks.and_then(|blocks| blocks.0.scores(model, tokens.clone()));
-                scores.unwrap_or_else(|| own(own_model(&*task, model), tokens))
-            };
-        Ok(Some(language.of(scores)))
+        let Language {
+            context,
+            sample_every,
+            encode,
+            decode,
+            scorer: own,
+        } = language;
+        Ok(Some(Language {
+            context,
+            sample_every,
+            encode,
+            decode,
+            scorer: Arc::new(move |model: &AnyModel| match task.blocks() {
+                // The blocks may be on several devices.
+                Some(blocks) if blocks.0.is_split(model) => {
+                    Box::new(whole_text(move |tokens| blocks.0.scores(model, tokens)))
+                }
+                _ => own(own_model(&*task, model)),
+            }),
+        }))
+    }
+
+    fn layout(&self) -> StateDictLayout {
+        let format = self.task.pretrained();
+        format.map_or_else(StateDictLayout::default, |format| {
+            (format.layout)(&self.task, &self.config)
+        })
+    }
+
+    fn config_json(&self) -> Result<serde_json::Value, TaskError> {
+        let format = self.task.pretrained().ok_or_else(|| {
+            TaskError::new(format!(
+                "Hugging Face's libraries have no model like `{}`",
+                self.name
+            ))
+            .with_help("implement `Pretrained` for the task, and `Task::pretrained`")
+        })?;
+        (format.config_json)(&self.task, &self.config)
     }
 
     fn predicts(&self) -> bool {

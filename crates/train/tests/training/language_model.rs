@@ -9,7 +9,7 @@ use everburn_datasets::TextDataset;
 use everburn_models::gpt::{Gpt, GptConfig, Positions};
 use everburn_train::{
     Generation, LanguageModel, MetricLine, OptimizerConfig, OptimizerKind, Samples, Trainer,
-    TrainingConfig,
+    TrainingConfig, whole_text,
 };
 
 use crate::harness::data::{Texts, texts, windows};
@@ -137,11 +137,11 @@ fn a_short_text_is_learned_by_heart_and_written_down() {
     let generation = Generation {
         tokens: 60,
         temperature: 0.0,
-        seed: 0,
+        ..Generation::default()
     };
     let prompt = tokenizer.encode("the quick br").unwrap();
     let model = model.valid();
-    let score = |tokens| model.forward(tokens);
+    let score = whole_text(|tokens| model.forward(tokens));
     let written = generation.draw(&prompt, CONTEXT, score, &Device::flex());
     let written = tokenizer.decode(&written.unwrap());
     assert!(
@@ -175,8 +175,9 @@ fn samples_are_drawn_after_steps_and_epochs_and_change_nothing() {
             tokens: 5,
             temperature: 1.0,
             seed: step as u64,
+            ..Generation::default()
         };
-        let score = |tokens| model.forward(tokens);
+        let score = whole_text(|tokens| model.forward(tokens));
         let drawn = generation.draw(&[0], CONTEXT, score, &Device::flex())?;
         told.lock().unwrap().push((step, drawn));
         Ok(None)

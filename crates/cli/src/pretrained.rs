@@ -1,0 +1,79 @@
+//! Models in folders of Hugging Face's transformers, for `--init-from FOLDER`.
+
+use std::path::Path;
+
+use everburn_train::{AnyTask, PRETRAINED_CONFIG};
+use toml::Table;
+
+use crate::error::CliError;
+use crate::tasks;
+
+/// The longest `config.json` that is read, in bytes.
+const LONGEST_CONFIG: u64 = 16 << 20;
+
+/// Whether `path` is such a folder.
+pub(crate) fn is_pretrained(path: &Path) -> bool {
+    path.join(PRETRAINED_CONFIG).is_file()
+}
+
+/// The model in `folder`, and the sections of its settings: the task `named`, or else the first whose kind it is. `None`
+/// if the folder is none of a pretrained model.
+///
+/// # Errors
+/// [`CliError`] if no task builds the model.
+pub(crate) fn adopt(
+    folder: &Path,
+    named: Option<&str>,
+) -> Result<Option<(String, Table)>, CliError> {
+    if !is_pretrained(folder) {
+        return Ok(None);
+    }
+    let path = folder.join(PRETRAINED_CONFIG);
+    let refuse = |reason: String| CliError::Config {
+        path: path.clone(),
+        reason,
+    };
+    let size = std::fs::metadata(&path).map_or(0, |file| file.len());
+    if size > LONGEST_CONFIG {
+        return Err(refuse(format!("it has {size} bytes, which no model's has")));
+    }
+    let text = std::fs::read(&path).map_err(|error| refuse(error.to_string()))?;
+    let json = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    let named_task = named.and_then(tasks::find);
+    let tasks = tasks::tasks().iter();
+    let mut tasks = tasks.filter(|task| {
+        let is_it = |named: &AnyTask| named.name() == task.name();
+        named.is_none() || named_task.is_some_and(is_it)
+    });
+    let found = tasks.find_map(|task| match task.adopt(folder, &json) {
+        Ok(None) => None,
+        Ok(Some(sections)) => Some(Ok((task.name().to_owned(), sections))),
+        Err(error) => Some(Err(error)),
+    });
+    if let Some(found) = found {
+        return Ok(Some(found?));
+    }
+    let kind: String = json["model_type"]
+        .as_str()
+        .unwrap_or("unknown")
+        .chars()
+        .take(80)
+        .collect();
+    let kind = kind.escape_debug();
+    Err(match named {
+        Some(name) => CliError::usage_with_help(
+            format!(
+                "{} has a model of type `{kind}`, and {name} is another",
+                folder.display()
+            ),
+            "leave the model's name away, and it is found by the type",
+        ),
+        None => CliError::usage_with_help(
+            format!(
+                "{} has a model of type `{kind}`, which no model here is",
+                folder.display()
+            ),
+            "types that are built: gpt2; llama, mistral, qwen2",
+        ),
+    })
+}

@@ -1,0 +1,446 @@
+//! Decoders in the folders of Hugging Face's transformers: their `config.json`, and how their tensors are called.
+
+use everburn_models::decoder::{DecoderConfig, RotaryScaling};
+use everburn_models::gpt::{Activation, GptConfig, Positions};
+use everburn_models::llama::LlamaConfig;
+use everburn_train::{StateDictLayout, TaskError, TensorSource};
+use serde_json::{Value, json};
+
+/// Numbers of a decoder that stand in a `config.json` too.
+pub trait PretrainedDecoder: DecoderConfig {
+    /// The sections of a configuration file for such a model and its text.
+    const TEXT_SECTIONS: &'static [&'static str] = &["data", "text", Self::SECTION];
+
+    /// The numbers of the model that `config_json` describes; `None` if it is of another kind.
+    ///
+    /// # Errors
+    /// The key that is missing, or says what the decoder cannot do.
+    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError>;
+
+    /// The `config.json` of a model of these numbers.
+    ///
+    /// # Errors
+    /// If no model of transformers is like it.
+    fn config_json(&self) -> Result<Value, TaskError>;
+
+    /// How the tensors of such a model are called and stored.
+    fn layout(&self) -> StateDictLayout;
+}
+
+/// The keys of a `config.json`.
+struct Keys<'a>(&'a Value);
+
+impl Keys<'_> {
+    fn kind(&self) -> &str {
+        self.0["model_type"].as_str().unwrap_or_default()
+    }
+
+    /// A size; `default` if the key is absent or null.
+    fn size(&self, key: &str, default: Option<usize>) -> Result<usize, TaskError> {
+        match (&self.0[key], default) {
+            (Value::Null, Some(default)) => Ok(default),
+            (value, _) => {
+                let size = value.as_u64().and_then(|size| usize::try_from(size).ok());
+                size.ok_or_else(|| wrong(key, value, "a whole number from 0 on"))
+            }
+        }
+    }
+
+    fn number(&self, key: &str, default: f64) -> Result<f64, TaskError> {
+        match &self.0[key] {
+            Value::Null => Ok(default),
+            value => value.as_f64().ok_or_else(|| wrong(key, value, "a number")),
+        }
+    }
+
+    fn flag(&self, key: &str, default: bool) -> Result<bool, TaskError> {
+        match &self.0[key] {
+            Value::Null => Ok(default),
+            value => value
+                .as_bool()
+                .ok_or_else(|| wrong(key, value, "true or false")),
+        }
+    }
+
+    /// Refuses a model in which one of these differs.
+    fn require(&self, values: &[(&str, Value)]) -> Result<(), TaskError> {
+        let differs = |(key, value): &&(&str, Value)| {
+            let found = &self.0[*key];
+            let same = match (found.as_f64(), value.as_f64()) {
+                (Some(found), Some(value)) => found == value, // 0 and 0.0
+                _ => found == value,
+            };
+            !found.is_null() && !same
+        };
+        match values.iter().find(differs) {
+            Some((key, value)) => Err(wrong(key, &self.0[*key], &value.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(key: &str, found: &Value, expected: &str) -> TaskError {
+    let found = match found {
+        Value::Null => "is missing".to_string(),
+        found => {
+            let text: String = found.to_string().chars().take(80).collect();
+            format!("is {}", text.escape_debug())
+        }
+    };
+    TaskError::new(format!("config.json: {key} {found}"))
+        .with_help(format!("models of this kind are built with {expected}"))
+}
+
+impl PretrainedDecoder for GptConfig {
+    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
+        let keys = Keys(config_json);
+        if keys.kind() != "gpt2" {
+            return Ok(None);
+        }
+        let width = keys.size("n_embd", None)?;
+        let dropout = keys.number("resid_pdrop", 0.1)?;
+        keys.require(&[
+            ("n_inner", json!(width.saturating_mul(4))),
+            ("embd_pdrop", json!(dropout)),
+            ("attn_pdrop", json!(dropout)),
+            ("layer_norm_epsilon", json!(1e-5)),
+            ("scale_attn_weights", json!(true)),
+            ("scale_attn_by_inverse_layer_idx", json!(false)),
+            ("add_cross_attention", json!(false)),
+            ("tie_word_embeddings", json!(true)),
+        ])?;
+        let activation = match config_json["activation_function"].as_str() {
+            None | Some("gelu_new" | "gelu_pytorch_tanh") => Activation::GeluTanh,
+            Some("gelu") => Activation::Gelu,
+            Some(_) => {
+                let (key, expected) = ("activation_function", "gelu_new or gelu");
+                return Err(wrong(key, &config_json[key], expected));
+            }
+        };
+        let config = Self::new(keys.size("vocab_size", None)?)
+            .with_context(keys.size("n_positions", None)?)
+            .with_width(width)
+            .with_layers(keys.size("n_layer", None)?)
+            .with_heads(keys.size("n_head", None)?)
+            .with_dropout(dropout)
+            .with_deviation(keys.number("initializer_range", 0.02)?)
+            .with_activation(activation);
+        Ok(Some(config))
+    }
+
+    fn config_json(&self) -> Result<Value, TaskError> {
+        if self.positions != Positions::Learned {
+            return Err(TaskError::new(
+                "a GPT-2 of Hugging Face's has learned positions, and this model rotary ones",
+            )
+            .with_help(
+                "`--to safetensors` writes its weights by the model's own names; a `llama` has rotary positions there",
+            ));
+        }
+        Ok(json!({
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": self.vocabulary,
+            "n_positions": self.context,
+            "n_embd": self.width,
+            "n_layer": self.layers,
+            "n_head": self.heads,
+            "n_inner": null,
+            "activation_function": match self.activation {
+                Activation::Gelu => "gelu",
+                Activation::GeluTanh => "gelu_new",
+            },
+            "resid_pdrop": self.dropout,
+            "embd_pdrop": self.dropout,
+            "attn_pdrop": self.dropout,
+            "layer_norm_epsilon": 1e-5,
+            "initializer_range": self.deviation,
+            "tie_word_embeddings": true,
+            "torch_dtype": "float32",
+        }))
+    }
+
+    fn layout(&self) -> StateDictLayout {
+        let source = |name: String, source: String, transposed, part| TensorSource {
+            name,
+            source: format!("transformer.{source}"),
+            transposed,
+            part,
+        };
+        let whole = |name: &str, of: &str| source(name.to_string(), of.to_string(), false, None);
+        let both = ["weight", "bias"];
+        let mut tensors = vec![whole("wte.weight", "wte.weight")];
+        if self.positions == Positions::Learned {
+            tensors.push(whole("wpe.weight", "wpe.weight"));
+        }
+        for layer in 0..self.layers {
+            let (ours, theirs) = (format!("layers.{layer}"), format!("h.{layer}"));
+            for (own, their) in [("norm1", "ln_1"), ("norm2", "ln_2")] {
+                let norm = both.map(|end| {
+                    whole(
+                        &format!("{ours}.{own}.{end}"),
+                        &format!("{theirs}.{their}.{end}"),
+                    )
+                });
+                tensors.extend(norm);
+            }
+            // Their linear layers are [in, out], and queries, keys and values are one.
+            for end in both {
+                let parts = ["q", "k", "v"].into_iter().enumerate();
+                tensors.extend(parts.map(|(index, name)| {
+                    let name = format!("{ours}.attention.{name}.{end}");
+                    let from = format!("{theirs}.attn.c_attn.{end}");
+                    source(name, from, end == "weight", Some((index, 3)))
+                }));
+            }
+            for (own, their) in [
+                ("attention.out", "attn.c_proj"),
+                ("feed_forward.up", "mlp.c_fc"),
+                ("feed_forward.down", "mlp.c_proj"),
+            ] {
+                let linear = both.map(|end| {
+                    let (name, from) = (
+                        format!("{ours}.{own}.{end}"),
+                        format!("{theirs}.{their}.{end}"),
+                    );
+                    source(name, from, end == "weight", None)
+                });
+                tensors.extend(linear);
+            }
+        }
+        tensors.extend(both.map(|end| whole(&format!("norm.{end}"), &format!("ln_f.{end}"))));
+        StateDictLayout {
+            prefix: "transformer.".to_string(),
+            tensors,
+            ignored: ["*.attn.bias", "*.attn.masked_bias", "*lm_head.weight"]
+                .map(str::to_string)
+                .to_vec(),
+        }
+    }
+}
+
+impl PretrainedDecoder for LlamaConfig {
+    fn adopt(config_json: &Value) -> Result<Option<Self>, TaskError> {
+        let keys = Keys(config_json);
+        let kind = keys.kind();
+        if !["llama", "mistral", "qwen2"].contains(&kind) {
+            return Ok(None);
+        }
+        keys.require(&[
+            ("hidden_act", json!("silu")),
+            ("attention_bias", json!(false)),
+            ("mlp_bias", json!(false)),
+            ("attention_dropout", json!(0.0)),
+            ("use_sliding_window", json!(false)),
+            ("quantization_config", Value::Null),
+        ])?;
+        let heads = keys.size("num_attention_heads", None)?;
+        let mut context = keys.size("max_position_embeddings", None)?;
+        if kind == "mistral" {
+            // Up to the window of its attention, all tokens see all before them.
+            context = context.min(keys.size("sliding_window", Some(context))?);
+        }
+        let width = keys.size("hidden_size", None)?;
+        let head_width = keys.size("head_dim", Some(width / heads.max(1)))?;
+        let (rotary_base, rotary_scaling) = rotary(config_json)?;
+        let config = Self::new(keys.size("vocab_size", None)?)
+            .with_context(context)
+            .with_width(width)
+            .with_layers(keys.size("num_hidden_layers", None)?)
+            .with_heads(heads)
+            .with_kv_heads(keys.size("num_key_value_heads", Some(heads))?)
+            .with_head_width(Some(head_width))
+            .with_feed_forward(keys.size("intermediate_size", None)?)
+            .with_epsilon(keys.number("rms_norm_eps", 1e-6)?)
+            .with_rotary_base(rotary_base)
+            .with_rotary_scaling(rotary_scaling)
+            .with_biases(kind == "qwen2")
+            .with_tied(keys.flag("tie_word_embeddings", false)?);
+        Ok(Some(config))
+    }
+
+    fn config_json(&self) -> Result<Value, TaskError> {
+        let (kind, architecture) = match self.biases {
+            true => ("qwen2", "Qwen2ForCausalLM"),
+            false => ("llama", "LlamaForCausalLM"),
+        };
+        let scaling = match self.rotary_scaling {
+            RotaryScaling::None => Value::Null,
+            RotaryScaling::Linear { factor } => json!({
+                "rope_type": "linear",
+                "factor": factor,
+            }),
+            RotaryScaling::Llama3 {
+                factor,
+                low_frequency,
+                high_frequency,
+                original_context,
+            } => json!({
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": low_frequency,
+                "high_freq_factor": high_frequency,
+                "original_max_position_embeddings": original_context,
+            }),
+        };
+        Ok(json!({
+            "architectures": [architecture],
+            "model_type": kind,
+            "vocab_size": self.vocabulary,
+            "hidden_size": self.width,
+            "intermediate_size": self.feed_forward,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.width_of_head(),
+            "hidden_act": "silu",
+            "max_position_embeddings": self.context,
+            "rms_norm_eps": self.epsilon,
+            // Up to version 4 of transformers, and since version 5.
+            "rope_theta": self.rotary_base,
+            "rope_scaling": scaling,
+            "tie_word_embeddings": self.tied,
+            "use_sliding_window": false,
+            "torch_dtype": "float32",
+        }))
+    }
+
+    fn layout(&self) -> StateDictLayout {
+        let mut ignored = vec!["*.rotary_emb.inv_freq"];
+        ignored.extend(self.tied.then_some("*lm_head.weight"));
+        StateDictLayout {
+            prefix: "model.".to_string(),
+            tensors: Vec::new(),
+            ignored: ignored.into_iter().map(str::to_string).collect(),
+        }
+    }
+}
+
+/// How fast angles of rotary positions fall, and how they are scaled: in keys of their own, or in one since version 5.
+fn rotary(config_json: &Value) -> Result<(f64, RotaryScaling), TaskError> {
+    let name = match config_json["rope_parameters"].is_object() {
+        true => "rope_parameters",
+        false => "rope_scaling",
+    };
+    let scaling = Keys(&config_json[name]);
+    let base = Keys(config_json).number("rope_theta", 10_000.0)?;
+    let base = scaling.number("rope_theta", base)?;
+    let kind = scaling.0["rope_type"].as_str();
+    let kind = kind.or_else(|| scaling.0["type"].as_str());
+    let scaling = match kind {
+        None | Some("default") => RotaryScaling::None,
+        Some("linear") => RotaryScaling::Linear {
+            factor: scaling.number("factor", 1.0)?,
+        },
+        Some("llama3") => RotaryScaling::Llama3 {
+            factor: scaling.number("factor", 1.0)?,
+            low_frequency: scaling.number("low_freq_factor", 1.0)?,
+            high_frequency: scaling.number("high_freq_factor", 4.0)?,
+            original_context: scaling.size("original_max_position_embeddings", None)?,
+        },
+        Some(_) => {
+            let expected = "a rope_type of default, linear or llama3";
+            return Err(wrong(name, &config_json[name], expected));
+        }
+    };
+    Ok((base, scaling))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn llama() -> LlamaConfig {
+        LlamaConfig::new(300)
+            .with_context(64)
+            .with_width(32)
+            .with_layers(2)
+            .with_heads(4)
+            .with_kv_heads(2)
+            .with_head_width(Some(8))
+            .with_feed_forward(48)
+    }
+
+    fn is_taken_again<C: PretrainedDecoder + std::fmt::Debug>(config: &C) {
+        let adopted = C::adopt(&config.config_json().unwrap()).unwrap();
+        assert_eq!(adopted.as_ref(), Some(config));
+    }
+
+    #[test]
+    fn what_is_written_is_taken_again() {
+        let gpt = GptConfig::new(300).with_width(32).with_dropout(0.1);
+        is_taken_again(&gpt);
+        is_taken_again(&gpt.with_activation(Activation::GeluTanh));
+        is_taken_again(&llama());
+        is_taken_again(&llama().with_biases(true).with_tied(false));
+        is_taken_again(&llama().with_rotary_scaling(RotaryScaling::Linear { factor: 4.0 }));
+        is_taken_again(&LlamaConfig::llama3_1b());
+        let rotary = GptConfig::nano(65).config_json().unwrap_err().to_string();
+        assert!(rotary.contains("learned positions"), "{rotary}");
+    }
+
+    #[test]
+    fn keys_of_older_releases_and_their_defaults_are_known() {
+        let json = json!({
+            "model_type": "mistral",
+            "vocab_size": 300,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 128,
+            "sliding_window": 64,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": {"type": "linear", "factor": 2.0},
+        });
+        let expected = llama()
+            .with_kv_heads(4)
+            .with_tied(false)
+            .with_rotary_base(10_000.0)
+            .with_rotary_scaling(RotaryScaling::Linear { factor: 2.0 });
+        assert_eq!(LlamaConfig::adopt(&json).unwrap(), Some(expected));
+        assert_eq!(GptConfig::adopt(&json).unwrap(), None);
+        assert_eq!(GptConfig::adopt(&json!([1])).unwrap(), None);
+    }
+
+    #[test]
+    fn what_a_decoder_cannot_do_is_refused_by_its_key() {
+        let refused = |config: Value, key: &str, value: Value| {
+            let mut json = config;
+            json[key] = value;
+            let adopted = match Keys(&json).kind() {
+                "gpt2" => GptConfig::adopt(&json).map(|_| ()),
+                _ => LlamaConfig::adopt(&json).map(|_| ()),
+            };
+            let error = adopted.expect_err(key).to_string();
+            assert!(error.contains(key), "{key}: {error}");
+        };
+        let gpt = GptConfig::new(300).config_json().unwrap();
+        for (key, value) in [
+            ("vocab_size", Value::Null),
+            ("n_layer", json!(-1)),
+            ("n_head", json!("four")),
+            ("n_inner", json!(7)),
+            ("attn_pdrop", json!(0.3)),
+            ("activation_function", json!("relu")),
+            ("layer_norm_epsilon", json!(1e-6)),
+            ("scale_attn_by_inverse_layer_idx", json!(true)),
+            ("tie_word_embeddings", json!(false)),
+        ] {
+            refused(gpt.clone(), key, value);
+        }
+        let llama = llama().config_json().unwrap();
+        for (key, value) in [
+            ("hidden_size", json!(1.5)),
+            ("hidden_act", json!("gelu")),
+            ("attention_bias", json!(true)),
+            ("use_sliding_window", json!(true)),
+            ("quantization_config", json!({"bits": 4})),
+            ("rms_norm_eps", json!("small")),
+            ("rope_scaling", json!({"rope_type": "yarn"})),
+            ("tie_word_embeddings", json!(1)),
+        ] {
+            refused(llama.clone(), key, value);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Tensors that stand in a file under other names, transposed or joined to others.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::prelude::*;
+use burn::store::bridge;
+use burn::store::burn_pack::{Error as PackError, Tensor as PackedTensor};
+use burn::tensor::{DType, TensorData};
+
+use crate::checkpoint::tensor_file::NamedTensor;
+use crate::config::parameter_groups::Patterns;
+
+/// How a model's tensors stand in files of another library, where that is not as [`load_state_dict`] expects.
+///
+/// ```
+/// use everburn_train::{StateDictLayout, TensorSource};
+///
+/// // Two linear layers that the file has as one, as [in, out].
+/// let part = |name: &str, index| TensorSource {
+///     name: format!("{name}.weight"),
+///     source: "net.both.weight".to_string(),
+///     transposed: true,
+///     part: Some((index, 2)),
+/// };
+/// let layout = StateDictLayout {
+///     prefix: "net.".to_string(),
+///     tensors: vec![part("first", 0), part("second", 1)],
+///     ignored: vec!["net.mask".to_string()],
+/// };
+/// assert_eq!(layout.tensors.len(), 2);
+/// ```
+///
+/// [`load_state_dict`]: crate::load_state_dict
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StateDictLayout {
+    /// What stands before all names, and is missing in files of the model without its head.
+    pub prefix: String,
+    /// Where each tensor of the model stands; empty if all have the names of the model.
+    pub tensors: Vec<TensorSource>,
+    /// Patterns of names in the file that are no parameters of the model: masks, copies of tied weights.
+    pub ignored: Vec<String>,
+}
+
+/// Where a tensor of a model stands in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSource {
+    /// Its name in a state dict of the model.
+    pub name: String,
+    /// The name of the file's tensor that has it.
+    pub source: String,
+    /// Whether the file has it as `[in, out]`.
+    pub transposed: bool,
+    /// Which part of how many equal ones it is, along its first dimension; the whole tensor if absent.
+    pub part: Option<(usize, usize)>,
+}
+
+impl StateDictLayout {
+    /// The tensors of a file by the names of the model, none of them read yet. A file that has the model's own names
+    /// stays as it is.
+    pub(super) fn arrange(
+        &self,
+        mut theirs: BTreeMap<String, PackedTensor>,
+    ) -> BTreeMap<String, PackedTensor> {
+        let mut own = self.tensors.iter();
+        if !self.tensors.is_empty() && own.all(|tensor| theirs.contains_key(&tensor.name)) {
+            return theirs;
+        }
+        if !theirs.keys().any(|name| name.starts_with(&self.prefix)) {
+            let named = theirs.into_iter();
+            theirs = named
+                .map(|(name, tensor)| renamed(format!("{}{name}", self.prefix), tensor))
+                .collect();
+        }
+        let ignored = |name: &str| {
+            let fits = |pattern: &String| Patterns::from(pattern.as_str()).fit(name);
+            self.ignored.iter().any(fits)
+        };
+        theirs.retain(|name, _| !ignored(name));
+        let mut arranged = BTreeMap::new();
+        for tensor in &self.tensors {
+            if let Some(source) = theirs.get(&tensor.source) {
+                arranged.insert(tensor.name.clone(), tensor.of(source));
+            }
+        }
+        // What is left is the model's by its own name, or nobody's, which is told then.
+        theirs.retain(|name, _| !self.is_source(name));
+        arranged.extend(theirs);
+        arranged
+    }
+
+    fn is_source(&self, name: &str) -> bool {
+        self.tensors.iter().any(|tensor| tensor.source == name)
+    }
+
+    /// The tensors of a model as the file has them.
+    ///
+    /// # Errors
+    /// If tensors that are to be one do not fit together.
+    pub(super) fn restore(&self, tensors: Vec<NamedTensor>) -> Result<Vec<NamedTensor>, String> {
+        let mut own = tensors.into_iter().collect::<BTreeMap<_, _>>();
+        let mut restored: Vec<NamedTensor> = Vec::new();
+        for tensor in &self.tensors {
+            let data = own.remove(&tensor.name);
+            let data = data.ok_or_else(|| format!("the model has no tensor {}", tensor.name))?;
+            let data = match (tensor.transposed, data.shape().num_dims()) {
+                (true, 2) => matrix(data).transpose().into_data(),
+                _ => data,
+            };
+            match restored.last_mut() {
+                Some((name, before)) if *name == tensor.source => {
+                    *before = joined(before.clone(), data, tensor.transposed)?;
+                }
+                _ => restored.push((tensor.source.clone(), data)),
+            }
+        }
+        restored.extend(own);
+        Ok(restored)
+    }
+}
+
+impl TensorSource {
+    /// The tensor, read when it is asked for, of the file's.
+    fn of(&self, source: &PackedTensor) -> PackedTensor {
+        if !source.dtype.is_float() {
+            return renamed(self.name.clone(), source.clone()).1;
+        }
+        let mut shape = source.shape.to_vec();
+        let transposed = self.transposed && shape.len() == 2;
+        if transposed {
+            shape.swap(0, 1);
+        }
+        let mut rows = 0..shape.first().copied().unwrap_or(0);
+        if let (Some((index, parts)), [first, ..]) = (self.part, &mut shape[..])
+            && first.is_multiple_of(parts)
+        {
+            *first /= parts;
+            rows = index * *first..(index + 1) * *first;
+        }
+        let source = source.clone();
+        let numbers = move || {
+            let data = bridge::into_data(source.clone())
+                .map_err(|error| PackError::ValidationError(error.to_string()))?;
+            Ok(part(data.convert::<f32>(), transposed, rows.clone()))
+        };
+        let shape = Shape::from(shape);
+        bridge::deferred(self.name.clone(), DType::F32, shape, None, numbers)
+    }
+}
+
+/// These rows of a tensor, which is transposed before.
+fn part(data: TensorData, transposed: bool, rows: Range<usize>) -> TensorData {
+    match data.shape().num_dims() {
+        1 => vector(data).slice_dim(0, rows).into_data(),
+        2 if transposed => matrix(data).slice_dim(1, rows).transpose().into_data(),
+        2 => matrix(data).slice_dim(0, rows).into_data(),
+        _ => data,
+    }
+}
+
+/// Two tensors behind each other, in the file's layout.
+fn joined(first: TensorData, second: TensorData, transposed: bool) -> Result<TensorData, String> {
+    let along = match (first.shape().num_dims(), second.shape().num_dims()) {
+        (1, 1) => return Ok(Tensor::cat([first, second].map(vector).to_vec(), 0).into_data()),
+        (2, 2) if transposed => 1,
+        (2, 2) => 0,
+        _ => {
+            return Err(format!(
+                "{:?} and {:?} cannot be one tensor",
+                first.shape(),
+                second.shape()
+            ));
+        }
+    };
+    if first.shape()[1 - along] != second.shape()[1 - along] {
+        return Err(format!(
+            "{:?} and {:?} cannot be one tensor",
+            first.shape(),
+            second.shape()
+        ));
+    }
+    Ok(Tensor::cat([first, second].map(matrix).to_vec(), along).into_data())
+}
+
+fn vector(data: TensorData) -> Tensor<1> {
+    Tensor::from_data(data, &Device::flex())
+}
+
+fn matrix(data: TensorData) -> Tensor<2> {
+    Tensor::from_data(data, &Device::flex())
+}
+
+fn renamed(name: String, mut tensor: PackedTensor) -> (String, PackedTensor) {
+    tensor.name.clone_from(&name);
+    (name, tensor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> StateDictLayout {
+        let source = |name: &str, source: &str, transposed, part| TensorSource {
+            name: name.to_string(),
+            source: format!("net.{source}"),
+            transposed,
+            part,
+        };
+        StateDictLayout {
+            prefix: "net.".to_string(),
+            tensors: vec![
+                source("q.weight", "both.weight", true, Some((0, 2))),
+                source("k.weight", "both.weight", true, Some((1, 2))),
+                source("q.bias", "both.bias", false, Some((0, 2))),
+                source("k.bias", "both.bias", false, Some((1, 2))),
+                source("out.weight", "last", true, None),
+            ],
+            ignored: vec!["*.mask".to_string()],
+        }
+    }
+
+    fn tensor<const D: usize>(shape: [usize; D]) -> TensorData {
+        let count = shape.iter().product::<usize>();
+        TensorData::new((0..count).map(|x| x as f32).collect::<Vec<_>>(), shape)
+    }
+
+    fn packed(tensors: &[NamedTensor]) -> BTreeMap<String, PackedTensor> {
+        let packed = tensors.iter().map(|(name, data)| {
+            let tensor = bridge::from_data(data.clone(), name.clone(), None);
+            (name.clone(), tensor)
+        });
+        packed.collect()
+    }
+
+    fn unpacked(tensors: BTreeMap<String, PackedTensor>) -> Vec<NamedTensor> {
+        let read = |(name, tensor)| (name, bridge::into_data(tensor).unwrap());
+        tensors.into_iter().map(read).collect()
+    }
+
+    fn file() -> Vec<NamedTensor> {
+        let named = |name: &str, data| (format!("net.{name}"), data);
+        vec![
+            named("both.weight", tensor([3, 4])),
+            named("both.bias", tensor([4])),
+            named("last", tensor([2, 5])),
+        ]
+    }
+
+    #[test]
+    fn tensors_are_cut_and_turned_and_come_back_as_they_were() {
+        let arranged = unpacked(layout().arrange(packed(&file())));
+        let find = |name: &str| {
+            let found = arranged.iter().find(|(own, _)| own == name);
+            found.unwrap().1.clone()
+        };
+        let k = TensorData::from([[2.0_f32, 6.0, 10.0], [3.0, 7.0, 11.0]]);
+        assert_eq!(find("k.weight"), k);
+        assert_eq!(find("k.bias"), TensorData::from([2.0_f32, 3.0]));
+        assert_eq!(find("out.weight").shape().to_vec(), [5, 2]);
+        assert_eq!(arranged.len(), 5);
+        assert_eq!(layout().restore(arranged).unwrap(), file());
+    }
+
+    #[test]
+    fn a_prefix_may_be_missing_and_what_is_ignored_is_not_there() {
+        let stripped = file().into_iter();
+        let mut stripped: Vec<_> = stripped
+            .map(|(name, data)| (name["net.".len()..].to_string(), data))
+            .collect();
+        stripped.push(("layer.mask".to_string(), tensor([9])));
+        stripped.push(("other".to_string(), tensor([1])));
+        let names = layout().arrange(packed(&stripped)).into_keys();
+        let expected = [
+            "k.bias",
+            "k.weight",
+            "net.other",
+            "out.weight",
+            "q.bias",
+            "q.weight",
+        ];
+        assert_eq!(names.collect::<Vec<_>>(), expected);
+        // A file with the model's own names is taken as it is.
+        let own = unpacked(layout().arrange(packed(&file())));
+        assert_eq!(unpacked(layout().arrange(packed(&own))), own);
+    }
+
+    #[test]
+    fn tensors_that_cannot_be_one_are_refused() {
+        let mut own = unpacked(layout().arrange(packed(&file())));
+        let of_k = own.iter_mut().find(|(name, _)| name == "k.weight").unwrap();
+        of_k.1 = tensor([2, 7]);
+        assert!(
+            layout()
+                .restore(own)
+                .unwrap_err()
+                .contains("cannot be one tensor")
+        );
+        let missing = layout().restore(Vec::new()).unwrap_err();
+        assert!(missing.contains("no tensor q.weight"), "{missing}");
+    }
+}

@@ -1,0 +1,48 @@
+//! Models that other libraries have too.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Task, TaskError};
+use crate::checkpoint::state_dict::StateDictLayout;
+
+/// What a [`Task`] implements besides whose model comes from, and goes to, folders of Hugging Face's transformers
+/// (`config.json` beside `model.safetensors`). [`Task::pretrained`] makes it known; `--init-from FOLDER` and
+/// `export RUN --to hugging-face` then work.
+pub trait Pretrained: Task {
+    /// The settings for the model of `folder`, whose `config.json` this is; `None` if it is of another kind.
+    ///
+    /// # Errors
+    /// If the model is of this kind, but has something that the task's has not.
+    fn adopt(&self, folder: &Path, config_json: &Value) -> Result<Option<Self::Config>, TaskError>;
+
+    /// The `config.json` by which other libraries build the model.
+    ///
+    /// # Errors
+    /// If there is none for it.
+    fn config_json(&self, config: &Self::Config) -> Result<Value, TaskError>;
+
+    /// How the model's tensors stand in these folders.
+    fn layout(&self, config: &Self::Config) -> StateDictLayout;
+}
+
+type Adopt<T> = fn(&T, &Path, &Value) -> Result<Option<<T as Task>::Config>, TaskError>;
+
+/// How a task's model comes from other libraries, and goes to them: see [`Pretrained`].
+pub struct PretrainedFormat<T: Task> {
+    pub(super) adopt: Adopt<T>,
+    pub(super) config_json: fn(&T, &T::Config) -> Result<Value, TaskError>,
+    pub(super) layout: fn(&T, &T::Config) -> StateDictLayout,
+}
+
+impl<T: Pretrained> PretrainedFormat<T> {
+    /// As the task's [`Pretrained`] says.
+    pub fn by_task() -> Self {
+        Self {
+            adopt: T::adopt,
+            config_json: T::config_json,
+            layout: T::layout,
+        }
+    }
+}

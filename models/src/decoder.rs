@@ -1,0 +1,180 @@
+//! What decoders of text have in common: causal attention, its cache, rotary positions.
+
+mod attention;
+mod rotary;
+
+use std::fmt::Display;
+
+use burn::module::Module;
+use burn::prelude::*;
+use burn::tensor::Int;
+use everburn_nn::TensorParallel;
+
+pub(crate) use attention::{attend, heads};
+pub use rotary::RotaryScaling;
+pub(crate) use rotary::Rotation;
+
+/// A model that scores the next token of a text (a causal language model).
+///
+/// ```
+/// use burn::prelude::*;
+/// use burn::tensor::Int;
+/// use everburn_models::decoder::{Decoder, KeyValueCache};
+/// use everburn_models::gpt::GptConfig;
+///
+/// let device = Device::flex();
+/// let model = GptConfig::new(65).with_layers(2).init(&device);
+/// let mut cache = KeyValueCache::new();
+/// let prompt = Tensor::<2, Int>::from_data([[1, 2, 3]], &device);
+/// assert_eq!(model.forward_cached(prompt, &mut cache).dims(), [1, 3, 65]);
+/// let next = Tensor::<2, Int>::from_data([[4]], &device);
+/// assert_eq!(model.forward_cached(next, &mut cache).dims(), [1, 1, 65]);
+/// assert_eq!(cache.tokens(), 4);
+/// ```
+pub trait Decoder:
+    Module + Display + Sync + TensorParallel<Input = Tensor<2, Int>, Output = Tensor<3>>
+{
+    /// Scores of the token that follows each of `tokens`, which stand behind those of `cache`. Their keys and values
+    /// are added to the cache, so that no token of a text is computed twice.
+    ///
+    /// # Shapes
+    /// - tokens: `[B, T]`; all calls with one cache have the same `B`
+    /// - output: logits `[B, T, V]`
+    ///
+    /// # Panics
+    /// Panics if the text with the tokens of the cache is longer than the model's context, or if `T` is not 1 behind
+    /// tokens of the cache.
+    fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KeyValueCache) -> Tensor<3>;
+}
+
+/// The numbers of a [`Decoder`].
+pub trait DecoderConfig: Config + Clone + PartialEq + Send + Sync + 'static {
+    /// The model of these numbers.
+    type Model: Decoder;
+
+    /// The section of a configuration file that has them.
+    const SECTION: &'static str;
+
+    /// Checks that the model can be built.
+    ///
+    /// # Errors
+    /// [`DecoderError`] naming the first number that does not fit.
+    fn check(&self) -> Result<(), DecoderError>;
+
+    /// The model with its first weights on `device`.
+    ///
+    /// # Panics
+    /// Panics if [`check`](Self::check) refuses the numbers.
+    fn build(&self, device: &Device) -> Self::Model;
+
+    /// How many different tokens there are (`V`).
+    fn vocabulary(&self) -> usize;
+
+    /// The longest text that the model sees at once, in tokens.
+    fn context(&self) -> usize;
+
+    /// The share of activations that dropout sets to zero while training.
+    fn dropout(&self) -> f64;
+}
+
+/// A model that cannot be built, and why.
+///
+/// ```
+/// use everburn_models::gpt::GptConfig;
+///
+/// let error = GptConfig::new(65).with_width(30).check().unwrap_err();
+/// assert_eq!(error.to_string(), "4 heads cannot share a width of 30: it must be a multiple");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecoderError(pub(crate) String);
+
+impl Display for DecoderError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DecoderError {}
+
+/// The most layers of a decoder, many times as many as any has.
+const MOST_LAYERS: usize = 10_000;
+
+/// The largest of its other sizes, so that no product of two of them is out of range.
+const LARGEST_SIZE: usize = 1 << 28;
+
+/// Refuses the first of these sizes that is 0 or too large, and too many layers.
+pub(crate) fn check_sizes(layers: usize, sizes: &[(&str, usize)]) -> Result<(), DecoderError> {
+    let layers = ("number of layers", layers, MOST_LAYERS);
+    let sizes = sizes
+        .iter()
+        .map(|(name, size)| (*name, *size, LARGEST_SIZE));
+    for (name, size, most) in std::iter::once(layers).chain(sizes) {
+        if size == 0 {
+            return Err(DecoderError(format!("the {name} must be at least 1")));
+        }
+        if size > most {
+            return Err(DecoderError(format!(
+                "the {name} is {size}, and at most {most}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The keys and values of the tokens that a [`Decoder`] has seen of a text, for each of its layers.
+///
+/// It holds `2 * layers * B * tokens * kv_heads * head_width` numbers.
+///
+/// ```
+/// use everburn_models::decoder::KeyValueCache;
+///
+/// assert_eq!(KeyValueCache::new().tokens(), 0);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct KeyValueCache {
+    layers: Vec<LayerCache>,
+}
+
+impl KeyValueCache {
+    /// A cache of no tokens.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many tokens it has.
+    pub fn tokens(&self) -> usize {
+        self.layers.first().map_or(0, LayerCache::tokens)
+    }
+
+    /// The caches of `count` layers, in order.
+    pub(crate) fn layers(&mut self, count: usize) -> impl Iterator<Item = &mut LayerCache> {
+        self.layers.resize_with(count, LayerCache::default);
+        self.layers.iter_mut()
+    }
+}
+
+/// The keys and values of one layer, each `[B, kv_heads, T, head_width]`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LayerCache(Option<[Tensor<4>; 2]>);
+
+impl LayerCache {
+    /// How many tokens it has.
+    pub(crate) fn tokens(&self) -> usize {
+        self.0.as_ref().map_or(0, |[keys, _]| keys.dims()[2])
+    }
+
+    /// All keys and values, with these as the newest.
+    fn extend(&mut self, newest: [Tensor<4>; 2]) -> [Tensor<4>; 2] {
+        let all = match self.0.take() {
+            None => newest,
+            Some([keys, values]) => {
+                let [newest_keys, newest_values] = newest;
+                [
+                    Tensor::cat(vec![keys, newest_keys], 2),
+                    Tensor::cat(vec![values, newest_values], 2),
+                ]
+            }
+        };
+        self.0.insert(all).clone()
+    }
+}
