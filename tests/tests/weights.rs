@@ -245,7 +245,7 @@ fn a_pretrained_model_is_found_by_its_folder() {
     // What exists is not written over.
     let export = ["export", "back", "--to", "hugging-face", "--output", "gpt2"];
     let ended = Everburn::new(here, export).run();
-    ended.failed_with(1, &["there is something already"]);
+    ended.failed_with(2, &["there is something already"]);
     // Another model than the folder's.
     let import = ["import", "gpt2", "llama", "--tokenizer", "byte"];
     let ended = Everburn::new(here, import).run();

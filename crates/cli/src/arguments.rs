@@ -2,6 +2,7 @@
 
 mod gradients;
 mod input;
+mod lora;
 mod outer;
 mod schedules;
 
@@ -35,6 +36,7 @@ use crate::weights::{ExportArguments, ImportArguments};
 
 pub(crate) use self::gradients::GradientFlags;
 pub(crate) use self::input::InputFlags;
+pub(crate) use self::lora::LoraFlags;
 pub(crate) use self::outer::{EmaFlags, SyncFlags};
 pub(crate) use self::schedules::{RateFlags, ScheduleFlag};
 
@@ -279,6 +281,9 @@ pub(crate) struct TrainingFlags {
 
     #[command(flatten)]
     pub(crate) text: TextFlags,
+
+    #[command(flatten)]
+    pub(crate) lora: LoraFlags,
 
     #[command(flatten)]
     pub(crate) gradients: GradientFlags,

@@ -229,10 +229,31 @@ impl RunConfig {
         let shares_layers = parallelism.mesh.tensor > 1;
         config.training.check_shared_layers(shares_layers)?;
         refuse_flags_of_rounds(&config, arguments)?;
+        config.check_lora(config.world_size() > parallelism.mesh.data)?;
         for device in &config.ranks.devices {
             config.training.precision.check_device(device)?;
         }
         Ok(config)
+    }
+
+    /// Refuses low-rank adaptation of weights that are not pretrained, or lie on several devices.
+    fn check_lora(&self, over_ranks: bool) -> Result<(), CliError> {
+        let Some(_) = &self.training.lora else {
+            return Ok(());
+        };
+        if self.init_from.is_none() {
+            return Err(CliError::usage_with_help(
+                "--lora adapts pretrained weights, and there are none",
+                "add --init-from, or leave --lora away to train all parameters",
+            ));
+        }
+        match over_ranks || self.ranks.strategy == Strategy::ModelParallel {
+            true => Err(CliError::usage_with_help(
+                "--lora and a model over several devices do not go together",
+                "train with ranks that each have the whole model",
+            )),
+            false => Ok(()),
+        }
     }
 
     fn validate_ranks(&self) -> Result<(), CliError> {
@@ -343,6 +364,7 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
         ema,
         tensorboard,
         text,
+        lora,
         gradients,
         sync,
     } = &arguments.training;
@@ -385,6 +407,9 @@ fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliErro
     )?;
     layer.set(&["text", "tokenizer"], text.tokenizer.as_ref())?;
     layer.set(&["text", "sample_every"], text.sample_every.as_ref())?;
+    layer.set(&["training", "lora", "rank"], lora.lora.as_ref())?;
+    layer.set(&["training", "lora", "alpha"], lora.lora_alpha.as_ref())?;
+    layer.set(&["training", "lora", "targets"], lora.lora_targets.as_ref())?;
     add_rate_flags(&mut layer, rates)?;
     add_ema_flags(&mut layer, ema)?;
     add_gradient_flags(&mut layer, gradients)?;

@@ -257,10 +257,17 @@ pub(crate) fn load_parameters<M: Module>(
     run: &RunDirectory,
     which: Which<'_>,
 ) -> Result<M, CliError> {
+    let lora = || Ok::<_, CliError>(run.read_config::<RunConfig>()?.training.lora);
     Ok(match (which.checkpoint, which.ema) {
         (None, false) => load_safetensors(model, run)?,
         (None, true) => load_averaged(model, run)?,
-        (Some(name), false) => with_parameters(model, &load_checkpoint(run, name)?)?,
+        (Some(name), false) => {
+            let checkpoint = load_checkpoint(run, name)?;
+            match lora()? {
+                None => with_parameters(model, &checkpoint)?,
+                Some(lora) => with_parameters(lora.adapt(model)?, &checkpoint)?.materialize(),
+            }
+        }
         (Some(name), true) => with_averaged_parameters(model, &load_checkpoint(run, name)?)?,
     })
 }

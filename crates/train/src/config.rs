@@ -8,6 +8,7 @@ pub(crate) mod checkpoint_failure;
 mod combinations;
 pub(crate) mod divergence;
 pub(crate) mod input;
+pub(crate) mod lora;
 pub(crate) mod loss_scaling;
 pub(crate) mod optimizer;
 pub(crate) mod parallel;
@@ -33,6 +34,7 @@ use crate::config::checkpoint_every::CheckpointEvery;
 use crate::config::checkpoint_failure::OnCheckpointFailure;
 use crate::config::divergence::OnDivergence;
 use crate::config::input::InputConfig;
+use crate::config::lora::LoraConfig;
 use crate::config::optimizer::OptimizerConfig;
 use crate::config::parameter_groups::Parameters;
 use crate::config::precision::Precision;
@@ -129,6 +131,9 @@ pub struct TrainingConfig {
     /// A moving average of the parameters; none if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<EmaConfig>,
+    /// Low-rank adaptation in place of training all parameters; none if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraConfig>,
     /// When to stop early; never if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
@@ -176,6 +181,7 @@ impl Default for TrainingConfig {
             outer: OuterConfig::default(),
             outer_patience: None,
             ema: None,
+            lora: None,
             early_stopping: None,
             best_by: BestBy::default(),
             optimizer: OptimizerConfig::default(),
@@ -257,6 +263,7 @@ impl TrainingConfig {
         if self.keep_checkpoints == 0 {
             return refuse("--keep-checkpoints must be at least 1".to_string());
         }
+        self.validate_lora()?;
         if let Some(EarlyStopping { patience }) = self.early_stopping {
             if patience == 0 {
                 return refuse("--early-stopping must be at least 1".to_string());

@@ -59,6 +59,7 @@ pub use config::checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
 pub use config::checkpoint_failure::{InvalidOnCheckpointFailure, OnCheckpointFailure};
 pub use config::divergence::OnDivergence;
 pub use config::input::InputConfig;
+pub use config::lora::LoraConfig;
 pub use config::loss_scaling::{
     GROWTH_INTERVAL, INITIAL_LOSS_SCALE, LEAST_LOSS_SCALE, LossScaling, scaled_loss,
 };

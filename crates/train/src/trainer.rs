@@ -391,6 +391,8 @@ impl Trainer {
         let test = test.map(|(sums, _)| sums);
         let model = match over {
             Some(over) => over.gather(model)?,
+            // What adaptation has learned becomes part of the weights.
+            None if self.config.lora.is_some() => model.materialize(),
             None => model,
         };
         let stopped_in_test =

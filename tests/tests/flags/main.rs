@@ -5,6 +5,7 @@
 
 mod evaluation;
 mod exchange;
+mod fine_tuning;
 mod input;
 mod learning;
 mod looking_on;

@@ -110,6 +110,9 @@ impl TrainingConfig {
         if self.ema.is_some() {
             return refuse("--ema");
         }
+        if self.lora.is_some() {
+            return refuse("--lora");
+        }
         if self.ddp.shard.is_some() {
             return refuse("--shard");
         }

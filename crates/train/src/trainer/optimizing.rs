@@ -10,8 +10,12 @@ use crate::error::TrainError;
 use crate::model::erased::AnyModel;
 
 impl Trainer {
-    /// The model, of which the groups of the configuration stay as they are that are frozen.
+    /// The model, of which the groups of the configuration stay as they are that are frozen, and all that low-rank
+    /// adaptation does not name.
     pub(super) fn freeze(&self, model: AnyModel) -> Result<AnyModel, TrainError> {
+        if let Some(lora) = &self.config.lora {
+            return lora.adapt(model);
+        }
         let parameters = Parameters::of(&model, &self.config.optimizer.groups)?;
         Ok(match parameters.frozen() {
             Some(frozen) => model.freeze_group(frozen),

@@ -84,7 +84,8 @@ fn parameter_of<'a, 'b>(
     name: &'b str,
     ids: &'a BTreeMap<String, u64>,
 ) -> Option<(&'a str, u64, &'b str)> {
-    let mut dots = name.match_indices('.').map(|(at, _)| at);
+    // The longest: beside a weight stand factors of it, whose paths go on from its own.
+    let mut dots = name.rmatch_indices('.').map(|(at, _)| at);
     dots.find_map(|at| {
         let (path, id) = ids.get_key_value(&name[..at])?;
         Some((path.as_str(), *id, &name[at + 1..]))

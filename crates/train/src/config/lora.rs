@@ -1,0 +1,199 @@
+//! Low-rank adaptation.
+
+use burn::module::{Lora, Module, ParamGroup};
+use everburn_nn::parameter_paths;
+use serde::{Deserialize, Serialize};
+
+use super::TrainingConfig;
+use super::activation_checkpointing::ActivationCheckpointing;
+use super::parameter_groups::Patterns;
+use crate::error::TrainError;
+
+/// Low-rank adaptation (LoRA, Hu et al. 2021): all parameters stay as they are, and beside each weight `[in, out]` that
+/// is named two factors `[in, rank]` and `[rank, out]` are trained, whose product, times `alpha / rank`, is added to it.
+/// Only these have gradients and states of an optimizer. When a training has ended they are merged into the weights;
+/// checkpoints have both.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn_train::{LoraConfig, Patterns};
+///
+/// let lora = LoraConfig { rank: 2, alpha: None, targets: Patterns::from("weight") };
+/// let model = LinearConfig::new(8, 4).init(&Device::flex());
+/// let adapted = lora.adapt(model).unwrap();
+/// assert_eq!(adapted.num_params(), 8 * 4 + 4 + 2 * (8 + 4));
+/// assert_eq!(adapted.materialize().num_params(), 8 * 4 + 4);
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraConfig {
+    /// The rank of the product.
+    pub rank: usize,
+    /// Twice the rank, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// Which weights: a name on their path (`q` for `layers.0.attention.q.weight`), or a pattern of the whole path with
+    /// `*`.
+    #[serde(default = "queries_and_values")]
+    pub targets: Patterns,
+}
+
+/// As Hu et al. 2021, section 5.1, by the names of `gpt` and of `llama`.
+fn queries_and_values() -> Patterns {
+    let names = ["q", "v", "q_proj", "v_proj"];
+    Patterns::from(names.map(str::to_string).to_vec())
+}
+
+impl LoraConfig {
+    /// Refuses numbers out of range.
+    fn check(&self) -> Result<(), TrainError> {
+        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
+        if self.rank == 0 {
+            return refuse("training.lora.rank must be at least 1");
+        }
+        if self
+            .alpha
+            .is_some_and(|alpha| !(alpha.is_finite() && alpha > 0.0))
+        {
+            return refuse("training.lora.alpha must be a number above 0");
+        }
+        Ok(())
+    }
+
+    /// The model with factors beside its weights. It computes the same: one of the factors begins at zero.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if a number is out of range, or a target names no weight.
+    pub fn adapt<M: Module>(&self, model: M) -> Result<M, TrainError> {
+        self.check()?;
+        let weights = parameter_paths(&model).into_iter();
+        let weights = weights.filter(|parameter| parameter.shape.len() == 2);
+        let weights = weights.map(|parameter| parameter.path).collect::<Vec<_>>();
+        for target in self.targets.iter() {
+            let is_default = self.targets == queries_and_values();
+            if !is_default && !weights.iter().any(|path| names(target, path)) {
+                return Err(TrainError::Config(format!(
+                    "`{target}`, of the targets of training.lora, names no weight of the model; its weights are {}",
+                    weights.join(", ")
+                )));
+            }
+        }
+        let named = |path: &String| self.targets.iter().any(|target| names(target, path));
+        let paths = weights.iter().filter(|path| named(path)).cloned();
+        let paths = paths.collect::<Vec<_>>();
+        if paths.is_empty() {
+            return Err(TrainError::Config(format!(
+                "training.lora needs targets: the model has no weights called {}; its weights are {}",
+                self.targets,
+                weights.join(", ")
+            )));
+        }
+        let alpha = self.alpha.unwrap_or(2.0 * self.rank as f64);
+        let group = ParamGroup::from_paths(paths);
+        Ok(model.apply_lora(Lora::new(self.rank, alpha).set_param_group(group)))
+    }
+}
+
+impl TrainingConfig {
+    /// Refuses adaptation with numbers out of range, or beside what it does not work with.
+    pub(super) fn validate_lora(&self) -> Result<(), TrainError> {
+        let Some(lora) = &self.lora else {
+            return Ok(());
+        };
+        lora.check()?;
+        let others = [
+            (self.ema.is_some(), "--ema"),
+            (
+                !self.optimizer.groups.is_empty(),
+                "[[training.optimizer.groups]]",
+            ),
+            (
+                self.activation_checkpointing != ActivationCheckpointing::None,
+                "--activation-checkpointing",
+            ),
+        ];
+        match others.iter().find(|(given, _)| *given) {
+            Some((_, other)) => Err(TrainError::Config(format!(
+                "--lora and {other} do not go together; leave one of them away"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether `target` names the weight at `path`.
+fn names(target: &str, path: &str) -> bool {
+    match target.contains(['*', '.']) {
+        true => Patterns::from(target).fit(path),
+        false => path.split('.').any(|part| part == target),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::prelude::*;
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Net {
+        q: Linear,
+        out: Linear,
+    }
+
+    fn net() -> Net {
+        let linear = || LinearConfig::new(6, 6).init(&Device::flex().autodiff());
+        Net {
+            q: linear(),
+            out: linear(),
+        }
+    }
+
+    fn lora(targets: &[&str]) -> LoraConfig {
+        let targets = targets.iter().map(ToString::to_string).collect::<Vec<_>>();
+        LoraConfig {
+            rank: 2,
+            alpha: None,
+            targets: Patterns::from(targets),
+        }
+    }
+
+    #[test]
+    fn only_the_factors_of_what_is_named_are_trained() {
+        let model = lora(&["q"]).adapt(net()).unwrap();
+        assert_eq!(model.num_params(), 2 * (36 + 6) + 2 * 12);
+        assert!(model.q.weight.adapter().is_some() && model.out.weight.adapter().is_none());
+        let gradients = model
+            .q
+            .forward(Tensor::<2>::ones([1, 6], &Device::flex().autodiff()));
+        let gradients = (gradients + model.out.bias.as_ref().unwrap().val().unsqueeze())
+            .sum()
+            .backward();
+        assert!(model.q.weight.base().grad(&gradients).is_none());
+        assert!(
+            model
+                .out
+                .bias
+                .as_ref()
+                .unwrap()
+                .val()
+                .grad(&gradients)
+                .is_none()
+        );
+        let adapter = model.q.weight.adapter().unwrap();
+        assert!(adapter.b.val().grad(&gradients).is_some());
+    }
+
+    #[test]
+    fn targets_that_are_not_there_are_refused_with_those_that_are() {
+        let refused = |targets: &[&str]| lora(targets).adapt(net()).unwrap_err().to_string();
+        assert!(refused(&["k"]).contains("its weights are q.weight, out.weight"));
+        assert!(refused(&["q", "*.k.*"]).contains("`*.k.*`"));
+        let defaults: LoraConfig = toml::from_str("rank = 4").unwrap();
+        assert!(defaults.adapt(net()).is_ok());
+        assert!(lora(&["out.*"]).adapt(net()).is_ok());
+    }
+}
