@@ -12,7 +12,7 @@ use burn::tensor::Int;
 use everburn_nn::tensor::module::embedding;
 use everburn_nn::{
     Blocks, Embedding, EmbeddingConfig, InBlocks, Initializer, Linear, LinearConfig, RmsNorm,
-    RmsNormConfig, TensorParallel, TensorRule, cast_for_matmul, split_backward,
+    RmsNormConfig, TensorParallel, TensorRule, cast_for_matmul, in_f32, split_backward,
 };
 
 use crate::decoder::{
@@ -204,6 +204,14 @@ fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
         .init(device)
 }
 
+/// What `norm` makes of vectors, of half precision too.
+///
+/// # Shapes
+/// - x, output: `[B, T, E]`
+fn normalised(norm: &RmsNorm, x: Tensor<3>) -> Tensor<3> {
+    in_f32(x, |x| norm.forward(x))
+}
+
 impl Llama {
     /// Scores of the token that follows each token of a text.
     ///
@@ -241,7 +249,7 @@ impl Llama {
     /// - output: `[B, T, V]`
     fn score(&self, x: Tensor<3>) -> Tensor<3> {
         let [batch, length, width] = x.dims();
-        let x = self.model.norm.forward(x);
+        let x = normalised(&self.model.norm, x);
         if let Some(head) = &self.lm_head {
             return head.forward(x);
         }

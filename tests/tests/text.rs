@@ -240,3 +240,37 @@ fn a_model_over_the_ranks_of_a_mesh_writes_and_goes_on_in_another_mesh() {
         }
     }
 }
+
+#[test]
+fn a_llama_over_ranks_learns_what_it_learns_on_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let config = "model = \"llama\"\n\
+        [llama]\ncontext = 16\nwidth = 32\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_width = 8\nfeed_forward = 48\n\
+        [text]\ntokenizer = \"byte\"\nwindow = 16\n\
+        [data]\nname = \"embedded\"\ntrain_samples = 40\ntest_samples = 8\n\
+        [training]\nbatch_size = 8\nvalidation_samples = 8\nlog_every = 1\nepochs = 1\n\
+        [training.optimizer]\nlearning_rate = 0.01\n";
+    std::fs::write(here.join("llama.toml"), config).unwrap();
+    let losses = |name: &str, flags: &[&str]| {
+        let train = ["train", "--config", "llama.toml", "--run-dir", name];
+        Everburn::new(here, train).args(flags).run().succeeded();
+        let losses = Run::new(here.join(name)).losses("step").into_iter();
+        losses.map(|(_, loss)| loss).collect::<Vec<_>>()
+    };
+    let alone = losses("alone", &[]);
+    for (name, flags, allowed) in [
+        ("ranks", &["--ranks", "2"][..], 1e-5),
+        ("sharded", &["--ranks", "3", "--shard", "parameters"], 1e-5),
+        ("stages", &["--ranks", "2", "--pipeline", "2"], 1e-5),
+        ("tensors", &["--ranks", "2", "--mesh", "tensor=2"], 1e-5),
+        ("again", &["--activation-checkpointing", "blocks"], 1e-5),
+        ("half", &["--precision", "bf16"], 0.05),
+    ] {
+        let losses = losses(name, flags);
+        assert_eq!(losses.len(), alone.len(), "{name}");
+        for (ours, alone) in losses.iter().zip(&alone) {
+            assert!((ours - alone).abs() < allowed, "{name}: {losses:?}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use burn::prelude::*;
 use burn::tensor::activation::silu;
 use everburn_nn::{Dropout, DropoutConfig, Initializer, Linear, RmsNorm};
 
-use super::{LlamaConfig, linear};
+use super::{LlamaConfig, linear, normalised};
 use crate::decoder::{LayerCache, RotaryScaling, Rotation, attend, heads};
 
 /// Attention, then a feed-forward net, each on normalised inputs and added to what came in.
@@ -37,18 +37,17 @@ impl Layer {
     /// # Shapes
     /// - x, output: `[B, T, E]`
     pub(super) fn forward(&self, x: Tensor<3>, cache: Option<&mut LayerCache>) -> Tensor<3> {
-        let normalised = self.input_layernorm.forward(x.clone());
-        let x = x + self.self_attn.forward(normalised, cache);
-        let normalised = self.post_attention_layernorm.forward(x.clone());
-        x + self.mlp.forward(normalised)
+        let attended = normalised(&self.input_layernorm, x.clone());
+        let x = x + self.self_attn.forward(attended, cache);
+        x.clone()
+            + self
+                .mlp
+                .forward(normalised(&self.post_attention_layernorm, x))
     }
 
     /// How many features of queries one head of keys serves, and how many features that head has.
     pub(super) fn units(&self) -> [usize; 2] {
-        let attention = &self.self_attn;
-        let [queries, keys] = [&attention.q_proj, &attention.k_proj].map(|x| x.weight.dims()[1]);
-        let head = attention.head_width;
-        [queries / (keys / head), head]
+        [self.self_attn.group_width, self.self_attn.head_width]
     }
 }
 
@@ -61,6 +60,8 @@ struct Attention {
     o_proj: Linear,
     dropout: Dropout,
     head_width: usize,
+    /// The features of the queries that a head of keys and values serves.
+    group_width: usize,
     rotary_base: f64,
     #[module(skip)]
     rotary_scaling: RotaryScaling,
@@ -82,6 +83,7 @@ impl Attention {
             o_proj: linear(config.heads * head, width, device),
             dropout: DropoutConfig::new(0.0).init(),
             head_width: head,
+            group_width: config.heads / config.kv_heads * head,
             rotary_base: config.rotary_base,
             rotary_scaling: config.rotary_scaling,
         }
