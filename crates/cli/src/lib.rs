@@ -24,6 +24,8 @@ mod bottleneck;
 mod commands;
 mod config;
 pub mod devices;
+#[cfg(test)]
+mod documents;
 mod elastic;
 mod error;
 mod eval;

@@ -46,6 +46,7 @@ pub use everburn_collectives as collectives;
 pub use everburn_datasets as datasets;
 pub use everburn_distributed as distributed;
 pub use everburn_launch as launch;
+pub use everburn_models as models;
 pub use everburn_nccl as nccl;
 pub use everburn_nn as nn;
 pub use everburn_nn::tensor;

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::image_folders::{ImageFolders, ImageFoldersConfig};
 pub use self::images::{ImageModel, Images, ImagesConfig};
-pub use self::text::{Text, TextConfig};
+pub use self::text::{PretrainedDecoder, Text, TextConfig};
 use crate::App;
 
 /// How many different characters tinyshakespeare has: the vocabulary of `gpt-nano` before there are data to

@@ -1,6 +1,7 @@
 //! Models that predict the next token of a text.
 
 mod hugging_face;
+mod options;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use std::sync::Arc;
 
 use burn::prelude::*;
 use everburn_datasets::{
-    DataChoice, LoadedText, ShardsRecord, TextBatcher, TextItem, TextRequest, TokenFormat,
-    Tokenizer, TokenizerKind,
+    DataChoice, LoadedText, TextBatcher, TextItem, TextRequest, TokenFormat, Tokenizer,
+    TokenizerKind,
 };
 use everburn_models::decoder::{Decoder, DecoderConfig, KeyValueCache};
 use everburn_train::{
@@ -20,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toml::Table;
 
-use self::hugging_face::PretrainedDecoder;
+pub use self::hugging_face::PretrainedDecoder;
+use self::options::TextOptions;
 use super::DataConfig;
 
 /// The most tokens that are read at once where no gradients are needed: the scores of more would fill the memory.
@@ -166,69 +168,6 @@ impl DataConfig {
                 "or name a text file, a file of tokens or a folder of these: nothing is there",
             )),
         }
-    }
-}
-
-/// How a model of text reads, and shows what it writes.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct TextOptions {
-    tokenizer: TokenizerKind,
-    /// SHA-256 of the tokenizer's file, if it is from one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokenizer_hash: Option<String>,
-    /// The characters that the tokenizer knows; those of the text if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    alphabet: Option<String>,
-    /// A sample is written every so many steps, besides after each epoch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sample_every: Option<usize>,
-    /// How many tokens a window of the text has; as many as the model can see if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    window: Option<usize>,
-    /// Which files of tokens the run reads, if it reads such.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shards: Option<ShardsRecord>,
-}
-
-impl TextOptions {
-    /// Keeps the hash of the tokenizer's file, and refuses another file than before.
-    fn pin(&mut self, tokenizer: Option<&Tokenizer>) -> Result<(), TaskError> {
-        let found = tokenizer.and_then(Tokenizer::file_hash).map(str::to_owned);
-        if self.tokenizer_hash.is_some() && self.tokenizer_hash != found {
-            return Err(TaskError::new(format!(
-                "the tokenizer {} has changed since the run began",
-                self.tokenizer
-            ))
-            .with_help(
-                "name the run's own tokenizer: its SHA-256 is text.tokenizer_hash in config.toml",
-            ));
-        }
-        self.tokenizer_hash = found;
-        Ok(())
-    }
-
-    /// Keeps what tells the files of tokens at `data` from others, and refuses others than before.
-    fn pin_shards(&mut self, data: &str, found: Option<ShardsRecord>) -> Result<(), TaskError> {
-        if let Some(begun) = &self.shards
-            && found.as_ref() != Some(begun)
-        {
-            let found = match &found {
-                None => "is no folder of tokens".to_owned(),
-                Some(found) if found.to_string() == begun.to_string() => {
-                    format!("has {found}, which are not the same")
-                }
-                Some(found) => format!("has {found}"),
-            };
-            return Err(
-                TaskError::new(format!("the run began with {begun}, and {data} {found}"))
-                    .with_help(
-                        "a run goes on with its own data; for others, begin one with --init-from",
-                    ),
-            );
-        }
-        self.shards = found;
-        Ok(())
     }
 }
 
