@@ -1,5 +1,6 @@
 //! A run's configuration: flags, then the file, then the model's preset, then the defaults.
 
+mod checks;
 mod flags;
 mod optimizer;
 
@@ -11,20 +12,20 @@ use everburn_collectives::printable;
 use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
 use everburn_train::{
-    Chaos, ConfiguredTask, ParallelConfig, Patterns, SyncInterval, TrainingConfig,
-    configuration_fault,
+    Chaos, ConfiguredTask, ParallelConfig, Patterns, TrainingConfig, configuration_fault,
 };
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use self::checks::refuse_flags_of_rounds;
 use self::flags::{
     Layer, add_data_flags, add_ema_flags, add_gradient_flags, add_input_flags, add_parallel_flags,
     add_rank_flags, add_rate_flags, add_schedules, add_sync_flags,
 };
 use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
-use crate::elastic::{self, ElasticRange};
+use crate::elastic::ElasticRange;
 use crate::error::CliError;
-use crate::{mesh, model_parallel, pretrained, tasks};
+use crate::{mesh, pretrained, tasks};
 
 /// How much of a name that nobody knows is shown, in characters.
 const LONGEST_NAME: usize = 80;
@@ -234,64 +235,6 @@ impl RunConfig {
             config.training.precision.check_device(device)?;
         }
         Ok(config)
-    }
-
-    /// Refuses low-rank adaptation of weights that are not pretrained, or lie on several devices.
-    fn check_lora(&self, over_ranks: bool) -> Result<(), CliError> {
-        let Some(_) = &self.training.lora else {
-            return Ok(());
-        };
-        if self.init_from.is_none() {
-            return Err(CliError::usage_with_help(
-                "--lora adapts pretrained weights, and there are none",
-                "add --init-from, or leave --lora away to train all parameters",
-            ));
-        }
-        match over_ranks || self.ranks.strategy == Strategy::ModelParallel {
-            true => Err(CliError::usage_with_help(
-                "--lora and a model over several devices do not go together",
-                "train with ranks that each have the whole model",
-            )),
-            false => Ok(()),
-        }
-    }
-
-    fn validate_ranks(&self) -> Result<(), CliError> {
-        if self.ranks.ranks == 0 {
-            return Err(CliError::usage_with_help(
-                "--ranks 0 leaves nobody to train",
-                "use --ranks 1 or more",
-            ));
-        }
-        if self.ranks.nodes == 0 {
-            return Err(CliError::usage("--nodes must be at least 1"));
-        }
-        if self.ranks.nodes > 1 && self.ranks.strategy == Strategy::DataParallel {
-            return Err(CliError::usage_with_help(
-                "--strategy data-parallel is for one machine",
-                "on several machines, use --strategy ddp",
-            ));
-        }
-        model_parallel::check_devices(&self.ranks)?;
-        if self.ranks.threads_per_rank == Some(0) {
-            return Err(CliError::usage("--threads-per-rank must be at least 1"));
-        }
-        elastic::check(self)?;
-        if self.ranks.timeout == 0 {
-            return Err(CliError::usage("--timeout must be at least 1 second"));
-        }
-        Ok(())
-    }
-}
-
-/// Flags that a file may hold for another run, but that nobody gives where ranks become equal in each step.
-fn refuse_flags_of_rounds(config: &RunConfig, arguments: &TrainArguments) -> Result<(), CliError> {
-    match arguments.training.sync.of_rounds() {
-        Some(flag) if config.training.sync == SyncInterval::Step => Err(CliError::usage_with_help(
-            format!("{flag} is for local steps"),
-            "add --local-steps, as in --local-steps 50, or leave it away",
-        )),
-        _ => Ok(()),
     }
 }
 
