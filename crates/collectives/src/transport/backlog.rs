@@ -13,14 +13,14 @@
 //! awaited one.
 //!
 //! So at most twice the limit and one message are buffered, plus two messages per peer. Messages count
-//! from the reservation by their reader, so that concurrent readers see each other.
+//! from the reservation by their reader, so that messages of several peers that are being read see each other.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::frame::HEADER_BYTES;
-use crate::sync::{lock, wait_until};
+use crate::sync::lock;
 
 /// How long a reader waits once after its peer was paused, so that the request arrives before the peer has
 /// sent much more. Aborts behind the data are delayed by at most this.
@@ -35,8 +35,6 @@ pub(crate) struct Backlog {
     limit: u64,
     max_message_bytes: u64,
     state: Mutex<State>,
-    /// A peer was resumed.
-    resumed: Condvar,
 }
 
 #[derive(Default)]
@@ -67,7 +65,6 @@ impl Backlog {
             limit,
             max_message_bytes,
             state: Mutex::default(),
-            resumed: Condvar::new(),
         })
     }
 
@@ -85,40 +82,33 @@ impl Backlog {
         lock(&self.state).peers.insert(peer, peer_state);
     }
 
-    /// Reserves `bytes` for the next payload of `peer`. The only reader of `peer` calls this before it reads
-    /// the payload, and keeps the reservation until it has delivered it. Waits once after a pause request.
+    /// Reserves `bytes` for the next payload of `peer`, or says when to try again: once after a pause request,
+    /// or as soon as the peer is resumed. The only reader of `peer` calls this before it reads the payload,
+    /// and keeps the reservation until it has delivered it.
     ///
     /// # Errors
     /// The exceeded limit, with what to check.
-    pub(crate) fn reserve(
-        self: &Arc<Self>,
-        peer: usize,
-        bytes: u64,
-    ) -> Result<Reservation, String> {
+    pub(crate) fn reserve(self: &Arc<Self>, peer: usize, bytes: u64) -> Result<Admission, String> {
         let mut state = lock(&self.state);
-        // Ends, because the reader waits once per pause.
-        while let Some(found) = state.peers.get_mut(&peer) {
+        if let Some(found) = state.peers.get_mut(&peer) {
             if let Some(since) = found.pause_requested
                 && !found.reader_waited
             {
-                let (locked, late) = wait_until(&self.resumed, state, since + READER_WAIT);
-                state = locked;
-                if late && let Some(found) = state.peers.get_mut(&peer) {
-                    found.reader_waited = true;
+                if since.elapsed() < READER_WAIT {
+                    return Ok(Admission::After(since + READER_WAIT));
                 }
-                continue;
+                found.reader_waited = true;
             }
             self.check(&state, peer, bytes)?;
-            if let Some(found) = state.peers.get_mut(&peer) {
-                found.arriving = bytes;
-                found.since_pause = found.since_pause.saturating_add(bytes);
-            }
-            break;
         }
-        Ok(Reservation {
+        if let Some(found) = state.peers.get_mut(&peer) {
+            found.arriving = bytes;
+            found.since_pause = found.since_pause.saturating_add(bytes);
+        }
+        Ok(Admission::Now(Reservation {
             backlog: self.clone(),
             peer,
-        })
+        }))
     }
 
     /// Checks whether `peer` may send `bytes` more.
@@ -192,20 +182,16 @@ impl Backlog {
         };
         peers(found);
         state.total = total(state.total);
-        let (total, mut resumed) = (state.total, false);
+        let total = state.total;
         for (number, found) in &mut state.peers {
             if *number == peer || found.pause_requested.is_some() {
-                resumed |= self.settle(total, found);
+                self.settle(total, found);
             }
-        }
-        drop(state);
-        if resumed {
-            self.resumed.notify_all();
         }
     }
 
-    /// Pauses or resumes `peer` if due. Returns whether it was resumed.
-    fn settle(&self, total: u64, peer: &mut Peer) -> bool {
+    /// Pauses or resumes `peer` if due.
+    fn settle(&self, total: u64, peer: &mut Peer) {
         let free = peer.awaited > 0 || peer.bytes == 0;
         if peer.pause_requested.is_none() {
             if !free && (peer.bytes > self.limit / 2 || total > self.limit) {
@@ -213,14 +199,10 @@ impl Backlog {
                 peer.since_pause = 0;
                 (peer.flow_control)(true);
             }
-            return false;
-        }
-        let open = free || (peer.bytes <= self.limit / 4 && total <= self.limit / 2);
-        if open {
+        } else if free || (peer.bytes <= self.limit / 4 && total <= self.limit / 2) {
             peer.pause_requested = None;
             (peer.flow_control)(false);
         }
-        open
     }
 
     /// The unreceived bytes of `peer`.
@@ -228,6 +210,13 @@ impl Backlog {
     pub(crate) fn of(&self, peer: usize) -> u64 {
         lock(&self.state).peers.get(&peer).map_or(0, |it| it.bytes)
     }
+}
+
+/// The answer to a request for a reservation.
+pub(crate) enum Admission {
+    Now(Reservation),
+    /// To be requested again then.
+    After(Instant),
 }
 
 /// A reservation for a payload that is being read.
@@ -283,6 +272,8 @@ impl Drop for Awaited {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// A backlog of 1000 bytes with two peers, and their last requests.
@@ -304,8 +295,17 @@ mod tests {
         (0..count).map(charge).collect()
     }
 
+    fn reserve(backlog: &Arc<Backlog>, peer: usize, bytes: u64) -> Result<Reservation, String> {
+        loop {
+            match backlog.reserve(peer, bytes)? {
+                Admission::Now(reservation) => return Ok(reservation),
+                Admission::After(at) => thread::sleep(at - Instant::now()),
+            }
+        }
+    }
+
     fn refusal(backlog: &Arc<Backlog>, peer: usize, bytes: u64) -> String {
-        backlog.reserve(peer, bytes).err().unwrap()
+        reserve(backlog, peer, bytes).err().unwrap()
     }
 
     #[test]
@@ -359,7 +359,7 @@ mod tests {
         let (backlog, _asked) = backlog();
         // Paused at 600; one message of 300 is in flight, and the limit and one message may be buffered.
         let waiting = charges(&backlog, 1, 12);
-        drop(backlog.reserve(1, 300).unwrap());
+        drop(reserve(&backlog, 1, 300).unwrap());
         let refused = refusal(&backlog, 1, 101);
         for part in [
             "101 bytes",
@@ -369,12 +369,27 @@ mod tests {
         ] {
             assert!(refused.contains(part), "{refused}");
         }
-        drop(backlog.reserve(1, 100).unwrap());
+        drop(reserve(&backlog, 1, 100).unwrap());
         drop(waiting);
-        drop(backlog.reserve(1, 300).unwrap());
+        drop(reserve(&backlog, 1, 300).unwrap());
         // A thread of this process is not counted.
         drop(charges(&backlog, 7, 100));
-        drop(backlog.reserve(7, u64::MAX).unwrap());
+        drop(reserve(&backlog, 7, u64::MAX).unwrap());
+    }
+
+    #[test]
+    fn a_reader_waits_once_per_pause_or_until_its_peer_is_resumed() {
+        let (backlog, _asked) = backlog();
+        let waiting = charges(&backlog, 1, 6);
+        let after = |backlog: &Arc<Backlog>| matches!(backlog.reserve(1, 100), Ok(Admission::After(at)) if at > Instant::now());
+        assert!(after(&backlog));
+        let awaited = backlog.awaits(&[1]);
+        assert!(!after(&backlog));
+        drop(awaited);
+        assert!(after(&backlog), "it was paused again");
+        drop(reserve(&backlog, 1, 100).unwrap());
+        assert!(!after(&backlog));
+        drop(waiting);
     }
 
     #[test]
@@ -382,7 +397,7 @@ mod tests {
         let (backlog, asked) = backlog();
         let first = backlog.charge(1, 5000);
         assert_eq!(lock(&asked).get(&1), Some(&true));
-        drop(backlog.reserve(1, 300).unwrap());
+        drop(reserve(&backlog, 1, 300).unwrap());
         refusal(&backlog, 1, 1);
         drop(first);
     }
@@ -392,16 +407,16 @@ mod tests {
         let (backlog, asked) = backlog();
         let others = charges(&backlog, 1, 23);
         assert_eq!(lock(&asked).get(&2), None);
-        drop(backlog.reserve(2, 300).unwrap());
+        drop(reserve(&backlog, 2, 300).unwrap());
         // Nor is one that a call waits for.
         let mine = charges(&backlog, 2, 3);
         assert_eq!(lock(&asked).get(&2), Some(&true));
         let awaited = backlog.awaits(&[2]);
-        drop(backlog.reserve(2, 300).unwrap());
-        drop(backlog.reserve(2, 300).unwrap());
+        drop(reserve(&backlog, 2, 300).unwrap());
+        drop(reserve(&backlog, 2, 300).unwrap());
         drop(awaited);
         // Asked again, it may end the message that was under way, and no more.
-        drop(backlog.reserve(2, 300).unwrap());
+        drop(reserve(&backlog, 2, 300).unwrap());
         let refused = refusal(&backlog, 2, 1);
         assert!(refused.contains("2600 bytes of all ranks"), "{refused}");
         drop((others, mine));
@@ -412,7 +427,7 @@ mod tests {
         let (backlog, _asked) = backlog();
         let _awaited = backlog.awaits(&[1]);
         let _waiting = charges(&backlog, 1, 21);
-        drop(backlog.reserve(1, 200).unwrap());
+        drop(reserve(&backlog, 1, 200).unwrap());
         let refused = refusal(&backlog, 1, 201);
         assert!(refused.contains("in the order of the sends"), "{refused}");
     }
@@ -423,16 +438,16 @@ mod tests {
         let waiting = (charges(&backlog, 1, 10), charges(&backlog, 2, 10));
         // Both have ended the message that was under way.
         for peer in [1, 2] {
-            drop(backlog.reserve(peer, 300).unwrap());
+            drop(reserve(&backlog, peer, 300).unwrap());
         }
-        let room = backlog.reserve(1, 200).unwrap();
+        let room = reserve(&backlog, 1, 200).unwrap();
         refusal(&backlog, 2, 200);
         // What was handed to a call waits no more, and what waits is not counted twice.
         drop(room);
-        let room = backlog.reserve(2, 200).unwrap();
+        let room = reserve(&backlog, 2, 200).unwrap();
         let second = backlog.charge(2, 200 - HEADER_BYTES);
         refusal(&backlog, 1, 101);
-        drop(backlog.reserve(1, 100).unwrap());
+        drop(reserve(&backlog, 1, 100).unwrap());
         drop((room, second, waiting));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use super::backlog::{Backlog, FlowControl, Reservation};
+use super::backlog::{Admission, Backlog, FlowControl};
 use super::frame::{FrameKind, Header};
 use super::mailbox::{Failure, Mailbox, Part, Parting};
 use super::payload::Payload;
@@ -75,8 +75,9 @@ impl Inbox {
         self.backlog.add_peer(peer, flow_control);
     }
 
-    /// Reserves space for a frame of `peer` until it is delivered. Waits briefly if `peer` has just been paused.
-    pub(crate) fn reserve(&self, peer: usize, bytes: u64) -> Result<Reservation, String> {
+    /// Reserves space for a frame of `peer` until it is delivered, or says when to try again if `peer` has just
+    /// been paused.
+    pub(crate) fn reserve(&self, peer: usize, bytes: u64) -> Result<Admission, String> {
         self.backlog.reserve(peer, bytes)
     }
 

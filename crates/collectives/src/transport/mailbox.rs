@@ -321,7 +321,7 @@ impl Mailbox {
     /// Notes that `peer` will send nothing more. The first cause stays.
     ///
     /// Watchers of messages to `peer` are left to the transport: a peer may well answer and leave
-    /// before this rank's writer has come to report the message that it answered.
+    /// before this rank has come to report the message that it answered.
     pub(crate) fn mark_gone(&self, peer: usize, parting: &Parting) {
         let mut state = lock(&self.state);
         if state.gone.contains_key(&peer) {

@@ -7,7 +7,7 @@
 //! [`Inbox`]. [`TcpMesh`] connects processes, [`ThreadMesh`] threads of one process.
 //!
 //! # Flow control
-//! Reader threads always read, so that aborts and goodbyes are never delayed by data without a receive
+//! A rank always reads, so that aborts and goodbyes are never delayed by data without a receive
 //! call. The data that they buffer are bounded by
 //! [`GroupOptions::max_unreceived_bytes`](crate::group::GroupOptions::max_unreceived_bytes):
 //!

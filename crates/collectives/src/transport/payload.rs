@@ -5,16 +5,23 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use half::{bf16, f16};
+
 use crate::group::{DType, Element};
 
 /// Whoever owns the elements: a `Vec` of any element type.
 trait Owner: Any + Send + Sync {
     fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 impl<T: Element> Owner for Vec<T> {
     fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(self)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(self)
     }
 }
 
@@ -72,6 +79,41 @@ impl Payload {
             owner: Some(owner),
             range: range.start * size..range.end * size,
         }
+    }
+
+    /// Zeros of type `dtype`, to be overwritten with what a peer sends; `None` where there is not enough memory.
+    /// The system provides zeroed pages as they are written: a length that is never sent costs nothing.
+    pub(crate) fn zeroed(dtype: DType, bytes: u64) -> Option<Self> {
+        fn owner<T: Element>(bytes: usize) -> Option<Arc<dyn Owner>> {
+            let values: Vec<T> =
+                bytemuck::allocation::try_zeroed_vec(bytes / size_of::<T>()).ok()?;
+            Some(Arc::new(values))
+        }
+        if bytes == 0 {
+            return Some(Self::empty());
+        }
+        let bytes = usize::try_from(bytes).ok()?;
+        let owner = match dtype {
+            DType::F32 => owner::<f32>(bytes),
+            DType::F64 => owner::<f64>(bytes),
+            DType::F16 => owner::<f16>(bytes),
+            DType::Bf16 => owner::<bf16>(bytes),
+            DType::I32 => owner::<i32>(bytes),
+            DType::I64 => owner::<i64>(bytes),
+            DType::U8 => owner::<u8>(bytes),
+        };
+        Some(Self {
+            dtype,
+            owner: Some(owner?),
+            range: 0..bytes,
+        })
+    }
+
+    /// The bytes, to write; none once the elements are shared.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let owner = self.owner.as_mut().and_then(Arc::get_mut);
+        let bytes = owner.map_or(&mut [][..], |owner| owner.bytes_mut());
+        bytes.get_mut(self.range.clone()).unwrap_or_default()
     }
 
     /// The type of the elements.
@@ -157,6 +199,18 @@ mod tests {
         let address = values.as_ptr();
         let vec = Payload::from_vec(values).into_vec::<i64>().unwrap();
         assert_eq!(vec.as_ptr(), address);
+    }
+
+    #[test]
+    fn zeros_can_be_written_until_they_are_shared() {
+        let mut payload = Payload::zeroed(DType::I32, 8).unwrap();
+        payload.bytes_mut()[4..].copy_from_slice(&7i32.to_le_bytes());
+        let clone = payload.clone();
+        assert!(payload.bytes_mut().is_empty());
+        drop(clone);
+        assert_eq!(payload.into_vec::<i32>().unwrap(), [0, 7]);
+        assert!(Payload::zeroed(DType::U8, u64::MAX).is_none());
+        assert!(Payload::zeroed(DType::F64, 0).unwrap().is_empty());
     }
 
     #[test]

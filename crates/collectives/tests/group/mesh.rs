@@ -5,7 +5,7 @@ use std::sync::Arc;
 use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use everburn_collectives::store::{HashStore, SharedStore, Store};
 
-use crate::harness::{SHORT, error, in_parallel, options, rendezvous};
+use crate::harness::{Meeting, SHORT, Wire, error, in_parallel, on_all_ranks, options, rendezvous};
 
 #[test]
 fn a_world_of_one_does_not_touch_the_store() {
@@ -123,4 +123,41 @@ fn a_rank_outside_its_world_is_refused() {
         text.contains("rank 2 does not exist in a world of 2"),
         "{text}"
     );
+}
+
+/// The threads of this process whose name is `name`.
+#[cfg(target_os = "linux")]
+fn threads_named(name: &str) -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    // A thread may end while it is looked at.
+    let names = threads.filter_map(|it| std::fs::read_to_string(it.ok()?.path().join("comm")).ok());
+    names.filter(|it| it.trim_end() == name).count()
+}
+
+#[test]
+fn sixty_four_ranks_exchange_messages_with_one_thread_each() {
+    let size = 64;
+    let met = Meeting::of(size);
+    on_all_ranks(Wire::Tcp, size, options(), |group| {
+        let rank = group.rank();
+        let others = (0..size).filter(|peer| *peer != rank);
+        let sent: Vec<_> = others
+            .clone()
+            .map(|to| group.send(vec![rank as i64], to, 5))
+            .collect();
+        for from in others {
+            assert_eq!(group.recv::<i64>(from, 5).wait().unwrap(), [from as i64]);
+        }
+        for work in sent {
+            work.wait().unwrap();
+        }
+        met.wait();
+        // No other test has as many ranks in this process.
+        #[cfg(target_os = "linux")]
+        if rank >= 32 {
+            assert_eq!(threads_named(&format!("everburn-io-{rank}")), 1);
+        }
+        met.wait();
+        group.destroy().unwrap();
+    });
 }

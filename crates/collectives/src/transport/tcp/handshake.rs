@@ -47,7 +47,7 @@ const MOST_MESHES: u64 = 1024;
 
 /// What the handshake leads to.
 pub(super) struct Connected {
-    /// By rank, `None` for this one.
+    /// By rank, `None` for this one. Those that were dialled block.
     pub(super) streams: Vec<Option<TcpStream>>,
     /// The secret of this mesh.
     pub(super) key: Key,
@@ -166,11 +166,7 @@ impl<'a> Handshake<'a> {
             }
         }
         for peer in higher {
-            let stream = acceptor.take(peer, 0);
-            if let Some(Err(error)) = stream.as_ref().map(|stream| stream.set_nonblocking(false)) {
-                return Err(self.system("prepare a connection", &error));
-            }
-            self.streams[peer] = stream;
+            self.streams[peer] = acceptor.take(peer, 0);
         }
         Ok(key)
     }

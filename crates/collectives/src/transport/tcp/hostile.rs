@@ -1,15 +1,15 @@
 //! A peer that sends any frames.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use everburn_auth::Key;
 
-use super::{Link, TcpMesh};
+use super::TcpMesh;
+use super::handshake::Connected;
 use crate::hostile::{GENEROUS, Script, connection};
 use crate::transport::frame::{Frame, HEADER_BYTES, WireHeader};
-use crate::transport::host_info::HostInfo;
 use crate::transport::inbox::Inbox;
 
 /// The longest message that a rank of a target takes.
@@ -29,18 +29,15 @@ pub fn mesh_frames(bytes: &[u8]) {
             assert_eq!(again, Ok(read));
         }
     }
-    let (mut near, far) = connection().expect("loopback");
-    let inbox = Inbox::limited(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES);
-    let link = Link::start(1, far, &inbox, MAX_MESSAGE_BYTES, GENEROUS).expect("two threads");
+    let (mesh, mut near) = mesh_of_two(0);
     // It may be cut off before it has said all.
     let _ = near.write_all(&frames(&mut Script::new(bytes)));
     let _ = near.shutdown(Shutdown::Write);
     let deadline = Instant::now() + GENEROUS;
-    while inbox.gone(1).is_none() {
+    while mesh.inbox.gone(1).is_none() {
         assert!(Instant::now() < deadline, "the reader has not ended");
         std::thread::yield_now();
     }
-    drop(link);
 }
 
 /// Frames as the script has them: most with a good beginning, some with the payload they announce.
@@ -85,21 +82,38 @@ pub(crate) fn mesh_key() -> Key {
 }
 
 /// The mesh of rank `rank` of two, and the other's end of its only connection.
-pub(crate) fn mesh_of_two(rank: usize) -> (TcpMesh, std::net::TcpStream) {
-    let (near, far) = connection().expect("loopback");
-    let inbox = Inbox::limited(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES);
-    let peer = 1 - rank;
-    let link = Link::start(peer, far, &inbox, MAX_MESSAGE_BYTES, GENEROUS).expect("two threads");
-    let mut links = vec![None, None];
-    links[peer] = Some(link);
-    let mesh = TcpMesh {
-        rank,
-        inbox,
-        host_info: HostInfo::of_this_process(),
-        key: mesh_key(),
-        links,
+pub(crate) fn mesh_of_two(rank: usize) -> (TcpMesh, TcpStream) {
+    let (mesh, mut peers) = mesh_with_sockets(rank, 2, MAX_MESSAGE_BYTES, GENEROUS);
+    (mesh, peers.remove(0))
+}
+
+/// The mesh of rank `rank` of `world_size`, and the other ranks' ends of its connections. `limit` is for one
+/// message and for what waits here; a peer may read nothing for `write_timeout`.
+pub(crate) fn mesh_with_sockets(
+    rank: usize,
+    world_size: usize,
+    limit: u64,
+    write_timeout: Duration,
+) -> (TcpMesh, Vec<TcpStream>) {
+    let mut peers = Vec::new();
+    let mut connect = |peer| {
+        (peer != rank).then(|| {
+            let (near, far) = connection().expect("loopback");
+            peers.push(near);
+            far
+        })
     };
-    (mesh, near)
+    let streams = (0..world_size).map(&mut connect).collect();
+    let key = mesh_key();
+    let inbox = Inbox::limited(limit, limit);
+    let mesh = TcpMesh::over(
+        rank,
+        Connected { streams, key },
+        &inbox,
+        limit,
+        write_timeout,
+    );
+    (mesh.expect("one thread"), peers)
 }
 
 /// The header of `frame` as it is on the wire.
@@ -108,7 +122,7 @@ pub(crate) fn header_of(frame: &Frame) -> [u8; HEADER_BYTES] {
 }
 
 /// The next frame's kind byte, phase and payload, as far as the other side sends one in time.
-pub(crate) fn read_frame(stream: &mut std::net::TcpStream) -> Option<(u8, u8, Vec<u8>)> {
+pub(crate) fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     let timeout = Some(Duration::from_millis(50));
     stream.set_read_timeout(timeout).ok()?;
     let mut header = [0; HEADER_BYTES];

@@ -1,98 +1,163 @@
-//! The connection to one peer, with a writer thread and a reader thread.
+//! The connection to one peer, shared by the event loop and the threads that send.
 //!
-//! One thread per direction: if a single thread wrote and read, ranks would deadlock as soon as all of them
-//! send more than the socket buffers hold.
+//! No call blocks on the socket. A sender that finds the queue empty writes a frame of at most [`TURN`] bytes
+//! itself, which saves a thread switch; the event loop writes everything else.
 
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::thread;
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use half::{bf16, f16};
+use mio::net::TcpStream;
 
-use super::outbox::{LONG_PAUSE, Shared, control};
-use crate::group::{DType, Element};
+use super::TURN;
+use super::event_loop::Control;
+use super::outbox::{LONG_PAUSE, Outbox, Written, control};
 use crate::sync::{lock, wait_until};
-use crate::transport::frame::{Frame, FrameKind, HEADER_BYTES, WireHeader};
+use crate::transport::frame::{Frame, FrameKind};
 use crate::transport::inbox::Inbox;
-use crate::transport::payload::Payload;
 use crate::transport::threads::CLOSED_WITHOUT_GOODBYE;
-
-/// The interval at which an idle reader checks whether it should end.
-const READ_TICK: Duration = Duration::from_secs(1);
 
 /// The time for which a closed link continues to read, so that the peer can finish sending.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// A connection after its handshake.
 pub(super) struct Link {
-    peer: usize,
-    stream: TcpStream,
-    shared: Arc<Shared>,
+    pub(super) peer: usize,
+    pub(super) stream: TcpStream,
     inbox: Arc<Inbox>,
+    control: Arc<Control>,
+    outbox: Mutex<Outbox>,
+    /// All frames are written and reported, or the link is broken.
+    flushed: Condvar,
 }
 
 impl Link {
-    /// Starts the threads of the connection `stream` to `peer`. The peer counts as lost when a write makes
-    /// no progress for `write_timeout`.
-    pub(super) fn start(
+    pub(super) fn new(
         peer: usize,
         stream: TcpStream,
-        inbox: &Arc<Inbox>,
-        max_message_bytes: u64,
-        write_timeout: Duration,
-    ) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(READ_TICK))?;
-        let tick = READ_TICK.min(write_timeout).max(Duration::from_millis(1));
-        stream.set_write_timeout(Some(tick))?;
-        let shared = Arc::new(Shared::default());
-        let requests = shared.clone();
-        inbox.add_peer(peer, Box::new(move |pause| requests.request_pause(pause)));
-        let reader = Reader {
-            peer,
-            stream: stream.try_clone()?,
-            shared: shared.clone(),
-            inbox: inbox.clone(),
-            max_message_bytes,
-        };
-        let writer = Writer {
-            peer,
-            stream: stream.try_clone()?,
-            shared: shared.clone(),
-            inbox: inbox.clone(),
-            write_timeout,
-        };
-        let link = Self {
+        inbox: Arc<Inbox>,
+        control: Arc<Control>,
+    ) -> Self {
+        Self {
             peer,
             stream,
-            shared,
-            inbox: inbox.clone(),
-        };
-        thread::Builder::new()
-            .name(format!("everburn-read-{peer}"))
-            .spawn(move || reader.run())?;
-        // If this fails, dropping `link` closes the socket and with it ends the reader.
-        thread::Builder::new()
-            .name(format!("everburn-write-{peer}"))
-            .spawn(move || writer.run())?;
-        Ok(link)
+            inbox,
+            control,
+            outbox: Mutex::default(),
+            flushed: Condvar::new(),
+        }
     }
 
-    /// Queues `frame`.
+    /// Queues `frame`, and writes it if it is small and first in the queue.
     pub(super) fn send(&self, frame: Frame) {
-        self.shared.send(frame, None);
+        self.queue(frame, None);
+    }
+
+    /// Queues a goodbye; the stream ends after it.
+    pub(super) fn close(&self) {
+        self.queue(control(FrameKind::Goodbye), Some(Instant::now() + LINGER));
+    }
+
+    /// Queues `frame`; with `last` as the final one, where `last` is the time until which this rank continues
+    /// to read.
+    fn queue(&self, mut frame: Frame, last: Option<Instant>) {
+        let is_small = frame.payload.bytes().len() <= TURN;
+        let mut outbox = lock(&self.outbox);
+        if let Some(cause) = outbox.refusal() {
+            drop(outbox);
+            return frame.report(Err(cause));
+        }
+        outbox.closed = last;
+        let is_next = outbox.is_empty();
+        // Otherwise the event loop is writing already.
+        let is_idle = !outbox.is_writing();
+        outbox.push(frame);
+        drop(outbox);
+        // The event loop handles errors: it first reads what the peer sent before.
+        let all_written = is_next && is_small && matches!(self.write(TURN), Ok(false));
+        if is_idle && !all_written {
+            self.control.wake(self.peer);
+        }
+    }
+
+    /// Asks the peer to pause or to resume. The last request wins.
+    pub(super) fn request_pause(&self, pause: bool) {
+        let mut outbox = lock(&self.outbox);
+        if outbox.refusal().is_none() {
+            outbox.flow = Some(pause);
+            drop(outbox);
+            self.control.wake(self.peer);
+        }
+    }
+
+    /// Pauses or resumes data to the peer, at its request.
+    pub(super) fn set_paused(&self, pause: bool) {
+        lock(&self.outbox).paused = pause.then(|| (Instant::now(), false));
+    }
+
+    /// Writes until the socket is full or about `most` bytes are written. Returns whether more can be written
+    /// at once; if not, the event loop is notified when the socket has space.
+    pub(super) fn write(&self, most: usize) -> Result<bool, String> {
+        let mut total = 0;
+        loop {
+            let mut outbox = lock(&self.outbox);
+            if outbox.broken.is_some() {
+                return Ok(false);
+            }
+            match outbox.write(&mut &self.stream) {
+                Ok(Written::Nothing) => {
+                    self.end(&mut outbox);
+                    return Ok(false);
+                }
+                Ok(Written::Part(bytes)) => total += bytes,
+                Ok(Written::Frame(bytes, frame)) => {
+                    total += bytes;
+                    outbox.reporting += 1;
+                    drop(outbox);
+                    self.report(frame);
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock => return Ok(false),
+                    _ => return Err(format!("{CLOSED_WITHOUT_GOODBYE} (writing: {error})")),
+                },
+            }
+            if total >= most {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Reports `frame` to its sender, before the link counts as flushed: `flush` implies the reports.
+    fn report(&self, mut frame: Frame) {
+        frame.report(Ok(()));
+        let mut outbox = lock(&self.outbox);
+        outbox.reporting -= 1;
+        self.end(&mut outbox);
+    }
+
+    /// Ends the stream once the goodbye is written, and wakes the callers of `flush`.
+    fn end(&self, outbox: &mut Outbox) {
+        if !outbox.is_empty() || outbox.reporting > 0 {
+            return;
+        }
+        if outbox.closed.is_some() && !outbox.ended {
+            outbox.ended = true;
+            // The event loop continues to read. An error means that the peer has closed it already.
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+        self.flushed.notify_all();
     }
 
     /// Waits until all frames are written. Returns false if `deadline` passes first.
     pub(super) fn flush(&self, deadline: Instant) -> bool {
-        let mut outbox = lock(&self.shared.outbox);
+        let mut outbox = lock(&self.outbox);
         loop {
-            if outbox.broken.is_some() || (outbox.is_empty() && !outbox.writing) {
+            if outbox.broken.is_some() || (outbox.is_empty() && outbox.reporting == 0) {
                 return true;
             }
-            let (locked, late) = wait_until(&self.shared.changed, outbox, deadline);
+            let (locked, late) = wait_until(&self.flushed, outbox, deadline);
             outbox = locked;
             if late {
                 return false;
@@ -100,242 +165,54 @@ impl Link {
         }
     }
 
-    /// Queues a goodbye; the writer ends after it.
-    pub(super) fn close(&self) {
-        let end = Instant::now() + LINGER;
-        self.shared.send(control(FrameKind::Goodbye), Some(end));
-    }
-
-    /// Stops sending; queued frames fail with `cause`.
+    /// Stops sending.
     pub(super) fn silence(&self, cause: &str) {
-        self.shared.break_off(cause);
+        let mut outbox = lock(&self.outbox);
+        outbox.broken.get_or_insert_with(|| cause.to_owned());
+        drop(outbox);
+        self.flushed.notify_all();
     }
 
-    /// Closes the socket at once. Calls that wait for the peer fail with `cause`.
+    /// Closes the socket at once. Queued frames and calls that wait for the peer fail with `cause`.
     pub(super) fn cut(&self, cause: &str) {
         self.inbox.lost(self.peer, cause);
-        self.shared.break_off(cause);
-        // An error means that the socket is closed already.
-        let _ = self.stream.shutdown(Shutdown::Both);
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // Only a link that was never closed in order is cut here; the threads of a closed one
-        // finish on their own, the reader after `LINGER` at the latest.
-        if lock(&self.shared.outbox).closed.is_none() {
-            self.cut("this rank has dropped the connection");
+        self.silence(cause);
+        let unwritten = lock(&self.outbox).clear();
+        for mut frame in unwritten {
+            frame.report(Err(cause.to_owned()));
         }
-    }
-}
-
-struct Writer {
-    peer: usize,
-    stream: TcpStream,
-    shared: Arc<Shared>,
-    inbox: Arc<Inbox>,
-    write_timeout: Duration,
-}
-
-impl Writer {
-    fn run(mut self) {
-        while let Some(mut frame) = self.next() {
-            // Reported before the link counts as idle, so that `flush` implies the reports.
-            match self.write(&frame) {
-                Ok(()) => frame.report(Ok(())),
-                Err(cause) => {
-                    self.inbox.lost(self.peer, &cause);
-                    frame.report(Err(cause.clone()));
-                    self.shared.break_off(&cause);
-                    return;
-                }
-            }
-            lock(&self.shared.outbox).writing = false;
-            self.shared.changed.notify_all();
-        }
-        // The end of the stream follows the goodbye; the reader goes on. An error means that the
-        // peer has closed it already.
-        let _ = self.stream.shutdown(Shutdown::Write);
-    }
-
-    /// The next frame; `None` when the link is closed and all is written, or broken.
-    ///
-    /// Waits without a deadline: this is where an idle writer lives, and closing or breaking the
-    /// link ends it.
-    fn next(&self) -> Option<Frame> {
-        let mut outbox = lock(&self.shared.outbox);
-        loop {
-            if outbox.broken.is_some() {
-                return None;
-            }
-            if let Some(frame) = outbox.pop() {
-                outbox.writing = true;
-                return Some(frame);
-            }
-            if outbox.closed.is_some() && outbox.is_empty() {
-                return None;
-            }
-            if outbox.is_paused_for_long() {
-                tracing::warn!(
-                    peer = self.peer,
-                    "rank {} has paused the data queued for it for {LONG_PAUSE:?}, because it has not received \
-                     earlier messages: check that every send has its receive, or raise the option \
-                     `max_unreceived_bytes`",
-                    self.peer
-                );
-            }
-            outbox = wait_until(&self.shared.changed, outbox, Instant::now() + READ_TICK).0;
-        }
-    }
-
-    /// Writes header and elements with as few system calls as possible.
-    ///
-    /// # Errors
-    /// The cause for which the peer counts as lost.
-    fn write(&mut self, frame: &Frame) -> Result<(), String> {
-        let header = WireHeader::of(frame).encode();
-        let payload = frame.payload.bytes();
-        let all = header.len() + payload.len();
-        let mut written = 0;
-        let mut moved = Instant::now();
-        while written < all {
-            let parts = [
-                IoSlice::new(header.get(written..).unwrap_or_default()),
-                IoSlice::new(&payload[written.saturating_sub(header.len())..]),
-            ];
-            let error = match self.stream.write_vectored(&parts) {
-                Ok(0) => ErrorKind::WriteZero.into(),
-                Ok(bytes) => {
-                    written += bytes;
-                    moved = Instant::now();
-                    continue;
-                }
-                Err(error) => error,
-            };
-            match error.kind() {
-                ErrorKind::Interrupted => {}
-                ErrorKind::WouldBlock | ErrorKind::TimedOut
-                    if moved.elapsed() < self.write_timeout => {}
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                    return Err(format!(
-                        "it has read no data from this rank for {:.1} s ({written} of a frame's {all} bytes \
-                         are written); check whether its process is stopped (SIGSTOP, a debugger) or \
-                         swapped out, and the network to its machine",
-                        moved.elapsed().as_secs_f64()
-                    ));
-                }
-                _ => return Err(format!("{CLOSED_WITHOUT_GOODBYE} (writing: {error})")),
-            }
-        }
-        Ok(())
-    }
-}
-
-struct Reader {
-    peer: usize,
-    stream: TcpStream,
-    shared: Arc<Shared>,
-    inbox: Arc<Inbox>,
-    max_message_bytes: u64,
-}
-
-/// The reason for which a reader ends.
-enum End {
-    /// The stream ended or this rank has closed the link.
-    Closed,
-    /// The stream broke.
-    Broken(String),
-    /// The peer sent an invalid frame.
-    Invalid(String),
-}
-
-impl Reader {
-    fn run(mut self) {
-        let end = loop {
-            if let Err(end) = self.read_frame() {
-                break end;
-            }
-        };
-        // After a goodbye the inbox keeps the goodbye as the cause.
-        let cause = match end {
-            End::Closed => CLOSED_WITHOUT_GOODBYE.to_owned(),
-            End::Broken(error) => format!("{CLOSED_WITHOUT_GOODBYE} (reading: {error})"),
-            End::Invalid(reason) => format!("it sent {reason}"),
-        };
-        tracing::debug!(peer = self.peer, cause, "link closed");
-        self.inbox.lost(self.peer, &cause);
-        self.shared.break_off(&cause);
         // An error means that the socket is closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    fn read_frame(&mut self) -> Result<(), End> {
-        let mut header = [0; HEADER_BYTES];
-        self.read_full(&mut header)?;
-        let wire = WireHeader::decode(&header, self.max_message_bytes).map_err(End::Invalid)?;
-        let mut reservation = None;
-        match wire.header.kind {
-            kind if kind.is_data() => {
-                let reserved = self.inbox.reserve(self.peer, wire.payload_bytes);
-                reservation = Some(reserved.map_err(End::Invalid)?);
-            }
-            FrameKind::Pause => self.shared.set_paused(true),
-            // After a goodbye the peer accepts all remaining data.
-            FrameKind::Resume | FrameKind::Goodbye => self.shared.set_paused(false),
-            _ => {}
+    /// The cause for which the peer counts as lost, if it has read nothing for `write_timeout`. Logs a warning
+    /// if the peer has paused this rank for long.
+    pub(super) fn stall(&self, write_timeout: Duration) -> Option<String> {
+        let mut outbox = lock(&self.outbox);
+        if outbox.is_paused_for_long() {
+            tracing::warn!(
+                peer = self.peer,
+                "rank {} has paused the data queued for it for {LONG_PAUSE:?}, because it has not received \
+                 earlier messages: check that every send has its receive, or raise the option \
+                 `max_unreceived_bytes`",
+                self.peer
+            );
         }
-        let payload = match wire.dtype {
-            DType::F32 => self.read_payload::<f32>(wire.payload_bytes)?,
-            DType::F64 => self.read_payload::<f64>(wire.payload_bytes)?,
-            DType::F16 => self.read_payload::<f16>(wire.payload_bytes)?,
-            DType::Bf16 => self.read_payload::<bf16>(wire.payload_bytes)?,
-            DType::I32 => self.read_payload::<i32>(wire.payload_bytes)?,
-            DType::I64 => self.read_payload::<i64>(wire.payload_bytes)?,
-            DType::U8 => self.read_payload::<u8>(wire.payload_bytes)?,
-        };
-        let delivered = self.inbox.deliver(self.peer, &wire.header, payload);
-        drop(reservation);
-        delivered.map_err(End::Invalid)
+        outbox.stall(write_timeout)
     }
 
-    /// Reads into the receiver's buffer. Zeroed pages are backed by memory only when they are written, so a
-    /// false length costs nothing.
-    fn read_payload<T: Element>(&mut self, bytes: u64) -> Result<Payload, End> {
-        if bytes == 0 {
-            return Ok(Payload::empty());
-        }
-        let too_large = || {
-            End::Invalid(format!(
-                "a frame of {bytes} bytes, more than there is memory"
-            ))
-        };
-        let length = usize::try_from(bytes).map_err(|_| too_large())? / size_of::<T>();
-        let mut values: Vec<T> =
-            bytemuck::allocation::try_zeroed_vec(length).map_err(|()| too_large())?;
-        self.read_full(bytemuck::cast_slice_mut(&mut values))?;
-        Ok(Payload::from_vec(values))
+    pub(super) fn is_broken(&self) -> bool {
+        lock(&self.outbox).broken.is_some()
     }
 
-    fn read_full(&mut self, mut buffer: &mut [u8]) -> Result<(), End> {
-        while !buffer.is_empty() {
-            match self.stream.read(buffer) {
-                Ok(0) => return Err(End::Closed),
-                Ok(bytes) => buffer = &mut buffer[bytes..],
-                Err(error) => match error.kind() {
-                    ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                        if self.shared.reader_is_done() {
-                            return Err(End::Closed);
-                        }
-                    }
-                    _ => return Err(End::Broken(error.to_string())),
-                },
-            }
-        }
-        Ok(())
+    /// Whether this rank has closed the link and its time to read is over.
+    pub(super) fn is_over(&self) -> bool {
+        let closed = lock(&self.outbox).closed;
+        closed.is_some_and(|end| Instant::now() >= end)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_paused(&self) -> bool {
+        lock(&self.outbox).paused.is_some()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,19 +1,24 @@
 //! Ranks as processes: one TCP connection for each pair.
 
+mod event_loop;
 mod handshake;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod link;
 mod outbox;
+mod reader;
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use everburn_auth::Key;
 
-use self::handshake::Handshake;
+use self::event_loop::EventLoop;
 pub(crate) use self::handshake::forget_meshes;
+use self::handshake::{Connected, Handshake};
 use self::link::Link;
 use super::frame::Frame;
 use super::host_info::HostInfo;
@@ -25,11 +30,14 @@ use crate::rendezvous::Rendezvous;
 /// How long dropping a mesh waits for what is still queued.
 const FLUSH_ON_DROP: Duration = Duration::from_secs(2);
 
+/// About how many bytes are read from, and written to, one peer before the turn of the next.
+const TURN: usize = 1 << 20;
+
 /// How much longer than the group's timeout a peer may read nothing: an operation that waits for it says
 /// more, and is to come first.
 const AFTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A full mesh of TCP connections, each with a reader and a writer thread.
+/// A full mesh of TCP connections, which one thread reads and writes.
 ///
 /// The connection between two ranks is made by the higher one, to an address from the store, and
 /// both prove that they know the job's secret before anything else. Elements are sent in this machine's
@@ -53,7 +61,9 @@ pub struct TcpMesh {
     host_info: HostInfo,
     key: Key,
     /// By rank; `None` for this one.
-    links: Vec<Option<Link>>,
+    links: Vec<Option<Arc<Link>>>,
+    /// The thread of the connections, if there are any.
+    thread: Option<ThreadId>,
 }
 
 impl TcpMesh {
@@ -75,47 +85,63 @@ impl TcpMesh {
         options: &GroupOptions,
     ) -> Result<Self, CollectiveError> {
         let rank = rendezvous.rank;
+        let system = |action: String, reason: String| CollectiveError::System {
+            rank,
+            action,
+            reason,
+        };
+        let connected = if rendezvous.world_size > 1 {
+            Handshake::run(rendezvous)?
+        } else {
+            let key = Key::random();
+            Connected {
+                streams: vec![None],
+                key: key.map_err(|error| system("make a key".to_owned(), error.to_string()))?,
+            }
+        };
         let most = options.max_message_bytes;
         let inbox = Inbox::limited(options.max_unreceived_bytes, most);
-        let patience = options.timeout.unwrap_or(DEFAULT_TIMEOUT) + AFTER_TIMEOUT;
-        let host_info = HostInfo {
-            address: rendezvous.local_address,
-            ..HostInfo::of_this_process()
-        };
-        if rendezvous.world_size <= 1 {
-            let key = Key::random().map_err(|error| CollectiveError::System {
-                rank,
-                action: "make a key".to_owned(),
-                reason: error.to_string(),
-            })?;
-            return Ok(Self {
-                rank,
-                inbox,
-                host_info,
-                key,
-                links: vec![None],
-            });
-        }
-        let connected = Handshake::run(rendezvous)?;
-        let mut links = Vec::with_capacity(connected.streams.len());
-        for (peer, stream) in connected.streams.into_iter().enumerate() {
-            let link = stream.map(|stream| Link::start(peer, stream, &inbox, most, patience));
-            links.push(link.transpose().map_err(|error| CollectiveError::System {
-                rank,
-                action: format!("start the connection to rank {peer}"),
-                reason: error.to_string(),
-            })?);
-        }
-        Ok(Self {
-            rank,
-            inbox,
-            host_info,
-            key: connected.key,
-            links,
-        })
+        let write_timeout = options.timeout.unwrap_or(DEFAULT_TIMEOUT) + AFTER_TIMEOUT;
+        let mesh = Self::over(rank, connected, &inbox, most, write_timeout);
+        let mut mesh = mesh.map_err(|(action, error)| system(action, error.to_string()))?;
+        mesh.host_info.address = rendezvous.local_address;
+        Ok(mesh)
     }
 
-    fn links(&self) -> impl Iterator<Item = &Link> {
+    /// The mesh over connections that are made; else what could not be done. A peer that reads nothing for
+    /// `write_timeout` while there is something to write is lost.
+    fn over(
+        rank: usize,
+        connected: Connected,
+        inbox: &Arc<Inbox>,
+        max_message_bytes: u64,
+        write_timeout: Duration,
+    ) -> Result<Self, (String, io::Error)> {
+        let start = || "start the thread of the connections".to_owned();
+        let mut mesh = Self {
+            rank,
+            inbox: inbox.clone(),
+            host_info: HostInfo::of_this_process(),
+            key: connected.key,
+            links: connected.streams.iter().map(|_| None).collect(),
+            thread: None,
+        };
+        if connected.streams.iter().all(Option::is_none) {
+            return Ok(mesh);
+        }
+        let mut event_loop = EventLoop::new(inbox, max_message_bytes, write_timeout)
+            .map_err(|error| (start(), error))?;
+        for (peer, stream) in connected.streams.into_iter().enumerate() {
+            let Some(stream) = stream else { continue };
+            let link = event_loop.add(peer, stream);
+            let action = || format!("start the connection to rank {peer}");
+            mesh.links[peer] = Some(link.map_err(|error| (action(), error))?);
+        }
+        mesh.thread = Some(event_loop.start(rank).map_err(|error| (start(), error))?);
+        Ok(mesh)
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.links.iter().flatten()
     }
 }
@@ -191,6 +217,10 @@ impl Drop for TcpMesh {
         for link in self.links() {
             link.close();
         }
+        if self.thread == Some(thread::current().id()) {
+            // A message in flight was the last owner of the mesh; this thread writes the rest.
+            return;
+        }
         let deadline = Instant::now() + FLUSH_ON_DROP;
         for link in self.links() {
             if !link.flush(deadline) {
@@ -199,3 +229,6 @@ impl Drop for TcpMesh {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

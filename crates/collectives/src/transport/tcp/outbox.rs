@@ -1,21 +1,21 @@
 //! The send queue of a link.
 //!
-//! # Order
-//! Aborts overtake all queued frames: an abort fails its group on all ranks, so later frames of that group
-//! are not needed, and frames of other groups are independent of it. [`FrameKind::Pause`] and
-//! [`FrameKind::Resume`] overtake too, since they concern the link only. All other frames keep their order:
-//! data, [`FrameKind::Leave`] (no frame of its group follows) and the final goodbye. A frame that is being
-//! written is finished first.
+//! # What may overtake
+//! An abort is written before all that is queued: it gives its group up on all ranks, so whatever of that
+//! group comes later is not needed any more, and frames of other groups are independent of it. So are
+//! [`FrameKind::Pause`] and [`FrameKind::Resume`], which say something of the link alone. All other
+//! frames keep their order: data, since receivers count on it; [`FrameKind::Leave`], since it says that
+//! nothing of its group follows; and the goodbye, which stays last. A frame that is being written is
+//! finished first.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex};
+use std::io::{self, IoSlice, Write};
 use std::time::{Duration, Instant};
 
-use crate::sync::lock;
-use crate::transport::frame::{Frame, FrameKind, Header};
+use crate::transport::frame::{Frame, FrameKind, HEADER_BYTES, Header, WireHeader};
 use crate::transport::payload::Payload;
 
-/// The time after which a paused writer logs a warning.
+/// The time after which a paused rank logs a warning.
 pub(super) const LONG_PAUSE: Duration = Duration::from_secs(10);
 
 /// What is queued for the peer.
@@ -25,24 +25,89 @@ pub(super) struct Outbox {
     /// Written before the queue.
     aborts: VecDeque<Frame>,
     /// The next flow-control frame: pause (`true`) or resume.
-    flow: Option<bool>,
+    pub(super) flow: Option<bool>,
     /// Since when the peer has paused this rank, and whether that was logged.
     pub(super) paused: Option<(Instant, bool)>,
-    /// A frame is being written.
-    pub(super) writing: bool,
-    /// Closed for new frames; the time until which the reader continues.
+    current: Option<Current>,
+    /// The number of written frames that are not reported to their senders yet.
+    pub(super) reporting: usize,
+    /// Closed for new frames; the time until which this rank continues to read.
     pub(super) closed: Option<Instant>,
+    /// The stream to the peer has ended, after the goodbye.
+    pub(super) ended: bool,
     /// The cause, once the connection is broken.
     pub(super) broken: Option<String>,
 }
 
+/// The frame that is being written.
+struct Current {
+    frame: Frame,
+    header: [u8; HEADER_BYTES],
+    written: usize,
+    /// When the last byte was written.
+    moved: Instant,
+}
+
+impl Current {
+    fn new(frame: Frame) -> Self {
+        Self {
+            header: WireHeader::of(&frame).encode(),
+            frame,
+            written: 0,
+            moved: Instant::now(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        HEADER_BYTES + self.frame.payload.bytes().len()
+    }
+}
+
+/// The result of one write.
+pub(super) enum Written {
+    /// No frame may be written now.
+    Nothing,
+    /// The bytes of a part of a frame.
+    Part(usize),
+    /// The last bytes of a frame.
+    Frame(usize, Frame),
+}
+
 impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.aborts.is_empty() && self.flow.is_none()
+        self.queue.is_empty() && self.aborts.is_empty() && self.flow.is_none() && !self.is_writing()
+    }
+
+    /// Whether a frame is being written.
+    pub(super) const fn is_writing(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Why no frame can be queued.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let closed = || "this rank has closed the connection".to_owned();
+        let broken = self.broken.clone();
+        broken.or_else(|| self.closed.map(|_| closed()))
+    }
+
+    pub(super) fn push(&mut self, frame: Frame) {
+        match frame.header.kind {
+            FrameKind::Abort => self.aborts.push_back(frame),
+            _ => self.queue.push_back(frame),
+        }
+    }
+
+    /// All frames that will not be written.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Frame> + use<> {
+        self.flow = None;
+        let current = self.current.take().map(|current| current.frame);
+        let aborts = std::mem::take(&mut self.aborts);
+        let queue = std::mem::take(&mut self.queue);
+        current.into_iter().chain(aborts).chain(queue)
     }
 
     /// The next frame to write, if any may be written now.
-    pub(super) fn pop(&mut self) -> Option<Frame> {
+    fn pop(&mut self) -> Option<Frame> {
         if let Some(abort) = self.aborts.pop_front() {
             return Some(abort);
         }
@@ -57,6 +122,49 @@ impl Outbox {
             return None;
         }
         self.queue.pop_front()
+    }
+
+    /// Writes header and elements with one system call, as much as `stream` accepts now.
+    pub(super) fn write(&mut self, stream: &mut impl Write) -> io::Result<Written> {
+        let mut current = match self.current.take() {
+            Some(current) => current,
+            None => match self.pop() {
+                Some(frame) => Current::new(frame),
+                None => return Ok(Written::Nothing),
+            },
+        };
+        let header = current.header.get(current.written..).unwrap_or_default();
+        let payload = current.frame.payload.bytes();
+        let payload = &payload[current.written.saturating_sub(HEADER_BYTES)..];
+        let result = stream.write_vectored(&[IoSlice::new(header), IoSlice::new(payload)]);
+        if let Ok(bytes @ 1..) = result {
+            current.written += bytes;
+            if current.written == current.bytes() {
+                return Ok(Written::Frame(bytes, current.frame));
+            }
+            current.moved = Instant::now();
+        }
+        self.current = Some(current);
+        match result? {
+            0 => Err(io::ErrorKind::WriteZero.into()),
+            bytes => Ok(Written::Part(bytes)),
+        }
+    }
+
+    /// The cause for which the peer counts as lost, if no byte was written for `write_timeout`.
+    pub(super) fn stall(&self, write_timeout: Duration) -> Option<String> {
+        let current = self.current.as_ref()?;
+        let waited = current.moved.elapsed();
+        (waited >= write_timeout).then(|| {
+            format!(
+                "it has read no data from this rank for {:.1} s ({} of a frame's {} bytes are written); check \
+                 whether its process is stopped (SIGSTOP, a debugger) or swapped out, and the network to its \
+                 machine",
+                waited.as_secs_f64(),
+                current.written,
+                current.bytes()
+            )
+        })
     }
 
     /// Whether the peer has paused this rank for long; true once per pause.
@@ -79,74 +187,4 @@ pub(super) const fn control(kind: FrameKind) -> Frame {
         kind,
     };
     Frame::new(header, Payload::empty())
-}
-
-/// State shared by the threads of a link.
-#[derive(Default)]
-pub(super) struct Shared {
-    pub(super) outbox: Mutex<Outbox>,
-    pub(super) changed: Condvar,
-}
-
-impl Shared {
-    /// Queues `frame`; with `last` as the final one, where `last` is the time until which the reader
-    /// continues.
-    pub(super) fn send(&self, mut frame: Frame, last: Option<Instant>) {
-        let mut outbox = lock(&self.outbox);
-        let refused = match (&outbox.broken, outbox.closed) {
-            (Some(cause), _) => Some(cause.clone()),
-            (None, Some(_)) => Some("this rank has closed the connection".to_owned()),
-            (None, None) => None,
-        };
-        outbox.closed = outbox.closed.or(last);
-        if let Some(cause) = refused {
-            drop(outbox);
-            frame.report(Err(cause));
-        } else {
-            match frame.header.kind {
-                FrameKind::Abort => outbox.aborts.push_back(frame),
-                _ => outbox.queue.push_back(frame),
-            }
-            drop(outbox);
-        }
-        self.changed.notify_all();
-    }
-
-    /// Marks the connection as broken; queued frames fail with `cause`.
-    pub(super) fn break_off(&self, cause: &str) {
-        let mut outbox = lock(&self.outbox);
-        if outbox.broken.is_none() {
-            outbox.broken = Some(cause.to_owned());
-        }
-        let queue = std::mem::take(&mut outbox.queue);
-        let aborts = std::mem::take(&mut outbox.aborts);
-        outbox.flow = None;
-        drop(outbox);
-        self.changed.notify_all();
-        for mut frame in aborts.into_iter().chain(queue) {
-            frame.report(Err(cause.to_owned()));
-        }
-    }
-
-    /// Asks the peer to pause or to resume. The last request wins.
-    pub(super) fn request_pause(&self, pause: bool) {
-        let mut outbox = lock(&self.outbox);
-        if outbox.broken.is_none() && outbox.closed.is_none() {
-            outbox.flow = Some(pause);
-            drop(outbox);
-            self.changed.notify_all();
-        }
-    }
-
-    /// Pauses or resumes data to the peer, at its request.
-    pub(super) fn set_paused(&self, pause: bool) {
-        lock(&self.outbox).paused = pause.then(|| (Instant::now(), false));
-        self.changed.notify_all();
-    }
-
-    /// Whether the reader should end.
-    pub(super) fn reader_is_done(&self) -> bool {
-        let outbox = lock(&self.outbox);
-        outbox.broken.is_some() || outbox.closed.is_some_and(|end| Instant::now() >= end)
-    }
 }
