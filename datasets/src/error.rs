@@ -149,7 +149,7 @@ pub enum DatasetError {
         split: &'static str,
         /// What was asked for.
         count: usize,
-        /// The most that can be had.
+        /// The most that is available.
         most: usize,
     },
 

@@ -144,7 +144,7 @@ impl ImageFolder {
         Ok(this.with_cache(CACHE_BYTES))
     }
 
-    /// Keeps up to so many bytes of decoded pixels in memory; 1 GiB by default. Images beyond are decoded at each use.
+    /// Keeps up to this many bytes of decoded pixels in memory; 1 GiB by default. Images beyond are decoded at each use.
     #[must_use]
     pub fn with_cache(mut self, bytes: usize) -> Self {
         let count = self.len().min(bytes / self.bytes_per_image());

@@ -35,7 +35,7 @@ pub struct DataRequest {
     /// Whether files that are not found may be downloaded. `EVERBURN_OFFLINE=1` forbids it too.
     pub download: bool,
     /// How many training and test images are wanted: of files the first ones, of synthetic digits
-    /// exactly so many.
+    /// exactly this many.
     pub limits: Option<(usize, usize)>,
 }
 

@@ -100,7 +100,7 @@ impl Everburn {
         Self::new(folder, ["train", model]).args(SMALL)
     }
 
-    /// `everburn train <model>` for so many small epochs that it goes on until it is stopped.
+    /// `everburn train <model>` for epochs enough that it runs until it is stopped.
     pub fn train_for_long(folder: &Path, model: &str) -> Self {
         Self::train(folder, model).args(["--epochs", "1000000", "--log-every", "1"])
     }

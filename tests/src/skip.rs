@@ -28,7 +28,7 @@ pub fn skip(what: &str, why: &str) {
     }
 }
 
-/// [`skip`]s for want of something that could have been installed or configured. In CI, where `CI` is
+/// [`skip`]s for lack of something that could have been installed or configured. In CI, where `CI` is
 /// `true`, that is a failure.
 ///
 /// # Panics

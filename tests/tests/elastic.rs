@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 const STEPS: usize = 30;
 
-/// A training of a net with batch norms and dropout, of so many steps that a rank can come back.
+/// A training of a net with batch norms and dropout, with enough steps that a rank can come back.
 fn train(folder: &Path, name: &str, flags: &[&str]) -> Everburn {
     let steps = STEPS.to_string();
     Everburn::new(folder, ["train", "mnist-bn", "--data", "synthetic"])

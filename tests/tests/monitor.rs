@@ -1,4 +1,4 @@
-//! Looking on: a training on four ranks, two monitors beside it, one of which is killed, and a rank.
+//! Monitoring: a training on four ranks, two monitors beside it, one of which is killed, and a rank.
 
 use std::path::Path;
 use std::time::Duration;

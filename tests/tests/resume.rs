@@ -4,14 +4,14 @@ use std::path::Path;
 
 use everburn_tests::{Ended, Everburn, Run};
 
-/// Trains so many epochs, from the start.
+/// Trains this many epochs, from the start.
 fn train(folder: &Path, name: &str, epochs: &str) -> Run {
     let flags = ["--epochs", epochs, "--run-dir", name, "--log-every", "1"];
     Everburn::train(folder, "mlp").args(flags).run().succeeded();
     Run::new(folder.join(name))
 }
 
-/// Goes on until so many epochs have been made, with the run's own configuration.
+/// Goes on until this many epochs have been made, with the run's own configuration.
 fn resume(folder: &Path, name: &str, epochs: &str, ranks: &str) -> Ended {
     let arguments = ["train", "--resume", "--run-dir", name, "--epochs", epochs];
     Everburn::new(folder, arguments)

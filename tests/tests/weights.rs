@@ -162,7 +162,7 @@ fn a_strangers_file_is_refused_and_not_a_machines_memory() {
         let import = Everburn::new(here, import).by(here, Path::new("sh"), limited);
         import.run().failed_with(2, messages);
     };
-    // `weight`, all of a storage of so many floats.
+    // `weight`, all of a storage of this many floats.
     let tensor = |elements: i32| {
         let elements = [&b"J"[..], &elements.to_le_bytes()].concat();
         let parts: [&[u8]; 5] = [

@@ -9,7 +9,7 @@ use everburn_tests::{Everburn, Run, data_folder};
 /// Far longer than three epochs take on two cores.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// Trains three epochs on so many ranks and evaluates the result on one and on two.
+/// Trains three epochs on this many ranks and evaluates the result on one and on two.
 fn reaches_98_percent(model: &str, ranks: &str) {
     let Some(mnist) = data_folder("mnist", "training on the whole of MNIST") else {
         return;

@@ -218,6 +218,11 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         probe: &["--version"],
         advice: "typos is not installed (`cargo install typos-cli`)",
     };
+    let mdbook = Program::IfInstalled {
+        program: "mdbook",
+        probe: &["--version"],
+        advice: "mdbook is not installed (`cargo install mdbook`)",
+    };
     let words = |line: &str| line.split(' ').map(OsString::from).collect();
     let other = |name, program, line: &str| {
         let arguments = if line.is_empty() {
@@ -244,6 +249,7 @@ fn check_steps(capabilities: Capabilities) -> Vec<Step> {
         other("dependencies", deny, "deny check bans licenses sources"),
         other("advisories", advisories, "deny check advisories"),
         other("spelling", typos, ""),
+        other("book", mdbook, "build"),
         Step::cargo("lints", &lint),
         // No LLVM is needed for a mere type check if the bundler takes it for docs.rs.
         Step::cargo("lints with all GPUs", &gpus).with_env("DOCS_RS", "1"),
@@ -297,7 +303,7 @@ fn long_steps() -> Vec<Step> {
         "cuda-cpp",
     ];
     let mut steps = vec![
-        // It differs from `cuda` below CubeCL only: no code of ours is behind it.
+        // It differs from `cuda` below CubeCL only: no code of Everburn is behind it.
         Step::cargo("types with cuda-cpp", &cuda_cpp).with_env("DOCS_RS", "1"),
         Step::tests("all conversions to half precision", &narrowing),
         Step::cargo(

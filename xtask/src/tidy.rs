@@ -4,7 +4,10 @@
 
 mod dependencies;
 mod documents;
+mod links;
+mod snippets;
 mod sources;
+mod wording;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +16,7 @@ use std::process::ExitCode;
 use crate::cargo::root;
 use crate::command_names;
 
-/// Folders that hold nothing of ours.
+/// Folders that hold nothing of the project.
 const NOT_OURS: [&str; 4] = ["target", "runs", ".git", "node_modules"];
 
 /// A file of the repository; the path is relative to the root, with slashes.
@@ -89,7 +92,10 @@ fn complaints(root: &Path) -> Vec<String> {
         complaints.extend(sources::check(file));
         complaints.extend(dependencies::check(file));
         complaints.extend(documents::check(file, &commands, exists));
+        complaints.extend(wording::check(file));
     }
+    complaints.extend(links::check(&files, exists));
+    complaints.extend(snippets::check(&files));
     complaints
 }
 

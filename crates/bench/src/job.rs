@@ -64,7 +64,7 @@ impl<'a> JobContext<'a> {
     }
 }
 
-/// Ranks of ours, and the store that they have met at.
+/// Our ranks, and the store that they have met at.
 pub(super) struct Job<'a> {
     // Dropped in this order.
     pub(super) ranks: WorkerPool<'a>,

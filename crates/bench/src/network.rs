@@ -61,7 +61,7 @@ pub(super) struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The links that are asked for, between so many ranks.
+    /// The links that are asked for, between this many ranks.
     pub(crate) fn network(&self, ranks: usize) -> Result<Option<Network>, Failure> {
         let make = |rate| Network::create(ranks, rate, self.delay);
         self.link.map(make).transpose()

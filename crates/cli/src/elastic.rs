@@ -203,7 +203,7 @@ pub(crate) fn join(
     };
     let membership =
         Membership::connect("env://", request, elastic).map_err(TrainError::from_first_contact)?;
-    // A rank that would train something else must not be let in: all would fail of it.
+    // A rank that would train something else must not be accepted: all would fail of it.
     let first = membership.store().compare_set(RUN_KEY, b"", run.as_bytes());
     // A store that is out of reach may be there again when this rank is started again.
     let first = first.map_err(|error| TrainError::NotMember(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! What glibc's allocator is told where no launcher of ours has told it.
+//! What glibc's allocator is told where no launcher of Everburn has told it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -39,7 +39,7 @@ pub(crate) fn plan(config: &RanksConfig, flags: &RankFlags) -> Result<LaunchConf
     Ok(launch)
 }
 
-/// Starts this program once a rank with `arguments`, and returns when all have ended.
+/// Starts this program once per rank with `arguments`, and returns when all have ended.
 pub(crate) fn run(
     plan: LaunchConfig,
     arguments: Vec<OsString>,

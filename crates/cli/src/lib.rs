@@ -2,7 +2,7 @@
 //!
 //! The same program plays three parts. Started by a user with one rank, it trains in its own
 //! process. Started with several, it is the *launcher*: it checks everything that can be checked,
-//! then starts itself once a rank. Started by a launcher (ours, `torchrun`, `srun`, `mpirun`, anything
+//! then starts itself once per rank. Started by a launcher (ours, `torchrun`, `srun`, `mpirun`, anything
 //! that sets `RANK` and `WORLD_SIZE`), it is a *rank*.
 //!
 //! `everburn` registers the tasks that come with it, `everburn-bench` the same, to measure what users run, and a

@@ -20,7 +20,7 @@ use crate::error::{CliError, EXIT_INTERRUPTED};
 /// How often a run is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Looks on, in a terminal or as lines of JSON, or serves a run to those who do.
+/// Monitors, in a terminal or as lines of JSON, or serves a run to those who do.
 pub(crate) fn run(command: &MonitorCommand) -> Result<ExitCode, CliError> {
     let target = command.target()?;
     let token = command.token()?;

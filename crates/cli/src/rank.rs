@@ -164,7 +164,7 @@ pub(crate) fn logs(
     })
 }
 
-/// Gives the rank its share of this machine's cores, where no launcher of ours has done so.
+/// Gives the rank its share of this machine's cores, where no launcher of Everburn has done so.
 ///
 /// `--threads-per-rank` and RAYON_NUM_THREADS count first. A process that may not use all cores was bound
 /// to its own by its launcher (or by a container), and takes all of those.
@@ -183,7 +183,7 @@ pub(crate) fn limit_threads(
     }
 }
 
-/// Lets this process compute with so many threads, before it computes anything.
+/// Lets this process compute with this many threads, before it computes anything.
 pub(crate) fn use_threads(threads: usize) -> Result<(), CliError> {
     let built = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)

@@ -87,3 +87,8 @@ pub struct FromPyTorch;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/own-loop.md")]
 pub struct OwnLoop;
+
+/// The page on half precision, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/mixed-precision.md")]
+pub struct MixedPrecision;

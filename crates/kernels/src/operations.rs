@@ -46,7 +46,7 @@ pub fn add_operations(sums: usize, terms: usize) {
     }
 }
 
-/// Counts a convolution, or one of its gradients, of which the `output` has so many values: each of the three
+/// Counts a convolution, or one of its gradients, of which the `output` has this many values: each of the three
 /// multiplies the same pairs of numbers.
 pub(crate) fn add_convolution(shape: &Conv2dShape, output: usize) {
     add_operations(output, shape.group_channels()[0] * shape.taps());

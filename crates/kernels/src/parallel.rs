@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-/// Below so many values moved a call stays on its thread: waking others costs some ten microseconds,
+/// Below this many values moved a call stays on its thread: waking others costs some ten microseconds,
 /// and so do these.
 const WORTHWHILE: usize = 1 << 15;
 

@@ -266,7 +266,7 @@ pub struct JobFailure {
     pub given_up: Option<String>,
     /// Why an elastic job that is said to have finished has not succeeded.
     pub unproved: Option<String>,
-    /// Whether the kernel ended some process of this machine for want of memory during the job.
+    /// Whether the kernel ended some process of this machine for lack of memory during the job.
     pub out_of_memory: bool,
 }
 

@@ -36,8 +36,8 @@ pub(crate) struct Job<'a> {
     pub(crate) dashboard: bool,
 }
 
-/// mallopt(3): glibc hands freed memory back to the system where more than so many bytes are free, and
-/// takes memory for larger blocks than so many straight from it. Each step of a training frees what the
+/// mallopt(3): glibc hands freed memory back to the system where more than this many bytes are free, and
+/// takes blocks larger than this directly from it. Each step of a training frees what the
 /// next one needs: the page faults would be a tenth of it. The second is the largest that glibc takes.
 const ALLOCATOR: [(&str, &str); 2] = [
     ("MALLOC_TRIM_THRESHOLD_", "17179869184"),

@@ -91,7 +91,7 @@ fn rank_of_this_process(ranks: usize) -> Result<Option<Rank>, RankEnvironmentErr
     }
 }
 
-/// Starts this program once a rank, and returns when all have ended.
+/// Starts this program once per rank, and returns when all have ended.
 fn launch(ranks: usize) -> Result<ExitCode, LaunchError> {
     let system = |operation| move |source| LaunchError::System { operation, source };
     let program = std::env::current_exe().map_err(system("find its own program"))?;

@@ -1,4 +1,4 @@
-//! The command line, and looking on without a terminal.
+//! The command line, and monitoring without a terminal.
 
 use std::io::Write;
 use std::path::Path;

@@ -65,7 +65,7 @@ pub enum MonitorError {
         /// What the system said.
         reason: String,
     },
-    /// The other side is no server of ours, or of another version.
+    /// The other side is not Everburn's server, or one of another version.
     #[error("{address} does not serve Everburn runs: {reason}")]
     Protocol {
         /// The address.

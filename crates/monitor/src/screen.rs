@@ -296,7 +296,7 @@ impl Shown {
             }
             self.follow_if_wanted();
             if self.draw(&mut terminal).is_err() {
-                // The terminal is gone; who looks on has left.
+                // The terminal is gone; who monitors has left.
                 let _ = self.leave.send(());
                 return;
             }

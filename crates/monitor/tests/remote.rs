@@ -1,4 +1,4 @@
-//! A run that is looked at from elsewhere: who is let in, who is not, and what comes.
+//! A run that is looked at from elsewhere: who is accepted, who is not, and what comes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

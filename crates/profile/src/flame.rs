@@ -15,7 +15,7 @@ use crate::recording::Recording;
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 17.0;
 
-/// Boxes narrower than so many pixels are not drawn: nobody sees them.
+/// Boxes narrower than this many pixels are not drawn: nobody sees them.
 const NARROWEST: f64 = 0.3;
 
 /// The size of letters, in pixels.

@@ -179,7 +179,7 @@ impl Recorder {
     }
 
     /// The step was in `phase` since `instant`, which lies behind the beginning of the phase before. That one has
-    /// computed so many `operations`; where it is not known, they are shared out by time.
+    /// computed this many `operations`; where it is not known, they are shared out by time.
     pub fn enter_at(&self, phase: Phase, instant: Instant, operations: Option<u64>) {
         let at = clock::at(instant);
         let mut state = self.lock();

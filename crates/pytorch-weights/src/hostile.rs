@@ -65,7 +65,7 @@ const PIECES: [&[u8]; 40] = [
     b"h\x01",
 ];
 
-/// Any bytes as a file; what begins as a file of ours, with what follows written over it.
+/// Any bytes as a file; a file that begins as ours is overwritten after its beginning.
 pub fn pytorch_weights(bytes: &[u8]) {
     read(bytes.to_vec());
     let ours = NewTensor {

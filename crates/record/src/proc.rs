@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::Duration;
 
-/// The memory that can be had without swapping (`MemAvailable`), in bytes.
+/// The memory that is available without swapping (`MemAvailable`), in bytes.
 ///
 /// ```
 /// if let Some(bytes) = everburn_record::proc::available_memory() {

@@ -35,7 +35,7 @@ impl Element {
         }
     }
 
-    /// The root of a file that needs nothing else, so many pixels wide and high, with text in `font` of so many pixels.
+    /// The root of a file that needs nothing else, this many pixels wide and high, with text in `font` of this many pixels.
     /// What it is given as children stands on lines of its own: [`line`](Self::line).
     pub fn file(width: f64, height: f64, font: Font, size: f64) -> Self {
         Self::new("svg")

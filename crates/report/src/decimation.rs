@@ -243,12 +243,12 @@ impl Series {
     }
 }
 
-/// A bucket's number when buckets are twice as wide, so many times over.
+/// A bucket's number when buckets are twice as wide, this many times over.
 fn halved(index: u64, times: u32) -> u64 {
     index.checked_shr(times).unwrap_or(0)
 }
 
-/// Buckets that are twice as wide, so many times over.
+/// Buckets that are twice as wide, this many times over.
 fn joined(buckets: Vec<Bucket>, times: u32) -> Vec<Bucket> {
     let mut wider: Vec<Bucket> = Vec::new();
     for mut bucket in buckets {

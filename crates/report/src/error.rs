@@ -27,7 +27,7 @@ pub enum ReportError {
         /// The folder.
         path: PathBuf,
     },
-    /// So many runs cannot be compared.
+    /// This many runs cannot be compared.
     #[error("{given} runs cannot be compared: give 2 to {most}")]
     Runs {
         /// How many were given.

@@ -162,7 +162,7 @@ impl MemoryLimit {
         }
     }
 
-    /// What blocks with so many bytes of parameters, and of activations a micro-batch, take in `stage`:
+    /// What blocks with this many bytes of parameters, and of activations a micro-batch, take in `stage`:
     /// see [`Self::needed`].
     pub(crate) fn needed_for(&self, stage: usize, parameters: u128, activations: u128) -> u128 {
         let live = self.live.get(stage).copied().unwrap_or(0) as u128;

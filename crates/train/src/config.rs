@@ -78,7 +78,7 @@ pub struct TrainingConfig {
     /// the same bits on any. If absent, there is one for each rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtual_ranks: Option<usize>,
-    /// Fingerprints of all that is learnt are written every so many steps; never if absent.
+    /// Fingerprints of all that is learnt are written every N steps; never if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_every: Option<usize>,
     /// Metrics are written for TensorBoard, too.
@@ -103,11 +103,11 @@ pub struct TrainingConfig {
     pub checkpoint_every: CheckpointEvery,
     /// What happens when a checkpoint cannot be written.
     pub on_checkpoint_failure: OnCheckpointFailure,
-    /// A line of `metrics.jsonl` is written every so many steps.
+    /// A line of `metrics.jsonl` is written every N steps.
     pub log_every: usize,
     /// When losses are read from the device.
     pub read_metrics: ReadMetrics,
-    /// The ranks compare their parameters every so many steps; never if 0.
+    /// The ranks compare their parameters every N steps; never if 0.
     pub compare_every: usize,
     /// What becomes of a rank whose parameters have changed.
     pub on_divergence: OnDivergence,
@@ -124,7 +124,7 @@ pub struct TrainingConfig {
     /// How they do where that is not after each step.
     #[serde(skip_serializing_if = "is_default")]
     pub outer: OuterConfig,
-    /// A rank that has made fewer steps joins the others' exchange with those, when it has had so many times
+    /// A rank that has made fewer steps joins the others' exchange with those, when it has had this many times
     /// the time that most needed; if absent, all wait for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outer_patience: Option<f64>,
@@ -318,7 +318,7 @@ impl TrainingConfig {
         initialised(&config)
     }
 
-    /// The schedule at so many times the learning rate.
+    /// The schedule at this many times the learning rate.
     fn scheduler_at(
         &self,
         factor: f64,

@@ -173,7 +173,7 @@ pub enum TrainError {
         /// The step after which they were compared.
         step: usize,
     },
-    /// Ranks wait to be let in: the present group ends, so that another can be formed.
+    /// Ranks wait to join: the present group ends, so that another can be formed.
     #[error("ranks wait to take part")]
     SomebodyWaits,
     /// A rank was given the others' state: they go on from it.
@@ -185,7 +185,7 @@ pub enum TrainError {
     /// No group could be formed any more.
     #[error("the training cannot go on: {0}")]
     Elastic(String),
-    /// This process has no part in the job any more, or was not let in.
+    /// This process has no part in the job any more, or was not accepted.
     #[error("this process takes no part in the job: {0}")]
     NotMember(String),
     /// burn-train reported an error of its own.

@@ -2,7 +2,7 @@
 //!
 //! [`Trainer`] is the entry: every rank of a process group calls [`Trainer::fit`] with the same
 //! model and data, and gets the same model and [`TrainingReport`] back. Underneath,
-//! burn-train's `SupervisedTraining` runs with a strategy of ours for ranks: its metrics count the
+//! burn-train's `SupervisedTraining` runs with our strategy for ranks: its metrics count the
 //! samples of all ranks, its dashboard shows them on rank 0, and stopping is decided by all.
 //!
 //! | type | what it is for |

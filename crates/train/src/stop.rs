@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flag that a signal handler, say, sets; the training loop asks it once a step.
+/// A flag that a signal handler, say, sets; the training loop asks it once per step.
 ///
 /// Stopping is a collective decision: where one rank's flag is set, all ranks stop after the same
 /// step.

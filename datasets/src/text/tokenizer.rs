@@ -14,7 +14,7 @@ use crate::token_shards::MadeBy;
 /// How many bytes on each side of a place decide whether a text may be cut there: some hundred words.
 const SURROUNDINGS: usize = 1024;
 
-/// How many places are tried. If a tokenizer cannot be cut at so many, it can nowhere.
+/// How many places are tried. If a tokenizer cannot be cut at this many, it can nowhere.
 const MOST_TRIES: usize = 64;
 
 /// Which tokenizer: `char`, `byte`, or a file.

@@ -127,7 +127,7 @@ impl Iterator for Texts<'_> {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
-        // Between words: which pair of letters is frequent does not depend on two words of so many.
+        // Between words: two words more or less do not change which pair of letters is frequent.
         let between_words = |text: &str| {
             let space = text.char_indices().rev().find(|(_, c)| c.is_whitespace());
             let space = space.map(|(at, _)| at).filter(|at| *at > 0);

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::{MadeBy, TokenFormat, TokenWidth};
 
-/// The bytes before the tokens of a file of ours.
+/// The bytes before the tokens of a file of this format.
 pub(super) const OURS_BYTES: usize = 256;
 
 /// The bytes before the tokens of a file of llm.c: 256 numbers of 32 bits.
@@ -14,7 +14,7 @@ const LLM_C_BYTES: usize = 1024;
 /// The most bytes that have to be read to know a header.
 pub(super) const LONGEST: usize = LLM_C_BYTES;
 
-/// The first bytes of a file of ours.
+/// The first bytes of a file of this format.
 const MAGIC: [u8; 8] = *b"EVTOKENS";
 
 const VERSION: u32 = 1;
@@ -271,7 +271,7 @@ impl Header {
         })
     }
 
-    /// The bytes of a header of ours.
+    /// The bytes of a header of this format.
     pub(super) fn encode(&self) -> [u8; OURS_BYTES] {
         let mut bytes = [0; OURS_BYTES];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -290,7 +290,7 @@ impl Header {
             MadeBy::Bytes => put(48, &BYTES.to_le_bytes()),
             MadeBy::File(hash) => {
                 put(48, &FILE.to_le_bytes());
-                // A hash of ours is one of 32 bytes; of another the beginning is kept.
+                // Our hash is one of 32 bytes; of another the beginning is kept.
                 let hash = HEXLOWER.decode(hash.as_bytes()).unwrap_or_default();
                 put(64, &hash[..hash.len().min(32)]);
             }

@@ -119,7 +119,7 @@ impl TokenShards {
     }
 
     /// SHA-256, in hexadecimal, of the files' names, lengths, headers, and 64 places of each: all of a file of up to 4 MiB.
-    /// Headers of ours hold the SHA-256 of all tokens.
+    /// Our headers hold the SHA-256 of all tokens.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
@@ -169,7 +169,7 @@ impl TokenShards {
         Ok(tokens)
     }
 
-    /// Reads all files, in bounded memory: every token must be within the vocabulary, and those of a file of ours have the
+    /// Reads all files, in bounded memory: every token must be within the vocabulary, and those of our file have the
     /// SHA-256 that its header says.
     ///
     /// # Errors

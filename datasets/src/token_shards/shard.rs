@@ -171,7 +171,7 @@ impl Shard {
 
     /// Adds the file to a hash: its name, its length, its header and what lies at [`SAMPLES`] places of it.
     ///
-    /// A hash of terabytes would keep each rank from its work for an hour. The header of a file of ours has one of all
+    /// A hash of terabytes would keep each rank from its work for an hour. The header of our file has one of all
     /// its tokens.
     pub(super) fn add_to(&self, hash: &mut Sha256) -> Result<(), DatasetError> {
         let name = self.path.file_name().unwrap_or_default();

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let folder = PathBuf::from(word(3, "gan-run"));
-    // Starts this program once a rank, waits for all, and names the one that fails first.
+    // Starts this program once per rank, waits for all, and names the one that fails first.
     everburn::launch::run(ranks, |rank| train(rank, steps, &folder))
 }
 

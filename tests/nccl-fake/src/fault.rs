@@ -28,7 +28,7 @@ pub enum Fault {
     EnqueueFailsLate(Status),
     /// Events cannot be recorded.
     RecordFails,
-    /// Operations are answered with `ncclInProgress`, and are on the stream only after so many
+    /// Operations are answered with `ncclInProgress`, and are on the stream only after this many
     /// questions how the communicator is; with `None`, never.
     LaunchTakes(Option<u32>),
     /// NCCL finds this, as `ncclCommGetAsyncError` tells.

@@ -64,7 +64,7 @@ pub struct FakeCluster {
 pub struct ComputeStream(usize);
 
 impl FakeCluster {
-    /// A cluster of so many ranks, with a store.
+    /// A cluster of this many ranks, with a store.
     #[must_use]
     pub fn new(ranks: usize) -> Self {
         let fabric = Arc::new(Fabric::default());

@@ -8,7 +8,7 @@ use miette::miette;
 
 use super::output_of;
 
-/// Libraries that every Linux of a `manylinux` platform has (PEP 600), as far as a binary of ours could want them.
+/// Libraries that every Linux of a `manylinux` platform has (PEP 600), as far as our binary could want them.
 const EVERYWHERE: [&str; 9] = [
     "ld-linux-x86-64.so.2",
     "ld-linux-aarch64.so.1",

@@ -106,7 +106,7 @@ fn in_base64(bytes: &[u8]) -> String {
     let groups = bytes.chunks(3).flat_map(|group| {
         let byte = |index: usize| u32::from(*group.get(index).unwrap_or(&0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        // So many bytes make so many digits and one.
+        // This many bytes make this many digits and one.
         let digits = 0..=group.len() as u32;
         digits.map(move |digit| DIGITS[(bits >> (18 - 6 * digit)) as usize & 63])
     });

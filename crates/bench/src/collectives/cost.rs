@@ -45,12 +45,12 @@ pub(super) fn bytes_each_way(
     Some(factor * size).filter(|moved| *moved > 0.0)
 }
 
-/// The microseconds below which nothing can be where a rank copies `memcpy` bytes a second.
+/// The microseconds below which nothing can be where a rank copies `memcpy` bytes per second.
 pub(super) fn memory_bound_us(bytes_each_way: f64, memcpy: f64) -> f64 {
     bytes_each_way / memcpy * 1e6
 }
 
-/// The microseconds below which nothing can be over links of `link` bytes a second each way.
+/// The microseconds below which nothing can be over links of `link` bytes per second each way.
 pub(super) fn link_bound_us(bytes_each_way: f64, link: f64) -> f64 {
     bytes_each_way / link * 1e6
 }

@@ -23,7 +23,7 @@ pub(super) struct CollectiveMeasurement {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Times(pub(super) Vec<Vec<f64>>);
 
-/// Rates of what the ranks stand on, in bytes a second.
+/// Rates of what the ranks stand on, in bytes per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Ground {
     /// Of a rank that copies pieces as large as the message, alone.
@@ -303,7 +303,7 @@ pub(super) fn to_csv(rows: &Value) -> String {
     let line = |row: &Value| {
         let cell = |name: &&str| match &row[*name] {
             Value::Null => String::new(),
-            // Names of ours: nothing in them needs quotes.
+            // Our names: nothing in them needs quotes.
             Value::String(text) => text.clone(),
             value => value.to_string(),
         };

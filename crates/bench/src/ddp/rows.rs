@@ -22,7 +22,7 @@ pub(super) struct Setting {
     pub(super) steps: usize,
     /// The links in words, where there are some.
     pub(super) network: Option<String>,
-    /// Bytes a second of each link, and the delay in microseconds.
+    /// Bytes per second of each link, and the delay in microseconds.
     pub(super) link: Option<f64>,
     pub(super) delay_us: Option<f64>,
 }

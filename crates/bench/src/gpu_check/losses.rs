@@ -37,7 +37,7 @@ fn optimizer(model: CheckedModel) -> OptimizerConfig {
     }
 }
 
-/// Trains for so many steps and yields the loss of each.
+/// Trains for this many steps; returns the loss of each.
 pub(super) struct Losses {
     pub(super) model: CheckedModel,
     pub(super) device: Device,

@@ -12,7 +12,7 @@ use super::child;
 /// How long a Python may take to say where its packages are.
 const ASKED_FOR: Duration = Duration::from_secs(20);
 
-/// Versions and hardware, as far as they can be had.
+/// Versions and hardware, as far as they are available.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) everburn: String,

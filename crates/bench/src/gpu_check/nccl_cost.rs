@@ -123,7 +123,7 @@ fn exchange(name: &str) -> Result<Arc<dyn DeviceExchange>, Failure> {
 }
 
 impl Side {
-    /// Takes so many steps, and waits for the device; how long it took, in seconds.
+    /// Takes this many steps, and waits for the device; how long it took, in seconds.
     fn steps(
         &mut self,
         count: usize,

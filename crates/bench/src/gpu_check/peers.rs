@@ -75,7 +75,7 @@ pub(super) fn run(
     match (ended.status, ended.failure()) {
         (None, why) => unreached(record, State::NotReached, &why.unwrap_or_default()),
         (_, None) => unreached(record, State::NotReached, "PyTorch's side ran out of time"),
-        // Nothing of ours is wrong where PyTorch fails: there is nothing to compare with.
+        // Everburn is not wrong where PyTorch fails: there is nothing to compare with.
         (_, Some(why)) => unreached(record, State::Skipped, &why),
     }
 }

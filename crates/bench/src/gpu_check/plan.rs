@@ -53,7 +53,7 @@ pub(super) enum Work {
     NcclCost,
     /// A pass that the GPU records and replays.
     Replay,
-    /// A benchmark of ours.
+    /// Our benchmark.
     Throughput {
         name: String,
         what: Benchmarked,

@@ -143,7 +143,7 @@ fn whole_numbers<const D: usize>(shape: [usize; D], below: f64, device: &Device)
 fn mnist(device: &Device, batch: usize, quick: bool) -> Result<Rate, Failure> {
     let (samples, steps) = match quick {
         true => (2 * batch, 4),
-        // Enough steps for a few seconds at a million samples a second, and not for minutes on a slow device.
+        // Enough steps for a few seconds at a million samples per second, and not for minutes on a slow device.
         false => (65_536, (3_000_000 / batch).clamp(200, 4_000)),
     };
     // Pixels without meaning take as long as digits.

@@ -95,7 +95,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// An answer that is a measurement with so many threads.
+/// An answer that is a measurement with this many threads.
 fn read(answer: &Value, threads: usize) -> Result<Answer, String> {
     let read: Answer = serde_json::from_value(answer.clone()).map_err(|error| error.to_string())?;
     match read {

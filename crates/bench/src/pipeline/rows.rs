@@ -259,7 +259,7 @@ pub(super) mod tests {
     use super::*;
     use crate::recompute::rows::tests::measured as decoder;
 
-    /// A step of two ranks that is idle for `idle`, where 0.1 is right, and keeps so many MiB.
+    /// A step of two ranks that is idle for `idle`, where 0.1 is right, and keeps this many MiB.
     pub(in crate::pipeline) fn step(idle: f64, mebibytes: [u64; 2]) -> Step {
         Step {
             milliseconds: 900.0,

@@ -40,7 +40,7 @@ pub(super) enum Order {
         operation: Operation,
         calls: usize,
     },
-    /// Clients that connect, all at once and for so many seconds, and add 1.
+    /// Clients that connect, all at once and for this many seconds, and add 1.
     Connect {
         address: String,
         clients: usize,

@@ -45,7 +45,7 @@ pub(crate) struct StoreBench {
 }
 
 impl StoreBench {
-    /// Nobody waits for a set, so many take as long as few gets.
+    /// Nobody waits for a set, and many take as long as few gets.
     pub(super) fn calls_of(&self, operation: Operation) -> usize {
         match operation {
             Operation::Set => self.calls.saturating_mul(SETS_PER_GET),

@@ -1,5 +1,5 @@
 //! `bench sync`: what a training costs in bytes and time, and what it learns, where ranks become equal in each
-//! step, and where they do every so many steps.
+//! step, and where they do every N steps.
 //!
 //! Each side is `everburn train` on ranks that a launcher other than ours has started, in namespaces with
 //! links of their own where `--link` asks for it.

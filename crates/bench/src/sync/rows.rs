@@ -18,7 +18,7 @@ pub(super) struct Setting {
     pub(super) every: usize,
     /// The links in words, where there are some.
     pub(super) network: Option<String>,
-    /// Bytes a second, where there are links.
+    /// Bytes per second, where there are links.
     pub(super) link: Option<f64>,
 }
 

@@ -18,7 +18,7 @@ use super::verify::compare::compare;
 use super::verify::read_hashes;
 use super::{ToolError, failed, task_or, this_program};
 
-/// For so many seconds a killed rank may stop the training, in the median of all: it is found at once, and the
+/// For this many seconds a killed rank may stop the training, in the median of all: it is found at once, and the
 /// others go on without it.
 const LONGEST_MEDIAN: f64 = 3.0;
 
@@ -56,11 +56,11 @@ pub(crate) struct SoakArguments {
     #[arg(long, default_value_t = 40)]
     steps: u64,
 
-    /// A stopped rank is taken for lost after so many seconds.
+    /// A stopped rank is taken for lost after this many seconds.
     #[arg(long, default_value_t = 3)]
     heartbeat_timeout: u64,
 
-    /// A run that takes longer than so many seconds hangs.
+    /// A run that takes longer than this many seconds hangs.
     #[arg(long, default_value_t = 180)]
     run_timeout: u64,
 

@@ -60,7 +60,7 @@ pub(crate) struct VerifyArguments {
     #[arg(long, requires = "chaos", value_name = "MIN:MAX")]
     elastic: Option<String>,
 
-    /// A training that takes longer than so many seconds hangs.
+    /// A training that takes longer than this many seconds hangs.
     #[arg(long, default_value_t = 3600)]
     run_timeout: u64,
 
@@ -88,7 +88,7 @@ struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
     Undisturbed,
-    /// All ranks are lost, and so many others go on from the checkpoint of this step.
+    /// All ranks are lost, and this many others continue from the checkpoint of this step.
     Resumed {
         after: usize,
         on: usize,
@@ -362,7 +362,7 @@ fn read(path: &Path) -> Result<String, ToolError> {
         .map_err(|error| failed(format!("cannot read {}: {error}", path.display())))
 }
 
-/// Training samples a second, as the run's report has them.
+/// Training samples per second, as the run's report has them.
 fn speed(run: &Path) -> Result<f64, ToolError> {
     let path = run.join("report.json");
     let report: Value = serde_json::from_str(&read(&path)?).map_err(failed)?;

@@ -19,7 +19,7 @@ const TIMED_RUNS: usize = 3;
 /// How many forward passes are kept at once to see what one keeps.
 const KEPT_RUNS: u64 = 4;
 
-/// Measures each block of the configured model on so many samples, on rank 0's device. Each block is
+/// Measures each block of the configured model on this many samples, on rank 0's device. Each block is
 /// drawn by itself and dropped again: the whole model is never in memory.
 pub(super) fn measure(config: &RunConfig, samples: usize) -> Result<Figures, CliError> {
     let device = devices::of_rank(&config.ranks.devices, 0)?;

@@ -30,7 +30,7 @@ pub(super) struct Outlook {
     timeline: Timeline,
     /// How long ranks wait for gradients after the last backward pass.
     exposed: f64,
-    /// How long the samples of a step are: for samples a second.
+    /// How long the samples of a step are: for samples per second.
     batch_size: usize,
     notes: Vec<String>,
 }

@@ -63,7 +63,7 @@ impl RingChannel {
     }
 
     /// Notifies the peer of free space in the ring, but not for each small message: a peer that waits
-    /// for space has filled the ring, so many more bytes will be read.
+    /// for space has filled the ring, this many more bytes will be read.
     fn release(&mut self, bytes: usize) {
         self.taken += bytes;
         if self.taken >= self.receiver.capacity() / ROOM {

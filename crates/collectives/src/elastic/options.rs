@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The default of [`ElasticOptions::patience`]. Most members of a broken group join at once; a rank inside
+/// The default of [`ElasticOptions::patience`]. Most members of a broken group join immediately; a rank inside
 /// a long computation joins after it.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -187,7 +187,7 @@ impl Flight {
         ticket
     }
 
-    /// Notes that the turn of `place` has come; its ticket, a new one if so many were issued
+    /// Notes that the turn of `place` has come; its ticket, a new one if that many were issued
     /// since that its slot was taken.
     pub(crate) fn run(&mut self, place: &Place, label: u32) -> u64 {
         let Some(slot) = self.find(place.ticket) else {

@@ -13,7 +13,7 @@ pub(crate) enum Path {
     Hosts,
 }
 
-/// One row: up to so many ranks and so many bytes over this path, this algorithm.
+/// One row: up to this many ranks and this many bytes over this path, this algorithm.
 struct Row {
     path: Path,
     ranks: usize,

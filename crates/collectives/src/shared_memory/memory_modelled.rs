@@ -77,7 +77,7 @@ impl Memory {
     pub(super) unsafe fn view(&self, place: usize, bytes: usize) -> &[u8] {
         self.viewed(place, bytes);
         let data = &self.data[self.range(place, bytes)];
-        // SAFETY: a slice of ours; `UnsafeCell<u8>` is laid out as `u8`.
+        // SAFETY: our slice; `UnsafeCell<u8>` is laid out as `u8`.
         unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), bytes) }
     }
 
@@ -89,7 +89,7 @@ impl Memory {
             watch.with_mut(|_| ());
         }
         let data = &self.data[self.range(place, bytes)];
-        // SAFETY: a slice of ours; an `UnsafeCell` may be written through a shared reference.
+        // SAFETY: our slice; an `UnsafeCell` may be written through a shared reference.
         unsafe { std::slice::from_raw_parts_mut(data.as_ptr().cast::<u8>().cast_mut(), bytes) }
     }
 

@@ -15,7 +15,7 @@ use crate::sync::lock;
 const MAX_REASON_BYTES: usize = 4096;
 
 /// The most groups that frames can make a place for. A peer may be ahead by a few groups that this
-/// rank has not made yet, never by so many.
+/// rank has not made yet, never by this many.
 const MAX_GROUPS: usize = 1 << 16;
 
 /// The receiving side of one rank, shared by all its transports: a mailbox for each process group

@@ -18,7 +18,7 @@ impl Crowd {
         2 * self.of_each
     }
 
-    /// Has as many clients of ours as of PyTorch's work on one store, and looks at what is left.
+    /// Has as many of our clients as of PyTorch's work on one store, and looks at what is left.
     /// `place` tells the script where the store is; `more` is what a client does beyond the trait.
     pub fn meet<S: Store>(
         self,

@@ -17,7 +17,7 @@ use super::images::{ImageModel, PredictedClass, predicted_classes};
 /// The number of classes before there are data: ImageNet's.
 const IMAGENET_CLASSES: usize = 1000;
 
-/// The share of test images, one of so many, where a folder has no test set.
+/// The share of test images, one of this many, where a folder has no test set.
 const TEST_SHARE: usize = 10;
 
 /// A folder of images, classified by a model `[B, 3, size, size]` to `[B, K]`.
@@ -26,7 +26,7 @@ const TEST_SHARE: usize = 10;
 /// image of a class is a test image.
 pub struct ImageFolders<M> {
     summary: &'static str,
-    /// Builds the model for so many classes.
+    /// Builds the model for this many classes.
     init: fn(usize, &Device) -> M,
     preset: Table,
 }

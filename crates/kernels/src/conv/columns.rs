@@ -238,7 +238,7 @@ impl Columns {
         }
     }
 
-    /// Chooses tile and band for views of so many taps and windows.
+    /// Chooses tile and band for views of this many taps and windows.
     fn choose(&mut self, set: InstructionSet, taps: usize, windows: impl AsRef<[usize]>) {
         let lanes = set.lanes();
         let fits = (PACKED / (taps * lanes).max(1)).clamp(BAND[0], BAND[1]);

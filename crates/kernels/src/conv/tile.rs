@@ -59,7 +59,7 @@ macro_rules! with_tile {
 }
 pub(crate) use with_tile;
 
-/// The tile that needs the fewest cycles for `outputs` channels and, in each of `parts`, so many
+/// The tile that needs the fewest cycles for `outputs` channels and, in each of `parts`, this many
 /// pixels or taps.
 pub(crate) fn best_tile(
     tiles: &Tiles,

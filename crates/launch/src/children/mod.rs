@@ -127,7 +127,7 @@ impl Children {
         Ok(Self { interrupted })
     }
 
-    /// Whether a signal has come, also while no child of ours ran.
+    /// Whether a signal has come, also while no child ran.
     ///
     /// # Errors
     /// [`ChildError::Interrupted`] if one has.

@@ -96,7 +96,7 @@ fn the_store_of_torchrun_is_used_only_as_an_open_one() {
     let open = [torchrun[0], torchrun[1], ("EVERBURN_OPEN_STORE", "1")];
     let rank = with(&open).unwrap();
     assert!(rank.open_store && rank.job_token.is_some());
-    // Without it rank 0 serves a store of ours.
+    // Without it rank 0 serves our store.
     let ours = [torchrun[0], ("TORCHELASTIC_USE_AGENT_STORE", "False")];
     assert!(!with(&ours).unwrap().open_store);
 }

@@ -1,6 +1,6 @@
 //! Launchers that are not ours and do not set PyTorch's variables: `mpirun`, `srun`, Kubernetes.
 //!
-//! Each leaves a [`Claim`]: this process is rank so-and-so of so many. Where several have left one, the
+//! Each leaves a [`Claim`]: this process is rank N of M. Where several have left one, the
 //! innermost counts, for that is the one which started this process:
 //!
 //! 1. RANK, by `torchrun`, our launcher or a person, wins over all (`RankEnvironment::from_lookup`, not

@@ -96,7 +96,7 @@ impl Painted {
         }
     }
 
-    /// Draws the picture, as far as it fits, and which key shows the ranks; of who only looks on, also that `q` leaves, and
+    /// Draws the picture, as far as it fits, and which key shows the ranks; of who only monitors, also that `q` leaves, and
     /// in the place of the last line's beginning which ranks are in `trouble`.
     pub(super) fn draw(
         &self,
@@ -143,7 +143,7 @@ impl Painted {
     }
 }
 
-/// burn-train's dashboard says that `q` stops the training. In the hands of who only looks on it does not.
+/// burn-train's dashboard says that `q` stops the training. In the hands of who only monitors it does not.
 fn say_what_q_does(area: Rect, buffer: &mut Buffer) {
     const SAID: &str = "Stop the training.";
     const DONE: &str = "Leave the monitor.";

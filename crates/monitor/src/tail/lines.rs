@@ -7,7 +7,7 @@ use super::folder::Folder;
 /// How much is read at a time: a run of days comes in pieces, between which a key is heard.
 const PIECE: usize = 1 << 20;
 
-/// A line of so many ranks that it is longer is left out.
+/// A line that is longer, for a large number of ranks, is left out.
 const LONGEST_LINE: usize = 2 << 20;
 
 /// A file of lines, which may not be there yet, may grow, and may be replaced by another.

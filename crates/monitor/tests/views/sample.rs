@@ -22,7 +22,7 @@ pub fn beginning() -> RunState {
     state
 }
 
-/// A run on so many ranks, of which one in four is slow, after so many lines of ten steps each.
+/// A run on this many ranks, of which one in four is slow, after this many lines of ten steps each.
 pub fn fed(ranks: usize, lines: u64) -> RunState {
     let mut state = RunState::default();
     let config = format!("model = \"mnist-bn\"\n[ranks]\nranks = {ranks}\n");

@@ -177,7 +177,7 @@ impl NcclGroup {
         self.shared.core.api.version()
     }
 
-    /// Whether operations wait for what the GPU was given before, and [`Work::hold_device`] can be had:
+    /// Whether operations wait for what the GPU was given before, and [`Work::hold_device`] is available:
     /// with drivers of CUDA 12.5 and later.
     #[must_use]
     pub fn orders_device(&self) -> bool {
@@ -190,7 +190,7 @@ impl NcclGroup {
     }
 
     /// Whether nothing has gone wrong by now. Where works are only held for on the GPU
-    /// ([`Work::hold_device`]) and never waited for, this is to be asked once a step, before what was
+    /// ([`Work::hold_device`]) and never waited for, this is to be asked once per step, before what was
     /// computed counts.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use burn::tensor::ops::ConvOptions;
 
 use crate::operations::add_operations;
 
-/// A convolution by a weight of this shape, or one of its gradients, whose output has so many values.
+/// A convolution by a weight of this shape, or one of its gradients, whose output has this many values.
 fn count_convolution(weight: &Shape, output: &Shape) {
     let terms = weight.iter().skip(1).product();
     add_operations(output.num_elements(), terms);

@@ -11,7 +11,7 @@ use super::window::Window;
 use super::{counted, rows};
 
 /// What layers compute. The bodies are Burn's own operations, which is what every back end but the
-/// CPU's has; flex has kernels of ours in their place.
+/// CPU's has; flex has this project's kernels in their place.
 #[backend_extension(
     Autodiff,
     Flex: cfg(feature = "flex"),

@@ -39,7 +39,7 @@ pub fn balanced_parts(costs: &[f64], parts: usize) -> Result<Vec<Range<usize>>, 
             cost: costs[block],
         });
     }
-    // The cost of the first so many blocks.
+    // The cost of the first this many blocks.
     let mut before = vec![0.0];
     for cost in costs {
         before.push(before[before.len() - 1] + cost);

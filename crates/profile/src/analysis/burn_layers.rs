@@ -43,7 +43,7 @@ const KINDS: [(&str, &str); 19] = [
     ("gelu_backward", "activation"),
 ];
 
-/// Layers of ours: what they call of Burn's they call because they must.
+/// Our layers: what they call of Burn's they call because they must.
 const OURS: [&str; 3] = [
     "everburn_nn::layers",
     "everburn_nn::batch_norm",

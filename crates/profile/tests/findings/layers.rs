@@ -19,7 +19,7 @@ fn layers_of_burns_own_on_the_cpu_are_told_with_the_import_that_replaces_them() 
         ..Samples::default()
     };
     for step in &slow.steps[..12] {
-        // A forward pass of 30 ms behind one of data: 20 of convolution, 5 of pooling, 3 of ours.
+        // A forward pass of 30 ms behind one of data: 20 of convolution, 5 of pooling, 3 of our layers.
         for millisecond in 1..31 {
             slow.samples.samples.push(Sample {
                 at: step.at + millisecond * MILLISECOND,
@@ -44,7 +44,7 @@ fn layers_of_burns_own_on_the_cpu_are_told_with_the_import_that_replaces_them() 
     );
 }
 
-/// The same as `recording`, of which a step computes so many millions of operations: conv1 and fc1 forward, then fc1
+/// The same as `recording`, of which a step computes this many millions of operations: conv1 and fc1 forward, then fc1
 /// and conv1 backward; by a rank that could compute `peak` thousand millions a second.
 fn computing(mut recording: Recording, operations: [u64; 4], peak: f64) -> Recording {
     recording.facts.peak_operations = Some(peak * 1e9);

@@ -255,7 +255,7 @@ fn cores_that_others_have_are_told() {
     );
 }
 
-/// Each step, both ranks are without a core for so many milliseconds.
+/// Each step, both ranks are without a core for this many milliseconds.
 fn without_cores(mut ranks: [Recording; 2], milliseconds: [u64; 2]) -> [Recording; 2] {
     for (rank, milliseconds) in ranks.iter_mut().zip(milliseconds) {
         for (number, step) in rank.steps.iter_mut().enumerate() {

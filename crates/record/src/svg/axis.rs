@@ -46,7 +46,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis of time from 0 to so many seconds, with about `count` numbers, all in one unit.
+    /// A linear axis of time from 0 to this many seconds, with about `count` numbers, all in one unit.
     #[must_use]
     pub fn of_seconds(high: f64, count: f64) -> Self {
         // Of more seconds than that nobody wants the unit.

@@ -32,7 +32,7 @@ pub(super) fn html(id: &str, title: &str, grid: &Grid, html: &mut Html) -> Figur
         r#"<div class="map" data-map="{}"><div class="rows" aria-hidden="true">"#,
         text(id)
     ));
-    // So many names as there is room for.
+    // This many names as there is room for.
     let every = grid.rows.len().div_ceil(24).max(1);
     for (number, name) in grid.rows.iter().enumerate().step_by(every) {
         let middle = 100.0 * (number as f64 + 0.5) / grid.rows.len() as f64;

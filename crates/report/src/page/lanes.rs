@@ -133,7 +133,7 @@ pub(super) fn html(run: &Run, html: &mut Html) {
     html.put(format_args!("</figure>\n"));
 }
 
-/// The sign of an event at `place` in percent, behind so many others.
+/// The sign of an event at `place` in percent, behind this many others.
 fn sign(event: &Event, place: f64, behind: usize, html: &mut Html) {
     let step = units::count(event.step.unwrap_or(0));
     // At the right end a row grows to the left.

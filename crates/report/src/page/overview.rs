@@ -220,7 +220,7 @@ fn tiles(run: &Run) -> Vec<Tile> {
     tiles
 }
 
-/// Samples a second, where there is no report yet.
+/// Samples per second, where there is no report yet.
 fn mean_rate(run: &Run) -> Option<f64> {
     let (means, _) = run.metrics.samples_per_second.means(1);
     means.first().map(|mean| mean.y)

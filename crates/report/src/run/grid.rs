@@ -76,7 +76,7 @@ impl RankTimes {
         let usual = gaps.get(most).copied().unwrap_or(1);
         let first = self.columns.first().map_or(0, |column| column.index);
         let last = self.columns.last().map_or(0, |column| column.index);
-        // So many that there is room for them, whatever was recorded.
+        // This many that there is room for them, whatever was recorded.
         let apart = usual
             .max((last - first).div_ceil(2 * MOST_COLUMNS as u64))
             .max(1);

@@ -60,7 +60,7 @@ impl Sample {
     }
 }
 
-/// Lines of so many steps; the loss of step `n` is `2 / n`.
+/// Lines of this many steps; the loss of step `n` is `2 / n`.
 pub(crate) fn metrics(steps: u64) -> String {
     let mut text = String::new();
     for step in 1..=steps {

@@ -28,7 +28,7 @@ pub enum ActivationCheckpointing {
     /// All are kept.
     #[default]
     None,
-    /// What goes from one segment of so many blocks to the next is kept, and the segments run again:
+    /// What goes from one segment of this many blocks to the next is kept, and the segments run again:
     /// [`everburn_nn::checkpointed_forward`].
     Blocks(NonZeroUsize),
     /// Burn's own strategy: outputs of operations that cost little computation are computed again, one by

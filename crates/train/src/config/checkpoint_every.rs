@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum CheckpointEvery {
-    /// After so many steps, and at the end of an epoch.
+    /// After this many steps, and at the end of an epoch.
     Steps(NonZeroUsize),
-    /// When so many minutes have gone since the last one, and at the end of an epoch.
+    /// When this many minutes have gone since the last one, and at the end of an epoch.
     Minutes(NonZeroUsize),
-    /// At the end of each so many epochs, and of the last one.
+    /// At the end of N epochs, and of the last one.
     Epochs(NonZeroUsize),
 }
 

@@ -72,7 +72,7 @@ impl OnCheckpointFailure {
     }
 }
 
-/// The error of a checkpoint at `target` that needs so many bytes; `newest` is the one that stays.
+/// The error of a checkpoint at `target` that needs this many bytes; `newest` is the one that stays.
 pub(crate) fn explain(
     error: &io::Error,
     target: &Path,

@@ -9,7 +9,7 @@ use crate::config::sync_interval::SyncInterval;
 use crate::error::TrainError;
 
 impl TrainingConfig {
-    /// Checks what is said of the validation against the set that the data have for it, of so many samples.
+    /// Checks what is said of the validation against the set that the data have for it, of this many samples.
     ///
     /// # Errors
     /// [`TrainError::Config`] if samples are to be held out all the same, or the set is empty.

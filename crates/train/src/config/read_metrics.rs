@@ -71,7 +71,7 @@ impl std::str::FromStr for ReadMetrics {
 /// notice.
 const UNREAD_FOR: Duration = Duration::from_millis(250);
 
-/// Of how many steps at most: enough for one wait in so many not to be felt.
+/// Of how many steps at most: enough for one wait in this many not to be felt.
 const UNREAD_STEPS: usize = 32;
 
 /// Of how many steps the numbers may lie unread where one takes `seconds`.

@@ -51,8 +51,8 @@ pub enum Schedule {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleNumbers {
-    /// Over so many steps the learning rate first rises along a line: the first step has one part of so
-    /// many and one. The schedule begins behind them.
+    /// The number of steps over which the learning rate first rises linearly: step `n` of them (from 1) has
+    /// `n / (warmup_steps + 1)` of it. The schedule begins after them.
     pub warmup_steps: usize,
     /// Where `cosine` and `linear` end; 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ impl ScheduleNumbers {
         }
     }
 
-    /// The same of a learning rate that is so many times this one's.
+    /// The same of a learning rate that is this many times this one's.
     pub(crate) fn times(self, factor: f64) -> Self {
         Self {
             final_learning_rate: self.final_learning_rate.map(|rate| rate * factor),

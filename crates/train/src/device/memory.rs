@@ -7,7 +7,7 @@ use everburn_record::proc;
 /// the resident set of its process, which ranks that are threads of one process share.
 ///
 /// A device of CUDA tells what its pool has reserved, which does not shrink. The resident set also counts
-/// the data set and what the allocator keeps for later. Where neither can be had (other systems than
+/// the data set and what the allocator keeps for later. Where neither is available (other systems than
 /// Linux, without a GPU) nothing is told.
 ///
 /// ```

@@ -14,7 +14,7 @@ use everburn_collectives::transport::TcpMesh;
 use crate::elastic::regroup::Regroup;
 use crate::error::TrainError;
 
-/// How often rank 0 asks the store whether somebody waits to be let in.
+/// How often rank 0 asks the store whether somebody waits to join.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// How long the members of a round may take to connect.
@@ -49,7 +49,7 @@ impl ElasticGroup {
     ///
     /// # Errors
     /// [`TrainError::JobFinished`] if the job is at its end; [`TrainError::Elastic`] if there are too few
-    /// ranks, or they do not reach each other; [`TrainError::NotMember`] if this process was not let in or
+    /// ranks, or they do not reach each other; [`TrainError::NotMember`] if this process was not accepted or
     /// does not reach the store.
     pub fn form(
         mut membership: Membership,

@@ -21,7 +21,7 @@ pub trait Regroup: Send + Sync {
     /// there will be no group; [`TrainError::NotMember`] if the others go on without this process.
     fn regroup(&self, step: usize, why: &TrainError) -> Result<ProcessGroup, TrainError>;
 
-    /// Whether somebody waits to be let in; asked on rank 0 after each step.
+    /// Whether somebody waits to join; asked on rank 0 after each step.
     fn somebody_waits(&self) -> bool;
 
     /// The number by which the user knows each rank of the present group, in the order of ranks: it stays

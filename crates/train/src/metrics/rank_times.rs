@@ -43,7 +43,7 @@ pub struct ForwardPass {
 }
 
 impl PassTimes {
-    /// Of a pass forward and backward that took so many `seconds`, of which it was `forward` first.
+    /// Of a pass forward and backward that took this many `seconds`, of which it was `forward` first.
     pub(crate) fn of_pass(seconds: f64, forward: Option<ForwardPass>) -> Self {
         let forward = forward.unwrap_or_default();
         Self {

@@ -25,7 +25,7 @@ pub(crate) struct PendingSums {
 }
 
 impl VirtualSums {
-    /// Nothing found yet; each virtual rank may add so many numbers to its sums.
+    /// Nothing found yet; each virtual rank may add this many numbers to its sums.
     pub(crate) fn new(ranks: VirtualRanks, others: usize) -> Self {
         Self {
             ranks,

@@ -29,7 +29,7 @@ pub struct Generation {
     /// What scores are divided by: below 1 the likely tokens become more likely; at 0 the likeliest is
     /// always taken.
     pub temperature: f64,
-    /// Only so many tokens, the likeliest, are drawn from (Fan et al. 2018, section 5.4).
+    /// Only this many tokens, the likeliest, are drawn from (Fan et al. 2018, section 5.4).
     pub top_k: Option<usize>,
     /// Only the likeliest tokens that together have this probability are drawn from (nucleus sampling, Holtzman et
     /// al. 2020, section 3.1).

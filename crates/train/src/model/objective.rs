@@ -73,7 +73,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// The mean loss of so many samples, each a prediction.
+    /// The mean loss of this many samples, each a prediction.
     ///
     /// # Shapes
     /// - mean: `[1]`
@@ -87,7 +87,7 @@ impl Loss {
         }
     }
 
-    /// The same, of so many predictions: more than samples, where each has several, as texts have tokens.
+    /// The same, of this many predictions: more than samples, where each has several, as texts have tokens.
     #[must_use]
     pub fn with_predictions(self, predictions: usize) -> Self {
         Self {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::TrainError;
 
-/// Draws something from a model that trains, after each epoch and every so many steps: text of a
+/// Draws something from a model that trains, after each epoch and every N steps: text of a
 /// language model, say. Rank 0 shows it among its progress.
 ///
 /// It must leave the device's random numbers alone, or the training would depend on it;

@@ -258,7 +258,7 @@ impl RankLoop {
         Ok(model)
     }
 
-    /// The last thing that a rank does whose group is not to be had any more: a checkpoint, unless there is
+    /// The last thing that a rank does whose group is not available any more: a checkpoint, unless there is
     /// one that has come as far. Returns where it is.
     fn write_down(&self, model: &AnyModel) -> String {
         let Some(run) = &self.setup.run else {

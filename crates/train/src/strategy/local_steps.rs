@@ -1,6 +1,6 @@
 //! Local steps, and the outer steps between them (DiLoCo: Douillard et al. 2023).
 //!
-//! Each rank takes up to so many steps on its own shares, in a *round*; then all take an outer step together. What may
+//! Each rank takes up to this many steps on its own shares, in a *round*; then all take an outer step together. What may
 //! fail of others comes at the end of a round. Until an outer step counts, all that a round has changed is the model in
 //! hand, the optimizer and the running statistics: survivors of a failure set the round aside, and take the outer step
 //! in the next group, with those who are left.

@@ -40,7 +40,7 @@ impl<T: Task> BlocksOf<T> {
     }
 }
 
-/// Makes an input of so many samples for a model of a task with these settings.
+/// Makes an input of this many samples for a model of a task with these settings.
 type Example<T, I> = fn(&T, &<T as Task>::Config, usize, &Device) -> I;
 
 /// The loss of a model in blocks: [`Task::loss`] of a task with blocks.

@@ -68,7 +68,7 @@ pub trait ConfiguredTask: Send + Sync {
     /// If there is none with these settings.
     fn optimizer(&self, model: &AnyModel) -> Result<Option<ModuleOptimizer>, TaskError>;
 
-    /// The schedule that the task has of its own for a run of so many steps, if it has.
+    /// The schedule that the task has of its own for a run of this many steps, if it has.
     ///
     /// # Errors
     /// If there is none with these settings.
@@ -119,7 +119,7 @@ pub trait ConfiguredTask: Send + Sync {
     /// The parameters of which each of `parts` ranks would have a part.
     ///
     /// # Errors
-    /// If the task has no blocks, or its layers cannot be cut in so many parts.
+    /// If the task has no blocks, or its layers cannot be cut in this many parts.
     fn shards(&self, parts: usize) -> Result<Vec<ParameterShard>, TaskError>;
 
     /// Runs blocks one by one on `samples` samples, on `device`.

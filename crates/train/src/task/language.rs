@@ -19,7 +19,7 @@ pub type Scorer<'a> = Box<dyn FnMut(Tensor<2, Int>, usize) -> Tensor<3> + 'a>;
 pub struct Language<M> {
     /// The longest text that the model sees at once, in tokens.
     pub context: usize,
-    /// A sample is written every so many steps while the model trains, besides after each epoch.
+    /// A sample is written every N steps while the model trains, besides after each epoch.
     pub sample_every: Option<usize>,
     /// The tokens of a text.
     pub encode: Encode,

@@ -11,7 +11,7 @@ use everburn_train::{LabeledBatch, TextBatch, TrainingData};
 pub type Images = TrainingData<ImageItem, LabeledBatch<4>>;
 pub type Texts = TrainingData<TextItem, TextBatch>;
 
-/// So many digits to train on and so many to test on, of pixels from 0 to 1.
+/// This many digits to train on and this many to test on, of pixels from 0 to 1.
 pub fn digits(seed: u64, train: usize, test: usize) -> Images {
     let digits = SyntheticDigits::new(seed);
     let train = digits.generate(Split::Train, train).unwrap();

@@ -43,7 +43,7 @@ fn each_schedule(ranks: Range<usize>, micro_batches: &[usize]) -> Vec<Cut> {
     cuts
 }
 
-/// Two stages a rank, on so many ranks.
+/// Two stages a rank, on this many ranks.
 fn interleaved(ranks: usize, micro_batches: &[usize]) -> Vec<Cut> {
     let of = |count: &usize| Cut {
         chunks: 2,

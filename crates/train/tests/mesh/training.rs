@@ -38,7 +38,7 @@ pub(crate) fn config(steps: usize, kind: OptimizerKind) -> TrainingConfig {
 /// How a model is cut.
 #[derive(Debug, Clone)]
 pub(crate) struct Cut {
-    /// Over so many devices of one process; the mesh has one rank then.
+    /// Over this many devices of one process; the mesh has one rank then.
     pub(crate) devices: usize,
     pub(crate) mesh: Mesh,
     pub(crate) chunks: usize,

@@ -12,7 +12,7 @@ use everburn_train::checkpoint::{Checkpoint, CheckpointFolder, Progress};
 
 const KILLS: u64 = 200;
 
-/// So many of them at least must come while a checkpoint is written.
+/// This many of them at least must come while a checkpoint is written.
 const FEW: usize = 3;
 
 /// Where the process that is killed writes; it does nothing without.

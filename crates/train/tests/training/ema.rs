@@ -43,7 +43,7 @@ fn ema(sharded: bool, validate: bool) -> EmaConfig {
     }
 }
 
-/// Trains on so many ranks; rank 0 records in `folder`.
+/// Trains on this many ranks; rank 0 records in `folder`.
 fn train(
     world_size: usize,
     config: &TrainingConfig,

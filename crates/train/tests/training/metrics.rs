@@ -67,7 +67,7 @@ impl Batcher<Sample, (Tensor<2>, Tensor<2>)> for Rows {
     }
 }
 
-/// So many samples of a plane that is a little bent.
+/// This many samples of a plane that is a little bent.
 fn samples(count: usize, phase: f32) -> Vec<Sample> {
     let samples = (0..count).map(|number| {
         let at = phase + number as f32;

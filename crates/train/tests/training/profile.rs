@@ -244,7 +244,7 @@ fn a_needless_copy_in_a_layer_is_named_first() {
     assert!(results.flame_graph.is_some_and(|path| path.exists()));
 }
 
-/// Two convolutions, of Burn's type or of ours.
+/// Two convolutions, of Burn's type or of our type.
 #[derive(Module, Debug)]
 struct Convolving<C: Module> {
     first: C,

@@ -26,7 +26,7 @@ fn model() -> Mlp {
 /// What a rank is left with.
 type Outcome = Result<(Vec<f32>, TrainingReport), TrainError>;
 
-/// Trains `mlp` on so many ranks, on `data` of each; rank 0 records in `folder`.
+/// Trains `mlp` on this many ranks, on `data` of each; rank 0 records in `folder`.
 fn train_on<'a>(
     world_size: usize,
     config: &TrainingConfig,

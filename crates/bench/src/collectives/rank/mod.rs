@@ -40,10 +40,10 @@ pub(crate) enum Order {
         repeats: usize,
     },
     /// Copies of `bytes` bytes from memory to memory, by rank 0 alone or by all ranks at once; who
-    /// copies answers with its bytes a second.
+    /// copies answers with its bytes per second.
     Memcpy { bytes: usize, everyone: bool },
     /// A plain TCP stream of `bytes` bytes from rank 0 to rank 1, or from each rank to the next at
-    /// once; who receives answers with its bytes a second.
+    /// once; who receives answers with its bytes per second.
     Stream { bytes: u64, everyone: bool },
 }
 

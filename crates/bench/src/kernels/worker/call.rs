@@ -93,7 +93,7 @@ impl ModuleVisitor for Sizes {
     }
 }
 
-/// Microseconds of the median call, in about so many milliseconds and some for warming up.
+/// Microseconds of the median call, in about this many milliseconds and some for warming up.
 fn median_call(mut call: impl FnMut(), milliseconds: u64) -> f64 {
     let budget = Duration::from_millis(milliseconds);
     let start = Instant::now();

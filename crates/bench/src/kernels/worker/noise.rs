@@ -6,7 +6,7 @@ use everburn::burn::tensor::{Int, TensorData};
 
 use crate::failure::Failure;
 
-/// The numbers of a tensor repeat after so many: a prime, so that they meet each other in ever new ways.
+/// The numbers of a tensor repeat after this many: a prime, so that they meet each other in ever new ways.
 const PERIOD: usize = 65_521;
 
 /// The seed of a module's first parameter; inputs count from 0.
@@ -15,7 +15,7 @@ const FIRST_PARAMETER: u32 = 100;
 /// The seed of the gradient that comes into the backward pass.
 pub(super) const GRADIENT: u32 = 200;
 
-/// 4 GiB: more than any layer of ours has.
+/// 4 GiB: more than any layer here has.
 const MOST_NUMBERS: usize = 1 << 30;
 
 /// Numbers in `-0.5..0.5` with 24 bits: MurmurHash3's finalizer of the index and the seed.

@@ -1,4 +1,4 @@
-//! What goes wrong in a run: drawn from a seed, so that a run can be had again.
+//! What goes wrong in a run: drawn from a seed, so that a run can be repeated.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) faults: Vec<Fault>,
-    /// So many ranks are lost, and none comes back, that the others are too few to go on.
+    /// This many ranks are lost, and none comes back, that the others are too few to go on.
     pub(super) too_few: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Bounds {
     pub(super) steps: u64,
 }
 
-/// One in so many plans loses more ranks than it may.
+/// One in this many plans loses more ranks than it may.
 const TOO_FEW_IN: u64 = 8;
 
 impl Plan {

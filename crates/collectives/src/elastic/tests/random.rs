@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 
-/// So many generations, then the job finishes.
+/// This many generations, then the job finishes.
 const GENERATIONS: u64 = 12;
 
 /// The list of members that each generation was seen with.

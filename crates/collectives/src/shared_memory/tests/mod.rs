@@ -6,7 +6,7 @@
 //!   positions, either of the two fences or the wake-up of the doorbell is taken away or weakened.
 //! - `streams`, under ThreadSanitizer. It fails if any one of the four orderings of the positions is
 //!   weakened. Of fences and futexes it knows nothing. What it reports of the test harness, which
-//!   is not built for it, is suppressed (`thread_sanitizer.txt`); nothing of ours is.
+//!   is not built for it, is suppressed (`thread_sanitizer.txt`); nothing of Everburn is.
 
 #[cfg(loom)]
 mod models;

@@ -200,7 +200,7 @@ fn inode(descriptor: i32) -> u64 {
     fs::metadata(path).unwrap().ino()
 }
 
-/// Whether this process maps a memfd of ours with one of these inodes.
+/// Whether this process maps our memfd with one of these inodes.
 fn mapped(inodes: &[u64]) -> bool {
     let maps = read("/proc/self/maps");
     let mut ours = maps.lines().filter(|line| line.contains("memfd:everburn"));

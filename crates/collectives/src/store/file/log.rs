@@ -114,7 +114,7 @@ impl<'a> Log<'a> {
         }
         let end = self.replayed.offset;
         let written = (|| {
-            // A record that a killed writer left unfinished would swallow the start of ours.
+            // A record that a killed writer left unfinished would swallow the start of the next one.
             if self.file.metadata()?.len() > end {
                 self.file.set_len(end)?;
             }

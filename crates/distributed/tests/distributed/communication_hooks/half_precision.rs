@@ -2,7 +2,7 @@
 
 use super::ranks::{Bucket, Reduced, WORLD_SIZES, bits, random, reduce_all, sum_over};
 
-/// Reduces `values(rank, step)` for so many steps.
+/// Reduces `values(rank, step)` for this many steps.
 fn reduce_steps(
     world_size: usize,
     hook: &str,

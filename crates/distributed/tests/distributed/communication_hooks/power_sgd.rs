@@ -24,7 +24,7 @@ const NETWORK_ELEMENTS: usize = 21_840;
 const ROWS: usize = 12;
 const COLUMNS: usize = 20;
 
-/// Reduces the matrix `values(rank, step)` for so many steps.
+/// Reduces the matrix `values(rank, step)` for this many steps.
 fn reduce_steps(
     world_size: usize,
     hook: &str,

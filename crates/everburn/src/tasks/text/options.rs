@@ -15,7 +15,7 @@ pub(super) struct TextOptions {
     /// The characters that the tokenizer knows; those of the text if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) alphabet: Option<String>,
-    /// A sample is written every so many steps, besides after each epoch.
+    /// A sample is written every N steps, besides after each epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sample_every: Option<usize>,
     /// How many tokens a window of the text has; as many as the model can see if absent.

@@ -1,4 +1,4 @@
-//! Layers with kernels of ours compute what Burn's do.
+//! Layers with our kernels compute what Burn's do.
 
 mod comparison;
 mod drop_in;

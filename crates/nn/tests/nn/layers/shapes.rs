@@ -8,7 +8,7 @@ use everburn_nn::pool::{AdaptiveAvgPool2dConfig, AvgPool2dConfig, MaxPool2dConfi
 
 use super::comparison::{tensor, values};
 
-/// A step of conv, pool and norm on so many images of so many pixels; the gradient of the first
+/// A step of conv, pool and norm on this many images of this many pixels; the gradient of the first
 /// convolution's weight.
 fn step(batch: usize, side: usize) -> Vec<f64> {
     let device = Device::flex().autodiff();

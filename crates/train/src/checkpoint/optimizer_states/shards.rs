@@ -1,4 +1,4 @@
-//! The state of parameters that are cut: what has an element for each of theirs is cut alike.
+//! The state of parameters that are cut: what has an element for each of their elements is sharded alike.
 
 use std::collections::HashMap;
 

@@ -96,7 +96,7 @@ fn a_rank_that_comes_back_joins_at_the_next_outer_step() {
         config: config(OuterCompression::Int8),
         exchange: None,
     };
-    // Rank 0 does not read on in the second epoch before the newcomer stands at the door.
+    // Rank 0 does not read on in the second epoch before the newcomer waits.
     let wait = move |read: usize| {
         if read == 24 {
             store
@@ -104,7 +104,7 @@ fn a_rank_that_comes_back_joins_at_the_next_outer_step() {
                 .unwrap();
         }
         if read > 24 {
-            // Nor faster than the members look for who is at the door.
+            // Nor faster than the members look for newcomers.
             let moment = Duration::from_millis(100);
             drop(store.wait_within(&["everburn/elastic/3/closed"], moment));
         }

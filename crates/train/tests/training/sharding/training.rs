@@ -20,7 +20,7 @@ pub(crate) const STAGES: [ShardStage; 3] = [
     ShardStage::Parameters,
 ];
 
-/// So many steps of AdamW.
+/// This many steps of AdamW.
 pub(crate) fn adam_w(steps: usize) -> TrainingConfig {
     TrainingConfig {
         epochs: 2,
