@@ -50,6 +50,9 @@ pub mod variables {
     /// The fewest and the most ranks of an elastic job, `MIN:MAX`; RANK is a slot then, and WORLD_SIZE the
     /// number of slots.
     pub const ELASTIC: &str = "EVERBURN_ELASTIC";
+    /// `1` where the launcher shows the rank's output on a terminal: a line of progress that ends in a carriage
+    /// return before its newline is replaced by the next line.
+    pub const PROGRESS: &str = "EVERBURN_PROGRESS";
     /// Set by `torchrun` for each rank.
     pub(crate) const TORCHRUN_ID: &str = "TORCHELASTIC_RUN_ID";
 }

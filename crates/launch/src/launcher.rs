@@ -1,8 +1,9 @@
 //! Starts the ranks and stays with them until the last has ended.
 
 use std::any::Any;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -132,6 +133,7 @@ impl Launcher {
             token,
             threads: config.resolved_threads(inherited.as_deref()),
             dashboard: config.dashboard && config.node_rank == 0 && can_show_dashboard(),
+            progress: io::stdout().is_terminal().then(Arc::default),
         };
         let terminal = job.dashboard.then(SavedTerminal::of_stdin).flatten();
         let memory_kills = everburn_record::proc::memory_kills().unwrap_or(0);

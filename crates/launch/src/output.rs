@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A line longer than this is handed on in pieces, so that a rank cannot fill our memory.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
@@ -15,7 +15,7 @@ const TAIL_BYTES: u64 = 32 * 1024;
 ///
 /// A log or screen that cannot be written (disk full, pipe closed) must not stop the reading: the
 /// rank would block on its full pipe.
-pub(crate) fn pump(from: impl Read, log: &Arc<File>, prefix: &str, mut screen: impl Write) {
+pub(crate) fn pump(from: impl Read, log: &Arc<File>, prefix: &str, mut screen: Screen<impl Write>) {
     let mut from = BufReader::new(from);
     let mut line = prefix.as_bytes().to_vec();
     let mut log_works = true;
@@ -31,6 +31,11 @@ pub(crate) fn pump(from: impl Read, log: &Arc<File>, prefix: &str, mut screen: i
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) => return,
         }
+        let is_progress = line.ends_with(b"\r\n");
+        if is_progress {
+            line.truncate(line.len() - 2);
+            line.push(b'\n');
+        }
         // Both streams of a rank append whole lines to the same file.
         if log_works && let Err(error) = (&**log).write_all(&line[prefix.len()..]) {
             tracing::warn!("{prefix}its log is incomplete from here on: {error}");
@@ -39,8 +44,51 @@ pub(crate) fn pump(from: impl Read, log: &Arc<File>, prefix: &str, mut screen: i
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        // One write a line keeps the lines of several ranks apart.
-        let _ = screen.write_all(&line).and_then(|()| screen.flush());
+        screen.show(&line, is_progress);
+    }
+}
+
+/// A line of progress that is open on the terminal: the next line replaces it.
+#[derive(Default)]
+pub(crate) struct ProgressLine(Mutex<bool>);
+
+/// The launcher's standard output or standard error, as one stream of a rank sees it.
+pub(crate) struct Screen<W> {
+    output: W,
+    /// Shared by all streams of the job; `None` where standard output is no terminal.
+    progress: Option<Arc<ProgressLine>>,
+}
+
+impl<W: Write> Screen<W> {
+    pub(crate) const fn new(output: W, progress: Option<Arc<ProgressLine>>) -> Self {
+        Self { output, progress }
+    }
+
+    /// Shows `line`, which ends in a newline. A line of progress stays open on a terminal.
+    fn show(&mut self, line: &[u8], is_progress: bool) {
+        let Some(progress) = &self.progress else {
+            // One write per line keeps the lines of several ranks apart.
+            let _ = self
+                .output
+                .write_all(line)
+                .and_then(|()| self.output.flush());
+            return;
+        };
+        let mut is_open = progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = Vec::new();
+        if *is_open {
+            text.extend_from_slice(b"\r\x1b[2K");
+        }
+        match (is_progress, line.strip_suffix(b"\n")) {
+            // Without wrapping: a line that is longer than the terminal is wide is cut off.
+            (true, Some(line)) => text.extend([b"\x1b[?7l", line, b"\x1b[?7h"].concat()),
+            _ => text.extend_from_slice(line),
+        }
+        *is_open = is_progress;
+        let _ = self
+            .output
+            .write_all(&text)
+            .and_then(|()| self.output.flush());
     }
 }
 
@@ -75,9 +123,28 @@ mod tests {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut screen = Vec::new();
         let file = Arc::new(log.reopen().unwrap());
-        pump(&b"one\n\ntwo \xff"[..], &file, "[rank 3] ", &mut screen);
+        let shown = Screen::new(&mut screen, None);
+        pump(&b"one\n\ntwo \xff"[..], &file, "[rank 3] ", shown);
         assert_eq!(std::fs::read(log.path()).unwrap(), b"one\n\ntwo \xff");
         assert_eq!(screen, b"[rank 3] one\n[rank 3] \n[rank 3] two \xff\n");
+    }
+
+    #[test]
+    fn progress_stays_in_place_on_a_terminal() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let text = b"1/3\r\n2/3\r\n3/3\n";
+        let show = |progress| {
+            let mut screen = Vec::new();
+            let file = Arc::new(log.reopen().unwrap());
+            pump(&text[..], &file, "> ", Screen::new(&mut screen, progress));
+            String::from_utf8(screen).unwrap()
+        };
+        assert_eq!(show(None), "> 1/3\n> 2/3\n> 3/3\n");
+        assert_eq!(std::fs::read(log.path()).unwrap(), b"1/3\n2/3\n3/3\n");
+        let shown = show(Some(Arc::default()));
+        let replaced = "\r\x1b[2K";
+        let line = |text| format!("\x1b[?7l> {text}\x1b[?7h{replaced}");
+        assert_eq!(shown, format!("{}{}> 3/3\n", line("1/3"), line("2/3")));
     }
 
     #[test]
@@ -85,7 +152,8 @@ mod tests {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut screen = Vec::new();
         let long = vec![b'x'; 2 * usize::try_from(MAX_LINE_BYTES).unwrap()];
-        pump(&long[..], &Arc::new(log.reopen().unwrap()), "", &mut screen);
+        let shown = Screen::new(&mut screen, None);
+        pump(&long[..], &Arc::new(log.reopen().unwrap()), "", shown);
         assert_eq!(screen.iter().filter(|&&byte| byte == b'\n').count(), 2);
         assert_eq!(std::fs::read(log.path()).unwrap(), long);
     }

@@ -22,7 +22,7 @@ use crate::error::LaunchError;
 use crate::exit::RankExit;
 use crate::failure::RankReport;
 use crate::outcome::EndedRank;
-use crate::output::pump;
+use crate::output::{ProgressLine, Screen, pump};
 
 /// What every rank of the job is told.
 pub(crate) struct Job<'a> {
@@ -34,6 +34,8 @@ pub(crate) struct Job<'a> {
     pub(crate) threads: usize,
     /// Whether rank 0 draws on the terminal; then nobody else may.
     pub(crate) dashboard: bool,
+    /// The terminal that shows lines of progress in place, if standard output is one.
+    pub(crate) progress: Option<Arc<ProgressLine>>,
 }
 
 /// mallopt(3): glibc hands freed memory back to the system where more than this many bytes are free, and
@@ -156,6 +158,7 @@ impl RunningRank {
                 (v::ELASTIC, bounds)
             }))
             .env(v::JOB_TOKEN, job.token.reveal())
+            .envs(job.progress.as_ref().map(|_| (v::PROGRESS, "1")))
             .envs(config.env.iter().map(|(name, value)| (name, value)));
         match config.open_store {
             true => command.env(v::OPEN_STORE, "1"),
@@ -187,7 +190,7 @@ impl RunningRank {
             signalled: false,
         };
         if let Some(log) = pumps
-            && let Err(error) = this.start_pumps(config, log, alive)
+            && let Err(error) = this.start_pumps(job, log, alive)
         {
             this.signal(Signal::KILL);
             let _ = this.child.wait();
@@ -197,14 +200,9 @@ impl RunningRank {
     }
 
     /// Copies both streams in threads of their own, so that errors stay on standard error.
-    fn start_pumps(
-        &mut self,
-        config: &LaunchConfig,
-        log: File,
-        alive: &PumpAlive,
-    ) -> io::Result<()> {
+    fn start_pumps(&mut self, job: &Job<'_>, log: File, alive: &PumpAlive) -> io::Result<()> {
         let log = Arc::new(log);
-        let alone = config.world_size() == 1;
+        let alone = job.config.world_size() == 1;
         let prefix = if alone {
             String::new()
         } else {
@@ -212,6 +210,7 @@ impl RunningRank {
         };
         let start = |from: Box<dyn io::Read + Send>, screen: Box<dyn Write + Send>| {
             let (log, prefix, alive) = (Arc::clone(&log), prefix.clone(), alive.clone());
+            let screen = Screen::new(screen, job.progress.clone());
             let copy = move || {
                 pump(from, &log, &prefix, screen);
                 drop(alive);

@@ -1,7 +1,7 @@
 //! Progress as plain lines, for files, pipes and logs.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use burn_train::LearnerSummary;
@@ -12,10 +12,26 @@ use burn_train::renderer::{
     MetricsRendererTraining,
 };
 
-/// How often a line is written while a split goes on.
+/// How often a line is written during a split.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Writes a line every two seconds, and one at the end of each split, with the metrics so far.
+/// The same where the line stays in place.
+const INTERVAL_IN_PLACE: Duration = Duration::from_millis(200);
+
+/// Metrics that are costs, by their names: `metrics.jsonl` and the dashboard have them, a line has no space for them.
+const COSTS: [&str; 4] = [
+    "Waiting for ranks",
+    "Exposed communication",
+    "Peak memory",
+    "Learning Rate",
+];
+
+/// Set by a launcher that shows the rank's output on a terminal, and takes a line that ends in a carriage return and a
+/// newline for one that the next line replaces.
+const PROGRESS: &str = "EVERBURN_PROGRESS";
+
+/// Writes a line every two seconds, and one at the end of each split, with the metrics so far. On a terminal the
+/// line stays in place during a split.
 ///
 /// ```
 /// use burn_train::logger::TrainingProgressLogger;
@@ -37,6 +53,18 @@ pub struct Lines {
     processed: usize,
     total: usize,
     last: Instant,
+    ends: Ends,
+}
+
+/// What surrounds a line of progress, so that the next line replaces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// Nothing does.
+    Line,
+    /// This program writes to a terminal.
+    Terminal,
+    /// A launcher writes it to a terminal.
+    Launcher,
 }
 
 impl Lines {
@@ -44,6 +72,7 @@ impl Lines {
     pub fn new(output: Box<dyn Write + Send + Sync>) -> Self {
         Self {
             output,
+            ends: Ends::Line,
             names: HashMap::new(),
             metrics: Vec::new(),
             epoch: 0,
@@ -57,12 +86,21 @@ impl Lines {
 
     /// Writes to standard output.
     pub fn stdout() -> Self {
-        Self::new(Box::new(std::io::stdout()))
+        let ends = match std::io::stdout().is_terminal() {
+            true => Ends::Terminal,
+            false if std::env::var_os(PROGRESS).is_some_and(|value| value == "1") => Ends::Launcher,
+            false => Ends::Line,
+        };
+        Self {
+            ends,
+            ..Self::new(Box::new(std::io::stdout()))
+        }
     }
 
     fn update(&mut self, state: &MetricState) {
         let (MetricState::Generic(entry) | MetricState::Numeric(entry, _)) = state;
-        let Some(name) = self.names.get(&entry.metric_id) else {
+        let name = self.names.get(&entry.metric_id);
+        let Some(name) = name.filter(|name| !COSTS.contains(&name.as_str())) else {
             return;
         };
         // burn-train formats "epoch A - batch B": the mean so far is what a reader wants.
@@ -75,12 +113,13 @@ impl Lines {
         }
     }
 
-    fn write_line(&mut self) {
+    /// Writes the line of now. `stays` is false for one that the next line replaces, where that is possible.
+    fn write_line(&mut self, stays: bool) {
         self.last = Instant::now();
-        let metrics = self
-            .metrics
-            .iter()
-            .map(|(name, text)| format!("  {} {text}", name.to_lowercase()));
+        let metrics = self.metrics.iter().map(|(name, text)| match name.as_str() {
+            "Samples per second" => format!("  {text} samples/s"),
+            name => format!("  {} {text}", name.to_lowercase()),
+        });
         let line = format!(
             "epoch {}/{}  {:<5}  {}/{}{}",
             self.epoch,
@@ -90,8 +129,18 @@ impl Lines {
             self.total,
             metrics.collect::<String>()
         );
-        // Nobody is left to tell when standard output is closed; the training goes on.
-        let _ = writeln!(self.output, "{line}").and_then(|()| self.output.flush());
+        let line = match (self.ends, stays) {
+            (Ends::Line, _) | (Ends::Launcher, true) => format!("{line}\n"),
+            (Ends::Launcher, false) => format!("{line}\r\n"),
+            (Ends::Terminal, true) => format!("\r\x1b[2K{line}\n"),
+            // Without wrapping: a line that is longer than the terminal is wide is cut off.
+            (Ends::Terminal, false) => format!("\r\x1b[2K\x1b[?7l{line}\x1b[?7h"),
+        };
+        // An error means that standard output is closed; the training continues.
+        let _ = self
+            .output
+            .write_all(line.as_bytes())
+            .and_then(|()| self.output.flush());
     }
 }
 
@@ -152,13 +201,17 @@ impl TrainingProgressLogger for Lines {
 
     fn update_split(&mut self, items_processed: usize) {
         self.processed = items_processed;
-        if self.last.elapsed() >= INTERVAL && items_processed < self.total {
-            self.write_line();
+        let interval = match self.ends {
+            Ends::Line => INTERVAL,
+            Ends::Terminal | Ends::Launcher => INTERVAL_IN_PLACE,
+        };
+        if self.last.elapsed() >= interval && items_processed < self.total {
+            self.write_line(false);
         }
     }
 
     fn end_split(&mut self) {
-        self.write_line();
+        self.write_line(true);
     }
 
     fn end(&mut self) {}
@@ -178,7 +231,7 @@ impl EvaluationProgressLogger for Lines {
     }
 
     fn end_test(&mut self) {
-        self.write_line();
+        self.write_line(true);
     }
 
     fn end_global_progress(&mut self) {}
