@@ -93,6 +93,7 @@ pub(crate) const WORLD: u64 = 1;
 ///     assert_eq!(rank.join().unwrap().unwrap(), vec![6]);
 /// }
 /// ```
+#[doc(alias = "torch.distributed")]
 #[derive(Clone)]
 pub struct ProcessGroup {
     shared: Arc<Shared>,
