@@ -33,6 +33,17 @@ use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
 
 /// What [`Synchronization::finish`] yields.
+///
+/// ```
+/// use burn::optim::GradientsParams;
+/// use everburn_distributed::SyncedGradients;
+///
+/// /// Tells what the exchange cost, and hands on what the optimizer takes.
+/// fn told(synced: SyncedGradients) -> GradientsParams {
+///     println!("{} samples, {} bytes sent", synced.samples, synced.communication.bytes);
+///     synced.gradients
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SyncedGradients {
     /// The mean gradient over the samples of all ranks: equal to the bit on every rank. A parameter

@@ -26,6 +26,18 @@ use crate::terminal::{SavedTerminal, can_show_dashboard};
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A running store; it ends when this is dropped.
+///
+/// ```no_run
+/// use everburn_launch::{HostedStore, LaunchConfig, Launcher};
+///
+/// let config = LaunchConfig::new(std::env::current_exe()?, 4, "runs/a/logs");
+/// let launcher = Launcher::new(config).host_store_with(|listener, _access| {
+///     // A server would take the listener, and end when it is dropped.
+///     let store: HostedStore = Box::new(listener);
+///     Ok(store)
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub type HostedStore = Box<dyn Any + Send>;
 
 type HostStore = Box<dyn FnOnce(TcpListener, StoreAccess) -> Result<HostedStore, String>>;

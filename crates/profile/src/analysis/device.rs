@@ -12,11 +12,11 @@ use crate::recording::{PhaseSpan, Recording};
 /// What a device did. Numbers are means of the steps in which its kernels were timed, times in seconds.
 ///
 /// ```
-/// use everburn_profile::RankProfile;
+/// use everburn_profile::{DeviceProfile, RankProfile};
 ///
 /// /// Which part of a step the rank's device is busy, if its kernels were timed.
 /// fn busy_share(rank: &RankProfile) -> Option<f64> {
-///     let device = rank.device.as_ref()?;
+///     let device: &DeviceProfile = rank.device.as_ref()?;
 ///     Some(device.busy / rank.step_seconds)
 /// }
 /// ```
