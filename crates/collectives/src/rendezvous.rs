@@ -123,6 +123,7 @@ pub struct Rendezvous {
 /// [`RendezvousError`], which names every missing or malformed setting; the ranks that disagree
 /// about the world size or were started twice (on all ranks alike); those who did not come in
 /// time; or what the store says.
+#[doc(alias = "init_process_group")]
 #[expect(
     clippy::needless_pass_by_value,
     reason = "a request is used up by the rendezvous that it asks for"

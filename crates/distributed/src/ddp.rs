@@ -114,6 +114,7 @@ impl Ddp {
     ///
     /// # Errors
     /// As [`Ddp::new`].
+    #[doc(alias = "register_comm_hook")]
     pub fn with_hook<M: Module>(
         model: M,
         group: ProcessGroup,

@@ -192,6 +192,7 @@ impl Synchronization {
     /// The copy's gradients go to the exchange only: `Gradients` of its backward pass holds none of
     /// its parameters, and `is_require_grad` of a parameter's value is false. Running statistics
     /// are those of `model`. A copy serves one pass.
+    #[doc(alias = "no_sync")]
     pub fn watch<M: Module>(&self, model: &M, samples: usize) -> M {
         self.watch_pass(model, BackwardPass::new(&self.step, samples, false), None)
     }

@@ -58,6 +58,7 @@ type HostStore = Box<dyn FnOnce(TcpListener, StoreAccess) -> Result<HostedStore,
 /// # #[allow(unreachable_code)]
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias = "torchrun")]
 pub struct Launcher {
     config: LaunchConfig,
     host_store: HostStore,

@@ -309,6 +309,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CollectiveError::Timeout`] names the ranks that have not left within the group's timeout.
+    #[doc(alias = "destroy_process_group")]
     pub fn destroy(self) -> Result<(), CollectiveError> {
         let core = self.core();
         let started = Instant::now();

@@ -38,7 +38,7 @@ pub use self::power_sgd::PowerSgd;
 ///
 /// let weight = ParameterSlot { path: "fc1.weight".to_owned(), shape: vec![4, 2], offset: 0 };
 /// let bias = ParameterSlot { path: "fc1.bias".to_owned(), shape: vec![2], offset: 8 };
-/// assert_eq!(bias.offset - weight.offset, weight.shape.iter().product());
+/// assert_eq!(bias.offset - weight.offset, weight.shape.iter().product::<usize>());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterSlot {
@@ -83,9 +83,9 @@ pub struct GradientBucket<'a> {
 /// struct Loud;
 /// impl CommunicationHook for Loud {
 ///     fn name(&self) -> String { "loud".to_owned() }
-///     fn reduce(&mut self, bucket: GradientBucket<'_>, group: &ProcessGroup) -> Result<u64, CollectiveError> {
+///     fn reduce(&mut self, bucket: GradientBucket<'_>, all: &ProcessGroup) -> Result<u64, CollectiveError> {
 ///         println!("bucket {} has {} values", bucket.index, bucket.values.len());
-///         AllReduce.reduce(bucket, group)
+///         AllReduce.reduce(bucket, all)
 ///     }
 /// }
 /// ```

@@ -85,6 +85,8 @@ const SMALLEST_CHUNK: usize = 256 << 10;
 /// }
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
+#[doc(alias = "ZeroRedundancyOptimizer")]
+#[doc(alias = "FullyShardedDataParallel")]
 pub struct ParameterShards {
     ddp: Ddp,
     stage: ShardStage,
