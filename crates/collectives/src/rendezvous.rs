@@ -25,6 +25,18 @@ use crate::store::{
 };
 
 /// What a rank knows of itself before it joins; `None` is filled from the init method.
+///
+/// ```
+/// use std::time::Duration;
+/// use everburn_collectives::rendezvous::RendezvousRequest;
+///
+/// // Rank and world size come from RANK and WORLD_SIZE.
+/// let request = RendezvousRequest {
+///     timeout: Some(Duration::from_secs(60)),
+///     ..RendezvousRequest::default()
+/// };
+/// assert_eq!(request.rank, None);
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct RendezvousRequest {
     /// This rank's number, 0 to world size - 1.
@@ -41,6 +53,17 @@ pub struct RendezvousRequest {
 }
 
 /// A rank that has reached the store: everything that a process group is built from.
+///
+/// ```no_run
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_collectives::rendezvous::{RendezvousRequest, rendezvous};
+///
+/// let joined = rendezvous("env://", RendezvousRequest::default())?;
+/// println!("rank {} of {}", joined.rank, joined.world_size);
+/// let group = ProcessGroup::connect(joined, GroupOptions::default())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "init_process_group")]
 #[derive(Debug, Clone)]
 pub struct Rendezvous {
     /// The store that all ranks of the job share.
@@ -100,6 +123,7 @@ pub struct Rendezvous {
 /// [`RendezvousError`], which names every missing or malformed setting; the ranks that disagree
 /// about the world size or were started twice (on all ranks alike); those who did not come in
 /// time; or what the store says.
+#[doc(alias = "init_process_group")]
 #[expect(
     clippy::needless_pass_by_value,
     reason = "a request is used up by the rendezvous that it asks for"

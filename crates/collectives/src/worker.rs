@@ -18,6 +18,14 @@ const CAPACITY: usize = 1 << 16;
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A job without a result.
+///
+/// ```
+/// use everburn_collectives::worker::WorkerError;
+///
+/// let error = WorkerError::Panicked("index out of bounds".to_owned());
+/// assert_eq!(error.to_string(), "its thread panicked: index out of bounds");
+/// assert!(!matches!(error, WorkerError::Ended));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerError {
     /// This job or an earlier one panicked with this message.
@@ -239,6 +247,16 @@ impl<S> fmt::Debug for Worker<S> {
 }
 
 /// The pending result of a job.
+///
+/// ```
+/// use everburn_collectives::worker::{Answer, Worker};
+///
+/// let worker = Worker::start("counter", 0, |_| ())?;
+/// let answer: Answer<u32> = worker.ask(|count| { *count += 1; *count });
+/// // Other work can go on here.
+/// assert_eq!(answer.wait(), Ok(1));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "errors of the job are lost unless its result is waited for"]
 pub struct Answer<R>(Receiver<Result<R, WorkerError>>);

@@ -9,6 +9,16 @@ use burn::tensor::DType;
 use crate::communication_hook::ParameterSlot;
 
 /// A parameter whose gradient is exchanged.
+///
+/// ```
+/// use burn::module::ParamId;
+/// use burn::tensor::DType;
+/// use everburn_distributed::BucketEntry;
+///
+/// let (path, id) = ("fc1.weight".to_owned(), ParamId::new());
+/// let entry = BucketEntry { path, id, shape: vec![4, 2], dtype: DType::F32 };
+/// assert_eq!((entry.num_elements(), entry.num_bytes()), (8, 32));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketEntry {
     /// The parameter's path in the model, `fc1.weight` say.
@@ -77,6 +87,18 @@ impl BucketLimits {
 }
 
 /// Gradients that travel together: one type of element, one message.
+///
+/// ```
+/// use burn::module::ParamId;
+/// use burn::tensor::DType;
+/// use everburn_distributed::{Bucket, BucketEntry, BucketLimits, BucketPlan};
+///
+/// let (path, id) = ("fc1.weight".to_owned(), ParamId::new());
+/// let entry = BucketEntry { path, id, shape: vec![4, 2], dtype: DType::F32 };
+/// let plan = BucketPlan::in_reverse(&[entry], BucketLimits { first: 100, others: 100 });
+/// let bucket: &Bucket = &plan.buckets()[0];
+/// assert_eq!((bucket.len(), bucket.parameters()), (8, &[0][..]));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bucket {
     /// The parameters' numbers in order of registration.

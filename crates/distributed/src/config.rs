@@ -18,6 +18,13 @@ pub const DEFAULT_FIRST_BUCKET_BYTES: usize = 1024 * 1024;
 
 /// What is done with running statistics (batch norm's, say), which replicas compute from different
 /// samples.
+///
+/// ```
+/// use everburn_distributed::{BufferSync, DdpConfig};
+///
+/// assert_eq!("broadcast".parse(), Ok(BufferSync::Broadcast));
+/// assert_eq!(DdpConfig::default().buffers, BufferSync::Average);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BufferSync {
@@ -50,6 +57,15 @@ impl fmt::Display for BufferSync {
 }
 
 /// How gradients are synchronised; the same on all ranks.
+///
+/// ```
+/// use everburn_distributed::DdpConfig;
+///
+/// let config = DdpConfig { max_gradient_norm: Some(1.0), ..DdpConfig::default() };
+/// config.validate()?;
+/// assert_eq!(config.bucket_limits().others, config.bucket_bytes);
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DdpConfig {

@@ -33,6 +33,20 @@ use crate::virtual_ranks::VirtualRanks;
 /// - [`Ddp::sync_gradients`] exchanges gradients after the backward pass.
 ///
 /// See the [crate's example](crate).
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_distributed::{Ddp, DdpConfig};
+///
+/// let model = LinearConfig::new(3, 1).init(&Device::flex().autodiff());
+/// let alone = ProcessGroup::alone(GroupOptions::default());
+/// let (ddp, model) = Ddp::new(model, alone, DdpConfig::default())?;
+/// ddp.verify_replicas(&model)?;
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
+#[doc(alias = "DistributedDataParallel")]
 #[derive(Debug, Clone)]
 pub struct Ddp {
     shared: Arc<Shared>,
@@ -100,6 +114,7 @@ impl Ddp {
     ///
     /// # Errors
     /// As [`Ddp::new`].
+    #[doc(alias = "register_comm_hook")]
     pub fn with_hook<M: Module>(
         model: M,
         group: ProcessGroup,

@@ -4,6 +4,14 @@ use everburn_collectives::group::CollectiveError;
 use everburn_nn::{SyncError, TensorParallelError};
 
 /// Why replicas of a model could not be made or kept equal.
+///
+/// ```
+/// use everburn_distributed::{DdpConfig, DdpError};
+///
+/// let config = DdpConfig { bucket_bytes: 0, ..DdpConfig::default() };
+/// let error = config.validate().unwrap_err();
+/// assert!(matches!(error, DdpError::Config(text) if text.contains("--bucket-mib")));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DdpError {

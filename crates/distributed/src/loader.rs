@@ -20,6 +20,13 @@ pub use self::error::{BatchNumber, InputError};
 use crate::sampler::{DistributedSampler, SamplerError};
 
 /// Samples that go through the model together.
+///
+/// ```
+/// use everburn_distributed::MicroBatch;
+///
+/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, index: 0 };
+/// assert_eq!(part.batch.len(), part.samples);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MicroBatch<B> {
     /// What the batcher made of them.
@@ -32,6 +39,14 @@ pub struct MicroBatch<B> {
 }
 
 /// A rank's share of one global batch.
+///
+/// ```
+/// use everburn_distributed::{MicroBatch, ShareOfBatch};
+///
+/// let part = MicroBatch { batch: vec![0.5, 0.25], samples: 2, index: 0 };
+/// let share = ShareOfBatch { micro_batches: vec![part], rounds: 1, samples: 2, global_samples: 8 };
+/// assert_eq!(share.samples as f64 / share.global_samples as f64, 0.25);
+/// ```
 #[derive(Debug, Clone)]
 pub struct ShareOfBatch<B> {
     /// The share, in one part or as many as [`DistributedLoader::in_micro_batches`] says; empty
@@ -201,6 +216,18 @@ impl<I, B> DistributedLoader<I, B> {
 }
 
 /// The iterator of [`DistributedLoader::epoch`].
+///
+/// ```
+/// use everburn_distributed::{DistributedLoader, EpochBatches, InputError};
+///
+/// /// How many samples this rank has in the rest of epoch 3, of which `done` batches are over.
+/// fn left<I: 'static, B: Send + 'static>(
+///     loader: &DistributedLoader<I, B>, done: usize,
+/// ) -> Result<usize, InputError> {
+///     let batches: EpochBatches<'_, I, B> = loader.epoch(3).behind(done);
+///     batches.map(|share| share.map(|share| share.samples)).sum()
+/// }
+/// ```
 pub struct EpochBatches<'a, I, B> {
     loader: &'a DistributedLoader<I, B>,
     /// How many batches are left.

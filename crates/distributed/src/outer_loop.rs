@@ -95,6 +95,18 @@ pub struct OuterLoop {
 }
 
 /// What an outer step will have changed, once it is [committed](OuterLoop::commit).
+///
+/// ```
+/// use burn::module::Module;
+/// use everburn_distributed::{DdpError, OuterLoop, OuterStep};
+///
+/// /// An outer step of two ranks that have had 50 samples each.
+/// fn step<M: Module>(outer: &mut OuterLoop, model: M) -> Result<M, DdpError> {
+///     let step: OuterStep = outer.exchange(&model, 50, 100)?;
+///     println!("{} bytes sent", step.communication.bytes);
+///     outer.commit(model, step)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct OuterStep {
     base: Vec<f32>,

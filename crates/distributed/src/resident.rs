@@ -102,6 +102,16 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
 }
 
 /// A sample that lies on the device: its number among all that do.
+///
+/// ```
+/// use burn::{data::dataloader::batcher::Batcher, prelude::*};
+/// use everburn_distributed::{Resident, Row, Rows};
+///
+/// /// The batch of these samples, picked on the device.
+/// fn batch<B: Rows>(resident: &Resident<B>, rows: Vec<Row>, device: &Device) -> B {
+///     resident.batch(rows, device)
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row(usize);
 
@@ -237,6 +247,16 @@ impl<B: Rows> Batcher<Row, B> for Resident<B> {
 }
 
 /// One of the data sets that a [`Resident`] was made of: yields the numbers of its rows.
+///
+/// ```
+/// use burn::data::dataset::Dataset;
+/// use everburn_distributed::{ResidentSet, Row};
+///
+/// /// The rows of all samples of the set.
+/// fn rows(set: &ResidentSet) -> Vec<Row> {
+///     (0..set.len()).map(|sample| set.get(sample).unwrap()).collect()
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentSet {
     first: usize,

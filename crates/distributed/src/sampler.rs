@@ -9,6 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::virtual_ranks::{TooFewVirtualRanks, VirtualRanks};
 
 /// What happens to the samples that do not fill the last global batch.
+///
+/// ```
+/// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+///
+/// let batches = [Tail::Keep, Tail::Drop].map(|tail| {
+///     let config = SamplerConfig { num_samples: 10, batch_size: 4, shuffle: None, tail };
+///     DistributedSampler::new(config, 0, 1).unwrap().num_batches()
+/// });
+/// assert_eq!(batches, [3, 2]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tail {
@@ -20,6 +30,14 @@ pub enum Tail {
 }
 
 /// Why a sampler cannot be made.
+///
+/// ```
+/// use everburn_distributed::{DistributedSampler, SamplerConfig, SamplerError, Tail};
+///
+/// let config = SamplerConfig { num_samples: 10, batch_size: 2, shuffle: None, tail: Tail::Keep };
+/// let error = DistributedSampler::new(config, 0, 4).unwrap_err();
+/// assert!(matches!(error, SamplerError::BatchSmallerThanWorld { world_size: 4, .. }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplerError {
@@ -48,6 +66,15 @@ pub enum SamplerError {
 }
 
 /// What a [`DistributedSampler`] is made from.
+///
+/// ```
+/// use everburn_distributed::{DistributedSampler, SamplerConfig, Tail};
+///
+/// let config = SamplerConfig { num_samples: 10, batch_size: 4, shuffle: Some(7), tail: Tail::Drop };
+/// let sampler = DistributedSampler::new(config, 0, 2)?;
+/// assert_eq!(sampler.samples_per_epoch(), 8);
+/// # Ok::<(), everburn_distributed::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplerConfig {
     /// How many samples the data set has.

@@ -33,6 +33,17 @@ use crate::shared::{Medium, Shared};
 use crate::virtual_ranks::VirtualRanks;
 
 /// What [`Synchronization::finish`] yields.
+///
+/// ```
+/// use burn::optim::GradientsParams;
+/// use everburn_distributed::SyncedGradients;
+///
+/// /// Tells what the exchange cost, and hands on what the optimizer takes.
+/// fn told(synced: SyncedGradients) -> GradientsParams {
+///     println!("{} samples, {} bytes sent", synced.samples, synced.communication.bytes);
+///     synced.gradients
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SyncedGradients {
     /// The mean gradient over the samples of all ranks: equal to the bit on every rank. A parameter
@@ -181,6 +192,7 @@ impl Synchronization {
     /// The copy's gradients go to the exchange only: `Gradients` of its backward pass holds none of
     /// its parameters, and `is_require_grad` of a parameter's value is false. Running statistics
     /// are those of `model`. A copy serves one pass.
+    #[doc(alias = "no_sync")]
     pub fn watch<M: Module>(&self, model: &M, samples: usize) -> M {
         self.watch_pass(model, BackwardPass::new(&self.step, samples, false), None)
     }

@@ -64,6 +64,7 @@ use crate::replicas;
 /// # Errors
 /// [`DdpError::TensorParallel`] if the model cannot be cut so, or the ranks hold different ones;
 /// [`DdpError::Collective`] if the ranks cannot make a group for the exchanges.
+#[doc(alias = "parallelize_module")]
 pub fn tensor_parallel<M: Module>(
     model: M,
     rules: &[TensorRule],

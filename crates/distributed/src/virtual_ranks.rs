@@ -29,6 +29,13 @@ pub struct VirtualRanks {
 }
 
 /// Fewer virtual ranks than ranks.
+///
+/// ```
+/// use everburn_distributed::{TooFewVirtualRanks, VirtualRanks};
+///
+/// let error = VirtualRanks::new(2, 0, 3).unwrap_err();
+/// assert_eq!(error, TooFewVirtualRanks { count: 2, world_size: 3 });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{count} virtual ranks cannot be shared out to {world_size} ranks: use --virtual-ranks \

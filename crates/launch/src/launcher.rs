@@ -27,6 +27,18 @@ use crate::terminal::{SavedTerminal, can_show_dashboard};
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A running store; it ends when this is dropped.
+///
+/// ```no_run
+/// use everburn_launch::{HostedStore, LaunchConfig, Launcher};
+///
+/// let config = LaunchConfig::new(std::env::current_exe()?, 4, "runs/a/logs");
+/// let launcher = Launcher::new(config).host_store_with(|listener, _access| {
+///     // A server would take the listener, and end when it is dropped.
+///     let store: HostedStore = Box::new(listener);
+///     Ok(store)
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub type HostedStore = Box<dyn Any + Send>;
 
 type HostStore = Box<dyn FnOnce(TcpListener, StoreAccess) -> Result<HostedStore, String>>;
@@ -47,6 +59,7 @@ type HostStore = Box<dyn FnOnce(TcpListener, StoreAccess) -> Result<HostedStore,
 /// # #[allow(unreachable_code)]
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(alias = "torchrun")]
 pub struct Launcher {
     config: LaunchConfig,
     host_store: HostStore,

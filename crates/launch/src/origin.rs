@@ -97,6 +97,17 @@ impl fmt::Display for StartedBy {
 }
 
 /// What started a rank, and where each thing that it knows comes from.
+///
+/// ```
+/// use everburn_launch::{Origin, StartedBy};
+///
+/// let origin = Origin {
+///     started_by: StartedBy::Slurm,
+///     variables: ["SLURM_PROCID", "SLURM_NTASKS"],
+///     master: "the first host of SLURM_JOB_NODELIST".to_owned(),
+/// };
+/// assert!(origin.started_by.is_foreign());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// What started it.

@@ -19,6 +19,15 @@ use crate::version::NcclVersion;
 /// Communicators do not block: what waits for other ranks answers [`Status::InProgress`], and
 /// [`NcclApi::async_error`] says when it is over. Calls return soon, except for [`NcclApi::abort`] and
 /// [`NcclApi::destroy`].
+///
+/// ```
+/// use everburn_nccl::api::NcclApi;
+///
+/// /// What a log says of a rank's GPU.
+/// fn describe(api: &dyn NcclApi) -> String {
+///     format!("GPU {} with NCCL {}", api.gpu(), api.version())
+/// }
+/// ```
 pub trait NcclApi: Send + Sync {
     /// NCCL's version; all ranks of a group have the same.
     fn version(&self) -> NcclVersion;

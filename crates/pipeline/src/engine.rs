@@ -22,6 +22,21 @@ const INFERENCE: u64 = 1 << 60;
 
 /// What happens in a step outside of the stages. Each method is called for the micro-batches whose
 /// number it is given, on the ranks that need it. See the [crate's example](crate).
+///
+/// ```
+/// # use burn::{nn::Linear, prelude::*};
+/// # use everburn_nn::AnyActivation;
+/// use everburn_pipeline::PipelinePass;
+///
+/// struct Pass(Linear, Tensor<2>);
+/// impl PipelinePass<Linear> for Pass {
+///     fn model(&mut self, _: usize) -> Linear { self.0.clone() }
+///     fn input(&mut self, _: usize) -> Box<dyn AnyActivation> { Box::new(self.1.clone()) }
+///     fn loss(&mut self, _: usize, output: Box<dyn AnyActivation>) -> Tensor<1> {
+///         output.into_any().downcast::<Tensor<2>>().unwrap().mean()
+///     }
+/// }
+/// ```
 pub trait PipelinePass<M> {
     /// The model with which a micro-batch is run: `Synchronization::watch`, or `watch_last` for the last
     /// micro-batch of the step. Called once for each, on every rank.
@@ -35,6 +50,18 @@ pub trait PipelinePass<M> {
 }
 
 /// One rank's end of a pipeline of stages. See the [crate's example](crate).
+///
+/// ```
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_pipeline::{Pipeline, Stages};
+/// use everburn_schedules::ScheduleKind;
+///
+/// let alone = ProcessGroup::alone(GroupOptions::default());
+/// let stages = Stages::even(4, 1, 1).unwrap();
+/// let pipeline = Pipeline::new(alone, ScheduleKind::OneForwardOneBackward, stages)?;
+/// assert_eq!(pipeline.stages().blocks(0), 0..4);
+/// # Ok::<(), everburn_pipeline::PipelineError>(())
+/// ```
 #[derive(Debug)]
 pub struct Pipeline {
     group: ProcessGroup,

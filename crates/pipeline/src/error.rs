@@ -5,6 +5,16 @@ use everburn_nn::ActivationError;
 use everburn_schedules::{Action, ScheduleError};
 
 /// Why a model could not be run, or put together, over several ranks.
+///
+/// ```
+/// use everburn_pipeline::PipelineError;
+///
+/// /// Whether another rank may be the cause.
+/// fn is_exchange(error: &PipelineError) -> bool {
+///     matches!(error, PipelineError::Collective(_) | PipelineError::Received { .. })
+/// }
+/// assert!(!is_exchange(&PipelineError::NotFinite));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {

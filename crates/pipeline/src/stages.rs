@@ -23,6 +23,13 @@ pub struct Stages {
 }
 
 /// Why a model cannot be cut so.
+///
+/// ```
+/// use everburn_pipeline::{Stages, StagesError};
+///
+/// let error = Stages::even(3, 2, 2).unwrap_err();
+/// assert!(matches!(error, StagesError::TooMany { stages: 4, blocks: 3, .. }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StagesError {
     /// More stages than blocks.

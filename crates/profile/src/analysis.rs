@@ -20,6 +20,19 @@ use crate::recording::{Facts, PhaseSpan, Recording, Track};
 const MOST_UNLIKE: usize = 3;
 
 /// Where the time of the steps went, by rank.
+///
+/// ```
+/// use everburn_profile::{Analysis, Facts, Phase, Recorder};
+///
+/// let recorder = Recorder::new(Facts { world_size: 2, ..Facts::default() });
+/// for step in 1..=4 {
+///     recorder.begin_step(step);
+///     recorder.enter(Phase::Forward);
+/// }
+/// let analysis = Analysis::of(&[recorder.finish()])?;
+/// assert_eq!((analysis.ranks.len(), analysis.missing), (1, vec![1]));
+/// # Ok::<(), everburn_profile::ProfileError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Analysis {
     /// How many steps were looked at.
@@ -37,6 +50,16 @@ pub struct Analysis {
 }
 
 /// Where a rank's time went. Times are means of the steps that were looked at, in seconds.
+///
+/// ```
+/// use everburn_profile::{Analysis, RankProfile};
+///
+/// /// The rank that is busy with itself the longest: all others wait for it.
+/// fn slowest(analysis: &Analysis) -> Option<&RankProfile> {
+///     let ranks = analysis.ranks.iter();
+///     ranks.max_by(|one, other| one.own_seconds().total_cmp(&other.own_seconds()))
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankProfile {
     /// What the rank is.
@@ -68,6 +91,16 @@ pub struct RankProfile {
 }
 
 /// What a phase took a step.
+///
+/// ```
+/// use everburn_profile::{Phase, PhaseCost, RankProfile};
+///
+/// /// Which part of a step the forward pass takes.
+/// fn forward_share(rank: &RankProfile) -> f64 {
+///     let cost: PhaseCost = rank.phase(Phase::Forward);
+///     cost.seconds / rank.step_seconds
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PhaseCost {
     /// Which.

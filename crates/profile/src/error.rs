@@ -3,6 +3,14 @@
 use std::path::{Path, PathBuf};
 
 /// Why there is no profile.
+///
+/// ```
+/// use everburn_profile::{ProfileError, Recording};
+///
+/// let empty = tempfile::tempdir().unwrap();
+/// let error = Recording::read_all(empty.path()).unwrap_err();
+/// assert!(matches!(error, ProfileError::NoRecordings { folder } if folder == empty.path()));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// A file cannot be written or read.

@@ -22,6 +22,15 @@ use crate::analysis::Analysis;
 const LEAST_SHARE: f64 = 0.03;
 
 /// What makes steps longer than they need be.
+///
+/// ```
+/// use everburn_profile::{Finding, FindingKind};
+///
+/// /// Whether there is something to mend, and not only something to know.
+/// fn is_fault(finding: &Finding) -> bool {
+///     !matches!(finding.kind, FindingKind::BelowPeak | FindingKind::LargestLayer)
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingKind {

@@ -15,6 +15,19 @@ const MOST_LAUNCHES: usize = 1 << 20;
 
 /// Times each kernel that a process has its device run. [`Recorder::time_kernels`](crate::Recorder::time_kernels) takes
 /// one.
+///
+/// ```
+/// use everburn_profile::{Facts, KernelTimer, Recorder, TimedKernel};
+///
+/// /// For a device on which nothing ever runs.
+/// struct Idle;
+///
+/// impl KernelTimer for Idle {
+///     fn begin(&mut self) {}
+///     fn end(&mut self) -> Vec<TimedKernel> { Vec::new() }
+/// }
+/// Recorder::new(Facts::default()).time_kernels(Box::new(Idle));
+/// ```
 pub trait KernelTimer: Send {
     /// From now on kernels are timed.
     fn begin(&mut self);
@@ -50,6 +63,14 @@ pub struct TimedKernel {
 }
 
 /// The kernels of the steps in which they were timed.
+///
+/// ```
+/// use everburn_profile::{KernelLaunch, Kernels};
+///
+/// let launch = KernelLaunch { name: 0, asked: 10, begin: 14, end: 20 };
+/// let kernels = Kernels { names: vec!["matmul".to_owned()], launches: vec![launch], dropped: 0 };
+/// assert_eq!(kernels.names[kernels.launches[0].name as usize], "matmul");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Kernels {
@@ -62,6 +83,14 @@ pub struct Kernels {
 }
 
 /// A kernel that has run once.
+///
+/// ```
+/// use everburn_profile::KernelLaunch;
+///
+/// let launch = KernelLaunch { name: 0, asked: 10, begin: 14, end: 20 };
+/// assert_eq!(launch.begin - launch.asked, 4); // it waited
+/// assert_eq!(launch.end - launch.begin, 6); // it ran
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelLaunch {
     /// The place of its name in [`Kernels::names`].

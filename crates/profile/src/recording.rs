@@ -58,6 +58,15 @@ pub struct Recording {
 }
 
 /// What a rank is, and with what it was told to train.
+///
+/// ```
+/// use everburn_profile::{Facts, Recorder};
+///
+/// let recorder = Recorder::new(Facts { rank: 1, world_size: 2, ..Facts::default() });
+/// recorder.know(|facts| facts.model = "lenet".to_owned());
+/// let facts = recorder.finish().facts;
+/// assert_eq!((facts.rank, facts.model.as_str()), (1, "lenet"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -95,6 +104,16 @@ pub struct Facts {
 }
 
 /// The beginning of a step.
+///
+/// ```
+/// use everburn_profile::{Facts, Recorder, StepStart};
+///
+/// let recorder = Recorder::new(Facts::default());
+/// recorder.begin_step(1);
+/// recorder.begin_step(2);
+/// let steps: Vec<StepStart> = recorder.finish().steps;
+/// assert!(steps[0].step == 1 && steps[0].at <= steps[1].at);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepStart {
     /// The number of the step, from 1.
@@ -111,6 +130,16 @@ pub struct StepStart {
 }
 
 /// A phase of a step.
+///
+/// ```
+/// use everburn_profile::{Facts, Phase, PhaseSpan, Recorder};
+///
+/// let recorder = Recorder::new(Facts::default());
+/// recorder.begin_step(1);
+/// recorder.enter(Phase::Forward);
+/// let phases: Vec<PhaseSpan> = recorder.finish().phases;
+/// assert!(phases.iter().all(|span| span.begin <= span.end));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseSpan {
     /// What was done.
@@ -134,6 +163,13 @@ pub struct PhaseSpan {
 }
 
 /// The moment in which a pass came to a parameter.
+///
+/// ```
+/// use everburn_profile::{Mark, Pass};
+///
+/// let mark = Mark { parameter: 3, pass: Pass::Backward, at: 1_500, operations: 0 };
+/// assert!(mark.pass == Pass::Backward && mark.at > 1_000);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The parameter's number.
@@ -148,6 +184,18 @@ pub struct Mark {
 }
 
 /// A way through the model.
+///
+/// ```
+/// use everburn_profile::{Layer, Pass};
+///
+/// /// How long a layer takes in a pass, in seconds.
+/// fn seconds_in(layer: &Layer, pass: Pass) -> f64 {
+///     match pass {
+///         Pass::Forward => layer.forward,
+///         Pass::Backward => layer.backward,
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pass {
@@ -168,6 +216,13 @@ impl Pass {
 }
 
 /// Something that another thread than the training's did.
+///
+/// ```
+/// use everburn_profile::{BackgroundSpan, Track};
+///
+/// let span = BackgroundSpan { track: Track::Reducer(0), name: "bucket 2".to_owned(), begin: 100, end: 350 };
+/// assert_eq!(span.end - span.begin, 250);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackgroundSpan {
     /// Who did it.
@@ -181,6 +236,17 @@ pub struct BackgroundSpan {
 }
 
 /// A thread beside the training's.
+///
+/// ```
+/// use everburn_profile::Track;
+///
+/// let text = match Track::Reducer(1) {
+///     Track::Reducer(number) => format!("reducer {number}"),
+///     Track::Gatherer => "gatherer".to_owned(),
+///     Track::Loader(thread) => format!("loader {thread}"),
+/// };
+/// assert_eq!(text, "reducer 1");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Track {
@@ -193,6 +259,16 @@ pub enum Track {
 }
 
 /// What the CPU was found doing, at regular moments.
+///
+/// ```
+/// use everburn_profile::{Sample, Samples};
+///
+/// /// The names of the functions in which a thread was found, each calling the next.
+/// fn names(samples: &Samples, sample: Sample) -> Vec<&str> {
+///     let stack = &samples.stacks[sample.stack as usize];
+///     stack.iter().map(|function| samples.functions[*function as usize].as_str()).collect()
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Samples {
@@ -211,6 +287,16 @@ pub struct Samples {
 }
 
 /// What a thread was found doing.
+///
+/// ```
+/// use everburn_profile::{Sample, Samples};
+///
+/// /// How many samples show a thread that computed.
+/// fn computing(samples: &Samples, thread: u32) -> usize {
+///     let is_it = |sample: &&Sample| sample.thread == thread && !sample.on_the_clock;
+///     samples.samples.iter().filter(is_it).count()
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// When.

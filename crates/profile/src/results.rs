@@ -16,6 +16,17 @@ use crate::recording::{FOLDER, Recording};
 use crate::trace::write_trace;
 
 /// What was made of a run's recordings.
+///
+/// ```no_run
+/// use everburn_profile::write_results;
+///
+/// let results = write_results("runs/lenet".as_ref(), &[])?;
+/// for finding in &results.findings {
+///     println!("{finding}");
+/// }
+/// println!("open {} in Perfetto", results.trace.display());
+/// # Ok::<(), everburn_profile::ProfileError>(())
+/// ```
 #[derive(Debug)]
 pub struct Results {
     /// Where the time went.

@@ -7,6 +7,14 @@ use crate::rendezvous::RendezvousError;
 use crate::store::StoreError;
 
 /// The state of a missing slot.
+///
+/// ```
+/// use everburn_collectives::elastic::{MissingSlot, SlotState};
+///
+/// let missing = MissingSlot { slot: 1, incarnation: 0, state: SlotState::NotStarted };
+/// assert_eq!(missing.state, SlotState::NotStarted);
+/// assert_eq!(missing.to_string(), "slot 1 (never started)");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// No launcher has started a process for it.

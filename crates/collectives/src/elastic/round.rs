@@ -13,6 +13,17 @@ use crate::rendezvous::Rendezvous;
 use crate::store::{PrefixStore, SharedStore};
 
 /// A closed round, with this process as a member.
+///
+/// ```
+/// use everburn_collectives::elastic::Round;
+/// use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup};
+///
+/// /// The process group of a round that `Membership::join` has returned.
+/// fn connect(round: &Round) -> Result<ProcessGroup, CollectiveError> {
+///     println!("rank {} of {}: {}", round.rank, round.world_size(), round.this_member());
+///     ProcessGroup::connect(round.rendezvous(), GroupOptions::default())
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Round {
     /// The generation, from 1.

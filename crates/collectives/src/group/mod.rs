@@ -93,6 +93,7 @@ pub(crate) const WORLD: u64 = 1;
 ///     assert_eq!(rank.join().unwrap().unwrap(), vec![6]);
 /// }
 /// ```
+#[doc(alias = "torch.distributed")]
 #[derive(Clone)]
 pub struct ProcessGroup {
     shared: Arc<Shared>,
@@ -308,6 +309,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CollectiveError::Timeout`] names the ranks that have not left within the group's timeout.
+    #[doc(alias = "destroy_process_group")]
     pub fn destroy(self) -> Result<(), CollectiveError> {
         let core = self.core();
         let started = Instant::now();

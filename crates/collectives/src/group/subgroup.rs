@@ -22,6 +22,7 @@ impl ProcessGroup {
     /// [`CollectiveError::Invalid`] if the list is empty, names a rank twice or one that does not
     /// exist; [`CollectiveError::Mismatch`] if the lists differ; and those of
     /// [`super::Work::wait`].
+    #[doc(alias = "new_group")]
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Self>, CollectiveError> {
         let signature = Signature::new(Operation::Subgroup);
         let list: Vec<i64> = ranks.iter().map(|rank| *rank as i64).collect();

@@ -7,6 +7,13 @@ use everburn_auth::AuthError;
 use crate::store::StoreError;
 
 /// Why a rank could not join.
+///
+/// ```
+/// use everburn_collectives::rendezvous::{RendezvousError, RendezvousRequest, rendezvous};
+///
+/// let error = rendezvous("udp://127.0.0.1:29500", RendezvousRequest::default()).unwrap_err();
+/// assert!(matches!(error, RendezvousError::UnknownMethod(..)));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {

@@ -40,6 +40,14 @@ pub const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
 const NEVER_STORED: &[u8] = b"\0everburn: nobody's value\0";
 
 /// What can go wrong with a store operation.
+///
+/// ```
+/// use std::time::Duration;
+/// use everburn_collectives::store::{HashStore, Store, StoreError};
+///
+/// let error = HashStore::new().get_within("address", Duration::from_millis(1)).unwrap_err();
+/// assert!(matches!(error, StoreError::Timeout { keys, .. } if keys == ["address"]));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -179,6 +187,17 @@ pub(crate) fn check_value(
 ///
 /// Keys are UTF-8 strings of at most [`MAX_KEY_BYTES`]; values are bytes of at most
 /// [`MAX_VALUE_BYTES`]. All methods may be called from many threads.
+///
+/// ```
+/// use everburn_collectives::store::{HashStore, Store, StoreError};
+///
+/// /// The number of ranks that have come so far.
+/// fn arrive(store: &dyn Store) -> Result<i64, StoreError> {
+///     store.add("arrived", 1)
+/// }
+/// assert_eq!(arrive(&HashStore::new())?, 1);
+/// # Ok::<(), StoreError>(())
+/// ```
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Stores `value` under `key`, replacing what was there, and wakes those who wait for `key`.
     ///
@@ -298,6 +317,17 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 }
 
 /// A store that can be handed to many owners.
+///
+/// ```
+/// use std::sync::Arc;
+/// use everburn_collectives::store::{HashStore, SharedStore};
+///
+/// let store: SharedStore = Arc::new(HashStore::new());
+/// let same = Arc::clone(&store);
+/// store.set("ready", b"yes")?;
+/// assert_eq!(same.get("ready")?, b"yes");
+/// # Ok::<(), everburn_collectives::store::StoreError>(())
+/// ```
 pub type SharedStore = Arc<dyn Store>;
 
 #[cfg(test)]

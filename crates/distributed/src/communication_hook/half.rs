@@ -58,6 +58,7 @@ const BLOCK: usize = 1024;
 ///     assert!((values[0] - 1e-9).abs() < 1e-12);
 /// }
 /// ```
+#[doc(alias = "fp16_compress_hook")]
 #[derive(Debug, Default)]
 pub struct Fp16 {
     /// The exponent of the power of two by which each bucket is multiplied, by index. The same on
@@ -112,6 +113,7 @@ impl CommunicationHook for Fp16 {
 /// assert_eq!(Bf16::default().reduce(bucket, &group).unwrap(), 2);
 /// assert_eq!(values[0], 1.0);
 /// ```
+#[doc(alias = "bf16_compress_hook")]
 #[derive(Debug, Default)]
 pub struct Bf16 {
     message: Vec<bf16>,

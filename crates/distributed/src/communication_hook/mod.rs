@@ -32,6 +32,14 @@ pub use self::half::{Bf16, Fp16};
 pub use self::power_sgd::PowerSgd;
 
 /// A parameter's place in a bucket.
+///
+/// ```
+/// use everburn_distributed::ParameterSlot;
+///
+/// let weight = ParameterSlot { path: "fc1.weight".to_owned(), shape: vec![4, 2], offset: 0 };
+/// let bias = ParameterSlot { path: "fc1.bias".to_owned(), shape: vec![2], offset: 8 };
+/// assert_eq!(bias.offset - weight.offset, weight.shape.iter().product::<usize>());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterSlot {
     /// The parameter's path in the model, `fc1.weight` say; the same on all ranks.
@@ -46,6 +54,15 @@ pub struct ParameterSlot {
 ///
 /// The values are already weighted with the rank's share of the samples: their sum over the ranks
 /// is the mean gradient. Values that belong to no slot are summed too.
+///
+/// ```
+/// use everburn_distributed::{GradientBucket, ParameterSlot};
+///
+/// let slots = [ParameterSlot { path: "bias".to_owned(), shape: vec![2], offset: 0 }];
+/// let mut values = [1.0, -3.0];
+/// let bucket = GradientBucket { index: 0, slots: &slots, values: &mut values };
+/// assert_eq!(bucket.slots[0].shape, [bucket.values.len()]);
+/// ```
 #[derive(Debug)]
 pub struct GradientBucket<'a> {
     /// The bucket's place in the order in which buckets are reduced.
@@ -57,6 +74,22 @@ pub struct GradientBucket<'a> {
 }
 
 /// How the gradients of a bucket become their sum over all ranks.
+///
+/// ```
+/// # use everburn_collectives::group::{CollectiveError, ProcessGroup};
+/// use everburn_distributed::{AllReduce, CommunicationHook, GradientBucket};
+///
+/// #[derive(Debug)]
+/// struct Loud;
+/// impl CommunicationHook for Loud {
+///     fn name(&self) -> String { "loud".to_owned() }
+///     fn reduce(&mut self, bucket: GradientBucket<'_>, all: &ProcessGroup) -> Result<u64, CollectiveError> {
+///         println!("bucket {} has {} values", bucket.index, bucket.values.len());
+///         AllReduce.reduce(bucket, all)
+///     }
+/// }
+/// ```
+#[doc(alias = "register_comm_hook")]
 pub trait CommunicationHook: Send + fmt::Debug {
     /// `none`, `fp16`, `bf16`, `power-sgd(4)`: for reports.
     fn name(&self) -> String;

@@ -67,6 +67,7 @@ use super::{CommunicationHook, GradientBucket, ParameterSlot};
 /// assert_eq!(hook.reduce(bucket, &group).unwrap(), 4 * (8 + 8));
 /// assert!((values[63] - 49.0).abs() < 1e-4);
 /// ```
+#[doc(alias = "powerSGD_hook")]
 #[derive(Debug)]
 pub struct PowerSgd {
     rank: usize,

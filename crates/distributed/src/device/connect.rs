@@ -19,6 +19,20 @@ use crate::reducer::lock;
 const GENERATIONS: &str = "everburn/nccl/generations";
 
 /// Connects the ranks that hold the same model, again after each change of the process group.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use everburn_collectives::group::ProcessGroup;
+/// use everburn_distributed::{Choice, ConnectExchange, DdpError, DeviceExchange};
+///
+/// /// Gradients go by the group itself, whatever the devices are.
+/// #[derive(Debug)]
+/// struct ByGroup;
+/// impl ConnectExchange for ByGroup {
+///     fn connect(&self, _: &ProcessGroup) -> Result<Option<Arc<dyn DeviceExchange>>, DdpError> { Ok(None) }
+///     fn choice(&self) -> Option<Choice> { None }
+/// }
+/// ```
 pub trait ConnectExchange: Send + Sync + fmt::Debug {
     /// The way for gradients between the ranks of `group`, all of which call it; `None` if they are to go
     /// by the group itself.

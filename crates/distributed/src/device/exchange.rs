@@ -90,6 +90,18 @@ pub trait PendingSum: Send {
 /// How the numbers of a tensor get into an operation of NCCL and back.
 ///
 /// `CudaMemory` is that of Burn's tensors on CUDA; tests have a stand-in.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_distributed::DeviceMemory;
+///
+/// /// Lends the numbers to an operation, and takes them back.
+/// fn lend_and_take(memory: &dyn DeviceMemory, numbers: Tensor<1>) -> Result<Tensor<1>, String> {
+///     let lent = memory.lend(numbers)?;
+///     // The operation changes `lent.buffer()` here.
+///     memory.take_back(lent)
+/// }
+/// ```
 pub trait DeviceMemory: Send + Sync + fmt::Debug {
     /// The memory of `numbers`, in which operations change them in place. What writes them has been given
     /// to the device when this returns, and nobody else has the tensor.

@@ -21,6 +21,16 @@ use crate::reducer::lock;
 /// Adds buckets up through host memory.
 ///
 /// See [`DeviceExchange`] for an example.
+///
+/// ```
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_distributed::{DeviceExchange, HostExchange};
+///
+/// let exchange = HostExchange::start(ProcessGroup::alone(GroupOptions::default()))?;
+/// assert_eq!(exchange.name(), "host");
+/// exchange.settle()?;
+/// # Ok::<(), everburn_distributed::DdpError>(())
+/// ```
 #[derive(Debug)]
 pub struct HostExchange {
     group: ProcessGroup,

@@ -95,6 +95,16 @@ pub fn cuda_index(device: &Device) -> Option<usize> {
 }
 
 /// What a GPU says of itself.
+///
+/// ```
+/// use burn::prelude::Device;
+/// use everburn_distributed::{GpuDescription, describe_gpu};
+///
+/// match describe_gpu(&Device::flex()) {
+///     Some(GpuDescription { name, memory_bytes, .. }) => println!("{name}: {memory_bytes:?} bytes"),
+///     None => println!("no GPU"),
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuDescription {
     /// As its driver names it.

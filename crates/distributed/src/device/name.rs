@@ -125,11 +125,27 @@ impl fmt::Display for DeviceName {
 }
 
 /// A text that names no device.
+///
+/// ```
+/// use everburn_distributed::{DeviceName, UnknownDevice};
+///
+/// let error: UnknownDevice = "gpu:0".parse::<DeviceName>().unwrap_err();
+/// assert_eq!(error.to_string(), "there is no device called `gpu:0`");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no device called `{0}`")]
 pub struct UnknownDevice(String);
 
 /// Why a device that was named cannot be used.
+///
+/// ```
+/// use everburn_distributed::{DeviceName, DeviceUnavailable};
+///
+/// let name = DeviceName::Vulkan(4000);
+/// let error: DeviceUnavailable = name.open().unwrap_err();
+/// assert_eq!(error.device, name);
+/// assert!(error.to_string().starts_with("vulkan:4000 cannot be used: "));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{device} cannot be used: {reason}")]
 pub struct DeviceUnavailable {

@@ -75,6 +75,13 @@ pub enum InputError {
 }
 
 /// A batch, both numbers counted from 1; epoch 0 is that of an evaluation.
+///
+/// ```
+/// use everburn_distributed::BatchNumber;
+///
+/// assert_eq!(BatchNumber { epoch: 2, batch: 3 }.to_string(), "batch 3 of epoch 2");
+/// assert_eq!(BatchNumber { epoch: 0, batch: 1 }.to_string(), "batch 1 of an evaluation");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchNumber {
     /// The epoch.

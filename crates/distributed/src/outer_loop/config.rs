@@ -14,6 +14,13 @@ const LEARNING_RATE: f64 = 0.7;
 const MOMENTUM: f64 = 0.9;
 
 /// What is made of the averaged differences.
+///
+/// ```
+/// use everburn_distributed::OuterOptimizer;
+///
+/// assert_eq!("average".parse(), Ok(OuterOptimizer::Average));
+/// assert_eq!(OuterOptimizer::default().to_string(), "nesterov");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OuterOptimizer {
@@ -25,6 +32,15 @@ pub enum OuterOptimizer {
 }
 
 /// How differences travel.
+///
+/// ```
+/// use everburn_distributed::{OuterCompression, OuterConfig};
+///
+/// let compression: OuterCompression = "int8".parse()?;
+/// let config = OuterConfig { compression, ..OuterConfig::default() };
+/// assert_eq!(config.compression, OuterCompression::Int8);
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OuterCompression {

@@ -25,6 +25,15 @@ use crate::synchronization::{GradientNorm, NORM_EPSILON, SyncedGradients};
 
 /// This rank's shards of all trained parameters, in the order of registration, each with its parameter's id: a
 /// module that an optimizer can update.
+///
+/// ```
+/// use everburn_distributed::LocalShards;
+///
+/// /// How many numbers the optimizer of this rank updates.
+/// fn numbers(shards: &LocalShards) -> usize {
+///     shards.iter().map(|shard| shard.val().dims()[0]).sum()
+/// }
+/// ```
 pub type LocalShards = Vec<Param<Tensor<1>>>;
 
 /// The fewest chunks of a large model: with fewer, the first one, for which the forward pass waits, is a large part of
@@ -76,6 +85,8 @@ const SMALLEST_CHUNK: usize = 256 << 10;
 /// }
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
+#[doc(alias = "ZeroRedundancyOptimizer")]
+#[doc(alias = "FullyShardedDataParallel")]
 pub struct ParameterShards {
     ddp: Ddp,
     stage: ShardStage,

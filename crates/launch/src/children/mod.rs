@@ -41,6 +41,14 @@ const NOT_HANDED_ON: [&str; 9] = [
 ];
 
 /// Why a child has not done its work.
+///
+/// ```
+/// use everburn_launch::ChildError;
+///
+/// let error = ChildError::new("the disk is full");
+/// assert_eq!(error, ChildError::Failed("the disk is full".to_owned()));
+/// assert!(!matches!(error, ChildError::TooLong { .. }));
+/// ```
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChildError {
     /// A signal asked for the end.
@@ -200,6 +208,15 @@ impl Children {
 }
 
 /// How a child ended, and what it said.
+///
+/// ```
+/// use everburn_launch::EndedChild;
+///
+/// /// The first line that a child has written, if it has succeeded.
+/// fn first_line(ended: &EndedChild) -> Option<&str> {
+///     ended.status.success().then(|| ended.stdout.lines().next())?
+/// }
+/// ```
 #[derive(Debug)]
 pub struct EndedChild {
     /// Success, a code or a signal.

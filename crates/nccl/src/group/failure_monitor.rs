@@ -22,6 +22,17 @@ pub struct Ended {
 
 /// Detects failures of ranks for an NCCL group, and is notified when the group fails: the job's [`ProcessGroup`], whose
 /// connections detect at once a lost rank that NCCL would wait for.
+///
+/// ```
+/// use everburn_nccl::{Ended, FailureMonitor, NcclError};
+///
+/// /// Knows of no lost rank, and shows how the NCCL group failed.
+/// struct Log;
+/// impl FailureMonitor for Log {
+///     fn ended(&self) -> Option<Ended> { None }
+///     fn failed(&self, error: &NcclError) { eprintln!("{error}"); }
+/// }
+/// ```
 pub trait FailureMonitor: Send + Sync {
     /// Why the ranks cannot continue, or `None` while they can. Called often: it must not block.
     fn ended(&self) -> Option<Ended>;

@@ -12,6 +12,13 @@ use super::stacks::{self, last_word};
 use crate::recording::{PhaseSpan, Recording};
 
 /// A kind of layer that burn-flex computed.
+///
+/// ```
+/// use everburn_profile::BurnLayer;
+///
+/// let layer = BurnLayer { kind: "convolution", seconds: 0.012 };
+/// assert!(layer.kind == "convolution" && layer.seconds > 0.01);
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BurnLayer {
     /// What it is, as `convolution`.

@@ -14,6 +14,16 @@ use super::stacks::{self, last_word};
 use crate::recording::{PhaseSpan, Recording};
 
 /// A copy that a layer makes.
+///
+/// ```
+/// use everburn_profile::{HostCopy, RankProfile};
+///
+/// /// The longest copy that a rank makes in its passes, in words.
+/// fn longest(rank: &RankProfile) -> Option<String> {
+///     let copy: &HostCopy = rank.copies.first()?;
+///     Some(format!("{} calls {} for {:.3} s a step", copy.layer, copy.by, copy.seconds))
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HostCopy {
     /// The module in whose time it falls; empty where that is not known.

@@ -10,6 +10,16 @@ use crate::kernels::KernelLaunch;
 use crate::recording::{PhaseSpan, Recording};
 
 /// What a device did. Numbers are means of the steps in which its kernels were timed, times in seconds.
+///
+/// ```
+/// use everburn_profile::{DeviceProfile, RankProfile};
+///
+/// /// Which part of a step the rank's device is busy, if its kernels were timed.
+/// fn busy_share(rank: &RankProfile) -> Option<f64> {
+///     let device: &DeviceProfile = rank.device.as_ref()?;
+///     Some(device.busy / rank.step_seconds)
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceProfile {
     /// How many steps that were.
@@ -25,6 +35,18 @@ pub struct DeviceProfile {
 }
 
 /// What a kernel cost a step.
+///
+/// ```
+/// use everburn_profile::KernelCost;
+///
+/// let cost = KernelCost {
+///     name: "matmul".to_owned(),
+///     launches: 4.0,
+///     seconds: 0.02,
+///     asked_in: "fc1 forward".to_owned(),
+/// };
+/// assert_eq!(cost.seconds / cost.launches, 0.005);
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KernelCost {
     /// What it calls itself.

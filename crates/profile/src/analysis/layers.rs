@@ -13,6 +13,16 @@ use crate::phase::Phase;
 use crate::recording::{Mark, Pass, PhaseSpan, Recording};
 
 /// A module with parameters, and what follows it until the next one.
+///
+/// ```
+/// use everburn_profile::{Layer, RankProfile};
+///
+/// /// The module that takes most of the passes.
+/// fn longest(rank: &RankProfile) -> Option<&Layer> {
+///     let layers = rank.layers.iter();
+///     layers.max_by(|one, other| one.seconds().total_cmp(&other.seconds()))
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Layer {
     /// Its path in the model.
