@@ -59,6 +59,15 @@ pub struct ImageFolder {
 }
 
 /// An image and its class.
+///
+/// ```
+/// use everburn_datasets::RgbItem;
+///
+/// fn show(item: &RgbItem) {
+///     let [height, width] = item.size;
+///     println!("class {}, {height} x {width}, {} bytes", item.class, item.pixels.len());
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RgbItem {
     /// `[3, height, width]`: red, green and blue, from 0 to 255.

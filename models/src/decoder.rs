@@ -48,6 +48,17 @@ pub trait Decoder:
 }
 
 /// The numbers of a [`Decoder`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::decoder::DecoderConfig;
+/// use everburn_models::gpt::GptConfig;
+///
+/// let config = GptConfig::new(65).with_layers(2).with_context(32);
+/// config.check().unwrap();
+/// assert_eq!((config.vocabulary(), config.context()), (65, 32));
+/// let _model = config.build(&Device::flex());
+/// ```
 pub trait DecoderConfig: Config + Clone + PartialEq + Send + Sync + 'static {
     /// The model of these numbers.
     type Model: Decoder;

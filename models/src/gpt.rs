@@ -25,6 +25,13 @@ pub use layer::Layer;
 use layer::{FeedForward, Linear, LinearConfig};
 
 /// How a decoder knows where in the text a token stands.
+///
+/// ```
+/// use everburn_models::gpt::{GptConfig, Positions};
+///
+/// let config = GptConfig::new(65).with_positions(Positions::Rotary);
+/// assert_ne!(config.positions, Positions::default());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Positions {
@@ -36,6 +43,14 @@ pub enum Positions {
 }
 
 /// Between the two products of a feed-forward net: the Gaussian error linear unit.
+///
+/// ```
+/// use everburn_models::gpt::{Activation, GptConfig};
+///
+/// // As in OpenAI's GPT-2.
+/// let config = GptConfig::new(50_257).with_activation(Activation::GeluTanh);
+/// assert_ne!(config.activation, Activation::default());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Activation {
@@ -47,6 +62,16 @@ pub enum Activation {
 }
 
 /// Configuration of [`Gpt`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::gpt::GptConfig;
+///
+/// let config = GptConfig::new(65).with_width(32).with_heads(2).with_layers(2);
+/// let model = config.init(&Device::flex());
+/// let tokens = Tensor::<2, Int>::zeros([1, 3], &Device::flex());
+/// assert_eq!(model.forward(tokens).dims(), [1, 3, 65]);
+/// ```
 #[derive(Config, Debug, PartialEq)]
 pub struct GptConfig {
     /// How many different tokens there are (`V`).

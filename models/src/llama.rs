@@ -24,6 +24,19 @@ use layer::Layer;
 const DEVIATION: f64 = 0.02;
 
 /// Configuration of [`Llama`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::decoder::DecoderConfig;
+/// use everburn_models::llama::LlamaConfig;
+///
+/// let config = LlamaConfig::new(65).with_width(32).with_heads(4).with_kv_heads(2);
+/// let config = config.with_layers(2).with_feed_forward(64);
+/// config.check().unwrap();
+/// let model = config.init(&Device::flex());
+/// let tokens = Tensor::<2, Int>::zeros([1, 3], &Device::flex());
+/// assert_eq!(model.forward(tokens).dims(), [1, 3, 65]);
+/// ```
 #[derive(Config, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// How many different tokens there are (`V`).

@@ -8,6 +8,15 @@ use everburn_nn::{
 };
 
 /// Configuration of [`Mlp`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::mlp::MlpConfig;
+///
+/// let device = Device::flex();
+/// let model = MlpConfig::new().with_hidden(vec![32]).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 1, 28, 28], &device)).dims(), [2, 10]);
+/// ```
 #[derive(Config, Debug)]
 pub struct MlpConfig {
     /// How many numbers one sample has (`C * H * W`).

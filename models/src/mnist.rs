@@ -10,6 +10,15 @@ use everburn_nn::{
 };
 
 /// Configuration of [`Mnist`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::mnist::MnistConfig;
+///
+/// let device = Device::flex();
+/// let model = MnistConfig::new().with_classes(5).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 1, 28, 28], &device)).dims(), [2, 5]);
+/// ```
 #[derive(Config, Debug)]
 pub struct MnistConfig {
     /// How many classes there are (`K`).

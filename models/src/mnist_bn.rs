@@ -10,6 +10,15 @@ use everburn_nn::{
 };
 
 /// Configuration of [`MnistBn`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::mnist_bn::MnistBnConfig;
+///
+/// let device = Device::flex();
+/// let model = MnistBnConfig::new().with_dropout(0.1).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 1, 28, 28], &device)).dims(), [2, 10]);
+/// ```
 #[derive(Config, Debug)]
 pub struct MnistBnConfig {
     /// How many classes there are (`K`).

@@ -12,6 +12,15 @@ use everburn_nn::{
 use crate::resnet50::{Stem, batch_norm, convolution, mean_over_pixels};
 
 /// Configuration of [`ResNet18`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet18::ResNet18Config;
+///
+/// let device = Device::flex();
+/// let model = ResNet18Config::new().with_width(4).with_classes(3).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 3, 32, 32], &device)).dims(), [2, 3]);
+/// ```
 #[derive(Config, Debug)]
 pub struct ResNet18Config {
     /// The first convolution.
@@ -143,6 +152,15 @@ impl InBlocks for ResNet18 {
 impl TensorParallel for ResNet18 {}
 
 /// Configuration of [`BasicBlock`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet18::BasicBlockConfig;
+///
+/// let device = Device::flex();
+/// let model = BasicBlockConfig::new(4, 8).with_stride(2).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 4, 8, 8], &device)).dims(), [2, 8, 4, 4]);
+/// ```
 #[derive(Config, Debug)]
 pub struct BasicBlockConfig {
     /// The channels of the input.
@@ -156,6 +174,15 @@ pub struct BasicBlockConfig {
 
 /// A residual block of two 3 x 3 convolutions with batch norm (He et al. 2015, figure 5, left). Where the shape changes,
 /// the shortcut is a strided 1 x 1 convolution with batch norm: `downsample.0` and `downsample.1`.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet18::BasicBlockConfig;
+///
+/// let device = Device::flex();
+/// let model = BasicBlockConfig::new(8, 8).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 8, 4, 4], &device)).dims(), [2, 8, 4, 4]);
+/// ```
 #[derive(Module, Debug)]
 pub struct BasicBlock {
     conv1: Conv2d,

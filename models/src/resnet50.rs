@@ -18,6 +18,15 @@ pub use stem::Stem;
 pub(crate) use stem::max_pool;
 
 /// Configuration of [`ResNet50`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet50::ResNet50Config;
+///
+/// let device = Device::flex();
+/// let model = ResNet50Config::new().with_width(4).with_classes(3).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 3, 32, 32], &device)).dims(), [2, 3]);
+/// ```
 #[derive(Config, Debug)]
 pub struct ResNet50Config {
     /// How the image comes in.

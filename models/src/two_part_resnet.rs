@@ -14,6 +14,15 @@ use crate::resnet50::{
 };
 
 /// Configuration of [`TwoPartResNet`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::two_part_resnet::TwoPartResNetConfig;
+///
+/// let device = Device::flex();
+/// let model = TwoPartResNetConfig::new().with_width(4).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 1, 28, 28], &device)).dims(), [2, 10]);
+/// ```
 #[derive(Config, Debug)]
 pub struct TwoPartResNetConfig {
     /// How many channels the images have (`C`).

@@ -4,6 +4,7 @@
 
 mod dependencies;
 mod documents;
+mod examples;
 mod links;
 mod snippets;
 mod sources;
@@ -92,6 +93,7 @@ fn complaints(root: &Path) -> Vec<String> {
         complaints.extend(sources::check(file));
         complaints.extend(dependencies::check(file));
         complaints.extend(documents::check(file, &commands, exists));
+        complaints.extend(examples::check(file));
         complaints.extend(wording::check(file));
     }
     complaints.extend(links::check(&files, exists));

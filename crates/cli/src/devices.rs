@@ -8,6 +8,15 @@ use everburn_nccl::gpus;
 use crate::kernels;
 
 /// Why a device cannot be used.
+///
+/// ```
+/// fn show(error: &everburn_cli::devices::DeviceError) {
+///     eprintln!("{}", error.message);
+///     if let Some(help) = &error.help {
+///         eprintln!("{help}");
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DeviceError {

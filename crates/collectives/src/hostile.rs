@@ -19,6 +19,7 @@ pub use crate::store::hostile::{store_client, store_requests, store_server, stor
 pub use crate::transport::hostile::mesh_frames;
 
 /// A fuzz target.
+#[doc(hidden)]
 pub type Target = fn(&[u8]);
 
 /// All targets by name; `fuzz/fuzz_targets` has a file for each.

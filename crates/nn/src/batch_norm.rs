@@ -22,6 +22,15 @@ use crate::recompute::recomputing;
 use crate::statistics::Statistics;
 
 /// Configuration of [`BatchNorm`]: the same as [`burn::nn::BatchNormConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::BatchNormConfig;
+///
+/// let device = Device::flex();
+/// let norm = BatchNormConfig::new(3).with_momentum(0.01).init(&device);
+/// assert_eq!(norm.running_mean.value().dims(), [3]);
+/// ```
 #[derive(Config, Debug)]
 pub struct BatchNormConfig {
     /// How many channels the input has. Must be greater than zero.

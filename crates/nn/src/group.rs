@@ -32,6 +32,13 @@ pub trait StatisticsGroup: Send + Sync + Debug {
 
 /// How the losses of the ranks are combined into the training loss. Gradients that cross ranks are weighted
 /// accordingly.
+///
+/// ```
+/// use everburn_nn::LossReduction;
+///
+/// let reduction = LossReduction::MeanOverSamples; // a mean loss, as in most models
+/// assert_ne!(reduction, LossReduction::Sum);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossReduction {
     /// Each rank's loss is the mean over its own samples, and afterwards gradients are averaged
@@ -43,6 +50,13 @@ pub enum LossReduction {
 }
 
 /// Why a module could not compute over all ranks.
+///
+/// ```
+/// use everburn_nn::SyncError;
+///
+/// let error = SyncError::Exchange { reason: "rank 2 has ended".into() };
+/// assert_eq!(error.to_string(), "rank 2 has ended");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyncError {

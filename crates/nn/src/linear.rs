@@ -17,6 +17,15 @@ use crate::split_backward;
 use crate::tensor_parallel::{self, Membership, TensorShard};
 
 /// Configuration of [`Linear`]: the same as [`burn::nn::LinearConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::LinearConfig;
+///
+/// let device = Device::flex();
+/// let linear = LinearConfig::new(3, 2).with_bias(false).init(&device);
+/// assert_eq!(linear.forward(Tensor::<2>::ones([5, 3], &device)).dims(), [5, 2]);
+/// ```
 #[derive(Config, Debug)]
 pub struct LinearConfig {
     /// The size of the input features.

@@ -46,6 +46,14 @@ pub use folder::CheckpointFolder;
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
 
 /// Where a training stood when the checkpoint was made.
+///
+/// ```
+/// use everburn_train::checkpoint::Progress;
+///
+/// fn show(progress: &Progress) {
+///     println!("{}: epoch {}, step {}", progress.model, progress.epoch, progress.step);
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// The model's name, so that a checkpoint is not loaded into another model.
@@ -125,6 +133,13 @@ impl fmt::Display for Place {
 }
 
 /// A name that is no checkpoint's.
+///
+/// ```
+/// use everburn_train::checkpoint::{NotAPlace, Place};
+///
+/// let error: NotAPlace = "latest".parse::<Place>().unwrap_err();
+/// assert!(error.to_string().contains("latest"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no name of a checkpoint: it is one like epoch-0003 or epoch-0003-batch-000120")]
 pub struct NotAPlace(String);
@@ -236,6 +251,14 @@ pub struct Checkpoint {
 }
 
 /// A checkpoint that was read, and those that were passed over for being damaged.
+///
+/// ```
+/// use everburn_train::checkpoint::Loaded;
+///
+/// fn show(loaded: &Loaded) {
+///     println!("{}, {} damaged ones before it", loaded.path.display(), loaded.refused.len());
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Loaded {
     /// The newest good checkpoint.

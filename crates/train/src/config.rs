@@ -45,6 +45,15 @@ use crate::error::TrainError;
 use crate::seeds::mix;
 
 /// When to stop before the last epoch.
+///
+/// ```
+/// use everburn_train::{EarlyStopping, TrainingConfig};
+///
+/// let config = TrainingConfig {
+///     early_stopping: Some(EarlyStopping { patience: 2 }),
+///     ..TrainingConfig::default()
+/// };
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStopping {

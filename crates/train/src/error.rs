@@ -8,6 +8,14 @@ use everburn_distributed::{DdpError, SamplerError};
 use crate::device::verification::WrongNumbers;
 
 /// Why a run could not start, go on or be recorded.
+///
+/// ```
+/// use everburn_train::TrainError;
+///
+/// fn is_diverged(error: &TrainError) -> bool {
+///     matches!(error, TrainError::LossNotFinite { .. })
+/// }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {

@@ -11,6 +11,16 @@ use crate::record::report::TrainingReport;
 use crate::strategy::Run;
 
 /// Why a hook failed. Any error goes into it by `?`.
+///
+/// ```
+/// use everburn_train::HookError;
+///
+/// fn parse(text: &str) -> Result<u32, HookError> {
+///     Ok(text.parse()?)
+/// }
+///
+/// assert!(parse("many").is_err());
+/// ```
 pub type HookError = Box<dyn Error + Send + Sync>;
 
 /// Code that a training calls after each step, epoch, checkpoint and failure: a tracker, an alarm, a stopping rule.
@@ -108,6 +118,14 @@ pub trait Hook: Send + 'static {
 }
 
 /// The metrics of an epoch over all ranks.
+///
+/// ```
+/// use everburn_train::EpochLines;
+///
+/// fn validation_loss(lines: &EpochLines) -> Option<f64> {
+///     lines.validation.as_ref().map(|line| line.loss)
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpochLines {
     /// Over the epoch's training steps.

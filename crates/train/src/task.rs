@@ -286,6 +286,14 @@ pub trait Task: Sized + Send + Sync + 'static {
 }
 
 /// The data of a task, and their description.
+///
+/// ```
+/// use everburn_train::{TaskData, TrainingData};
+///
+/// fn describe<I, B>(data: TrainingData<I, B>) -> TaskData<I, B> {
+///     TaskData { description: "my photos".into(), ..TaskData::from(data) }
+/// }
+/// ```
 pub struct TaskData<I, B> {
     /// The data sets and the batcher.
     pub data: TrainingData<I, B>,

@@ -56,6 +56,15 @@ const EVALUATION_BATCH: usize = 1_000;
 ///
 /// Rank 0 shows the progress and writes the run directory. A process group of one rank
 /// ([`ProcessGroup::alone`]) trains on a single device by the same code.
+///
+/// ```
+/// use everburn_collectives::group::{GroupOptions, ProcessGroup};
+/// use everburn_train::{Trainer, TrainingConfig};
+///
+/// let group = ProcessGroup::alone(GroupOptions::default()); // or a group of several ranks
+/// let trainer = Trainer::new(TrainingConfig::default(), group);
+/// // `trainer.fit(model, data)` trains and returns the model and a report.
+/// ```
 pub struct Trainer {
     /// How to train.
     pub config: TrainingConfig,

@@ -41,6 +41,13 @@ pub enum TokenizerKind {
 }
 
 /// A name that is no tokenizer.
+///
+/// ```
+/// use everburn_datasets::{TokenizerKind, UnknownTokenizer};
+///
+/// let error: UnknownTokenizer = "chars".parse::<TokenizerKind>().unwrap_err();
+/// assert!(error.to_string().starts_with("`chars` is no tokenizer: use char, byte"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no tokenizer: use char, byte, or the path of a tokenizer.json or of a folder with vocab.json and merges.txt"

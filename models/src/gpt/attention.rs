@@ -15,6 +15,7 @@ const ROTARY_BASE: f64 = 10_000.0;
 ///
 /// How many heads there are is read from the weights: a part of the layer with the columns of some
 /// heads (and the rows of `out` that belong to them) computes those heads.
+#[doc(hidden)]
 #[derive(Module, Debug)]
 pub struct Attention {
     pub(super) q: Linear,

@@ -11,6 +11,15 @@ use super::attention::Attention;
 use crate::decoder::LayerCache;
 
 /// Attention, then a feed-forward net, each on normalised inputs and added to what came in.
+///
+/// ```
+/// use burn::module::Module;
+/// use everburn_models::gpt::Layer;
+///
+/// fn parameters(layer: &Layer) -> usize {
+///     layer.num_params()
+/// }
+/// ```
 #[derive(Module, Debug)]
 pub struct Layer {
     pub(super) norm1: LayerNorm,

@@ -10,6 +10,15 @@ use everburn_nn::{BatchNorm, BatchNormConfig, Initializer, PaddingConfig2d};
 pub const EXPANSION: usize = 4;
 
 /// Configuration of [`Bottleneck`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_models::resnet50::BottleneckConfig;
+///
+/// let device = Device::flex();
+/// let model = BottleneckConfig::new(8, 4).init(&device);
+/// assert_eq!(model.forward(Tensor::zeros([2, 8, 4, 4], &device)).dims(), [2, 16, 4, 4]);
+/// ```
 #[derive(Config, Debug)]
 pub struct BottleneckConfig {
     /// How many channels come in.

@@ -24,6 +24,17 @@ const TEST_SHARE: usize = 10;
 ///
 /// The folder has `train/<class>/*.jpg` and `test/<class>/*.jpg` (or `val`), or the classes alone: then every tenth
 /// image of a class is a test image.
+///
+/// ```
+/// use everburn::models::resnet18::ResNet18Config;
+/// use everburn::prelude::*;
+/// use everburn::tasks::ImageFolders;
+///
+/// let init = |classes, device: &everburn::burn::prelude::Device| {
+///     ResNet18Config::new().with_classes(classes).init(device)
+/// };
+/// let app = App::new().task("flowers", ImageFolders::new("flowers in folders", init));
+/// ```
 pub struct ImageFolders<M> {
     summary: &'static str,
     /// Builds the model for this many classes.
@@ -49,6 +60,13 @@ impl<M: ImageModel> ImageFolders<M> {
 }
 
 /// The settings of a task on folders of images.
+///
+/// ```
+/// use everburn::tasks::ImageFoldersConfig;
+///
+/// // In `config.toml` it is the section `[data]`.
+/// let config: ImageFoldersConfig = toml::from_str("[data]\nname = 'flowers'\nsize = 128").unwrap();
+/// ```
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageFoldersConfig {

@@ -22,6 +22,18 @@ const FASHION: [&str; 10] = [
 ];
 
 /// A model of images `[B, C, H, W]` with logits `[B, K]`.
+///
+/// ```
+/// use everburn::models::mnist::MnistConfig;
+/// use everburn::tasks::{ImageModel, Images};
+/// use everburn::burn::prelude::Device;
+///
+/// fn task<M: ImageModel>(init: fn(&Device) -> M) -> Images<M> {
+///     Images::new("a model of my own", init)
+/// }
+///
+/// let _task = task(|device| MnistConfig::new().init(device));
+/// ```
 pub trait ImageModel:
     TensorParallel<Input = Tensor<4>, Output = Tensor<2>> + Display + Sync + 'static
 {
@@ -33,6 +45,17 @@ impl<M> ImageModel for M where
 }
 
 /// MNIST, Fashion-MNIST or synthetic digits, classified by a model.
+///
+/// ```
+/// use everburn::models::mlp::MlpConfig;
+/// use everburn::prelude::*;
+/// use everburn::tasks::Images;
+///
+/// let wide = Images::new("a wide MLP", |device| {
+///     MlpConfig::new().with_hidden(vec![512, 512]).init(device)
+/// });
+/// let app = App::new().task("wide", wide);
+/// ```
 pub struct Images<M> {
     summary: &'static str,
     init: fn(&Device) -> M,
@@ -69,6 +92,13 @@ impl<M: ImageModel> Images<M> {
 }
 
 /// The settings of a model of images.
+///
+/// ```
+/// use everburn::tasks::ImagesConfig;
+///
+/// // In `config.toml` it is the section `[data]`.
+/// let config: ImagesConfig = toml::from_str("[data]\nname = 'fashion-mnist'").unwrap();
+/// ```
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImagesConfig {
@@ -162,6 +192,7 @@ impl<M: ImageModel> Task for Images<M> {
 }
 
 /// The prediction of a classifier for an image.
+#[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PredictedClass {
     /// The likeliest class: its name, or its number where it has none.

@@ -36,6 +36,15 @@ const PRETRAINED_WINDOW: usize = 1024;
 
 /// A text, continued by a decoder: a [`Gpt`](everburn_models::gpt::Gpt) or a
 /// [`Llama`](everburn_models::llama::Llama).
+///
+/// ```
+/// use everburn::models::gpt::GptConfig;
+/// use everburn::prelude::*;
+/// use everburn::tasks::Text;
+///
+/// let small = Text::new("a small GPT", GptConfig::new(256).with_layers(2));
+/// let app = App::new().task("gpt-small", small);
+/// ```
 pub struct Text<C> {
     summary: &'static str,
     model: C,
@@ -103,6 +112,13 @@ impl<C: DecoderConfig> Text<C> {
 }
 
 /// The settings of a model of text.
+///
+/// ```
+/// use everburn::tasks::TextConfig;
+///
+/// // In `config.toml` it is the sections `[data]` and `[text]`, and one of the model.
+/// let config: TextConfig = toml::from_str("[data]\nname = 'tinyshakespeare'").unwrap();
+/// ```
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TextConfig {

@@ -80,6 +80,13 @@ pub trait Activation: Clone + Send + 'static {
 }
 
 /// What is wrong with an activation that came from elsewhere.
+///
+/// ```
+/// use everburn_nn::ActivationError;
+///
+/// let error = ActivationError::Count { expected: 1, found: 2 };
+/// assert_eq!(error.to_string(), "2 tensors have come where the block takes 1");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ActivationError {
     /// Another number of tensors.
@@ -309,6 +316,15 @@ impl<A: Activation, B: Activation> Activation for (A, B) {
 }
 
 /// An [`Activation`] whose type is known to the blocks on both of its sides only.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::AnyActivation;
+///
+/// let activation: Box<dyn AnyActivation> = Box::new(Tensor::<2>::ones([4, 8], &Device::flex()));
+/// assert_eq!(activation.shapes(), [[4, 8]]);
+/// assert_eq!(activation.values().unwrap().len(), 1);
+/// ```
 pub trait AnyActivation: Send {
     /// [`Activation::values`]
     ///

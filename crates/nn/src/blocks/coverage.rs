@@ -7,6 +7,16 @@ use burn::tensor::{Bool, Int};
 use super::Blocks;
 
 /// A parameter or buffer of a model.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::prelude::*;
+/// use everburn_nn::parameter_paths;
+///
+/// let linear = LinearConfig::new(3, 2).init(&Device::flex());
+/// let weight = &parameter_paths(&linear)[0];
+/// assert_eq!((weight.path.as_str(), weight.shape.as_slice()), ("weight", [3, 2].as_slice()));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterPath {
     /// The names of the fields that lead to it: `layers.3.norm.gamma`.
@@ -71,6 +81,17 @@ impl ModuleVisitor for Paths {
 }
 
 /// What is wrong with a model's blocks.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::prelude::*;
+/// use everburn_nn::{BlockError, Blocks};
+///
+/// let linear = LinearConfig::new(3, 2).init(&Device::flex());
+/// let blocks = Blocks::first("weight", ["weight"], |layer: &Linear, x: Tensor<2>| layer.forward(x));
+/// let error = blocks.check(&linear).unwrap_err(); // no block names the bias
+/// assert!(matches!(error, BlockError::Unnamed { path } if path == "bias"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// A parameter that no block uses.

@@ -124,6 +124,18 @@ pub(crate) fn typed<A: Activation>(activation: Box<dyn AnyActivation>) -> A {
 }
 
 /// The blocks of a model `M` that together turn an `I` into an `O`: see [`InBlocks`].
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::prelude::*;
+/// use everburn_nn::Blocks;
+///
+/// let linear = LinearConfig::new(3, 2).init(&Device::flex());
+/// let blocks = Blocks::first("flatten", [""; 0], |_: &Linear, x: Tensor<3>| x.flatten::<2>(1, 2))
+///     .then("linear", ["weight", "bias"], |layer, x| layer.forward(x));
+/// assert_eq!(blocks.names(), ["flatten", "linear"]);
+/// assert_eq!(blocks.forward(&linear, Tensor::ones([4, 1, 3], &Device::flex())).dims(), [4, 2]);
+/// ```
 pub struct Blocks<M, I, O> {
     blocks: Vec<Block<M>>,
     types: PhantomData<fn(I) -> O>,

@@ -15,6 +15,15 @@ use super::padding::padding_of;
 use crate::precision::CastMatmul;
 
 /// Configuration of [`Conv2d`]: the same as [`burn::nn::conv::Conv2dConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::conv::Conv2dConfig;
+///
+/// let device = Device::flex();
+/// let conv = Conv2dConfig::new([1, 4], [3, 3]).with_stride([2, 2]).init(&device);
+/// assert_eq!(conv.forward(Tensor::ones([2, 1, 9, 9], &device)).dims(), [2, 4, 4, 4]);
+/// ```
 #[derive(Config, Debug)]
 pub struct Conv2dConfig {
     /// Input and output channels.

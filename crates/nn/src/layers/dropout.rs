@@ -9,6 +9,16 @@ use super::drop_in::drop_in;
 use super::operations::LayerOps;
 
 /// Configuration of [`Dropout`]: the same as [`burn::nn::DropoutConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::DropoutConfig;
+///
+/// let device = Device::flex();
+/// let dropout = DropoutConfig::new(0.1).init();
+/// // Without autodiff nothing is dropped.
+/// assert_eq!(dropout.forward(Tensor::<2>::ones([2, 3], &device)).dims(), [2, 3]);
+/// ```
 #[derive(Config, Debug)]
 pub struct DropoutConfig {
     /// The share of values that become zero while training, in `0..1`.

@@ -12,6 +12,15 @@ use super::operations::LayerOps;
 use crate::precision::{in_f32, is_half};
 
 /// Configuration of [`LayerNorm`]: the same as [`burn::nn::LayerNormConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::LayerNormConfig;
+///
+/// let device = Device::flex();
+/// let norm = LayerNormConfig::new(8).init(&device);
+/// assert_eq!(norm.forward(Tensor::<3>::ones([2, 5, 8], &device)).dims(), [2, 5, 8]);
+/// ```
 #[derive(Config, Debug)]
 pub struct LayerNormConfig {
     /// The size of the input features.

@@ -45,6 +45,17 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
 }
 
 /// Configuration of [`CrossEntropyLoss`]: the same as [`burn::nn::loss::CrossEntropyLossConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use burn::tensor::Int;
+/// use everburn_nn::loss::CrossEntropyLossConfig;
+///
+/// let device = Device::flex();
+/// let loss = CrossEntropyLossConfig::new().init(&device);
+/// let classes = Tensor::<1, Int>::from_data([0, 2], &device);
+/// assert_eq!(loss.forward(Tensor::<2>::zeros([2, 3], &device), classes).dims(), [1]);
+/// ```
 #[derive(Config, Debug)]
 pub struct CrossEntropyLossConfig {
     /// Targets that do not count.

@@ -12,6 +12,15 @@ use super::padding::padding_of;
 use super::window::Window;
 
 /// Configuration of [`MaxPool2d`]: the same as [`burn::nn::pool::MaxPool2dConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::pool::MaxPool2dConfig;
+///
+/// let device = Device::flex();
+/// let pool = MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init();
+/// assert_eq!(pool.forward(Tensor::ones([2, 3, 8, 8], &device)).dims(), [2, 3, 4, 4]);
+/// ```
 #[derive(Config, Debug)]
 pub struct MaxPool2dConfig {
     /// Height and width of a window.
@@ -89,6 +98,15 @@ impl MaxPool2d {
 }
 
 /// Configuration of [`AvgPool2d`]: the same as [`burn::nn::pool::AvgPool2dConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::pool::AvgPool2dConfig;
+///
+/// let device = Device::flex();
+/// let pool = AvgPool2dConfig::new([2, 2]).init();
+/// assert_eq!(pool.forward(Tensor::ones([2, 3, 8, 8], &device)).dims(), [2, 3, 4, 4]);
+/// ```
 #[derive(Config, Debug)]
 pub struct AvgPool2dConfig {
     /// Height and width of a window.
@@ -169,6 +187,15 @@ impl AvgPool2d {
 
 /// Configuration of [`AdaptiveAvgPool2d`]: the same as
 /// [`burn::nn::pool::AdaptiveAvgPool2dConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::pool::AdaptiveAvgPool2dConfig;
+///
+/// let device = Device::flex();
+/// let pool = AdaptiveAvgPool2dConfig::new([1, 1]).init();
+/// assert_eq!(pool.forward(Tensor::ones([2, 3, 7, 7], &device)).dims(), [2, 3, 1, 1]);
+/// ```
 #[derive(Config, Debug)]
 pub struct AdaptiveAvgPool2dConfig {
     /// Height and width of the output.

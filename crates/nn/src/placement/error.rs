@@ -3,6 +3,14 @@
 use crate::blocks::BlockError;
 
 /// Why a model cannot be placed on devices in this way.
+///
+/// ```
+/// use everburn_nn::{InBlocks, Placement, PlacementError};
+///
+/// fn is_misspelt<M: InBlocks>(placement: &Placement, model: &M) -> bool {
+///     matches!(placement.split(model), Err(PlacementError::NoSuchBlock { .. }))
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {

@@ -35,6 +35,16 @@ pub struct DeviceSplit {
 }
 
 /// Consecutive blocks on one device: a part of a [`DeviceSplit`].
+///
+/// ```
+/// use everburn_nn::DeviceSplit;
+///
+/// fn show(split: &DeviceSplit) {
+///     for part in split.parts() {
+///         println!("{}: {}", part.names.join(", "), part.blocks.len());
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The numbers of the blocks.
@@ -49,6 +59,16 @@ pub struct Part {
 
 /// Something that the forward pass brings from one device to another, and whose gradient the
 /// backward pass brings back.
+///
+/// ```
+/// use everburn_nn::DeviceSplit;
+///
+/// fn show(split: &DeviceSplit) {
+///     for step in split.moves() {
+///         println!("before {}: {:?} to {:?}", step.before, step.what, step.to);
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
     /// What it is.
@@ -62,6 +82,16 @@ pub struct Move {
 }
 
 /// What a [`Move`] moves.
+///
+/// ```
+/// use everburn_nn::{DeviceSplit, Moved};
+///
+/// /// The parameters that several devices use.
+/// fn shared(split: &DeviceSplit) -> usize {
+///     let moves = split.moves();
+///     moves.iter().filter(|step| matches!(step.what, Moved::Parameter(_))).count()
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moved {
     /// The output of the block before.

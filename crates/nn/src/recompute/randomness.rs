@@ -11,6 +11,12 @@ use burn::prelude::*;
 use burn::tensor::{Distribution, Int, try_read_sync};
 
 /// Whether a segment draws random numbers, as dropout does.
+///
+/// ```
+/// use everburn_nn::Randomness;
+///
+/// assert_eq!(Randomness::default(), Randomness::Replayed);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Randomness {
     /// It may: the recomputation draws the same numbers again. Costs three draws of a few whole numbers a

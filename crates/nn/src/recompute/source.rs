@@ -10,6 +10,15 @@ use burn::module::ParamId;
 /// and again when it is recomputed. In between they are not in memory.
 ///
 /// Both tensors have the parameter's shape, type and device.
+///
+/// ```
+/// use burn::module::ParamId;
+/// use everburn_nn::ParameterSource;
+///
+/// fn is_elsewhere(source: &dyn ParameterSource, id: ParamId) -> bool {
+///     source.has(id)
+/// }
+/// ```
 pub trait ParameterSource: Send + Sync {
     /// Whether it has the parameter `id`.
     fn has(&self, id: ParamId) -> bool;
@@ -23,6 +32,14 @@ pub trait ParameterSource: Send + Sync {
 }
 
 /// A source shared by tensors and threads.
+///
+/// ```
+/// use everburn_nn::{ParameterSource, SharedSource};
+///
+/// fn share(source: impl ParameterSource + 'static) -> SharedSource {
+///     std::sync::Arc::new(source)
+/// }
+/// ```
 pub type SharedSource = Arc<dyn ParameterSource>;
 
 thread_local! {

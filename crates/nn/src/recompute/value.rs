@@ -6,6 +6,15 @@ use crate::blocks::{Activation, AnyActivation};
 
 /// What goes into a checkpointed segment or comes out of it: any [`Activation`], also one whose type only
 /// the blocks on its sides know.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::SegmentValue;
+///
+/// fn takes(_: impl SegmentValue) {}
+///
+/// takes(Tensor::<2>::ones([4, 8], &Device::flex()));
+/// ```
 pub trait SegmentValue: Send + 'static + sealed::Sealed {
     /// A copy that shares the tensors.
     #[must_use]

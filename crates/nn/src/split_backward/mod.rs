@@ -212,6 +212,20 @@ impl Recording {
 ///
 /// From the first part on it holds the inputs of the layers and the gradients of their outputs. Dropping it without
 /// running frees them; the weights then have no gradient from this pass.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::{LinearConfig, split_backward};
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(3, 2).init(&device);
+/// let x = Tensor::<2>::ones([4, 3], &device).require_grad();
+/// let (loss, weights) = split_backward::record(|| layer.forward(x).sum());
+/// assert_eq!(weights.len(), 1); // one product
+/// let _ = loss.backward();
+/// let gradients = weights.run().unwrap().expect("there is a product");
+/// assert!(layer.weight.grad(&gradients).is_some());
+/// ```
 #[derive(Debug)]
 #[must_use = "the weights get no gradient before `run`"]
 pub struct WeightBackward {
@@ -219,6 +233,19 @@ pub struct WeightBackward {
 }
 
 /// Why the gradients of weights could not be computed.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::split_backward::{SplitBackwardError, record};
+/// use everburn_nn::LinearConfig;
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(3, 2).init(&device);
+/// let x = Tensor::<2>::ones([4, 3], &device).require_grad();
+/// let (_loss, weights) = record(|| layer.forward(x).sum());
+/// // No `backward` before.
+/// assert!(matches!(weights.run(), Err(SplitBackwardError::BeforeBackward { layers: 1 })));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitBackwardError {

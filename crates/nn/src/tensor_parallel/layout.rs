@@ -31,6 +31,13 @@ pub struct ParameterShard {
 }
 
 /// Why parts could not be put together, or a whole not be cut.
+///
+/// ```
+/// use everburn_nn::ShardError;
+///
+/// let error = ShardError::Count { path: "fc1.weight".into(), parts: 4, found: 3 };
+/// assert_eq!(error.to_string(), "`fc1.weight` has 4 parts, and 3 have come");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardError {

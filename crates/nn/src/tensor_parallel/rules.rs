@@ -4,6 +4,13 @@ use crate::blocks::InBlocks;
 use crate::group::SyncError;
 
 /// How a linear layer is cut.
+///
+/// ```
+/// use everburn_nn::{TensorRule, TensorShard};
+///
+/// assert_eq!(TensorRule::column("layers.*.fc1").shard, TensorShard::Column);
+/// assert_eq!(TensorRule::row("layers.*.fc2").shard, TensorShard::Row);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorShard {
     /// By output features: each rank has some columns of the weight `[in, out]`, and some elements of
@@ -120,6 +127,13 @@ pub trait TensorParallel: InBlocks {
 }
 
 /// Why a model could not be cut over ranks.
+///
+/// ```
+/// use everburn_nn::TensorParallelError;
+///
+/// let error = TensorParallelError::UnmatchedRule { pattern: "layers.*.fc1".into() };
+/// assert!(error.to_string().starts_with("no layer of the model matches `layers.*.fc1`"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorParallelError {

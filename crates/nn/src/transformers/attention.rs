@@ -12,6 +12,16 @@ use crate::layers::{Dropout, DropoutConfig, Gelu, matmul};
 use crate::linear::{Linear, LinearConfig};
 
 /// Configuration of [`MultiHeadAttention`]: the same as [`burn::nn::attention::MultiHeadAttentionConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::attention::{MhaInput, MultiHeadAttentionConfig};
+///
+/// let device = Device::flex();
+/// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
+/// let output = attention.forward(MhaInput::self_attn(Tensor::ones([3, 5, 8], &device)));
+/// assert_eq!(output.context.dims(), [3, 5, 8]);
+/// ```
 #[derive(Config, Debug)]
 pub struct MultiHeadAttentionConfig {
     /// The size of a token's vector (`E`).
@@ -132,6 +142,18 @@ impl ModuleDisplay for MultiHeadAttention {
 }
 
 /// What goes into a [`MultiHeadAttention`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::attention::MhaInput;
+///
+/// let device = Device::flex();
+/// let (query, memory) = (Tensor::ones([3, 5, 8], &device), Tensor::ones([3, 7, 8], &device));
+/// let input = MhaInput::new(query, memory.clone(), memory);
+/// // The last two of seven positions are padding.
+/// let pad = Tensor::<1, Int>::arange(0..7, &device).greater_equal_elem(5).unsqueeze().repeat(&[3, 1]);
+/// let _input = input.mask_pad(pad);
+/// ```
 #[derive(Debug, Clone)]
 pub struct MhaInput {
     query: Tensor<3>,
@@ -187,6 +209,16 @@ impl MhaInput {
 }
 
 /// What comes out of a [`MultiHeadAttention`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::attention::{MhaInput, MultiHeadAttentionConfig};
+///
+/// let device = Device::flex();
+/// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
+/// let output = attention.forward(MhaInput::self_attn(Tensor::ones([3, 5, 8], &device)));
+/// assert_eq!(output.weights.dims(), [3, 2, 5, 5]); // by head
+/// ```
 #[derive(Debug, Clone)]
 pub struct MhaOutput {
     /// How much each token looks at each, behind the dropout: `[B, heads, T, S]`.
@@ -280,6 +312,17 @@ impl MultiHeadAttention {
 }
 
 /// What a [`MultiHeadAttention`] keeps of a text while it is being written.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::attention::{MhaCache, MhaInput, MultiHeadAttentionConfig};
+///
+/// let device = Device::flex();
+/// let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
+/// let mut cache = MhaCache::autoregressive();
+/// let input = MhaInput::self_attn(Tensor::ones([3, 5, 8], &device));
+/// assert_eq!(attention.forward_cache(input, &mut cache).context.dims(), [3, 5, 8]);
+/// ```
 #[derive(Debug, Clone)]
 pub struct MhaCache {
     query: TensorCache<4>,

@@ -12,6 +12,16 @@ use super::feed_forward::{PositionWiseFeedForward, PositionWiseFeedForwardConfig
 use crate::layers::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
 
 /// Configuration of [`TransformerEncoder`]: the same as [`burn::nn::transformer::TransformerEncoderConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
+///
+/// let device = Device::flex();
+/// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
+/// let input = TransformerEncoderInput::new(Tensor::ones([2, 5, 8], &device));
+/// assert_eq!(encoder.forward(input).dims(), [2, 5, 8]);
+/// ```
 #[derive(Config, Debug)]
 pub struct TransformerEncoderConfig {
     /// The size of a token's vector (`E`).
@@ -116,6 +126,16 @@ impl ModuleDisplay for TransformerEncoder {
 }
 
 /// What goes into a [`TransformerEncoder`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::attention::generate_autoregressive_mask;
+/// use everburn_nn::transformer::TransformerEncoderInput;
+///
+/// let device = Device::flex();
+/// let mask = generate_autoregressive_mask(2, 5, &device);
+/// let _input = TransformerEncoderInput::new(Tensor::ones([2, 5, 8], &device)).mask_attn(mask);
+/// ```
 #[derive(Debug)]
 pub struct TransformerEncoderInput {
     tensor: Tensor<3>,
@@ -198,6 +218,17 @@ impl TransformerEncoder {
 }
 
 /// A layer of a [`TransformerEncoder`]: attention, then a feed-forward net, each added to what came in.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::transformer::TransformerEncoderConfig;
+///
+/// let device = Device::flex();
+/// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
+/// let layer = &encoder.layers[0];
+/// let output = layer.forward(Tensor::ones([2, 5, 8], &device), None, None);
+/// assert_eq!(output.dims(), [2, 5, 8]);
+/// ```
 #[derive(Module, Debug)]
 pub struct TransformerEncoderLayer {
     /// The attention.
@@ -333,6 +364,20 @@ fn appended(
 }
 
 /// What a [`TransformerEncoderLayer`] keeps of a text while it is being written.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::transformer::{
+///     TransformerEncoderConfig, TransformerEncoderLayerAutoregressiveCache,
+/// };
+///
+/// let device = Device::flex();
+/// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
+/// let mut cache = TransformerEncoderLayerAutoregressiveCache::empty();
+/// let input = Tensor::ones([2, 1, 8], &device);
+/// let output = encoder.layers[0].forward_autoregressive_inference(input, None, None, &mut cache);
+/// assert_eq!(output.dims(), [2, 1, 8]);
+/// ```
 #[derive(Debug, Clone)]
 pub struct TransformerEncoderLayerAutoregressiveCache {
     /// Of the attention.
@@ -359,6 +404,20 @@ impl TransformerEncoderLayerAutoregressiveCache {
 
 /// What a [`TransformerEncoder`] keeps of a text while it is being written: see
 /// [`TransformerEncoder::new_autoregressive_cache`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
+///
+/// let device = Device::flex();
+/// let encoder = TransformerEncoderConfig::new(8, 32, 2, 3).init(&device);
+/// let mut cache = encoder.new_autoregressive_cache();
+/// for tokens in 1..4 {
+///     let input = TransformerEncoderInput::new(Tensor::ones([2, tokens, 8], &device));
+///     let output = encoder.forward_autoregressive_inference(input, &mut cache);
+///     assert_eq!(output.dims(), [2, tokens, 8]);
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct TransformerEncoderAutoregressiveCache {
     layers: Vec<TransformerEncoderLayerAutoregressiveCache>,

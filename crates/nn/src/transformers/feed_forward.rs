@@ -11,6 +11,15 @@ use crate::linear::{Linear, LinearConfig};
 
 /// Configuration of [`PositionWiseFeedForward`]: the same as
 /// [`burn::nn::transformer::PositionWiseFeedForwardConfig`].
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_nn::transformer::PositionWiseFeedForwardConfig;
+///
+/// let device = Device::flex();
+/// let net = PositionWiseFeedForwardConfig::new(8, 32).init(&device);
+/// assert_eq!(net.forward(Tensor::<3>::ones([2, 5, 8], &device)).dims(), [2, 5, 8]);
+/// ```
 #[derive(Config, Debug)]
 pub struct PositionWiseFeedForwardConfig {
     /// The size of a token's vector (`E`).

@@ -19,6 +19,18 @@ const PARTIAL: &str = ".partial-";
 const REPLACED: &str = ".replaced-";
 
 /// The folder in which a run keeps its checkpoints.
+///
+/// ```
+/// use everburn_train::TrainError;
+/// use everburn_train::checkpoint::CheckpointFolder;
+///
+/// fn show(folder: &CheckpointFolder) -> Result<(), TrainError> {
+///     for place in folder.places()? {
+///         println!("{place}");
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CheckpointFolder {
     path: PathBuf,

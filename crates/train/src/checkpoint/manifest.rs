@@ -28,6 +28,14 @@ const SAFETENSORS: &str = ".safetensors";
 const LONGEST_MANIFEST: u64 = 1 << 28;
 
 /// A file of a checkpoint, as its manifest describes it.
+///
+/// ```
+/// use everburn_train::checkpoint::Manifest;
+///
+/// fn bytes(manifest: &Manifest) -> u64 {
+///     manifest.files.iter().map(|file| file.bytes).sum()
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
     /// The file's name in the checkpoint's folder.
@@ -39,6 +47,14 @@ pub struct FileEntry {
 }
 
 /// A tensor of a checkpoint, as its manifest describes it.
+///
+/// ```
+/// use everburn_train::checkpoint::TensorEntry;
+///
+/// fn elements(tensor: &TensorEntry) -> usize {
+///     tensor.shape.iter().product()
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
     /// The file that it is in.
@@ -54,6 +70,14 @@ pub struct TensorEntry {
 }
 
 /// `manifest.json`.
+///
+/// ```
+/// use everburn_train::checkpoint::Manifest;
+///
+/// fn show(manifest: &Manifest) {
+///     println!("after step {}, {} tensors", manifest.progress.step, manifest.tensors.len());
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The version of the format.

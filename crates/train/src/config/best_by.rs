@@ -9,6 +9,12 @@ use crate::error::TrainError;
 use crate::metrics::sums::{ACCURACY, LOSS, MetricSums};
 
 /// Whether a metric is better where it is lower.
+///
+/// ```
+/// use everburn_train::Direction;
+///
+/// assert_ne!(Direction::Lower, Direction::Higher);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// As losses and errors are.
@@ -38,6 +44,13 @@ pub struct BestBy {
 }
 
 /// A metric without a direction.
+///
+/// ```
+/// use everburn_train::{BestBy, InvalidBestBy};
+///
+/// let error: InvalidBestBy = "a:b".parse::<BestBy>().unwrap_err();
+/// assert!(error.to_string().contains("a:b"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` does not say whether a lower or a higher value is better: write min:NAME or max:NAME; {LOSS} and {ACCURACY} \

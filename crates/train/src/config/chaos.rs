@@ -7,6 +7,14 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What goes wrong with a rank. Ranks are those at the start of the job, however they are numbered later.
+///
+/// ```
+/// use everburn_train::Chaos;
+///
+/// // Rank 2 is killed at step 100, rank 1 stopped at step 50.
+/// let chaos: Chaos = "kill=2@step:100,stall=1@step:50".parse().unwrap();
+/// assert_eq!(chaos.to_string(), "kill=2@step:100,stall=1@step:50");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Its process ends by SIGKILL.
@@ -54,6 +62,13 @@ pub struct Chaos {
 }
 
 /// Text that names no faults.
+///
+/// ```
+/// use everburn_train::{Chaos, InvalidChaos};
+///
+/// let error: InvalidChaos = "melt=1".parse::<Chaos>().unwrap_err();
+/// assert!(error.to_string().contains("melt=1"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no fault: use kill=RANK@step:N, stall=RANK@step:N, slow=RANK@step:N:200ms, \

@@ -70,6 +70,13 @@ impl fmt::Display for CheckpointEvery {
 }
 
 /// A text that says nothing of [`CheckpointEvery`].
+///
+/// ```
+/// use everburn_train::{CheckpointEvery, InvalidCheckpointEvery};
+///
+/// let error: InvalidCheckpointEvery = "daily".parse::<CheckpointEvery>().unwrap_err();
+/// assert!(error.to_string().contains("daily"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` does not say how often: write a number from 1 and its unit, as in 100steps, 10min or 1epoch"

@@ -40,6 +40,13 @@ impl fmt::Display for OnCheckpointFailure {
 }
 
 /// A text that says nothing of [`OnCheckpointFailure`].
+///
+/// ```
+/// use everburn_train::{InvalidOnCheckpointFailure, OnCheckpointFailure};
+///
+/// let error: InvalidOnCheckpointFailure = "wait".parse::<OnCheckpointFailure>().unwrap_err();
+/// assert!(error.to_string().contains("wait"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` does not say what to do when a checkpoint cannot be written: stop or continue")]
 pub struct InvalidOnCheckpointFailure(String);

@@ -38,6 +38,13 @@ pub enum Precision {
 }
 
 /// Text that names no precision.
+///
+/// ```
+/// use everburn_train::{InvalidPrecision, Precision};
+///
+/// let error: InvalidPrecision = "f8".parse::<Precision>().unwrap_err();
+/// assert!(error.to_string().contains("f8"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no precision: use f32, bf16, f16 or tf32")]
 pub struct InvalidPrecision {

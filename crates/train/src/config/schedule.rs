@@ -16,6 +16,13 @@ use crate::error::TrainError;
 const DECAY_FACTOR: f64 = 0.1;
 
 /// How the learning rate changes over the steps, behind those of a warm-up.
+///
+/// ```
+/// use everburn_train::{Schedule, TrainingConfig};
+///
+/// let config = TrainingConfig { schedule: Schedule::Cosine, ..TrainingConfig::default() };
+/// assert_ne!(config.schedule, Schedule::default());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {

@@ -53,6 +53,14 @@ const PROBES: [Probe; 5] = [
 ];
 
 /// A GPU whose numbers are not those of the processor.
+///
+/// ```
+/// use everburn_train::WrongNumbers;
+///
+/// fn show(wrong: &WrongNumbers) {
+///     eprintln!("{}: {} is off by {:e}", wrong.device, wrong.what, wrong.apart);
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrongNumbers {
     /// `vulkan:0 (name of the part, wgpu<spirv>)`.

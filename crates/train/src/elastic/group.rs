@@ -27,6 +27,14 @@ const FUTILE: usize = 20;
 type Logs = Box<dyn Fn(usize) -> Option<PathBuf> + Send + Sync>;
 
 /// The present process group of a rank of an elastic job, and the way to the next.
+///
+/// ```
+/// use everburn_train::{ElasticGroup, Regroup};
+///
+/// fn members(group: &ElasticGroup) -> usize {
+///     group.members().len()
+/// }
+/// ```
 pub struct ElasticGroup {
     membership: Mutex<Membership>,
     options: GroupOptions,

@@ -9,6 +9,14 @@ use crate::error::TrainError;
 ///
 /// The training leaves a group whose ranks do not answer, and asks for the next one; there it compares how
 /// far each rank has come, and goes on from the newest step that any of them has finished.
+///
+/// ```
+/// use everburn_train::Regroup;
+///
+/// fn members(regroup: &dyn Regroup) -> usize {
+///     regroup.members().len()
+/// }
+/// ```
 pub trait Regroup: Send + Sync {
     /// The present group.
     fn group(&self) -> ProcessGroup;

@@ -14,6 +14,14 @@ use crate::metrics::step_report::StepCost;
 use crate::metrics::sums::MetricSums;
 
 /// Which part of the data a line of `metrics.jsonl` is about.
+///
+/// ```
+/// use everburn_train::{MetricKind, MetricLine};
+///
+/// fn is_of_an_epoch(line: &MetricLine) -> bool {
+///     matches!(line.kind, MetricKind::Train | MetricKind::Validation)
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricKind {
@@ -48,6 +56,14 @@ impl EpochsOver {
 }
 
 /// A line of `metrics.jsonl`. All numbers are over the samples of all ranks.
+///
+/// ```
+/// use everburn_train::MetricLine;
+///
+/// fn read(line: &str) -> Result<MetricLine, serde_json::Error> {
+///     serde_json::from_str(line) // a line of `metrics.jsonl`
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetricLine {
     /// What the line is about.
@@ -115,6 +131,14 @@ impl MetricLine {
 }
 
 /// `metrics.jsonl`, open for writing.
+///
+/// ```
+/// use everburn_train::{MetricLine, MetricsFile, TrainError};
+///
+/// fn append(file: &mut MetricsFile, line: &MetricLine) -> Result<(), TrainError> {
+///     file.write(line)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct MetricsFile {
     file: File,

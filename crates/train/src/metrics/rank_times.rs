@@ -34,6 +34,13 @@ pub struct PassTimes {
 }
 
 /// What a forward pass was.
+///
+/// ```
+/// use everburn_train::ForwardPass;
+///
+/// let pass = ForwardPass { seconds: 0.5, operations: 1_000_000_000 };
+/// assert_eq!(pass.operations as f64 / pass.seconds, 2e9); // per second
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ForwardPass {
     /// How long it took, in seconds.

@@ -11,6 +11,14 @@ use crate::metrics::sums::{MetricSums, WeightedSum};
 use crate::model::predictions::{Classes, Predictions};
 
 /// A step's report on its way to burn-train's metrics.
+///
+/// ```
+/// use everburn_train::StepReport;
+///
+/// fn is_local(report: &StepReport) -> bool {
+///     matches!(report, StepReport::Local { .. })
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[expect(
     clippy::large_enum_variant,
@@ -164,6 +172,14 @@ fn number(data: &TensorData) -> f64 {
 }
 
 /// The output of a training step that a strategy over ranks can add up.
+///
+/// ```
+/// use everburn_train::Report;
+///
+/// fn has_forward(report: &impl Report) -> bool {
+///     report.forward().is_some()
+/// }
+/// ```
 pub trait Report: ItemLazy + 'static {
     /// This process' sums.
     ///

@@ -190,6 +190,15 @@ impl Generation {
 }
 
 /// Tokens as they are drawn: see [`Generation::stream`]. It ends behind the last one, or an error.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_train::TokenStream;
+///
+/// fn collect<S: FnMut(Tensor<2, Int>, usize) -> Tensor<3>>(stream: TokenStream<S>) -> Vec<u32> {
+///     stream.map_while(Result::ok).collect()
+/// }
+/// ```
 pub struct TokenStream<S> {
     generation: Generation,
     /// The prompt and what has been drawn.

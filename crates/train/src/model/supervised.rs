@@ -18,9 +18,25 @@ use crate::metrics::step_report::StepReport;
 use crate::model::objective::{Classification, Loss, NextToken, Objective};
 
 /// A batch of inputs `[B, ...]` and of class indices `[B]`.
+///
+/// ```
+/// use everburn_train::LabeledBatch;
+///
+/// fn samples(batch: &LabeledBatch<4>) -> usize {
+///     batch.1.dims()[0]
+/// }
+/// ```
 pub type LabeledBatch<const D: usize> = (Tensor<D>, Tensor<1, Int>);
 
 /// A batch of texts `[B, T]` and of the tokens that follow each of their tokens, `[B, T]`.
+///
+/// ```
+/// use everburn_train::TextBatch;
+///
+/// fn tokens(batch: &TextBatch) -> usize {
+///     batch.0.dims().iter().product()
+/// }
+/// ```
 pub type TextBatch = (Tensor<2, Int>, Tensor<2, Int>);
 
 /// A module that classifies.

@@ -14,6 +14,14 @@ use crate::metrics::sums::MetricSums;
 /// How the ranks of a job hold one model, or several replicas of it, each over several ranks; what
 /// [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks) trains with. See
 /// [`MeshParallel`](crate::MeshParallel).
+///
+/// ```
+/// use everburn_train::ParallelModel;
+///
+/// fn replicas<M, B>(over: &dyn ParallelModel<M, B>) -> usize {
+///     over.replicas().world_size()
+/// }
+/// ```
 pub trait ParallelModel<M, B>: Send + Sync {
     /// The ranks that hold the same part of the model: one of each replica. They share the samples.
     fn replicas(&self) -> &ProcessGroup;

@@ -19,6 +19,17 @@ const NEWEST: f64 = 0.1;
 
 /// Returns the status of each rank, usually by
 /// [`HeartbeatMonitor::statuses`](everburn_collectives::heartbeat::HeartbeatMonitor::statuses).
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use everburn_collectives::heartbeat::HeartbeatMonitor;
+/// use everburn_train::RankStatuses;
+///
+/// fn of(monitor: Arc<HeartbeatMonitor>) -> RankStatuses {
+///     Arc::new(move || monitor.statuses())
+/// }
+/// ```
 pub type RankStatuses = Arc<dyn Fn() -> Vec<RankStatus> + Send + Sync>;
 
 /// What the loop and the thread share.

@@ -9,6 +9,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::config::best_by::BestBy;
 
 /// The versions with which a run was made.
+///
+/// ```
+/// use everburn_train::Versions;
+///
+/// fn show(versions: &Versions) {
+///     println!("Everburn {}, Burn {}", versions.everburn, versions.burn);
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// Everburn's version.
@@ -207,6 +215,14 @@ impl ShardingReport {
 }
 
 /// The best epoch so far, by the validation.
+///
+/// ```
+/// use everburn_train::TrainingReport;
+///
+/// fn best(report: &TrainingReport) -> Option<usize> {
+///     report.best.as_ref().map(|best| best.epoch)
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BestEpoch {
     /// The epoch, counted from 1.

@@ -332,6 +332,15 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
 }
 
 /// A run directory that belongs to this process; see [`RunDirectory::lock`].
+///
+/// ```no_run
+/// use everburn_train::RunDirectory;
+///
+/// let run = RunDirectory::create("runs/a")?;
+/// let lock = run.lock()?; // released when it is dropped
+/// # drop(lock);
+/// # Ok::<(), everburn_train::TrainError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the folder is free again when the lock is dropped"]
 pub struct RunLock {

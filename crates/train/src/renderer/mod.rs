@@ -21,6 +21,12 @@ use serde::{Deserialize, Serialize};
 use crate::record::run_directory::RunDirectory;
 
 /// How a rank shows its training.
+///
+/// ```
+/// use everburn_train::renderer::Display;
+///
+/// assert_eq!(Display::default(), Display::Silent);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Display {

@@ -18,6 +18,21 @@ use crate::model::erased::AnyModel;
 use crate::record::run_directory::RunDirectory;
 
 /// The training that calls a [`Hook`](crate::Hook), on one of its ranks.
+///
+/// ```
+/// use everburn_train::{Hook, HookError, MetricLine, Run};
+///
+/// struct StopWhenGood;
+///
+/// impl Hook for StopWhenGood {
+///     fn after_step(&mut self, line: &MetricLine, run: &mut Run<'_>) -> Result<(), HookError> {
+///         if line.loss < 0.01 {
+///             run.stop("the loss is low enough");
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
 pub struct Run<'a> {
     pub(super) ranks: &'a mut RankLoop,
     /// `None` while a built-in hook works on it, and after that hook has failed.

@@ -13,6 +13,14 @@ type Configure = dyn Fn(&Table) -> Result<Box<dyn ConfiguredTask>, TaskError> + 
 type Adopt = dyn Fn(&Path, &Value) -> Result<Option<Table>, TaskError> + Send + Sync;
 
 /// A task under its name, without its types.
+///
+/// ```
+/// use everburn_train::{AnyTask, Task};
+///
+/// fn register<T: Task>(task: T) -> AnyTask {
+///     AnyTask::new("flowers", task)
+/// }
+/// ```
 #[derive(Clone)]
 pub struct AnyTask {
     name: String,

@@ -25,6 +25,15 @@ const TIMED_SAMPLES: usize = 8;
 
 /// What a task can do besides because its model is a list of blocks: pipelines and meshes, several devices of
 /// one rank, activation checkpointing, plans.
+///
+/// ```
+/// use everburn_train::{BlocksOf, Task};
+///
+/// fn has_blocks<T: Task>(task: &T) -> bool {
+///     let blocks: Option<BlocksOf<T>> = task.blocks();
+///     blocks.is_some()
+/// }
+/// ```
 pub struct BlocksOf<T: Task>(pub(super) Arc<dyn BlockTask<T>>);
 
 impl<T: Task> BlocksOf<T> {
@@ -53,6 +62,14 @@ where
 }
 
 /// The blocks of a model, as far as they are known before anything is drawn.
+///
+/// ```
+/// use everburn_train::ModelBlocks;
+///
+/// fn show(blocks: &ModelBlocks) {
+///     println!("{}", blocks.names.join(", "));
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelBlocks {
     /// Their names, in order.
@@ -64,6 +81,15 @@ pub struct ModelBlocks {
 }
 
 /// Runs the blocks of a model one by one. Each run draws a model of its own.
+///
+/// ```
+/// use everburn_train::{BlockRunner, TaskError};
+///
+/// fn shapes(runner: &dyn BlockRunner) -> Result<Vec<Vec<usize>>, TaskError> {
+///     runner.draw()?;
+///     Ok(runner.input().shapes())
+/// }
+/// ```
 pub trait BlockRunner {
     /// An input of the first block.
     fn input(&self) -> Box<dyn AnyActivation>;
@@ -76,6 +102,15 @@ pub trait BlockRunner {
 }
 
 /// The blocks of a model that was drawn.
+///
+/// ```
+/// use everburn_nn::AnyActivation;
+/// use everburn_train::DrawnBlocks;
+///
+/// fn first(blocks: &dyn DrawnBlocks, input: Box<dyn AnyActivation>) -> Box<dyn AnyActivation> {
+///     blocks.run(0, input)
+/// }
+/// ```
 pub trait DrawnBlocks {
     /// Runs the block of this number.
     fn run(&self, block: usize, input: Box<dyn AnyActivation>) -> Box<dyn AnyActivation>;
@@ -93,6 +128,14 @@ pub trait DrawnBlocks {
 }
 
 /// A model over ranks, ready for [`Trainer::fit_over_ranks`](crate::Trainer::fit_over_ranks).
+///
+/// ```
+/// use everburn_train::MeshModel;
+///
+/// fn replicas(mesh: &MeshModel) -> usize {
+///     mesh.over.replicas().world_size()
+/// }
+/// ```
 pub struct MeshModel {
     /// The whole model.
     pub model: AnyModel,

@@ -21,6 +21,14 @@ use crate::model::erased::{AnyBatch, AnyItem, AnyModel};
 use crate::parallel::mesh_parallel::MeshParallelConfig;
 
 /// A task with its settings, without its types.
+///
+/// ```
+/// use everburn_train::{AnyTask, TaskError};
+///
+/// fn parameters(task: &AnyTask) -> Result<usize, TaskError> {
+///     task.configure(&task.preset())?.num_params()
+/// }
+/// ```
 pub trait ConfiguredTask: Send + Sync {
     /// The sections of `config.toml` with every setting of the task.
     ///

@@ -12,6 +12,14 @@ use crate::model::erased::{AnyData, erase_data};
 use crate::trainer::{Trainer, TrainingData};
 
 /// The data of a task, without their types.
+///
+/// ```
+/// use everburn_train::LoadedData;
+///
+/// fn show(data: &LoadedData) {
+///     println!("{}: {} samples", data.name, data.train_len);
+/// }
+/// ```
 pub struct LoadedData {
     /// A line about them.
     pub description: String,

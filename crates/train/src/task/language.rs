@@ -13,9 +13,26 @@ type Decode = Arc<dyn Fn(&[u32]) -> String + Send + Sync>;
 /// Scores the next token of one text: `[1, T]` tokens, and how many it has been shown before them, become logits
 /// `[1, any, V]`, of which the last row is about the next token. 0 begins a text. [`whole_text`](crate::whole_text) makes
 /// one of any model; one with a cache of keys and values need not compute a token twice.
+///
+/// ```
+/// use burn::prelude::*;
+/// use everburn_train::Scorer;
+///
+/// fn first<'a>(scorer: &mut Scorer<'a>, prompt: Tensor<2, Int>) -> Tensor<3> {
+///     scorer(prompt, 0)
+/// }
+/// ```
 pub type Scorer<'a> = Box<dyn FnMut(Tensor<2, Int>, usize) -> Tensor<3> + 'a>;
 
 /// How a model writes text: its tokens, and how it scores the next one.
+///
+/// ```
+/// use everburn_train::Language;
+///
+/// fn context<M>(language: &Language<M>) -> usize {
+///     language.context // the most tokens that the model reads
+/// }
+/// ```
 pub struct Language<M> {
     /// The longest text that the model sees at once, in tokens.
     pub context: usize,

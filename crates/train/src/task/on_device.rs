@@ -16,6 +16,15 @@ type Place<T> = fn(
 ) -> Result<AnyData, TrainError>;
 
 /// How a task's data are kept on the device as a whole.
+///
+/// ```
+/// use everburn_train::{OnDevice, Task};
+///
+/// fn supports<T: Task>(task: &T) -> bool {
+///     let place: Option<OnDevice<T>> = task.on_device();
+///     place.is_some()
+/// }
+/// ```
 pub struct OnDevice<T: Task>(pub(super) Place<T>);
 
 impl<T: Task<Batch: Rows>> OnDevice<T> {

@@ -89,6 +89,14 @@ type PredictLines<T> = fn(
 type Read<T> = fn(&T, &<T as Task>::Config, &Path) -> Result<Vec<<T as Task>::Item>, TaskError>;
 
 /// How predictions of a task's model are made.
+///
+/// ```
+/// use everburn_train::{Predict, Predictor};
+///
+/// fn of<T: Predict>() -> Predictor<T> {
+///     Predictor::by_task()
+/// }
+/// ```
 pub struct Predictor<T: Task> {
     pub(super) predict: PredictLines<T>,
     pub(super) read: Read<T>,

@@ -10,6 +10,14 @@ use crate::checkpoint::state_dict::StateDictLayout;
 /// What a [`Task`] implements besides whose model comes from, and goes to, folders of Hugging Face's transformers
 /// (`config.json` beside `model.safetensors`). [`Task::pretrained`] makes it known; `--init-from FOLDER` and
 /// `export RUN --to hugging-face` then work.
+///
+/// ```
+/// use everburn_train::{Pretrained, StateDictLayout};
+///
+/// fn layout<T: Pretrained>(task: &T, config: &T::Config) -> StateDictLayout {
+///     task.layout(config)
+/// }
+/// ```
 pub trait Pretrained: Task {
     /// The settings for the model of `folder`, whose `config.json` this is; `None` if it is of another kind.
     ///
@@ -30,6 +38,14 @@ pub trait Pretrained: Task {
 type Adopt<T> = fn(&T, &Path, &Value) -> Result<Option<<T as Task>::Config>, TaskError>;
 
 /// How a task's model comes from other libraries, and goes to them: see [`Pretrained`].
+///
+/// ```
+/// use everburn_train::{Pretrained, PretrainedFormat};
+///
+/// fn of<T: Pretrained>() -> PretrainedFormat<T> {
+///     PretrainedFormat::by_task()
+/// }
+/// ```
 pub struct PretrainedFormat<T: Task> {
     pub(super) adopt: Adopt<T>,
     pub(super) config_json: fn(&T, &T::Config) -> Result<Value, TaskError>,

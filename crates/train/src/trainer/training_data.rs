@@ -6,6 +6,14 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 
 /// The data of a run: every rank is given all of it and reads its own share.
+///
+/// ```
+/// use everburn_train::TrainingData;
+///
+/// fn samples<I, B>(data: &TrainingData<I, B>) -> [usize; 2] {
+///     [data.train.len(), data.test.len()]
+/// }
+/// ```
 pub struct TrainingData<I, B> {
     /// The samples to learn from; the last of them are held out to validate on, unless there is a set for that.
     pub train: Arc<dyn Dataset<I>>,

@@ -2,6 +2,7 @@
 
 /// The arithmetic of reductions.
 #[doc(hidden)]
+#[doc(hidden)]
 pub trait Accumulator: Copy + Default + Send + Sync + 'static {
     /// Whether a mean exists in this type.
     const FRACTIONAL: bool;

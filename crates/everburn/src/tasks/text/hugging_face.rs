@@ -8,6 +8,15 @@ use serde_json::{Value, json};
 
 /// Numbers of a decoder that stand in a `config.json` too, for [`Text`](super::Text). A decoder that no other library has
 /// needs none of the methods.
+///
+/// ```
+/// use everburn::models::llama::LlamaConfig;
+/// use everburn::tasks::PretrainedDecoder;
+///
+/// // What `export --to hugging-face` writes as `config.json`.
+/// let config = LlamaConfig::new(32_000).config_json().unwrap();
+/// assert_eq!(config["vocab_size"], 32_000);
+/// ```
 pub trait PretrainedDecoder: DecoderConfig {
     /// The sections of a configuration file for such a model and its text.
     const TEXT_SECTIONS: &'static [&'static str] = &["data", "text", Self::SECTION];

@@ -43,6 +43,19 @@ pub struct StateDictLayout {
 }
 
 /// Where a tensor of a model stands in a file.
+///
+/// ```
+/// use everburn_train::TensorSource;
+///
+/// // The model's `fc.weight` is `linear.weight` of the file, transposed.
+/// let source = TensorSource {
+///     name: "fc.weight".into(),
+///     source: "linear.weight".into(),
+///     transposed: true,
+///     part: None,
+/// };
+/// assert!(source.transposed);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSource {
     /// Its name in a state dict of the model.

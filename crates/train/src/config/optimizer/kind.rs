@@ -6,6 +6,13 @@ use burn::optim::AdjustLrFn;
 use serde::{Deserialize, Serialize};
 
 /// Burn's optimizers, except L-BFGS, which computes the loss several times per step.
+///
+/// ```
+/// use everburn_train::{OptimizerConfig, OptimizerKind};
+///
+/// let config = OptimizerConfig { kind: OptimizerKind::AdamW, ..OptimizerConfig::default() };
+/// assert_ne!(config.kind, OptimizerKind::default());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OptimizerKind {
@@ -142,6 +149,12 @@ impl fmt::Display for OptimizerKind {
 }
 
 /// How the learning rate of Muon follows the shape of a matrix.
+///
+/// ```
+/// use everburn_train::MuonRate;
+///
+/// assert_eq!(MuonRate::default(), MuonRate::Original);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MuonRate {

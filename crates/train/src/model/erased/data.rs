@@ -12,6 +12,14 @@ use super::WRONG_TYPE;
 use crate::trainer::TrainingData;
 
 /// A sample of any data set.
+///
+/// ```
+/// use everburn_train::AnyItem;
+///
+/// fn copy(item: &AnyItem) -> AnyItem {
+///     item.clone() // shares the sample
+/// }
+/// ```
 #[derive(Clone)]
 pub struct AnyItem(Arc<dyn Any + Send + Sync>);
 
@@ -22,6 +30,14 @@ impl AnyItem {
 }
 
 /// A batch of any batcher.
+///
+/// ```
+/// use everburn_train::AnyBatch;
+///
+/// fn count(batches: &[AnyBatch]) -> usize {
+///     batches.len()
+/// }
+/// ```
 pub struct AnyBatch(Box<dyn Any + Send>);
 
 impl AnyBatch {
@@ -41,6 +57,14 @@ impl AnyBatch {
 }
 
 /// Data without their types.
+///
+/// ```
+/// use everburn_train::AnyData;
+///
+/// fn samples(data: &AnyData) -> usize {
+///     data.train.len()
+/// }
+/// ```
 pub type AnyData = TrainingData<AnyItem, AnyBatch>;
 
 /// A loader of data without their types.

@@ -50,6 +50,15 @@ where
 
 /// Any [`Trainable`] model, without its type. It is a Burn module with the parameters of the model inside, at the
 /// same paths.
+///
+/// ```
+/// use burn::module::Module;
+/// use everburn_train::AnyModel;
+///
+/// fn parameters(model: &AnyModel) -> usize {
+///     model.num_params()
+/// }
+/// ```
 pub struct AnyModel(Box<dyn ErasedModel>);
 
 impl AnyModel {

@@ -16,6 +16,14 @@ use crate::model::samples::Samples;
 use crate::parallel::model::ParallelModel;
 
 /// Any model that several ranks hold together.
+///
+/// ```
+/// use everburn_train::AnyModelOverRanks;
+///
+/// fn replicas(over: &AnyModelOverRanks) -> usize {
+///     over.replicas().world_size()
+/// }
+/// ```
 pub type AnyModelOverRanks = Arc<dyn ParallelModel<AnyModel, AnyBatch>>;
 
 /// The same without the model's type.
