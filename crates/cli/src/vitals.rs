@@ -6,7 +6,6 @@ use everburn_record::{Vitals, proc};
 
 /// Where a rank's vital signs come from.
 pub(crate) struct VitalSigns {
-    host: Option<String>,
     gpu: Option<GpuSensor>,
 }
 
@@ -18,17 +17,13 @@ impl VitalSigns {
             Some(Ok(DeviceName::Cuda(index))) => GpuSensor::of(index),
             _ => None,
         };
-        Self {
-            host: proc::host_name(),
-            gpu,
-        }
+        Self { gpu }
     }
 
     /// How they are now.
     pub(crate) fn read(&self) -> Vitals {
         let gpu = self.gpu.as_ref().map(GpuSensor::read).unwrap_or_default();
         Vitals {
-            host: self.host.clone(),
             memory_bytes: proc::resident_memory(),
             gpu_percent: gpu.percent,
             gpu_celsius: gpu.celsius,

@@ -96,6 +96,12 @@ pub struct LiveRank {
     pub rank: usize,
     /// Whether its heartbeats arrive.
     pub alive: bool,
+    /// The id of its process, on its machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The name of its machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// For how long it has given none, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_seconds: Option<f64>,
@@ -125,9 +131,6 @@ pub struct LiveRank {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Vitals {
-    /// The machine's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
     /// The memory of its process, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,

@@ -33,6 +33,10 @@ pub(super) struct Beat {
     pub(super) number: u64,
     /// The rank has ended in good order.
     pub(super) goodbye: bool,
+    /// The process of the rank, for people who look for it.
+    pub(super) pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) host: Option<String>,
     pub(super) generation: u64,
     pub(super) rank: usize,
     pub(super) step: u64,
@@ -99,6 +103,7 @@ impl Beat {
         let mut beat: Self = serde_json::from_slice(bytes).ok()?;
         beat.waiting_for.truncate(MAX_RANKS);
         beat.note = printable(&beat.note, MAX_NOTE);
+        beat.host = beat.host.map(|host| printable(&host, MAX_TEXT));
         beat.records.truncate(ENTRIES);
         for record in &mut beat.records {
             record.operation = printable(&record.operation, MAX_TEXT);

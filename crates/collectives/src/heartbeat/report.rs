@@ -65,6 +65,10 @@ pub struct RankActivity {
     pub silent_for: Option<Duration>,
     /// Whether its beats arrive, or it has answered.
     pub alive: bool,
+    /// The id of its process, on its machine.
+    pub pid: Option<u32>,
+    /// The name of its machine.
+    pub host: Option<String>,
     /// Its step.
     pub step: Option<u64>,
     /// The running operation, else the failed one, else the last.
@@ -306,6 +310,8 @@ fn activities(
             .silence_of(followed.members[rank])
             .filter(|_| rank != followed.rank),
         alive: state.alive,
+        pid: report.beat.as_ref().and_then(|beat| beat.pid),
+        host: report.beat.as_ref().and_then(|beat| beat.host.clone()),
         step: report.beat.as_ref().map(|beat| beat.step),
         doing: doing(&state.records).cloned(),
     };

@@ -33,6 +33,10 @@ pub struct RankStatus {
     pub ended: bool,
     /// The time since its last new beat; `None` for this member.
     pub silent_for: Option<Duration>,
+    /// The id of its process, on its machine.
+    pub pid: Option<u32>,
+    /// The name of its machine.
+    pub host: Option<String>,
     /// Its step.
     pub step: u64,
     /// The running operation, else the failed one, else the last; times are as of the beat.
@@ -77,6 +81,8 @@ fn status_of(member: usize, beat: &Beat, silent_for: Option<Duration>, alive: bo
         alive: alive && !beat.goodbye,
         ended: beat.goodbye,
         silent_for,
+        pid: beat.pid,
+        host: beat.host.clone(),
         step: beat.step,
         doing: doing(&beat.records).cloned(),
         note: beat.note.clone(),

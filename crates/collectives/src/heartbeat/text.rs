@@ -37,7 +37,10 @@ impl fmt::Display for HangReport {
                 for line in lines {
                     write!(f, "\n  | {line}")?;
                 }
-                Ok(())
+                match lines.is_empty() {
+                    true => write!(f, "\n  (empty: it has written nothing)"),
+                    false => Ok(()),
+                }
             }
             Err(reason) => write!(f, "\nthe log of rank {rank}, {reason}"),
         }
@@ -67,16 +70,20 @@ impl HangReport {
                     ranks(&self.waiting)
                 )?;
             }
-            None => write!(f, ": others waited for it, and it waited for no other rank")?,
+            None => write!(f, ": others waited for it")?,
         }
+        let process = stalled
+            .process()
+            .map_or(String::new(), |process| format!(" ({process})"));
         let state = match (stalled.evidence, stalled.alive) {
             (Evidence::Answer, _) => {
                 "it has answered since, so it was busy with other work for too long".to_owned()
             }
             (_, true) => {
-                "its heartbeats arrive, so it is busy or stuck in other work (an endless loop, a \
-                          slow or full disk): look at its log, or attach a debugger"
-                    .to_owned()
+                format!(
+                    "its heartbeats arrive, so it is busy or stuck in other work (an endless loop, a slow or full \
+                     disk): look at its log, or attach a debugger to its process{process}"
+                )
             }
             (_, false) => {
                 let since = match stalled.silent_for {
@@ -84,7 +91,7 @@ impl HangReport {
                     None => String::new(),
                 };
                 format!(
-                    "no heartbeat{since}: check whether its process is stopped (SIGSTOP, a debugger) or \
+                    "no heartbeat{since}: check whether its process{process} is stopped (SIGSTOP, a debugger) or \
                      swapped out, and whether its machine still runs"
                 )
             }
@@ -94,6 +101,15 @@ impl HangReport {
 }
 
 impl RankActivity {
+    /// `pid 4711 on node07`
+    fn process(&self) -> Option<String> {
+        let pid = self.pid?;
+        Some(match &self.host {
+            Some(host) => format!("pid {pid} on {host}"),
+            None => format!("pid {pid}"),
+        })
+    }
+
     fn name(&self) -> String {
         if self.member == self.rank {
             return format!("rank {}", self.rank);
@@ -120,10 +136,14 @@ impl fmt::Display for RankActivity {
         }
         match (self.evidence, self.silent_for) {
             (Evidence::Beat, Some(silence)) => {
-                write!(f, " (its last beat, {:.1} s ago)", silence.as_secs_f64())
+                write!(f, " (its last beat, {:.1} s ago)", silence.as_secs_f64())?;
             }
-            (Evidence::Beat, None) => write!(f, " (its last beat)"),
-            _ => Ok(()),
+            (Evidence::Beat, None) => write!(f, " (its last beat)")?,
+            _ => {}
+        }
+        match self.process() {
+            Some(process) => write!(f, "; {process}"),
+            None => Ok(()),
         }
     }
 }

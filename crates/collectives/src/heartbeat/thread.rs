@@ -63,6 +63,7 @@ pub(super) struct Heartbeat {
     pub(super) members: usize,
     pub(super) options: HeartbeatOptions,
     life: u64,
+    host: Option<String>,
     /// Text for each beat.
     pub(super) note: Mutex<Option<Note>>,
     pub(super) state: Mutex<State>,
@@ -96,6 +97,7 @@ impl Heartbeat {
             members,
             options,
             life: random_u64(),
+            host: everburn_record::proc::host_name(),
             note: Mutex::new(None),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -208,6 +210,8 @@ impl Heartbeat {
         let note = lock(&self.note).as_ref().map(|note| note());
         let mut beat = Beat {
             life: self.life,
+            pid: Some(std::process::id()),
+            host: self.host.clone(),
             unix_seconds: now.unwrap_or_default().as_secs(),
             note: printable(&note.unwrap_or_default(), MAX_NOTE),
             ..Beat::default()

@@ -67,13 +67,10 @@ pub(super) fn live_ranks(live: &Live) -> (Vec<LiveRank>, bool) {
         .ranks
         .iter()
         .filter(|rank| rank.rank < MOST_RANKS && seen.insert(rank.rank));
-    let shortened = |rank: &LiveRank| {
-        let mut rank = LiveRank {
-            doing: rank.doing.as_deref().map(cut),
-            ..rank.clone()
-        };
-        rank.vitals.host = rank.vitals.host.as_deref().map(cut);
-        rank
+    let shortened = |rank: &LiveRank| LiveRank {
+        doing: rank.doing.as_deref().map(cut),
+        host: rank.host.as_deref().map(cut),
+        ..rank.clone()
     };
     let kept: Vec<LiveRank> = kept.map(shortened).collect();
     let all = kept.len() == live.ranks.len();

@@ -72,6 +72,8 @@ pub struct RankState {
     pub times: Option<RankStep>,
     /// The collective in flight, or the last one.
     pub doing: Option<String>,
+    /// Its process: `pid 4711 on node07`.
+    pub process: Option<String>,
     /// Seconds since its last heartbeat.
     pub silent_seconds: Option<f64>,
     /// Metrics of its process and device.
@@ -144,7 +146,7 @@ impl Ranks {
     pub(super) fn held(&self) -> usize {
         let recent: usize = self.recent.values().map(VecDeque::len).sum();
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.vitals.host);
+        let of_rank = |rank: &LiveRank| text(&rank.doing) + text(&rank.host);
         let texts: usize = self.live.values().map(of_rank).sum();
         let numbers = self.recorded.len() + self.lost.len() + self.members.len();
         let live = self.live.len() * size_of::<LiveRank>();
@@ -198,12 +200,22 @@ impl Ranks {
                     .max(self.recorded.get(&rank).copied()),
                 times,
                 doing: live.and_then(|live| live.doing.clone()),
+                process: live.and_then(process),
                 silent_seconds: live.and_then(|live| live.silent_seconds),
                 vitals: live.map(|live| live.vitals.clone()).unwrap_or_default(),
             }
         };
         numbers.into_iter().map(rank).collect()
     }
+}
+
+/// `pid 4711 on node07`
+fn process(live: &LiveRank) -> Option<String> {
+    let pid = live.pid?;
+    Some(match &live.host {
+        Some(host) => format!("pid {pid} on {host}"),
+        None => format!("pid {pid}"),
+    })
 }
 
 /// The mean of some steps of a rank; the most memory.

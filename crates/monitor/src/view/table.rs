@@ -103,7 +103,9 @@ fn row(rank: &RankState, bar_width: u16, gpus: bool) -> Row<'static> {
     }
     let doing = match (rank.silent_seconds, &rank.doing) {
         (Some(seconds), _) if rank.status == RankStatus::Silent => {
-            format!("no heartbeat for {seconds:.0} s")
+            let process = rank.process.as_ref();
+            let process = process.map_or(String::new(), |process| format!("; {}", plain(process)));
+            format!("no heartbeat for {seconds:.0} s{process}")
         }
         (_, Some(doing)) => plain(doing),
         (_, None) => String::new(),

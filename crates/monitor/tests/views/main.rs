@@ -55,7 +55,7 @@ fn a_rank_that_was_lost_is_seen() {
             rank: Some(2),
             ..Event::new(
                 kind,
-                "rank 2 (process 1) was killed by SIGKILL; restart 1 of 3 in 1.0 s",
+                "rank 2 was killed by SIGKILL; restart 1 of 3 in 1.0 s",
             )
         };
         state.take(&Update::Event(event), NOW);

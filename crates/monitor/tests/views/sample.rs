@@ -89,6 +89,8 @@ pub fn fed(ranks: usize, lines: u64) -> RunState {
 /// How such a run stands.
 pub fn live(step: u64, ranks: usize) -> Live {
     let of_rank = |rank| LiveRank {
+        pid: Some(4710 + rank as u32),
+        host: None,
         rank,
         alive: true,
         silent_seconds: None,

@@ -214,6 +214,8 @@ fn of_status(status: RankStatus) -> LiveRank {
     LiveRank {
         rank: status.member,
         alive: status.alive,
+        pid: status.pid,
+        host: status.host,
         silent_seconds: status
             .silent_for
             .filter(|_| !status.alive)
@@ -250,6 +252,8 @@ mod tests {
             alive: false,
             ended: false,
             silent_for: Some(Duration::from_secs(7)),
+            pid: Some(4711),
+            host: None,
             step: 4,
             doing: None,
             note: r#"{"gpu_celsius":61}"#.to_string(),
@@ -268,7 +272,8 @@ mod tests {
         let [rank] = &live.ranks[..] else {
             panic!("{live:?}")
         };
-        assert_eq!((rank.rank, rank.silent_seconds), (1, Some(7.0)));
+        assert_eq!((rank.rank, rank.pid), (1, Some(4711)));
+        assert_eq!(rank.silent_seconds, Some(7.0));
         assert_eq!(rank.vitals.gpu_celsius, Some(61));
     }
 }
