@@ -91,7 +91,7 @@ fn a_head_of_another_size_is_left_out_of_the_weights() {
     let same =
         |from: usize| tensors("all")[from..from + 64] == tensors("but-the-head")[from..from + 64];
     assert!(same(0), "the same names and shapes");
-    begin("none", &skip("head.*")).failed_with(2, &["`head.*`", "matches no parameter"]);
+    begin("none", &skip("head.*")).failed_with(2, &["--init-skip head.*", "matches no parameter"]);
     let alone = begin("alone", &["--init-skip", "layers.2.*"]);
     alone.failed_with(2, &["--init-skip", "--init-from, which is not given"]);
     let of_a_run = begin("run", &["--init-from", "a", "--init-skip", "layers.2.*"]);

@@ -57,7 +57,7 @@ pub(crate) struct ExportArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImportArguments {
-    /// A state dict of PyTorch (.safetensors, .pt, .pth), or a folder of Hugging Face's transformers.
+    /// A state dict of PyTorch (.safetensors, .pt, .pth, .ckpt, .bin), or a folder of Hugging Face's transformers.
     pub(crate) file: PathBuf,
 
     /// The model, one of `train --list`.

@@ -287,7 +287,7 @@ impl CheckpointFolder {
             }
         }
         let reason = if refused.is_empty() {
-            "there is none in it; start without --resume".to_string()
+            "there is none in it: no checkpoint had been written when the run ended; start without --resume".to_string()
         } else {
             let list = refused
                 .iter()

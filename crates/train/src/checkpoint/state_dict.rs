@@ -32,8 +32,8 @@ pub use layout::{StateDictLayout, TensorSource};
 /// What PyTorch calls a batch norm's count of batches.
 const BATCHES: &str = "num_batches_tracked";
 
-/// What `DistributedDataParallel` puts before all names of the model that it wraps.
-const WRAPPED: &str = "module.";
+/// What `DistributedDataParallel` and `torch.compile` put before all names of the model that they wrap.
+const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
 /// The weights of a folder of Hugging Face's transformers.
 const PRETRAINED_WEIGHTS: &str = "model.safetensors";
@@ -50,13 +50,13 @@ const MOST_UNKNOWN: usize = 100;
 /// use everburn_train::StateDictFile;
 ///
 /// assert_eq!(StateDictFile::of("weights.pt".as_ref()), Some(StateDictFile::PyTorch));
-/// assert_eq!(StateDictFile::of("weights.bin".as_ref()), None);
+/// assert_eq!(StateDictFile::of("weights.onnx".as_ref()), None);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateDictFile {
     /// `.safetensors`
     Safetensors,
-    /// `.pt` or `.pth`: what `torch.save` writes and `torch.load` reads, `weights_only` or not.
+    /// `.pt`, `.pth`, `.ckpt` (Lightning) or `.bin` (transformers): what `torch.save` writes and `torch.load` reads, `weights_only` or not.
     PyTorch,
 }
 
@@ -65,7 +65,7 @@ impl StateDictFile {
     pub fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "safetensors" => Some(Self::Safetensors),
-            "pt" | "pth" => Some(Self::PyTorch),
+            "pt" | "pth" | "ckpt" | "bin" => Some(Self::PyTorch),
             _ => None,
         }
     }
@@ -82,7 +82,7 @@ fn refuse(action: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> 
 fn kind_of(action: &'static str, path: &Path) -> Result<StateDictFile, TrainError> {
     StateDictFile::of(path).ok_or_else(|| {
         let reason =
-            "its name says what kind of file it is, and must end in .safetensors, .pt or .pth";
+            "its kind is known by its name, which must end in .safetensors, .pt, .pth, .ckpt or .bin";
         refuse(action, path, &reason)
     })
 }
@@ -179,8 +179,9 @@ fn named_tensors<M: Module>(
     parts.collect()
 }
 
-/// The model with the parameters and running statistics of a state dict. The names may stand behind
-/// `module.`, as `DistributedDataParallel` leaves them, and in a `.pt` file the dict may be an entry of a
+/// The model with the parameters and running statistics of a state dict. A first part
+/// of the path that all names have and the model has not is left out: `module.` of `DistributedDataParallel`,
+/// `_orig_mod.` of `torch.compile`, `model.` of a Lightning module. In a `.pt` file the dict may be an entry of a
 /// checkpoint: `state_dict`, `model_state_dict` or `model`, or the only one that holds weights. Numbers become
 /// `f32`. Of a `.pt` file of a stranger nothing is called, and it takes memory in proportion to its size
 /// (see [`everburn_pytorch_weights`]).
@@ -202,7 +203,7 @@ pub fn load_state_dict<M: Module>(model: M, path: &Path) -> Result<M, TrainError
 /// says, and be a folder of Hugging Face's transformers, with one file of weights or several.
 ///
 /// # Errors
-/// As [`load_state_dict`]; also if a pattern matches no tensor of the model.
+/// As [`load_state_dict`]; also if a pattern matches no tensor of the model or the file.
 pub fn load_state_dict_except<M: Module>(
     mut model: M,
     path: &Path,
@@ -212,18 +213,24 @@ pub fn load_state_dict_except<M: Module>(
     let (skipped, ours): (Vec<_>, Vec<_>) = in_pytorch_terms(&model)
         .into_iter()
         .partition(|tensor| skip.fit(&tensor.name));
-    for pattern in skip.iter() {
-        let matches = |tensor: &PackedTensor| Patterns::from(pattern).fit(&tensor.name);
-        if !skipped.iter().any(matches) {
-            return Err(TrainError::Config(format!(
-                "`{pattern}`, of the weights to skip, matches no parameter of the model"
-            )));
-        }
-    }
-    let mut tensors = layout.arrange(match path.is_dir() {
+    let tensors = layout.arrange(match path.is_dir() {
         true => read_folder(path)?,
         false => read(path)?,
     });
+    let mut tensors = without_prefix(tensors, |prefix| {
+        let mut names = ours.iter().chain(&skipped).map(|tensor| &tensor.name);
+        names.any(|name| name.starts_with(prefix))
+    });
+    for pattern in skip.iter() {
+        let one = Patterns::from(pattern);
+        let in_model = skipped.iter().any(|tensor| one.fit(&tensor.name));
+        if !in_model && !tensors.keys().any(|name| one.fit(name)) {
+            return Err(TrainError::Config(format!(
+                "--init-skip {pattern} matches no parameter of the model, and no tensor of {}",
+                path.display()
+            )));
+        }
+    }
     tensors.retain(|name, _| !skip.fit(name));
     let problems = problems(&ours, &tensors);
     let wrong = |problems| TrainError::Weights {
@@ -269,11 +276,11 @@ fn safetensors(tensors: &[NamedTensor]) -> Result<Vec<u8>, String> {
     tensor_file::write(tensors, &[format].into())
 }
 
-/// The tensors of a file, without [`WRAPPED`] before all their names.
+/// The tensors of a file, without [`WRAPPERS`] before all their names.
 fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
     let failed = |error: &dyn std::fmt::Display| refuse("reading", path, error);
     let kind = kind_of("reading", path)?;
-    let tensors = match kind {
+    let mut tensors = match kind {
         StateDictFile::PyTorch => pytorch::read(path).map_err(|error| failed(&error))?,
         StateDictFile::Safetensors => {
             // Opened here first, for a better message than the store's.
@@ -283,15 +290,41 @@ fn read(path: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainError> {
             tensors.clone()
         }
     };
-    if tensors.is_empty() || !tensors.keys().all(|name| name.starts_with(WRAPPED)) {
-        return Ok(tensors);
+    while let Some(prefix) = common_prefix(&tensors).filter(|it| WRAPPERS.contains(&it.as_str())) {
+        tensors = strip(tensors, &prefix);
     }
-    let unwrapped = tensors.into_iter().map(|(name, mut tensor)| {
-        let name = name[WRAPPED.len()..].to_string();
+    Ok(tensors)
+}
+
+/// The tensors without a first part of the path that all names have, and that is not the model's: a Lightning module
+/// calls the model `model` or `net`, and its checkpoint has that before each name.
+fn without_prefix(
+    mut tensors: BTreeMap<String, PackedTensor>,
+    is_of_model: impl Fn(&str) -> bool,
+) -> BTreeMap<String, PackedTensor> {
+    while let Some(prefix) = common_prefix(&tensors).filter(|prefix| !is_of_model(prefix)) {
+        tensors = strip(tensors, &prefix);
+    }
+    tensors
+}
+
+/// The first part of the path, with its dot, if all names have the same and something behind it.
+fn common_prefix(tensors: &BTreeMap<String, PackedTensor>) -> Option<String> {
+    let (first, _) = tensors.first_key_value()?;
+    let prefix = &first[..=first.find('.')?];
+    let all = tensors
+        .keys()
+        .all(|name| name.len() > prefix.len() && name.starts_with(prefix));
+    all.then(|| prefix.to_string())
+}
+
+fn strip(tensors: BTreeMap<String, PackedTensor>, prefix: &str) -> BTreeMap<String, PackedTensor> {
+    let stripped = tensors.into_iter().map(|(name, mut tensor)| {
+        let name = name[prefix.len()..].to_string();
         tensor.name.clone_from(&name);
         (name, tensor)
     });
-    Ok(unwrapped.collect())
+    stripped.collect()
 }
 
 /// The tensors of a folder's files of weights.
@@ -344,7 +377,7 @@ fn read_folder(folder: &Path) -> Result<BTreeMap<String, PackedTensor>, TrainErr
 }
 
 /// What is wrong with the tensors of a file, a line each; empty if nothing.
-fn problems(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
+pub(super) fn problems(ours: &[PackedTensor], theirs: &BTreeMap<String, PackedTensor>) -> String {
     let mut lines = Vec::new();
     for tensor in ours {
         let (name, shape) = (&tensor.name, &*tensor.shape);

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use burn::module::Module;
-use burn::store::{ModuleStore, SafetensorsStore};
+use burn::store::{ModuleSnapshot, ModuleStore, SafetensorsStore};
 
+use crate::checkpoint::state_dict::problems;
 use crate::error::TrainError;
 use crate::record::run_directory::{RunDirectory, write_file};
 
@@ -42,20 +43,24 @@ pub(crate) fn with_safetensors<M: Module>(mut model: M, bytes: Vec<u8>) -> Resul
 /// The model with the parameters of a run's `model.safetensors`.
 ///
 /// # Errors
-/// [`TrainError::File`] if the file is missing, damaged or of another model.
+/// [`TrainError::File`] if the file is missing or damaged, and [`TrainError::Weights`] if it is of another model.
 pub fn load_safetensors<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
-    load(model, &run.model_path(), "has the training ended?")
+    load(
+        model,
+        &run.model_path(),
+        "the training has not ended. --checkpoint best, or the number of an epoch, takes a checkpoint",
+    )
 }
 
 /// The model with the averaged parameters of a run's `ema.safetensors`.
 ///
 /// # Errors
-/// [`TrainError::File`] if the file is missing, damaged or of another model.
+/// [`TrainError::File`] if the file is missing or damaged, and [`TrainError::Weights`] if it is of another model.
 pub fn load_averaged<M: Module>(model: M, run: &RunDirectory) -> Result<M, TrainError> {
     load(
         model,
         &run.ema_path(),
-        "has the training ended, and was it one with --ema?",
+        "the training has not ended, or was one without --ema",
     )
 }
 
@@ -69,6 +74,15 @@ fn load<M: Module>(mut model: M, path: &Path, question: &str) -> Result<M, Train
         return Err(failed(format!("there is none; {question}")));
     }
     let mut store = SafetensorsStore::from_file(path);
+    let theirs = store.get_all_tensors();
+    let theirs = theirs.map_err(|error| failed(error.to_string()))?;
+    let problems = problems(&model.collect(None, None, true), theirs);
+    if !problems.is_empty() {
+        return Err(TrainError::Weights {
+            path: path.to_path_buf(),
+            problems,
+        });
+    }
     store
         .apply_to(&mut model)
         .map_err(|error| failed(error.to_string()))?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use everburn_models::mnist_bn::MnistBnConfig;
 use everburn_models::two_part_resnet::{TwoPartResNet, TwoPartResNetConfig};
@@ -143,9 +144,11 @@ fn what_is_saved_is_loaded_from_both_kinds_of_files() {
         let loaded = load_state_dict(case.model.valid(), &path).unwrap();
         assert_eq!(case.logits(&loaded, 4), expected, "{name}");
     }
-    let error = save_state_dict(&trained, 3, &folder.path().join("weights.bin")).unwrap_err();
+    let error = save_state_dict(&trained, 3, &folder.path().join("weights.onnx")).unwrap_err();
     assert!(
-        error.to_string().contains(".safetensors, .pt or .pth"),
+        error
+            .to_string()
+            .contains(".safetensors, .pt, .pth, .ckpt or .bin"),
         "{error}"
     );
 }
@@ -203,4 +206,37 @@ fn damaged_files_are_refused() {
     }
     let error = load_state_dict(small_resnet().model, &folder.path().join("none.pt"));
     assert!(error.unwrap_err().to_string().contains("none.pt"));
+}
+
+/// What Lightning makes of a model: a module that has it in a field.
+#[derive(Module, Debug)]
+struct Wrapped {
+    net: Linear,
+}
+
+#[test]
+fn a_first_part_that_all_names_of_a_file_have_and_the_model_has_not_is_left_out() {
+    let device = Device::flex();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("epoch=3.ckpt");
+    let wrapped = Wrapped {
+        net: LinearConfig::new(3, 2).init(&device),
+    };
+    save_state_dict(&wrapped, 0, &path).unwrap();
+    let loaded = load_state_dict(LinearConfig::new(3, 2).init(&device), &path).unwrap();
+    let weight = |linear: &Linear| linear.weight.val().into_data();
+    assert_eq!(weight(&loaded), weight(&wrapped.net));
+    // The model's own first part stays.
+    let other = Wrapped {
+        net: LinearConfig::new(3, 2).init(&device),
+    };
+    let loaded = load_state_dict(other, &path).unwrap();
+    assert_eq!(weight(&loaded.net), weight(&wrapped.net));
+    let error = load_state_dict(LinearConfig::new(4, 2).init(&device), &path).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("weight has shape [2, 3] in the file"),
+        "{error}"
+    );
 }
