@@ -98,7 +98,8 @@ impl Batcher<ImageItem, (Tensor<4>, Tensor<1, Int>)> for ImageBatcher {
 /// use burn::prelude::*;
 /// use everburn_datasets::{RgbBatcher, RgbItem};
 ///
-/// let item = RgbItem { pixels: vec![255; 3 * 2 * 4].into(), size: [2, 4], class: 1 };
+/// let item = RgbItem { pixels: vec![255; 3 * 2 * 4].into(), size: [2, 4],
+///     file: std::path::Path::new("1.png").into(), class: 1 };
 /// let (images, classes) = RgbBatcher::default().batch(vec![item.clone(), item], &Device::flex());
 /// assert_eq!((images.dims(), classes.dims()), ([2, 3, 2, 4], [2]));
 /// assert_eq!(images.max().into_scalar::<f32>(), 1.0);

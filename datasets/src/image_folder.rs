@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use burn_dataset::Dataset;
@@ -50,7 +50,7 @@ const CACHE_BYTES: usize = 1 << 30;
 /// ```
 pub struct ImageFolder {
     classes: Vec<String>,
-    files: Vec<(PathBuf, usize)>,
+    files: Vec<(Arc<Path>, usize)>,
     /// Height and width.
     size: [u32; 2],
     /// The pixels of the first files, once they are decoded.
@@ -74,6 +74,8 @@ pub struct RgbItem {
     pub pixels: Arc<[u8]>,
     /// `[height, width]`, in pixels.
     pub size: [usize; 2],
+    /// The file that it was read from.
+    pub file: Arc<Path>,
     /// The number of its class, below the number of [`ImageFolder::classes`].
     pub class: usize,
 }
@@ -90,8 +92,26 @@ impl RgbItem {
         Ok(Self {
             pixels: pixels.into(),
             size,
+            file: file.into(),
             class: 0,
         })
+    }
+
+    /// The image in a file, or all images of a folder, in the order of their names: as [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); also if the folder cannot be listed or has no image.
+    pub fn read_all(path: impl AsRef<Path>, size: [usize; 2]) -> Result<Vec<Self>, DatasetError> {
+        let path = path.as_ref();
+        if !path.is_dir() {
+            return Ok(vec![Self::read(path, size)?]);
+        }
+        let files = names(path, |entry| entry.is_file() && is_image(entry))?;
+        if files.is_empty() {
+            return Err(refused(path, "it has no JPEG or PNG file"));
+        }
+        let files = files.iter().map(|name| Self::read(path.join(name), size));
+        files.collect()
     }
 }
 
@@ -140,7 +160,7 @@ impl ImageFolder {
                 let file = folder.join(&name);
                 let bytes = fs::metadata(&file).map_err(|source| unreadable(&file, source))?;
                 hash.update(format!("{class}/{name} {}\n", bytes.len()));
-                files.push((file, number));
+                files.push((file.into(), number));
             }
         }
         let this = Self {
@@ -179,7 +199,8 @@ impl ImageFolder {
             if *count < every {
                 let folder = first.first().map_or(Path::new(class), |(file, _)| file);
                 let problem = format!(
-                    "the class {class} has {count} images, and every {every}th is to be a test image"
+                    "the class {class} has {count} of at least {every} images: one in {every} becomes a test image. Add images, or \
+                     put test images into a folder of their own, beside that of training images"
                 );
                 return Err(refused(folder.parent().unwrap_or(folder), problem));
             }
@@ -242,6 +263,7 @@ impl ImageFolder {
         Ok(RgbItem {
             pixels,
             size: [height as usize, width as usize],
+            file: file.clone(),
             class: *class,
         })
     }

@@ -19,7 +19,7 @@ mod image_folders;
 mod images;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use everburn_datasets::{DataChoice, DatasetDescription};
 use everburn_models::gpt::GptConfig;
@@ -228,7 +228,13 @@ impl Default for DataConfig {
 
 impl DataConfig {
     fn choice(&self) -> Result<DataChoice, TaskError> {
-        Ok(self.name.parse::<DataChoice>()?)
+        let choice = self.name.parse::<DataChoice>();
+        choice.map_err(|unknown| match Path::new(&self.name).is_dir() {
+            true => TaskError::new(format!("this model does not learn from a folder: {}", self.name)).with_help(
+                "resnet18 learns from folders of images; a project of your own, from any data: `everburn new`",
+            ),
+            false => unknown.into(),
+        })
     }
 
     /// Fixes what was left open, so that every rank and every repetition takes the same: `found` is the name of

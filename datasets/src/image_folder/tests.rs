@@ -123,7 +123,9 @@ fn a_set_is_split_within_each_class() {
         .split(3)
         .unwrap_err();
     assert!(
-        error.to_string().contains("the class dark has 2 images"),
+        error
+            .to_string()
+            .contains("the class dark has 2 of at least 3 images"),
         "{error}"
     );
 }

@@ -1,6 +1,6 @@
 //! Classifies images of any size, in a folder for each class: `train/roses/1.jpg`, `test/tulips/7.png`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use everburn::burn;
 use everburn::burn::prelude::*;
 use everburn::burn::tensor::Int;
+use everburn::burn::tensor::activation::softmax;
 use everburn::nn::conv::{Conv2d, Conv2dConfig};
 use everburn::nn::loss::CrossEntropyLossConfig;
 use everburn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
@@ -52,6 +53,15 @@ struct Net {
     pool: AdaptiveAvgPool2d,
     output: Linear,
     relu: Relu,
+}
+
+impl Net {
+    /// The scores of the classes, `[B, K]`.
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let hidden = self.relu.forward(self.first.forward(images));
+        let hidden = self.relu.forward(self.second.forward(hidden));
+        self.output.forward(self.pool.forward(hidden).flatten::<2>(1, 3))
+    }
 }
 
 impl Task for ImageFolders {
@@ -99,9 +109,7 @@ impl Task for ImageFolders {
 
     fn loss(&self, _config: &ImagesConfig, model: &Net, (images, classes): Images) -> Loss {
         let count = classes.dims()[0];
-        let hidden = model.relu.forward(model.first.forward(images));
-        let hidden = model.relu.forward(model.second.forward(hidden));
-        let scores = model.output.forward(model.pool.forward(hidden).flatten::<2>(1, 3));
+        let scores = model.forward(images);
         let correct = scores.clone().argmax(1).squeeze_dim::<1>(1).equal(classes.clone());
         let loss = CrossEntropyLossConfig::new().init(&scores.device()).forward(scores, classes);
         // The sums of all ranks make the accuracy; other metrics are added by `with_metric`.
@@ -110,5 +118,45 @@ impl Task for ImageFolders {
 
     fn summary(&self) -> String {
         "images in a folder for each class".to_string()
+    }
+
+    fn predictor(&self) -> Option<Predictor<Self>> {
+        Some(Predictor::by_task())
+    }
+}
+
+/// What `predict` writes of each image, behind the name of its file.
+#[derive(Serialize)]
+struct Prediction {
+    class: String,
+    probability: f32,
+}
+
+impl Predict for ImageFolders {
+    type Prediction = Prediction;
+
+    fn predict(
+        &self,
+        config: &ImagesConfig,
+        model: &Net,
+        (images, _classes): Images,
+    ) -> Result<Vec<Prediction>, TaskError> {
+        let (best, class) = softmax(model.forward(images), 1).max_dim_with_indices(1);
+        let (best, class) = (best.try_into_data()?, class.try_into_data()?);
+        let predictions = best.iter::<f32>().zip(class.iter::<i64>());
+        let predictions = predictions.map(|(probability, class)| {
+            let class = config.classes[class as usize].clone();
+            Prediction { class, probability }
+        });
+        Ok(predictions.collect())
+    }
+
+    // `predict RUN --input new-images` is for images that have no class yet.
+    fn read(&self, config: &ImagesConfig, path: &Path) -> Result<Vec<RgbItem>, TaskError> {
+        Ok(RgbItem::read_all(path, [config.size, config.size])?)
+    }
+
+    fn sample_name(&self, image: &RgbItem) -> Option<String> {
+        Some(image.file.display().to_string())
     }
 }

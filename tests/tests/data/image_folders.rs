@@ -63,6 +63,33 @@ fn ranks_share_the_images_of_a_folder_and_predict_the_class_of_a_file() {
         "{ended}"
     );
     assert_eq!(line["probabilities"].as_array().unwrap().len(), 2);
+    assert_eq!(line["sample"], "stripes/val/down/01.png");
+    // A folder: its images, in the order of their names, on any number of ranks.
+    let [one, two] = ["1", "2"].map(|ranks| {
+        let predict = [
+            "predict",
+            "2",
+            "--input",
+            "stripes/val/down",
+            "--ranks",
+            ranks,
+        ];
+        Everburn::new(here, predict).run().succeeded().stdout
+    });
+    let samples = |lines: &str| -> Vec<String> {
+        let lines = lines.lines().map(serde_json::from_str::<serde_json::Value>);
+        lines
+            .map(|line| line.unwrap()["sample"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(samples(&one), samples(&two));
+    assert_eq!(
+        samples(&one).len(),
+        std::fs::read_dir(here.join("stripes/val/down"))
+            .unwrap()
+            .count()
+    );
+    assert_eq!(samples(&one)[1], "stripes/val/down/01.png");
     // The run remembers its classes.
     for part in ["train", "test"] {
         let part = here.join("other").join(part);
@@ -99,7 +126,10 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     std::fs::create_dir(here.join("empty")).unwrap();
     refused("empty", &["empty: it has no folders", "one per class"]);
     draw(&here.join("few"), 4);
-    refused("few", &["few/across: the class across has 4 images"]);
+    refused(
+        "few",
+        &["few/across: the class across has 4 of at least 10 images"],
+    );
     draw(&here.join("half/train"), 4);
     refused("half", &["half has train, and neither test nor val"]);
     let none = Everburn::new(here, ["train", "resnet18", "--run-dir", "run"]);

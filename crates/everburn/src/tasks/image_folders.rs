@@ -246,6 +246,10 @@ impl<M: ImageModel> Predict for ImageFolders<M> {
     }
 
     fn read(&self, config: &ImageFoldersConfig, file: &Path) -> Result<Vec<RgbItem>, TaskError> {
-        Ok(vec![RgbItem::read(file, config.data.size())?])
+        Ok(RgbItem::read_all(file, config.data.size())?)
+    }
+
+    fn sample_name(&self, item: &RgbItem) -> Option<String> {
+        Some(item.file.display().to_string())
     }
 }

@@ -164,6 +164,9 @@ pub trait ConfiguredTask: Send + Sync {
     /// If the task makes no predictions, or cannot of this batch.
     fn predict(&self, model: &AnyModel, batch: AnyBatch) -> Result<Vec<String>, TaskError>;
 
+    /// What a sample of the data, or of [`read`](Self::read), is called, if the task says so.
+    fn sample_name(&self, item: &AnyItem) -> Option<String>;
+
     /// The samples in a file that is none of the data, to predict something of them.
     ///
     /// # Errors

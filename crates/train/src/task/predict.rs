@@ -65,6 +65,13 @@ pub trait Predict: Task {
         batch: Self::Batch,
     ) -> Result<Vec<Self::Prediction>, TaskError>;
 
+    /// What a sample is called: its file, or its number in a table. Where there is one, its prediction is written as
+    /// `{"sample": NAME, ...}`, with `"prediction"` if it is no JSON object.
+    fn sample_name(&self, item: &Self::Item) -> Option<String> {
+        let _ = item;
+        None
+    }
+
     /// The samples in a file that is none of the task's data, for `predict RUN --input FILE`. What a sample has to say
     /// besides, its class say, may be anything.
     ///
@@ -100,6 +107,7 @@ type Read<T> = fn(&T, &<T as Task>::Config, &Path) -> Result<Vec<<T as Task>::It
 pub struct Predictor<T: Task> {
     pub(super) predict: PredictLines<T>,
     pub(super) read: Read<T>,
+    pub(super) sample_name: fn(&T, &T::Item) -> Option<String>,
 }
 
 impl<T: Predict> Predictor<T> {
@@ -112,6 +120,7 @@ impl<T: Predict> Predictor<T> {
                 lines.collect()
             },
             read: |task, config, file| task.read(config, file),
+            sample_name: |task, item| task.sample_name(item),
         }
     }
 }

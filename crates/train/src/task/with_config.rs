@@ -323,6 +323,11 @@ impl<T: Task> ConfiguredTask for WithConfig<T> {
         (predictor.predict)(&self.task, &self.config, model, batch)
     }
 
+    fn sample_name(&self, item: &AnyItem) -> Option<String> {
+        let predictor = self.task.predictor()?;
+        (predictor.sample_name)(&self.task, item.open::<T::Item>())
+    }
+
     fn read(&self, file: &Path) -> Result<Arc<dyn Dataset<AnyItem>>, TaskError> {
         let items = (self.predictor()?.read)(&self.task, &self.config, file)?;
         let items = items.into_iter().map(AnyItem::new).collect();

@@ -81,7 +81,8 @@ impl Trainer {
             .and("samples of the input", items.len())
             .check(&self.group)?;
         let count = items.len();
-        let loader = self.ordered_loader(items, data, &self.group)?;
+        let loader = self.ordered_loader(items.clone(), data, &self.group)?;
+        let mut names = SampleNames::of(task, &*items);
         let model = model.valid();
         let compute_type = self.config.precision.compute_type();
         for share in loader.epoch(0) {
@@ -105,8 +106,9 @@ impl Trainer {
             }
             let all = self.group.all_gather_varied(own).wait()?;
             if self.group.rank() == 0 {
-                for lines in &all {
-                    write(lines).map_err(|error| {
+                for lines in all {
+                    let lines = names.before(lines)?;
+                    write(&lines).map_err(|error| {
                         TrainError::Data(format!("writing predictions failed: {error}"))
                     })?;
                 }
@@ -142,5 +144,54 @@ impl Trainer {
             ))),
             _ => Ok(items),
         }
+    }
+}
+
+/// The names of the samples, written before their predictions.
+struct SampleNames<'a> {
+    task: &'a dyn ConfiguredTask,
+    items: &'a dyn Dataset<AnyItem>,
+    /// How many predictions have their names; `None` for a task whose samples have none.
+    named: Option<usize>,
+}
+
+impl<'a> SampleNames<'a> {
+    fn of(task: &'a dyn ConfiguredTask, items: &'a dyn Dataset<AnyItem>) -> Self {
+        let first = items.get(0).ok();
+        let has_names = first.is_some_and(|item| task.sample_name(&item).is_some());
+        Self {
+            task,
+            items,
+            named: has_names.then_some(0),
+        }
+    }
+
+    /// The next predictions, a line of JSON each, with the names of their samples.
+    fn before(&mut self, lines: Vec<u8>) -> Result<Vec<u8>, TrainError> {
+        let Some(named) = &mut self.named else {
+            return Ok(lines);
+        };
+        let mut with_names = Vec::with_capacity(lines.len());
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let item = self.items.get(*named);
+            let item = item.map_err(|error| TrainError::Data(error.to_string()))?;
+            let name = self.task.sample_name(&item).unwrap_or_default();
+            let name = serde_json::Value::from(name).to_string();
+            *named += 1;
+            with_names.extend_from_slice(format!("{{\"sample\":{name},").as_bytes());
+            match line {
+                [b'{', b'}', b'\n'] => {
+                    with_names.pop();
+                    with_names.extend_from_slice(b"}\n");
+                }
+                [b'{', fields @ ..] => with_names.extend_from_slice(fields),
+                value => {
+                    with_names.extend_from_slice(b"\"prediction\":");
+                    with_names.extend_from_slice(value.trim_ascii_end());
+                    with_names.extend_from_slice(b"}\n");
+                }
+            }
+        }
+        Ok(with_names)
     }
 }

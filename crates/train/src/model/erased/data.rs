@@ -27,6 +27,11 @@ impl AnyItem {
     pub(crate) fn new<I: Send + Sync + 'static>(item: I) -> Self {
         Self(Arc::new(item))
     }
+
+    /// The sample itself.
+    pub(crate) fn open<I: 'static>(&self) -> &I {
+        self.0.downcast_ref().expect(WRONG_TYPE)
+    }
 }
 
 /// A batch of any batcher.
