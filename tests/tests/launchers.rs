@@ -74,7 +74,7 @@ fn ranks_of_mpirun_train_together() {
 }
 
 #[test]
-fn ranks_of_srun_train_together_on_a_port_reckoned_from_the_job() {
+fn ranks_of_srun_train_together_on_a_port_derived_from_the_job() {
     let ended = two_ranks_train(|rank, port| {
         [
             ("SLURM_JOB_ID", port.to_string()),
@@ -92,10 +92,7 @@ fn ranks_of_srun_train_together_on_a_port_reckoned_from_the_job() {
         &ended,
         "rank 0 of 2 (SLURM_PROCID, SLURM_STEP_NUM_TASKS), started by srun",
     );
-    only_rank_0_says(
-        &ended,
-        "a port reckoned from SLURM_JOB_ID and SLURM_STEP_ID",
-    );
+    only_rank_0_says(&ended, "a port derived from SLURM_JOB_ID and SLURM_STEP_ID");
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
     Some(match signal {
         s::SIGKILL => (
             "SIGKILL",
-            "killed by someone, or by the kernel for want of memory",
+            "killed by someone, or by the kernel for lack of memory",
         ),
         s::SIGSEGV => (
             "SIGSEGV",

@@ -162,14 +162,14 @@ impl fmt::Display for EndedRank {
 ///         report: None,
 ///     },
 ///     incarnation: 2,
-///     expelled_by: None,
+///     expelled: false,
 ///     number: 2,
 ///     of: 3,
 ///     after: Duration::from_secs(2),
 /// };
 /// assert_eq!(
 ///     restart.to_string(),
-///     "rank 1 (process 2) ended with exit code 3; restart 2 of 3 in 2.0 s"
+///     "rank 1 (after restart 1) ended with exit code 3; restart 2 of 3 in 2.0 s"
 /// );
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,8 +178,8 @@ pub struct Restart {
     pub ended: EndedRank,
     /// Which process of its rank it was.
     pub incarnation: u64,
-    /// The generation that went on without it while it lived, if that was why the launcher killed it.
-    pub expelled_by: Option<u64>,
+    /// The others continued without it while it lived, and the launcher killed it for that.
+    pub expelled: bool,
     /// The restart that followed, from 1.
     pub number: usize,
     /// How many the rank may have.
@@ -190,7 +190,7 @@ pub struct Restart {
 
 impl Restart {
     pub(crate) fn loss(&self) -> String {
-        loss(&self.ended, self.incarnation, self.expelled_by)
+        loss(&self.ended, self.incarnation, self.expelled)
     }
 }
 
@@ -207,17 +207,21 @@ impl fmt::Display for Restart {
 }
 
 /// Which process ended how, with the first line of what it said itself.
-pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled_by: Option<u64>) -> String {
+pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled: bool) -> String {
     let rank = ended.rank;
-    let mut text = match expelled_by {
-        Some(generation) => format!(
-            "rank {rank} (process {incarnation}) did not answer, stopped or hanging; generation \
-             {generation} goes on without it and the launcher has killed it"
+    let process = match incarnation {
+        0 | 1 => String::new(),
+        later => format!(" (after restart {})", later - 1),
+    };
+    let mut text = match expelled {
+        true => format!(
+            "rank {rank}{process} did not answer, stopped or hanging: the others continue without it, and the \
+             launcher has killed it"
         ),
-        None => {
+        false => {
             let how = ended.to_string();
             let how = how.strip_prefix(&format!("rank {rank} ")).unwrap_or(&how);
-            format!("rank {rank} (process {incarnation}) {how}")
+            format!("rank {rank}{process} {how}")
         }
     };
     let failure = ended.failure();
@@ -248,7 +252,7 @@ pub(crate) fn loss(ended: &EndedRank, incarnation: u64, expelled_by: Option<u64>
 ///     unproved: None,
 ///     out_of_memory: true,
 /// };
-/// assert!(failure.to_string().contains("want of memory"));
+/// assert!(failure.to_string().contains("lack of memory"));
 /// ```
 #[derive(Debug, Clone)]
 pub struct JobFailure {
@@ -291,7 +295,7 @@ impl fmt::Display for JobFailure {
         if self.cause.exit == RankExit::Signal(signal_hook::consts::SIGKILL) && self.out_of_memory {
             writeln!(
                 f,
-                "  during this job the kernel ended a process for want of memory, most likely \
+                "  during this job the kernel ended a process for lack of memory, most likely \
                  this one: try fewer ranks or a smaller batch"
             )?;
         }

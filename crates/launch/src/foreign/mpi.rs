@@ -128,7 +128,7 @@ pub(super) fn port(
     match known {
         Some((name, job)) => Ok(Derived {
             value: port_of_job(fnv_1a(job.as_bytes())),
-            from: format!("a port reckoned from {name}"),
+            from: format!("a port derived from {name}"),
         }),
         None => Err(RankEnvironmentError::Incomplete {
             found: found(claim),

@@ -142,7 +142,7 @@ pub(super) fn master(env: &EnvVariables<'_>) -> Result<Derived<String>, RankEnvi
     })
 }
 
-/// From job and step, so that all ranks reckon the same and steps beside each other differ.
+/// From job and step, so that all ranks derive the same and steps beside each other differ.
 pub(super) fn port(env: &EnvVariables<'_>) -> Result<Derived<u16>, RankEnvironmentError> {
     /// A prime, so that steps of neighbouring jobs fall apart.
     const STEP: u64 = 7_919;
@@ -153,7 +153,7 @@ pub(super) fn port(env: &EnvVariables<'_>) -> Result<Derived<u16>, RankEnvironme
                 found: env.set_among(&[RANK]),
                 missing: vec![v::MASTER_PORT.into()],
                 advice: format!(
-                    "SLURM_JOB_ID, from which a port could be reckoned, is missing too: {}",
+                    "SLURM_JOB_ID, from which a port could be derived, is missing too: {}",
                     StartedBy::Slurm.sets(v::MASTER_PORT)
                 ),
             });
@@ -162,8 +162,8 @@ pub(super) fn port(env: &EnvVariables<'_>) -> Result<Derived<u16>, RankEnvironme
     let step = env.first_number(&STEP_IDS)?;
     let number = step.map_or(0, |variable| variable.value as u64);
     let from = match step {
-        Some(variable) => format!("a port reckoned from {job_name} and {}", variable.name),
-        None => format!("a port reckoned from {job_name}"),
+        Some(variable) => format!("a port derived from {job_name} and {}", variable.name),
+        None => format!("a port derived from {job_name}"),
     };
     Ok(Derived {
         value: port_of_job(job.wrapping_add(number.wrapping_mul(STEP))),

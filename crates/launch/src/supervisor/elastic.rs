@@ -37,8 +37,8 @@ struct RankSlot {
     next: Next,
     /// It will not be started again.
     away: bool,
-    /// The generation that continued without the current process.
-    expelled_by: Option<u64>,
+    /// The others continued without the current process.
+    expelled: bool,
 }
 
 /// The state of an elastic job on this machine.
@@ -67,7 +67,7 @@ impl Elastic {
                 restarts: 0,
                 next: Next::Number,
                 away: false,
-                expelled_by: None,
+                expelled: false,
             }
         };
         let slots = logs.into_iter().enumerate().map(slot).collect();
@@ -130,7 +130,7 @@ impl Elastic {
         (possible < min).then(|| {
             let away = self.away.iter().map(|ended| ended.rank.to_string());
             format!(
-                "at most {possible} ranks can be there, and the job needs {min}: rank {} stays away",
+                "at most {possible} ranks can be there, and the job needs {min}: rank {} is not started again",
                 away.collect::<Vec<_>>().join(", ")
             )
         })
@@ -150,7 +150,7 @@ impl Elastic {
         self.restarts.push(Restart {
             ended,
             incarnation: slot.incarnation,
-            expelled_by: slot.expelled_by,
+            expelled: slot.expelled,
             number: slot.restarts,
             of: self.limits.max_restarts,
             after,
@@ -181,7 +181,7 @@ impl Supervisor<'_> {
             return;
         };
         let slot = &elastic.slots[local_rank];
-        let (incarnation, expelled_by) = (slot.incarnation, slot.expelled_by);
+        let (incarnation, expelled) = (slot.incarnation, slot.expelled);
         elastic.store_client.note_end(local_rank, incarnation);
         let stopping = matches!(self.plan, Plan::Train | Plan::Stopping(_));
         if ends_well {
@@ -196,10 +196,10 @@ impl Supervisor<'_> {
             if after_the_end {
                 tracing::warn!(
                     "after the job's end, {}",
-                    loss(&ended, incarnation, expelled_by)
+                    loss(&ended, incarnation, expelled)
                 );
             }
-            if after_the_end && expelled_by.is_some() {
+            if after_the_end && expelled {
                 // It had no part in the end.
                 elastic.away.push(ended);
                 return;
@@ -229,11 +229,14 @@ impl Supervisor<'_> {
                     RankExit::Code(EXIT_FAILS_AGAIN) => "the same would happen again",
                     _ => "it has no restarts left",
                 };
-                let loss = loss(&ended, incarnation, expelled_by);
-                tracing::warn!("{loss}; its log: {}; it stays away: {why}", log.display());
+                let loss = loss(&ended, incarnation, expelled);
+                tracing::warn!(
+                    "{loss}; its log: {}; it is not started again: {why}",
+                    log.display()
+                );
                 (self.tell)(&LaunchEvent::Lost {
                     rank: ended.rank,
-                    text: format!("{loss}; it stays away: {why}"),
+                    text: format!("{loss}; it is not started again: {why}"),
                 });
                 elastic.away.push(ended);
                 self.give_up_if_hopeless();
@@ -258,8 +261,7 @@ impl Supervisor<'_> {
             StoreEvent::Expelled {
                 local_rank,
                 incarnation,
-                generation,
-            } => self.expel(local_rank, incarnation, generation),
+            } => self.expel(local_rank, incarnation),
             StoreEvent::Finished => self.finish(),
             StoreEvent::GivenUp(reason) => self.give_up(reason),
             StoreEvent::Lost(reason) => return self.lose_store(reason),
@@ -279,7 +281,7 @@ impl Supervisor<'_> {
         }
         slot.next = Next::Nothing;
         slot.incarnation = incarnation;
-        slot.expelled_by = None;
+        slot.expelled = false;
         let first = slot.log.take();
         let is_first = first.is_some();
         let log = match first {
@@ -290,7 +292,7 @@ impl Supervisor<'_> {
         let started = log.and_then(|log| self.start_rank(local_rank, Some(incarnation), log));
         match started {
             Err(error) if !is_first => {
-                tracing::warn!("{error}; rank {rank} stays away");
+                tracing::warn!("{error}; rank {rank} is not started again");
                 if let Some(elastic) = &mut self.elastic {
                     elastic.store_client.note_end(local_rank, incarnation);
                     elastic.slots[local_rank].away = true;
@@ -306,13 +308,13 @@ impl Supervisor<'_> {
     }
 
     /// The others have gone on without a process that lives, stopped perhaps: only SIGKILL is sure to end it.
-    fn expel(&mut self, local_rank: usize, incarnation: u64, generation: u64) {
+    fn expel(&mut self, local_rank: usize, incarnation: u64) {
         let (Some(elastic), Some(rank)) = (&mut self.elastic, &mut self.running[local_rank]) else {
             return;
         };
         let slot = &mut elastic.slots[local_rank];
         if slot.incarnation == incarnation {
-            slot.expelled_by = Some(generation);
+            slot.expelled = true;
             rank.signal(Signal::KILL);
         }
     }

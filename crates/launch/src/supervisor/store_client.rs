@@ -28,12 +28,8 @@ const FLUSH: Duration = Duration::from_secs(2);
 pub(crate) enum StoreEvent {
     /// The next process of a rank has a number.
     Numbered { local_rank: usize, incarnation: u64 },
-    /// A generation went on without this living process.
-    Expelled {
-        local_rank: usize,
-        incarnation: u64,
-        generation: u64,
-    },
+    /// The others continued without this living process.
+    Expelled { local_rank: usize, incarnation: u64 },
     /// A rank of another machine has finished.
     Finished,
     /// The launcher of another machine has given up.
@@ -231,7 +227,6 @@ impl StoreClientThread {
                 expelled.push(StoreEvent::Expelled {
                     local_rank,
                     incarnation: process.incarnation,
-                    generation: newest.number,
                 });
             }
         }

@@ -117,7 +117,7 @@ mod tests {
         let restart = Restart {
             ended: ended(1, 3, None),
             incarnation: 1,
-            expelled_by: None,
+            expelled: false,
             number: 1,
             of: 3,
             after: Duration::ZERO,

@@ -47,7 +47,7 @@ fn srun_says_all() {
 }
 
 #[test]
-fn all_ranks_of_a_step_reckon_one_address_and_other_steps_another() {
+fn all_ranks_of_a_step_derive_one_address_and_other_steps_another() {
     let port = |step: &str, job: &str| {
         let changed = [("SLURM_STEP_ID", step), ("SLURM_JOB_ID", job)];
         rank_of(&[STEP, &changed]).master_port
@@ -89,7 +89,7 @@ fn a_step_on_one_node_meets_on_loopback() {
 }
 
 #[test]
-fn what_the_user_sets_wins_over_what_is_reckoned() {
+fn what_the_user_sets_wins_over_what_is_derived() {
     let given = [
         ("MASTER_ADDR", "127.0.0.1"),
         ("MASTER_PORT", "12345"),
