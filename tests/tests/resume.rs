@@ -121,7 +121,10 @@ fn where_there_is_no_checkpoint_the_message_says_so() {
     let run = train(folder.path(), "run", "1");
     std::fs::remove_dir_all(run.path.join("checkpoints")).unwrap();
     let ended = resume(folder.path(), "run", "3", "1");
-    ended.failed_with(2, &["there is none in it; start without --resume"]);
+    ended.failed_with(
+        2,
+        &["no checkpoint had been written when the run ended; start without --resume"],
+    );
 }
 
 #[test]

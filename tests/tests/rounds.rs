@@ -120,7 +120,7 @@ fn averaged_parameters_are_measured_and_exported_where_they_are_asked_for() {
         .args(["--steps", "1", "--run-dir", "b"])
         .run()
         .succeeded();
-    let messages = ["ema.safetensors", "was it one with --ema?"];
+    let messages = ["ema.safetensors", "or was one without --ema"];
     Everburn::new(here, ["eval", "b", "--ema", "--data", "synthetic"])
         .run()
         .failed_with(2, &messages);

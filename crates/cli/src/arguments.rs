@@ -150,7 +150,7 @@ pub(crate) struct TrainArguments {
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth), a run's folder, or a folder of Hugging
+    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth, .ckpt, .bin), a run's folder, or a folder of Hugging
     /// Face's transformers, whose config.json says which model it is.
     #[arg(long, value_name = "FILE")]
     pub(crate) init_from: Option<PathBuf>,

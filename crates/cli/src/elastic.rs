@@ -180,6 +180,16 @@ pub(crate) fn join(
     config: &RunConfig,
     range: ElasticRange,
 ) -> Result<Arc<ElasticGroup>, CliError> {
+    if environment.elastic.is_none() {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--elastic needs Everburn's launcher, which starts lost ranks again: {}",
+                environment.announcement()
+            ),
+            "start one process a machine, with --ranks, --nodes, --node-rank and --rendezvous; or leave --elastic out, \
+             and use --resume after a loss",
+        ));
+    }
     let run =
         toml::to_string(&config.training).map_err(|error| CliError::usage(error.to_string()))?;
     let run = format!("{}\n{run}", config.model);

@@ -17,7 +17,7 @@ use crate::error::CliError;
 pub(crate) fn plan(config: &RanksConfig, flags: &RankFlags) -> Result<LaunchConfig, CliError> {
     let program = std::env::current_exe()
         .map_err(|error| CliError::usage(format!("this program cannot find itself: {error}")))?;
-    if flags.rendezvous.is_some() && config.nodes == 1 {
+    if flags.rendezvous.is_some() && config.nodes == 1 && flags.nodes.is_none() {
         return Err(CliError::usage_with_help(
             "--rendezvous without --nodes",
             "give --nodes N and --node-rank I as well",

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::prelude::*;
 use everburn_record::units;
 use everburn_train::ShardingReport;
+use everburn_train::checkpoint::{CheckpointFolder, Place};
 
 /// Prints what came of a training.
 pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) {
@@ -15,9 +16,14 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         say!("tested: the averaged model, in ema.safetensors");
     }
     if !report.finished {
+        let newest = run.and_then(newest_checkpoint);
         say!(
-            "--resume goes on after epoch {}; later steps are in model.safetensors only",
-            report.epochs
+            "{}",
+            match newest {
+                Some(place) => format!("--resume continues from the checkpoint {place}"),
+                None =>
+                    "no checkpoint was written: --resume has nothing to continue from".to_string(),
+            }
         );
     }
     let result = match report.test_loss {
@@ -25,10 +31,13 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         None => String::new(),
     };
     say!(
-        "{result}{} on {}  {}  {}  {}  {:.0} samples/s  {:.1} s",
+        "{result}{} on {}  {}{}  {}  {:.0} samples/s  {:.1} s",
         report.model,
         report.dataset,
-        counted(report.epochs, "epoch"),
+        match report.epochs {
+            0 => String::new(), // a limit of steps within the first one
+            epochs => counted(epochs, "epoch") + "  ",
+        },
         counted(report.steps, "step"),
         counted(report.world_size, "rank"),
         report.samples_per_second,
@@ -69,6 +78,12 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());
     }
+}
+
+/// The place of the newest checkpoint of a run.
+fn newest_checkpoint(run: &RunDirectory) -> Option<Place> {
+    let folder = CheckpointFolder::new(run.checkpoints(), 1);
+    folder.places().ok()?.pop()
 }
 
 /// What a test has found: `test accuracy 97.10 %  loss 0.0912`, or `test loss 0.0123  mae 0.0841`. Behind the accuracy

@@ -62,6 +62,18 @@ pub(crate) fn run(
     model_parallel::check_model(&config)?;
     elastic::check_mesh(&config, mesh::check(&config)?.as_ref())?;
     let plan = launching::plan(&config.ranks, &arguments.ranks)?;
+    if let Some(weights) = &arguments.init_from
+        && arguments.ranks.node_rank.unwrap_or(0) == 0
+        && !weights.exists()
+    {
+        return Err(CliError::usage_with_help(
+            format!(
+                "--init-from {}: there is no such file or folder",
+                weights.display()
+            ),
+            "name a state dict, the folder of a run, or one of Hugging Face's transformers",
+        ));
+    }
     let mut task = config.task()?;
     let loaded = task.load()?;
     say!("{}", loaded.description);
@@ -74,6 +86,9 @@ pub(crate) fn run(
         check_resume(&config, arguments, &loaded)?;
     } else if arguments.ranks.node_rank.unwrap_or(0) == 0 {
         weights::check(&config)?; // the file is on machine 0
+        if let Some(weights) = &config.init_from {
+            say!("weights: {}", weights.display());
+        }
     }
     if arguments.input.warmup {
         return warm_up::run(&config, &*task, &loaded, keep_kernels());

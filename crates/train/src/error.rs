@@ -194,7 +194,7 @@ pub enum TrainError {
     #[error("the training cannot go on: {0}")]
     Elastic(String),
     /// This process has no part in the job any more, or was not accepted.
-    #[error("this process takes no part in the job: {0}")]
+    #[error("this process cannot join the job: {0}")]
     NotMember(String),
     /// burn-train reported an error of its own.
     #[error("burn-train: {0}")]

@@ -4,7 +4,7 @@
 //! the numbers of a step travel with the sums of the next one, each in a place of its own of the same
 //! all-reduce: no message more, `8 W` numbers of 8 bytes longer with `W` ranks. Above 64 ranks they come
 //! with every second step, above 128 with every third and so on, so that a sums stays about as short as
-//! with 64. All ranks reckon from the number of the step when that is.
+//! with 64. All ranks derive that from the number of the step.
 
 use everburn_record::RankStep;
 

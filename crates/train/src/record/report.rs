@@ -220,7 +220,7 @@ impl ShardingReport {
 /// use everburn_train::TrainingReport;
 ///
 /// fn best(report: &TrainingReport) -> Option<usize> {
-///     report.best.as_ref().map(|best| best.epoch)
+///     report.best_epoch.map(|best| best.epoch)
 /// }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -52,6 +52,8 @@ pub struct Lines {
     split: String,
     processed: usize,
     total: usize,
+    /// The last line of the split has been written.
+    ended: bool,
     last: Instant,
     ends: Ends,
 }
@@ -80,6 +82,7 @@ impl Lines {
             split: String::new(),
             processed: 0,
             total: 0,
+            ended: true,
             last: Instant::now(),
         }
     }
@@ -196,6 +199,7 @@ impl TrainingProgressLogger for Lines {
         self.split = split.to_string();
         self.total = total_items;
         self.processed = 0;
+        self.ended = false;
         self.metrics.clear();
     }
 
@@ -210,8 +214,11 @@ impl TrainingProgressLogger for Lines {
         }
     }
 
+    /// May be called twice: a limit of steps ends a split within.
     fn end_split(&mut self) {
-        self.write_line(true);
+        if !std::mem::replace(&mut self.ended, true) {
+            self.write_line(true);
+        }
     }
 
     fn end(&mut self) {}
@@ -231,7 +238,7 @@ impl EvaluationProgressLogger for Lines {
     }
 
     fn end_test(&mut self) {
-        self.write_line(true);
+        self.end_split();
     }
 
     fn end_global_progress(&mut self) {}

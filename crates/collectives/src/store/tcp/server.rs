@@ -105,7 +105,7 @@ impl TcpStoreServer {
         self.control.connections()
     }
 
-    /// How many bytes the store holds for its clients now, by the reckoning of
+    /// How many bytes the store holds for its clients now, as counted by
     /// [`StoreOptions::max_stored_bytes`].
     #[must_use]
     pub fn held_bytes(&self) -> usize {

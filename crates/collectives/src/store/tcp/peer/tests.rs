@@ -53,7 +53,7 @@ fn capacity(peers: &[(Peer, std::net::TcpStream)]) -> usize {
 }
 
 #[test]
-fn half_sent_requests_hold_what_they_are_reckoned_to_hold_and_two_small_buffers() {
+fn half_sent_requests_hold_what_they_are_counted_as_and_two_small_buffers() {
     const COUNT: usize = 200;
     let options = StoreOptions {
         max_stored_bytes: 1 << 20,
