@@ -40,6 +40,7 @@
 //! - There is no process-wide state: what the environment says comes in through
 //!   [`Surroundings`].
 
+mod augment;
 #[cfg(feature = "tensors")]
 mod batcher;
 mod choice;
@@ -56,6 +57,7 @@ mod synthetic;
 mod text;
 mod token_shards;
 
+pub use augment::{ImageAugmentation, UnknownAugmentation};
 #[cfg(feature = "tensors")]
 pub use batcher::{ImageBatcher, RgbBatcher};
 pub use choice::{DataChoice, UnknownChoice};

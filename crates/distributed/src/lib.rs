@@ -113,7 +113,8 @@ pub use device::{
 pub use divergence::{Divergence, find_divergence};
 pub use error::DdpError;
 pub use loader::{
-    BatchNumber, DistributedLoader, EpochBatches, InputError, MicroBatch, Prefetch, ShareOfBatch,
+    Augment, BatchNumber, DistributedLoader, EpochBatches, InputError, MicroBatch, Prefetch,
+    SampleRng, ShareOfBatch,
 };
 pub use module_ranks::ModuleRanks;
 pub use outer_loop::{OuterCompression, OuterConfig, OuterLoop, OuterOptimizer, OuterStep};

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod assembly;
+mod augment;
 mod error;
 mod plain;
 
@@ -16,6 +17,8 @@ use everburn_profile::Recorder;
 use self::ahead::Ahead;
 pub use self::ahead::Prefetch;
 use self::assembly::{Assembly, Order};
+use self::augment::Augmentation;
+pub use self::augment::{Augment, SampleRng};
 pub use self::error::{BatchNumber, InputError};
 use crate::sampler::{DistributedSampler, SamplerError};
 
@@ -129,6 +132,7 @@ impl<I, B> DistributedLoader<I, B> {
                 sampler,
                 device,
                 micro_batches: 1,
+                augmentation: None,
             },
             prefetch: Prefetch::default(),
             recorder: None,
@@ -149,6 +153,15 @@ impl<I, B> DistributedLoader<I, B> {
     pub fn in_micro_batches(self, count: usize) -> Self {
         self.map_assembly(|assembly| Assembly {
             micro_batches: count.max(1),
+            ..assembly
+        })
+    }
+
+    /// The same loader with samples that are changed by `augment`, anew in each epoch. Threads that read ahead call it.
+    #[must_use]
+    pub fn augmenting(self, seed: u64, augment: Augment<I>) -> Self {
+        self.map_assembly(|assembly| Assembly {
+            augmentation: Some(Augmentation { seed, augment }),
             ..assembly
         })
     }

@@ -217,6 +217,7 @@ fn training_data<I: 'static, B: 'static>(
         test,
         validation: None,
         batcher: Arc::new(batcher),
+        augment: None,
         name: data.description.name.clone(),
         fingerprint: String::new(),
         origin: data.description.origin.clone(),

@@ -10,7 +10,6 @@
 #![allow(clippy::print_stdout)] // what an example is for
 
 use std::error::Error;
-use std::sync::Arc;
 
 use everburn::burn::module::{Module, ModuleMapper, ModuleVisitor, Param, Quantizer};
 use everburn::burn::prelude::*;
@@ -54,15 +53,9 @@ impl std::fmt::Display for ModelScore {
 
 /// The model as it was trained, and with weights of 8 bits.
 fn train_and_quantise(data: &LoadedData, epochs: usize) -> Result<[ModelScore; 2], Box<dyn Error>> {
-    let data = TrainingData {
-        train: Arc::new(data.train.clone()),
-        test: Arc::new(data.test.clone()),
-        validation: None,
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: data.description.name.clone(),
-        fingerprint: String::new(),
-        origin: data.description.origin.clone(),
-    };
+    let (train, test) = (data.train.clone(), data.test.clone());
+    let data = TrainingData::new(&data.description.name, train, test, ImageBatcher::unit())
+        .with_origin(&data.description.origin);
     let config = TrainingConfig {
         epochs,
         ..TrainingConfig::default()

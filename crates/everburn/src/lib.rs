@@ -61,7 +61,7 @@ pub mod prelude {
     pub use everburn_collectives::group::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
     pub use everburn_collectives::rendezvous::{Rendezvous, RendezvousRequest};
     pub use everburn_collectives::store::Store;
-    pub use everburn_datasets::{ImageFolder, RgbBatcher, RgbItem};
+    pub use everburn_datasets::{ImageAugmentation, ImageFolder, RgbBatcher, RgbItem};
     pub use everburn_distributed::{
         Ddp, DdpConfig, DistributedLoader, DistributedSampler, SamplerConfig, Tail,
     };

@@ -21,7 +21,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use everburn_datasets::{DataChoice, DatasetDescription};
+use everburn_datasets::{DataChoice, DatasetDescription, ImageAugmentation};
 use everburn_models::gpt::GptConfig;
 use everburn_models::llama::LlamaConfig;
 use everburn_models::mlp::{Mlp, MlpConfig};
@@ -212,6 +212,9 @@ pub(crate) struct DataConfig {
     pub(crate) train_samples: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) test_samples: Option<usize>,
+    /// Random changes of images to learn from: `shift:0.1,rotate:10`.
+    #[serde(skip_serializing_if = "ImageAugmentation::is_none")]
+    pub(crate) augment: ImageAugmentation,
 }
 
 impl Default for DataConfig {
@@ -222,6 +225,7 @@ impl Default for DataConfig {
             folder: None,
             train_samples: None,
             test_samples: None,
+            augment: ImageAugmentation::default(),
         }
     }
 }

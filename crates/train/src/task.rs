@@ -90,15 +90,8 @@ const EVALUATION_BATCH: usize = 1_000;
 ///
 ///     fn data(&self, _config: &mut LineConfig) -> Result<TaskData<f32, Self::Batch>, TaskError> {
 ///         let points = |n: usize| (0..n).map(|x| x as f32 / n as f32).collect::<Vec<_>>();
-///         Ok(TaskData::from(TrainingData {
-///             train: Arc::new(InMemDataset::new(points(100))),
-///             test: Arc::new(InMemDataset::new(points(10))),
-///             validation: None,
-///             batcher: Arc::new(Points),
-///             name: "a line".to_string(),
-///             fingerprint: String::new(),
-///             origin: "computed".to_string(),
-///         }))
+///         let (train, test) = (InMemDataset::new(points(100)), InMemDataset::new(points(10)));
+///         Ok(TaskData::from(TrainingData::new("a line", train, test, Points)))
 ///     }
 ///
 ///     fn loss(&self, _config: &LineConfig, model: &Linear, (x, y): Self::Batch) -> Loss {

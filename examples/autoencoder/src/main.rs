@@ -3,7 +3,6 @@
 mod data;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 // `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
 use everburn::burn;
@@ -84,16 +83,12 @@ impl Task for Circles {
     }
 
     fn data(&self, config: &mut CirclesConfig) -> Result<TaskData<Vec<f32>, Tensor<4>>, TaskError> {
-        let drawings = |numbers| Arc::new(Drawings { size: config.size, numbers });
-        Ok(TaskData::from(TrainingData {
-            train: drawings(0..config.samples),
-            test: drawings(config.samples..config.samples + 200),
-            validation: None,
-            batcher: Arc::new(DrawingBatcher { size: config.size }),
-            name: "circles".to_string(),
-            fingerprint: config.size.to_string(),
-            origin: "drawn".to_string(),
-        }))
+        let drawings = |numbers| Drawings { size: config.size, numbers };
+        let train = drawings(0..config.samples);
+        let test = drawings(config.samples..config.samples + 200);
+        let batcher = DrawingBatcher { size: config.size };
+        let data = TrainingData::new("circles", train, test, batcher);
+        Ok(TaskData::from(data.with_fingerprint(config.size.to_string()).with_origin("drawn")))
     }
 
     fn loss(&self, config: &CirclesConfig, model: &Autoencoder, clean: Tensor<4>) -> Loss {

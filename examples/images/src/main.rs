@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 // `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
 use everburn::burn;
@@ -32,13 +31,15 @@ struct ImagesConfig {
     folder: PathBuf,
     /// The width and height to which images are scaled, in pixels.
     size: usize,
+    /// Random changes of images to learn from: `--set images.augment=crop,flip`.
+    augment: ImageAugmentation,
     /// The names of the classes; the data decide them.
     classes: Vec<String>,
 }
 
 impl Default for ImagesConfig {
     fn default() -> Self {
-        Self { folder: "data".into(), size: 32, classes: Vec::new() }
+        Self { folder: "data".into(), size: 32, augment: ImageAugmentation::default(), classes: Vec::new() }
     }
 }
 
@@ -95,15 +96,12 @@ impl Task for ImageFolders {
         let train = ImageFolder::open(config.folder.join("train"), size)?;
         config.classes = train.classes().to_vec();
         let test = ImageFolder::with_classes(config.folder.join("test"), size, &config.classes)?;
-        let data = TrainingData {
-            fingerprint: format!("{} {}", train.fingerprint(), test.fingerprint()),
-            train: Arc::new(train),
-            test: Arc::new(test),
-            validation: None,
-            batcher: Arc::new(RgbBatcher::default()),
-            name: "images".to_string(),
-            origin: config.folder.display().to_string(),
-        };
+        let fingerprint = format!("{} {}", train.fingerprint(), test.fingerprint());
+        let augmentation = config.augment.clone();
+        let data = TrainingData::new("images", train, test, RgbBatcher::default())
+            .with_fingerprint(fingerprint)
+            .with_origin(config.folder.display().to_string())
+            .augmented_by(move |image, rng| augmentation.rgb(image, rng));
         Ok(TaskData { class_names: config.classes.clone(), ..TaskData::from(data) })
     }
 

@@ -1,7 +1,6 @@
 //! Trains Everburn's `mlp` data-parallel over threads, each of them a rank.
 
 use std::error::Error;
-use std::sync::Arc;
 
 use everburn::burn::module::Module;
 use everburn::burn::prelude::Device;
@@ -19,15 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn train_on_threads(ranks: usize, samples: usize) -> Result<TrainingReport, Box<dyn Error>> {
     let digits = SyntheticDigits::new(0);
     let train = digits.generate(Split::Train, samples)?;
-    let data = TrainingData {
-        fingerprint: train.fingerprint(),
-        train: Arc::new(train),
-        test: Arc::new(digits.generate(Split::Test, 1_000)?),
-        validation: None,
-        batcher: Arc::new(ImageBatcher::unit()),
-        name: "synthetic-digits".to_string(),
-        origin: "generated".to_string(),
-    };
+    let test = digits.generate(Split::Test, 1_000)?;
+    let data = TrainingData::new("synthetic-digits", train, test, ImageBatcher::unit());
     let devices = vec![Device::flex(); ranks];
     let config = TrainingConfig::default();
     config.seed_for_weights(&devices[0]);

@@ -5,7 +5,6 @@ mod net;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use everburn::burn::data::dataset::InMemDataset;
 use everburn::burn::prelude::*;
@@ -54,15 +53,9 @@ impl Task for Houses {
         let mut train = read(&config.file)?;
         // The last tenth is kept to test on.
         let test = train.split_off(train.len() - train.len() / 10);
-        Ok(TaskData::from(TrainingData {
-            train: Arc::new(InMemDataset::new(train)),
-            test: Arc::new(InMemDataset::new(test)),
-            validation: None,
-            batcher: Arc::new(HouseBatcher),
-            name: "houses".to_string(),
-            fingerprint: String::new(),
-            origin: config.file.display().to_string(),
-        }))
+        let (train, test) = (InMemDataset::new(train), InMemDataset::new(test));
+        let data = TrainingData::new("houses", train, test, HouseBatcher);
+        Ok(TaskData::from(data.with_origin(config.file.display().to_string())))
     }
 
     fn loss(&self, _config: &HousesConfig, model: &Regressor, (columns, prices): HouseBatch) -> Loss {

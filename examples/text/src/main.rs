@@ -4,7 +4,6 @@ mod data;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 // `everburn::burn` is Burn itself; its derives look for it under the name `burn`.
 use everburn::burn;
@@ -83,15 +82,10 @@ impl Task for Texts {
     fn data(&self, config: &mut TextConfig) -> Result<TaskData<Line, Lines>, TaskError> {
         // Lines to learn from, and every fifth to test on.
         let (train, test) = read(config)?;
-        let data = TrainingData {
-            train: Arc::new(InMemDataset::new(train)),
-            test: Arc::new(InMemDataset::new(test)),
-            validation: None,
-            batcher: Arc::new(LineBatcher),
-            name: "texts".to_string(),
-            fingerprint: config.classes.join(" "),
-            origin: config.folder.display().to_string(),
-        };
+        let (train, test) = (InMemDataset::new(train), InMemDataset::new(test));
+        let data = TrainingData::new("texts", train, test, LineBatcher)
+            .with_fingerprint(config.classes.join(" "))
+            .with_origin(config.folder.display().to_string());
         Ok(TaskData { class_names: config.classes.clone(), ..TaskData::from(data) })
     }
 

@@ -142,3 +142,50 @@ fn what_is_no_folder_of_images_is_refused_by_name() {
     let said = format!("{}{}", damaged.stdout, damaged.stderr);
     assert!(said.contains("07.png is damaged, or no image"), "{damaged}");
 }
+
+#[test]
+fn augmented_images_are_the_same_on_any_number_of_ranks_and_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    draw(&here.join("stripes/train"), 20);
+    draw(&here.join("stripes/val"), 3);
+    let losses = |run: &str, augment: &str, flags: &[&str]| {
+        let train = train(here, "stripes", run)
+            .args(["--virtual-ranks", "2", "--set", augment])
+            .args(flags.iter().copied());
+        train.run().succeeded();
+        Run::new(here.join(run)).losses("step")
+    };
+    let crop = "data.augment=crop:0.5,flip,color,rotate,erase,rand";
+    let plain = losses("plain", "data.augment=none", &[]);
+    let one = losses("one", crop, &[]);
+    assert_ne!(plain, one);
+    assert_eq!(one, losses("again", crop, &[]));
+    assert_eq!(
+        one,
+        losses("two", crop, &["--ranks", "2", "--workers", "2"])
+    );
+    // The samples to validate on are as they are.
+    let eval = |run: &str| Everburn::new(here, ["eval", run]).run().succeeded();
+    eval("one");
+    let wrong = train(here, "stripes", "wrong").args(["--set", "data.augment=crop,warp"]);
+    wrong
+        .run()
+        .failed_with(2, &["`warp` is no change of images", "rand:2:9"]);
+    let text = Everburn::new(here, ["train", "gpt-nano", "--data", "embedded"]);
+    let text = text.args(["--set", "data.augment=flip"]).run();
+    text.failed_with(2, &["data.augment changes images"]);
+    let resident = [
+        "train",
+        "mnist",
+        "--data",
+        "synthetic",
+        "--train-samples",
+        "100",
+        "--data-on-device",
+    ];
+    let resident = Everburn::new(here, resident)
+        .args(["--set", "data.augment=shift"])
+        .run();
+    resident.failed_with(2, &["--data-on-device", "changed at random"]);
+}

@@ -137,6 +137,7 @@ fn data<I, B>(
     batcher: Arc<dyn Batcher<I, B>>,
 ) -> TrainingData<I, B> {
     TrainingData {
+        augment: None,
         train,
         test,
         validation: None,

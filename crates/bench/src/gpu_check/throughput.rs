@@ -151,6 +151,7 @@ fn mnist(device: &Device, batch: usize, quick: bool) -> Result<Rate, Failure> {
     let labels = (0..samples).map(|index| (index % 10) as u8);
     let train = ImageDataset::new(noise.collect(), labels.collect(), 10)?;
     let data = TrainingData {
+        augment: None,
         test: Arc::new(train.first(1)),
         validation: None,
         train: Arc::new(train),

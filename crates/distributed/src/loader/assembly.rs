@@ -9,6 +9,7 @@ use burn::data::dataset::Dataset;
 use burn::prelude::*;
 use everburn_collectives::worker::message_of;
 
+use super::augment::Augmentation;
 use super::error::{BatchNumber, InputError};
 use super::{MicroBatch, ShareOfBatch};
 use crate::sampler::{DistributedSampler, share_of};
@@ -27,6 +28,7 @@ pub(super) struct Assembly<I, B> {
     pub(super) sampler: DistributedSampler,
     pub(super) device: Device,
     pub(super) micro_batches: usize,
+    pub(super) augmentation: Option<Augmentation<I>>,
 }
 
 impl<I, B> Clone for Assembly<I, B> {
@@ -37,6 +39,7 @@ impl<I, B> Clone for Assembly<I, B> {
             sampler: self.sampler.clone(),
             device: self.device.clone(),
             micro_batches: self.micro_batches,
+            augmentation: self.augmentation.clone(),
         }
     }
 }
@@ -93,7 +96,13 @@ impl<I, B> Assembly<I, B> {
     fn batch(&self, indices: Vec<usize>, number: BatchNumber) -> Result<B, InputError> {
         let attempt = catch_unwind(AssertUnwindSafe(|| {
             let items = self.dataset.get_many(indices.clone());
-            items.map(|items| self.batcher.batch(items, &self.device))
+            items.map(|items| {
+                let items = match &self.augmentation {
+                    Some(augmentation) => augmentation.apply(items, &indices, number.epoch),
+                    None => items,
+                };
+                self.batcher.batch(items, &self.device)
+            })
         }));
         let reason = match attempt {
             Ok(Ok(batch)) => return Ok(batch),

@@ -12,6 +12,7 @@ use everburn_distributed::{
     BatchNumber, DistributedLoader, DistributedSampler, InputError, Prefetch, Resident,
     SamplerConfig, ShareOfBatch, Tail, VirtualRanks,
 };
+use rand_chacha::rand_core::Rng;
 
 /// Numbers, of which some cannot be read.
 #[derive(Default)]
@@ -109,6 +110,70 @@ fn threads_change_nothing_but_the_time() {
             assert_eq!(read(&ahead, 5), alone[5..], "resumed");
         }
     }
+}
+
+#[test]
+fn samples_are_changed_anew_in_each_epoch_and_alike_on_any_number_of_ranks() {
+    let numbers = Arc::new(Numbers {
+        length: 53,
+        ..Numbers::default()
+    });
+    // All samples of an epoch, in the order in which the ranks together read them.
+    let epoch = |epoch: usize, world_size: usize, workers: usize, behind: usize| {
+        let of_rank = |rank| {
+            let sampler = sampler(53, rank, world_size);
+            let numbers = numbers.clone();
+            let loader = DistributedLoader::new(numbers, Arc::new(Listed), sampler, Device::flex())
+                .in_micro_batches(2)
+                .prefetching(ahead(workers, 2))
+                .augmenting(
+                    7,
+                    Arc::new(|number, rng| number * 1000 + i64::from(rng.next_u32() % 1000)),
+                );
+            let shares = loader.epoch(epoch).behind(behind);
+            let batches = shares.map(|share| share.unwrap().micro_batches);
+            batches
+                .map(|parts| {
+                    parts
+                        .into_iter()
+                        .flat_map(|part| part.batch)
+                        .collect::<Vec<_>>()
+                })
+                .collect::<Vec<_>>()
+        };
+        let ranks: Vec<_> = (0..world_size).map(of_rank).collect();
+        let batches = 0..ranks[0].len();
+        let samples =
+            batches.flat_map(|batch| ranks.iter().flat_map(move |rank| rank[batch].clone()));
+        samples.collect::<Vec<i64>>()
+    };
+    let first = epoch(1, 1, 0, 0);
+    assert_eq!(first.len(), 53);
+    for world_size in [1, 2, 3, 5] {
+        assert_eq!(epoch(1, world_size, 0, 0), first, "{world_size} ranks");
+        assert_eq!(
+            epoch(1, world_size, 3, 0),
+            first,
+            "{world_size} ranks, threads"
+        );
+        assert_eq!(
+            epoch(1, world_size, 0, 4),
+            first[32..],
+            "{world_size} ranks, resumed"
+        );
+    }
+    let noise =
+        |samples: &[i64]| -> BTreeSet<i64> { samples.iter().map(|sample| sample % 1000).collect() };
+    assert!(
+        noise(&first).len() > 40,
+        "each sample has its own random numbers"
+    );
+    let second: BTreeSet<i64> = epoch(2, 1, 0, 0).into_iter().collect();
+    let same = first
+        .iter()
+        .filter(|sample| second.contains(sample))
+        .count();
+    assert!(same < 3, "{same} samples are as in the first epoch");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::prelude::*;
-use everburn_datasets::{ImageFolder, RgbBatcher, RgbItem};
+use everburn_datasets::{ImageAugmentation, ImageFolder, RgbBatcher, RgbItem};
+use everburn_distributed::Augment;
 use everburn_train::{
     BlocksOf, Classification, LabeledBatch, Loss, Predict, Predictor, Task, TaskData, TaskError,
     TrainingData, block_loss,
@@ -85,6 +86,9 @@ struct FolderConfig {
     folder: Option<PathBuf>,
     /// The height and width to which images are scaled, in pixels.
     size: usize,
+    /// Random changes of the images to learn from: `crop,flip,color`.
+    #[serde(skip_serializing_if = "ImageAugmentation::is_none")]
+    augment: ImageAugmentation,
     /// The names of the classes; the data decide them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     classes: Vec<String>,
@@ -96,6 +100,7 @@ impl Default for FolderConfig {
             name: None,
             folder: None,
             size: 224,
+            augment: ImageAugmentation::default(),
             classes: Vec::new(),
         }
     }
@@ -178,12 +183,17 @@ impl<M: ImageModel> Task for ImageFolders<M> {
         }
         config.data.classes.clone_from(&classes);
         let size = config.data.size;
+        let augmentation = config.data.augment.clone();
         Ok(TaskData {
             description: format!(
-                "data: {folder}, {} training and {} test images of {} classes, scaled to {size}x{size}",
+                "data: {folder}, {} training and {} test images of {} classes, scaled to {size}x{size}{}",
                 train.len(),
                 test.len(),
-                classes.len()
+                classes.len(),
+                match augmentation.is_none() {
+                    true => String::new(),
+                    false => format!(", augmented by {augmentation}"),
+                }
             ),
             class_names: classes,
             data: TrainingData {
@@ -192,6 +202,9 @@ impl<M: ImageModel> Task for ImageFolders<M> {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(RgbBatcher::imagenet()),
+                augment: (!augmentation.is_none()).then(|| -> Augment<RgbItem> {
+                    Arc::new(move |image, rng| augmentation.rgb(image, rng))
+                }),
                 name: "images".to_owned(),
                 origin: folder,
             },

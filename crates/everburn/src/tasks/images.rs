@@ -6,6 +6,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use burn::tensor::activation::softmax;
 use everburn_datasets::{DataRequest, ImageBatcher, ImageItem, SyntheticDigits};
+use everburn_distributed::Augment;
 use everburn_nn::TensorParallel;
 use everburn_train::{
     BlocksOf, Classification, LabeledBatch, Loss, OnDevice, Predict, Predictor, Task, TaskData,
@@ -141,6 +142,7 @@ impl<M: ImageModel> Task for Images<M> {
             false => ImageBatcher::unit(),
         };
         let (train, test) = (loaded.train, loaded.test);
+        let augmentation = config.data.augment.clone();
         Ok(TaskData {
             description: description.to_string(),
             class_names: class_names.iter().map(ToString::to_string).collect(),
@@ -150,6 +152,9 @@ impl<M: ImageModel> Task for Images<M> {
                 test: Arc::new(test),
                 validation: None,
                 batcher: Arc::new(batcher),
+                augment: (!augmentation.is_none()).then(|| -> Augment<ImageItem> {
+                    Arc::new(move |image, rng| augmentation.grey(image, rng))
+                }),
                 origin: format!("{}: {}", description.origin, description.reason),
                 name: description.name,
             },

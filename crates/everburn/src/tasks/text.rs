@@ -198,6 +198,11 @@ impl<C: PretrainedDecoder> Task for Text<C> {
     }
 
     fn data(&self, config: &mut TextConfig) -> Result<TaskData<TextItem, TextBatch>, TaskError> {
+        if !config.data.augment.is_none() {
+            return Err(TaskError::new(
+                "data.augment changes images, and this model reads text",
+            ));
+        }
         let (choice, file, format) = config.data.resolve()?;
         if let TokenizerKind::File(path) = &mut config.text.tokenizer {
             *path = std::path::absolute(&*path)?;
@@ -222,6 +227,7 @@ impl<C: PretrainedDecoder> Task for Text<C> {
             description: description.to_string(),
             class_names: Vec::new(),
             data: TrainingData {
+                augment: None,
                 train: Arc::new(loaded.train),
                 test: Arc::new(loaded.test),
                 validation: None,

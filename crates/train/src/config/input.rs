@@ -86,10 +86,17 @@ impl Trainer {
             validation,
             test,
             batcher,
+            augment,
             name,
             fingerprint,
             origin,
         } = data;
+        if augment.is_some() {
+            return Err(TrainError::Config(format!(
+                "--data-on-device: the samples of {name} are changed at random, and would have to lie there anew for each \
+                 epoch; train without it, or without augmentation"
+            )));
+        }
         let checkpointing = self.config.activation_checkpointing;
         let device = checkpointing.autodiff(self.device.clone());
         let wrong = |error: burn::data::dataset::DatasetError| TrainError::Data(error.to_string());
@@ -123,6 +130,7 @@ impl Trainer {
             validation: validation.map(|set| Arc::new(set) as Arc<dyn Dataset<Row>>),
             test: Arc::new(test),
             batcher: Arc::new(resident),
+            augment: None,
             name,
             fingerprint,
             origin,

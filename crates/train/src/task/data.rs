@@ -130,6 +130,7 @@ where
         validation: data.validation.clone(),
         test: Arc::clone(&data.test),
         batcher: Arc::new(WithoutTargets(Arc::clone(&data.batcher))),
+        augment: data.augment.clone(),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
         origin: data.origin.clone(),

@@ -50,6 +50,10 @@ impl Trainer {
         )
         .in_micro_batches(self.config.accumulate)
         .prefetching(self.prefetch());
+        let train = match &data.augment {
+            Some(augment) => train.augmenting(self.config.seed, augment.clone()),
+            None => train,
+        };
         let validation = own.cloned();
         let validation = validation.or_else(|| (held_out > 0).then(|| part(all - held_out, all)));
         let validation = validation.map(|set| self.ordered_loader(set, data, readers));

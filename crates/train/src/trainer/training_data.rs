@@ -4,15 +4,29 @@ use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
+use everburn_distributed::{Augment, SampleRng};
 
 /// The data of a run: every rank is given all of it and reads its own share.
 ///
 /// ```
+/// use burn::data::dataloader::batcher::Batcher;
+/// use burn::data::dataset::InMemDataset;
+/// use burn::prelude::*;
 /// use everburn_train::TrainingData;
 ///
-/// fn samples<I, B>(data: &TrainingData<I, B>) -> [usize; 2] {
-///     [data.train.len(), data.test.len()]
+/// struct Rows;
+/// impl Batcher<[f32; 2], Tensor<2>> for Rows {
+///     fn batch(&self, rows: Vec<[f32; 2]>, device: &Device) -> Tensor<2> {
+///         Tensor::from_data(TensorData::new(rows.concat(), [rows.len(), 2]), device)
+///     }
 /// }
+///
+/// let train = InMemDataset::new(vec![[0.0, 1.0]; 90]);
+/// let test = InMemDataset::new(vec![[0.0, 1.0]; 10]);
+/// let data = TrainingData::new("points", train, test, Rows)
+///     .with_origin("made up")
+///     .augmented_by(|[x, y], _rng| [-x, y]);
+/// assert_eq!((data.train.len(), data.test.len()), (90, 10));
 /// ```
 pub struct TrainingData<I, B> {
     /// The samples to learn from; the last of them are held out to validate on, unless there is a set for that.
@@ -24,6 +38,8 @@ pub struct TrainingData<I, B> {
     pub test: Arc<dyn Dataset<I>>,
     /// Makes a batch of several samples.
     pub batcher: Arc<dyn Batcher<I, B>>,
+    /// A random change of the samples to learn from, and of no others, anew in each epoch.
+    pub augment: Option<Augment<I>>,
     /// The name that goes into the report.
     pub name: String,
     /// What tells this data from other of the same name, a hash say: ranks whose data differ are
@@ -33,6 +49,67 @@ pub struct TrainingData<I, B> {
     pub origin: String,
 }
 
+impl<I, B> TrainingData<I, B> {
+    /// Data with this name in the report. A part of `train` is held out to validate on.
+    pub fn new(
+        name: impl Into<String>,
+        train: impl Dataset<I> + 'static,
+        test: impl Dataset<I> + 'static,
+        batcher: impl Batcher<I, B> + 'static,
+    ) -> Self {
+        Self {
+            train: Arc::new(train),
+            validation: None,
+            test: Arc::new(test),
+            batcher: Arc::new(batcher),
+            augment: None,
+            name: name.into(),
+            fingerprint: String::new(),
+            origin: String::new(),
+        }
+    }
+
+    /// The same with samples of their own to validate on.
+    #[must_use]
+    pub fn with_validation(self, validation: impl Dataset<I> + 'static) -> Self {
+        Self {
+            validation: Some(Arc::new(validation)),
+            ..self
+        }
+    }
+
+    /// The same with a text that tells this data from other of the same name, such as a hash.
+    #[must_use]
+    pub fn with_fingerprint(self, fingerprint: impl Into<String>) -> Self {
+        Self {
+            fingerprint: fingerprint.into(),
+            ..self
+        }
+    }
+
+    /// The same with where the data came from.
+    #[must_use]
+    pub fn with_origin(self, origin: impl Into<String>) -> Self {
+        Self {
+            origin: origin.into(),
+            ..self
+        }
+    }
+
+    /// The same with a random change of the samples to learn from, anew in each epoch. The random numbers depend on the
+    /// seed of the run, the epoch and the sample: any number of ranks sees the same.
+    #[must_use]
+    pub fn augmented_by(
+        self,
+        augment: impl Fn(I, &mut SampleRng) -> I + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            augment: Some(Arc::new(augment)),
+            ..self
+        }
+    }
+}
+
 impl<I, B> Clone for TrainingData<I, B> {
     fn clone(&self) -> Self {
         Self {
@@ -40,6 +117,7 @@ impl<I, B> Clone for TrainingData<I, B> {
             validation: self.validation.clone(),
             test: Arc::clone(&self.test),
             batcher: Arc::clone(&self.batcher),
+            augment: self.augment.clone(),
             name: self.name.clone(),
             fingerprint: self.fingerprint.clone(),
             origin: self.origin.clone(),

@@ -16,6 +16,7 @@ pub fn digits(seed: u64, train: usize, test: usize) -> Images {
     let digits = SyntheticDigits::new(seed);
     let train = digits.generate(Split::Train, train).unwrap();
     TrainingData {
+        augment: None,
         fingerprint: train.fingerprint(),
         train: Arc::new(train),
         test: Arc::new(digits.generate(Split::Test, test).unwrap()),
@@ -39,6 +40,7 @@ pub fn texts(context: usize) -> (Texts, usize) {
 
 pub fn windows(train: TextDataset, test: TextDataset) -> Texts {
     TrainingData {
+        augment: None,
         fingerprint: train.fingerprint(),
         train: Arc::new(train),
         test: Arc::new(test),

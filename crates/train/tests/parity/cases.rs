@@ -102,6 +102,7 @@ where
                 let (config, model) = (config.clone(), start.model.valid());
                 let (forward, planted) = (self.forward, start.planted.clone());
                 let data = TrainingData {
+                    augment: None,
                     train: Arc::clone(&train),
                     test: Arc::clone(&test) as _,
                     validation: None,

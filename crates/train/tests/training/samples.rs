@@ -12,6 +12,7 @@ use crate::harness::data::Images;
 /// The same with pixels from 0 to 255.
 pub fn in_bytes(data: Images) -> Images {
     TrainingData {
+        augment: None,
         batcher: Arc::new(ImageBatcher::bytes()),
         ..data
     }
@@ -38,6 +39,7 @@ impl Dataset<ImageItem> for Slow {
 pub fn slow(data: Images, each: Duration) -> Images {
     let samples = data.train;
     TrainingData {
+        augment: None,
         train: Arc::new(Slow { samples, each }),
         ..data
     }

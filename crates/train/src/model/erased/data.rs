@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::prelude::*;
-use everburn_distributed::DistributedLoader;
+use everburn_distributed::{Augment, DistributedLoader};
 
 use super::WRONG_TYPE;
 use crate::trainer::TrainingData;
@@ -28,7 +28,12 @@ impl AnyItem {
         Self(Arc::new(item))
     }
 
-    /// The sample itself.
+    /// The sample itself, or a copy where others have it, too.
+    fn take<I: Send + Sync + Clone + 'static>(self) -> I {
+        Arc::unwrap_or_clone(self.0.downcast().expect(WRONG_TYPE))
+    }
+
+    /// A look at the sample.
     pub(crate) fn open<I: 'static>(&self) -> &I {
         self.0.downcast_ref().expect(WRONG_TYPE)
     }
@@ -89,10 +94,15 @@ where
         validation: data.validation.clone().map(any_dataset),
         test: Arc::new(AnyDataset(data.test.clone())),
         batcher: Arc::new(AnyBatcher(data.batcher.clone())),
+        augment: data.augment.clone().map(any_augment),
         name: data.name.clone(),
         fingerprint: data.fingerprint.clone(),
         origin: data.origin.clone(),
     }
+}
+
+fn any_augment<I: Send + Sync + Clone + 'static>(augment: Augment<I>) -> Augment<AnyItem> {
+    Arc::new(move |item, rng| AnyItem::new(augment(item.take(), rng)))
 }
 
 fn any_dataset<I: Send + Sync + 'static>(set: Arc<dyn Dataset<I>>) -> Arc<dyn Dataset<AnyItem>> {
@@ -124,10 +134,9 @@ where
     B: Send + 'static,
 {
     fn batch(&self, items: Vec<AnyItem>, device: &Device) -> AnyBatch {
-        let open = |item: AnyItem| {
-            let item = item.0.downcast::<I>().expect(WRONG_TYPE);
-            Arc::unwrap_or_clone(item)
-        };
-        AnyBatch::new(self.0.batch(items.into_iter().map(open).collect(), device))
+        AnyBatch::new(
+            self.0
+                .batch(items.into_iter().map(AnyItem::take).collect(), device),
+        )
     }
 }
