@@ -10,9 +10,9 @@ use everburn_profile::{
     write_results,
 };
 use everburn_record::{Environment, units};
-use everburn_train::{RunDirectory, SyncInterval};
+use everburn_train::RunDirectory;
 
-use crate::arguments::{Strategy, TrainArguments};
+use crate::arguments::TrainArguments;
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::logging::LogOutput;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &BottleneckArguments, log: &LogOutput) -> Result<Ex
     training.profile = true;
     // What is said at the end would be lost below a dashboard's last picture.
     training.ranks.no_dashboard = true;
-    if training.list || training.plan || training.input.warmup {
+    if training.list || training.plan || training.kernels.warmup {
         return Err(CliError::usage_with_help(
             "`bottleneck` looks at a training, and --list, --plan and --warmup train nothing",
             "leave them out, or use `train`",
@@ -135,33 +135,6 @@ fn environment(run: &Path, analysis: &Analysis) -> Vec<String> {
         facts.model, facts.world_size, facts.device, facts.batch_size, facts.workers
     ));
     lines
-}
-
-/// Refuses what no profile can be made of, before anything is started.
-pub(crate) fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<(), CliError> {
-    if arguments.profile
-        && config.ranks.strategy == Strategy::DataParallel
-        && config.ranks.ranks > 1
-    {
-        return Err(CliError::usage_with_help(
-            "--profile and --strategy data-parallel do not go together: the threads of one process cannot be told apart \
-             where allocations and CPU time are counted",
-            "profile with --strategy ddp, where each rank is a process",
-        ));
-    }
-    if arguments.profile && config.ranks.elastic.is_some() {
-        return Err(CliError::usage_with_help(
-            "--profile and --elastic do not go together: a rank that is lost takes its recording with it",
-            "profile without --elastic",
-        ));
-    }
-    if arguments.profile && config.training.sync != SyncInterval::Step {
-        return Err(CliError::usage_with_help(
-            "--profile and --local-steps H do not go together: steps between two exchanges are not recorded",
-            "profile without --local-steps",
-        ));
-    }
-    Ok(())
 }
 
 /// The recorder of this process's rank, if it is to have one.

@@ -7,22 +7,21 @@ mod optimizer;
 use std::path::{Path, PathBuf};
 
 use crate::prelude::RunDirectory;
+use clap::Args;
 use everburn_collectives::group::TransportKind;
 use everburn_collectives::printable;
 use everburn_distributed::GradientBackend;
 use everburn_launch::RankEnvironment;
 use everburn_train::{
-    Chaos, ConfiguredTask, ParallelConfig, Patterns, TrainingConfig, configuration_fault,
+    Chaos, ConfiguredTask, ParallelConfig, Parallelism, Patterns, TrainingConfig,
+    configuration_fault,
 };
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use self::checks::refuse_flags_of_rounds;
-use self::flags::{
-    Layer, add_data_flags, add_ema_flags, add_gradient_flags, add_input_flags, add_parallel_flags,
-    add_rank_flags, add_rate_flags, add_schedules, add_sync_flags,
-};
-use crate::arguments::{DataFlags, RankFlags, Strategy, TrainArguments, TrainingFlags};
+use self::flags::{complete, flags_layer};
+use crate::arguments::{Given, OfEvaluation, RankFlags, Strategy, TrainArguments};
 use crate::elastic::ElasticRange;
 use crate::error::CliError;
 use crate::{mesh, pretrained, tasks};
@@ -31,31 +30,49 @@ use crate::{mesh, pretrained, tasks};
 const LONGEST_NAME: usize = 80;
 
 /// On what a run runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Ranks")]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RanksConfig {
-    /// Ranks on each machine.
+    /// The number of ranks on this machine [default: 1].
+    #[arg(long)]
     pub(crate) ranks: usize,
-    /// Processes or threads.
+    /// ddp: each rank is a process. data-parallel: each rank is a thread of one process. model-parallel: the model of a
+    /// rank is divided over several --devices [default: ddp].
+    #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) strategy: Strategy,
-    /// Machines.
+    /// The number of machines, each with --ranks ranks [default: 1].
+    #[arg(long)]
     pub(crate) nodes: usize,
-    /// The device of each rank, in turn.
+    /// The device of each rank, in turn: flex, cuda:0, cuda:1, rocm:0, metal:0, vulkan:0, webgpu:0, ...; with
+    /// model-parallel, the devices of a rank's model [default: flex].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
+    /// CPU threads of each rank [default: cores / ranks].
+    #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) threads_per_rank: Option<usize>,
-    /// How long a rank waits for another, in seconds.
+    /// The timeout of every wait for another rank, in seconds [default: 300].
+    #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: u64,
-    /// The heartbeat timeout of a rank, in seconds; 0 turns the heartbeat monitor off.
+    /// A rank without a heartbeat for this many seconds counts as lost; 0: no heartbeats [default: 30].
+    #[arg(long, value_name = "SECONDS")]
     pub(crate) heartbeat_timeout: u64,
-    /// With how many ranks the training goes on; absent if it ends with the first that is lost.
+    /// Continue with MIN to MAX ranks. Lost ranks are restarted and rejoin; no step is lost. With --virtual-ranks, the
+    /// result has the same bits as an undisturbed run.
+    #[arg(long, value_name = "MIN:MAX")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) elastic: Option<ElasticRange>,
-    /// How often a lost rank is started again.
+    /// The number of restarts of a lost rank, with --elastic [default: 3].
+    #[arg(long, value_name = "N")]
     pub(crate) max_restarts: usize,
-    /// How gradients travel between GPUs.
+    /// The exchange of gradients between GPUs: nccl, host (through host memory), burn (Burn's own collective, with
+    /// --strategy data-parallel), or auto: nccl if each rank has its own GPU and NCCL is installed [default: auto].
+    #[arg(long, value_name = "WAY")]
     pub(crate) backend: GradientBackend,
-    /// How ranks reach each other.
+    /// The connection between ranks: shm (shared memory), tcp, or auto: shared memory within a machine, TCP between
+    /// machines [default: auto].
+    #[arg(long, value_name = "KIND")]
     #[serde(with = "as_text")]
     pub(crate) transport: TransportKind,
 }
@@ -186,7 +203,7 @@ impl RunConfig {
             merge(&mut table, layer);
         }
         if !arguments.resume {
-            forget_shards(&mut table, &arguments.data);
+            forget_shards(&mut table, arguments.keys.has("data.name"));
         }
         require_average(&table)?;
         let fault = |reason: String| match &file {
@@ -214,23 +231,24 @@ impl RunConfig {
             };
             (config.ranks.ranks, config.ranks.nodes) = (ranks, nodes);
         }
-        if arguments.resume && environment.is_none() && arguments.training.chaos.is_none() {
+        if arguments.resume && environment.is_none() && !arguments.keys.has("training.chaos") {
             // What went wrong on purpose went wrong once.
             config.training.chaos = Chaos::default();
         }
-        if arguments.ranks.elastic.is_none() {
+        if !arguments.keys.has("ranks.elastic") {
             config.ranks.elastic = config
                 .ranks
                 .elastic
                 .map(|range| range.of(config.world_size()));
         }
         config.validate_ranks()?;
-        let parallelism = mesh::settle(&mut config, arguments)?;
-        config.training.validate(parallelism.mesh.data)?;
-        let shares_layers = parallelism.mesh.tensor > 1;
-        config.training.check_shared_layers(shares_layers)?;
+        let Parallelism { mesh, .. } = mesh::settle(&mut config, arguments)?;
+        let features = config.features(mesh, arguments.profile);
+        config.training.check_conflicts(features)?;
+        config.training.validate(mesh.data)?;
+        config.training.check_shared_layers(mesh.tensor > 1)?;
         refuse_flags_of_rounds(&config, arguments)?;
-        config.check_lora(config.world_size() > parallelism.mesh.data)?;
+        config.check_lora()?;
         for device in &config.ranks.devices {
             config.training.precision.check_device(device)?;
         }
@@ -270,108 +288,11 @@ fn merge(lower: &mut Table, upper: Table) {
     }
 }
 
-/// The flags that were given, as a table of the same shape as the file.
-fn flags_layer(arguments: &TrainArguments, model: &str) -> Result<Table, CliError> {
-    let mut layer = Layer::default();
-    layer.set(&["model"], Some(&model))?;
-    let init_from = arguments.init_from.as_deref().map(std::path::absolute);
-    let init_from = init_from
-        .transpose()
-        .map_err(|error| CliError::usage(format!("--init-from: {error}")))?;
-    layer.set(&["init_from"], init_from.as_ref())?;
-    let skip = (!arguments.init_skip.is_empty()).then_some(&arguments.init_skip);
-    layer.set(&["init_skip"], skip)?;
-    let TrainingFlags {
-        epochs,
-        steps,
-        batch_size,
-        optimizer,
-        learning_rate,
-        lr_schedule,
-        schedule,
-        momentum,
-        weight_decay,
-        seed,
-        validation_samples,
-        early_stopping,
-        best_by,
-        keep_checkpoints,
-        checkpoint_every,
-        on_checkpoint_failure,
-        log_every,
-        compare_every,
-        on_divergence,
-        chaos,
-        hash_every,
-        rates,
-        ema,
-        tensorboard,
-        text,
-        lora,
-        gradients,
-        sync,
-    } = &arguments.training;
-    layer.set(&["training", "epochs"], epochs.as_ref())?;
-    layer.set(&["training", "steps"], steps.as_ref())?;
-    layer.set(&["training", "batch_size"], batch_size.as_ref())?;
-    let pipeline_schedule = arguments.parallel.pipeline_schedule;
-    add_schedules(&mut layer, *lr_schedule, pipeline_schedule, schedule)?;
-    layer.set(&["training", "seed"], seed.as_ref())?;
-    layer.set(
-        &["training", "validation_samples"],
-        validation_samples.as_ref(),
-    )?;
-    layer.set(
-        &["training", "early_stopping", "patience"],
-        early_stopping.as_ref(),
-    )?;
-    layer.set(&["training", "best_by"], best_by.as_ref())?;
-    layer.set(&["training", "keep_checkpoints"], keep_checkpoints.as_ref())?;
-    let path = ["training", "checkpoint_every"];
-    layer.set(&path, checkpoint_every.as_ref())?;
-    let path = ["training", "on_checkpoint_failure"];
-    layer.set(&path, on_checkpoint_failure.as_ref())?;
-    layer.set(&["training", "log_every"], log_every.as_ref())?;
-    layer.set(&["training", "compare_every"], compare_every.as_ref())?;
-    layer.set(&["training", "on_divergence"], on_divergence.as_ref())?;
-    layer.set(&["training", "chaos"], chaos.as_ref())?;
-    layer.set(&["training", "hash_every"], hash_every.as_ref())?;
-    let tensorboard = tensorboard.then_some(true);
-    layer.set(&["training", "tensorboard"], tensorboard.as_ref())?;
-    layer.set(&["training", "optimizer", "kind"], optimizer.as_ref())?;
-    layer.set(
-        &["training", "optimizer", "learning_rate"],
-        learning_rate.as_ref(),
-    )?;
-    layer.set(&["training", "optimizer", "momentum"], momentum.as_ref())?;
-    layer.set(
-        &["training", "optimizer", "weight_decay"],
-        weight_decay.as_ref(),
-    )?;
-    layer.set(&["text", "tokenizer"], text.tokenizer.as_ref())?;
-    layer.set(&["text", "sample_every"], text.sample_every.as_ref())?;
-    layer.set(&["training", "lora", "rank"], lora.lora.as_ref())?;
-    layer.set(&["training", "lora", "alpha"], lora.lora_alpha.as_ref())?;
-    layer.set(&["training", "lora", "targets"], lora.lora_targets.as_ref())?;
-    add_rate_flags(&mut layer, rates)?;
-    add_ema_flags(&mut layer, ema)?;
-    add_gradient_flags(&mut layer, gradients)?;
-    add_sync_flags(&mut layer, sync)?;
-    add_data_flags(&mut layer, &arguments.data)?;
-    add_input_flags(&mut layer, &arguments.input)?;
-    add_rank_flags(&mut layer, &arguments.ranks)?;
-    add_parallel_flags(&mut layer, &arguments.parallel)?;
-    for assignment in &arguments.set {
-        layer.assign(assignment)?;
-    }
-    Ok(layer.table)
-}
-
 impl RunConfig {
     /// The configuration of an evaluation: the run's own, but data and ranks as the flags say.
     pub(crate) fn for_evaluation(
         self,
-        data: &DataFlags,
+        keys: &Given<OfEvaluation>,
         ranks: &RankFlags,
     ) -> Result<Self, CliError> {
         let mut table =
@@ -379,11 +300,10 @@ impl RunConfig {
         table.remove("ranks");
         // What trained on many ranks may be measured on one.
         table.remove("parallel");
-        forget_shards(&mut table, data);
-        let mut layer = Layer::default();
-        add_data_flags(&mut layer, data)?;
-        add_rank_flags(&mut layer, ranks)?;
-        merge(&mut table, layer.table);
+        forget_shards(&mut table, keys.has("data.name"));
+        let mut layer = keys.table.clone();
+        complete(&mut layer, ranks)?;
+        merge(&mut table, layer);
         let config = Self::deserialize(Value::Table(table))
             .map_err(|error| CliError::usage(error.to_string()))?;
         config.validate_ranks()?;
@@ -404,10 +324,8 @@ impl RunConfig {
 }
 
 /// Forgets which files of tokens another run has read, where other data are named. A run that goes on remembers its own.
-fn forget_shards(table: &mut Table, flags: &DataFlags) {
-    if flags.data.is_some()
-        && let Some(Value::Table(text)) = table.get_mut("text")
-    {
+fn forget_shards(table: &mut Table, others_named: bool) {
+    if others_named && let Some(Value::Table(text)) = table.get_mut("text") {
         text.remove("shards");
     }
 }

@@ -8,10 +8,9 @@ use std::time::Duration;
 use everburn_collectives::elastic::{ElasticOptions, Membership};
 use everburn_collectives::rendezvous::RendezvousRequest;
 use everburn_launch::{ElasticLaunch, RankEnvironment};
-use everburn_train::{ElasticGroup, Parallelism, TrainError};
+use everburn_train::{ElasticGroup, TrainError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::arguments::Strategy;
 use crate::config::{RanksConfig, RunConfig};
 use crate::error::CliError;
 use crate::rank;
@@ -87,7 +86,7 @@ impl<'de> Deserialize<'de> for ElasticRange {
     }
 }
 
-/// Refuses what does not go with `--elastic` or `--chaos`.
+/// Refuses a range of other ranks than there are, and faults of ranks that are not there.
 pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
     let world_size = config.world_size();
     let chaos = &config.training.chaos;
@@ -97,30 +96,9 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
             world_size.saturating_sub(1)
         )));
     }
-    let threads = config.ranks.strategy == Strategy::DataParallel;
-    if threads && !chaos.is_none() {
-        return Err(CliError::usage_with_help(
-            "--chaos is for ranks that are processes",
-            "leave --strategy data-parallel out",
-        ));
-    }
     let Some(ElasticRange { min, max }) = config.ranks.elastic else {
         return Ok(());
     };
-    if config.ranks.strategy != Strategy::Ddp {
-        return Err(CliError::usage_with_help(
-            "--elastic is for ranks that are processes, each with the whole model",
-            "leave --strategy out, or leave --elastic out",
-        ));
-    }
-    if let Some(stage) = config.training.ddp.shard {
-        return Err(CliError::usage_with_help(
-            format!(
-                "--elastic and --shard {stage} do not go together: what a lost rank has kept, no other rank has"
-            ),
-            "leave --elastic out, and use --resume after a loss, on any number of ranks; or leave --shard out",
-        ));
-    }
     if max != world_size {
         return Err(CliError::usage_with_help(
             format!("--elastic {min}:{max} is for {max} ranks, and {world_size} are to be started"),
@@ -131,20 +109,6 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), CliError> {
         ));
     }
     Ok(())
-}
-
-/// Refuses a model that is cut over ranks: a lost rank would take its part of it away.
-pub(crate) fn check_mesh(
-    config: &RunConfig,
-    over_ranks: Option<&Parallelism>,
-) -> Result<(), CliError> {
-    match (&config.ranks.elastic, over_ranks) {
-        (Some(range), Some(_)) => Err(CliError::usage_with_help(
-            format!("--elastic {range} is for ranks that have the whole model each"),
-            "leave --mesh and --pipeline out, or leave --elastic out and use --resume",
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// The first line that differs between what the job runs and what this rank would.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::arguments::keys::with_flags;
 use crate::devices::DeviceError;
 use everburn_collectives::group::CollectiveError;
 use everburn_collectives::rendezvous::RendezvousError;
@@ -62,7 +63,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Collective(#[from] CollectiveError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Train(#[from] TrainError),
 
     /// This rank gave up because another one had stalled, of which a report was printed.
@@ -75,7 +76,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Monitor(#[from] MonitorError),
 
-    #[error(transparent)]
+    #[error("{}", with_flags(&_0.to_string()))]
     Ddp(#[from] DdpError),
 
     #[error(transparent)]
@@ -85,11 +86,12 @@ pub(crate) enum CliError {
     Environment(#[from] RankEnvironmentError),
 }
 
+// Libraries name keys of the configuration, the command line its flags.
 impl From<TaskError> for CliError {
     fn from(error: TaskError) -> Self {
         Self::Usage {
-            message: error.to_string(),
-            help: error.help().map(ToString::to_string),
+            message: with_flags(&error.to_string()),
+            help: error.help().map(with_flags),
         }
     }
 }
@@ -110,7 +112,7 @@ impl CliError {
         eprintln!("error: {told}");
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
-            let cause_text = cause.to_string();
+            let cause_text = with_flags(&cause.to_string());
             if !told.contains(&cause_text) {
                 eprintln!("  because: {cause_text}");
                 told = cause_text;

@@ -184,7 +184,7 @@ mod tests {
         let theirs = parsed(ours.for_ranks("eval", Vec::new())).trained;
         let config = |flags: &TrainedFlags| {
             let config = RunConfig::default();
-            let config = config.for_evaluation(&flags.data, &flags.ranks);
+            let config = config.for_evaluation(&flags.keys, &flags.ranks);
             config.unwrap()
         };
         assert_eq!(config(&theirs), config(&ours));

@@ -10,14 +10,18 @@ use crate::config::RanksConfig;
 use crate::elastic;
 use crate::error::CliError;
 
-/// What is to be launched, checked as far as it can be without starting anything.
+/// What is to be launched, checked as far as it can be without starting anything. `names_nodes`: --nodes was given.
 ///
 /// # Errors
 /// [`CliError`] if it can never work: flags that do not go together, a port in use.
-pub(crate) fn plan(config: &RanksConfig, flags: &RankFlags) -> Result<LaunchConfig, CliError> {
+pub(crate) fn plan(
+    config: &RanksConfig,
+    flags: &RankFlags,
+    names_nodes: bool,
+) -> Result<LaunchConfig, CliError> {
     let program = std::env::current_exe()
         .map_err(|error| CliError::usage(format!("this program cannot find itself: {error}")))?;
-    if flags.rendezvous.is_some() && config.nodes == 1 && flags.nodes.is_none() {
+    if flags.rendezvous.is_some() && config.nodes == 1 && !names_nodes {
         return Err(CliError::usage_with_help(
             "--rendezvous without --nodes",
             "give --nodes N and --node-rank I as well",

@@ -2,7 +2,7 @@
 
 use everburn_train::{Mesh, ParallelError, Parallelism};
 
-use crate::arguments::{ParallelFlags, ScheduleFlag, Strategy, TrainArguments};
+use crate::arguments::{ScheduleFlag, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
 
@@ -14,62 +14,12 @@ pub(crate) fn settle(
     config: &mut RunConfig,
     arguments: &TrainArguments,
 ) -> Result<Parallelism, CliError> {
-    let flags = &arguments.parallel;
-    if let Some(pipeline) = flags.pipeline {
+    if let Some(pipeline) = arguments.pipeline {
         config.parallel.mesh = Some(mesh_of_pipeline(pipeline, config.world_size())?);
     }
     let parallelism = resolve(config)?;
-    let mesh = parallelism.mesh;
-    if mesh.pipeline == 1 {
+    if parallelism.mesh.pipeline == 1 {
         refuse_flags_of_pipelines(arguments)?;
-    } else if config.training.accumulate != 1 {
-        return Err(CliError::usage_with_help(
-            format!(
-                "--accumulate {} and a pipeline do not go together",
-                config.training.accumulate
-            ),
-            "a pipeline cuts its samples by --micro-batches",
-        ));
-    }
-    if let (false, Some(count)) = (mesh.is_data_only(), config.training.virtual_ranks) {
-        return Err(CliError::usage_with_help(
-            format!("--virtual-ranks {count} and the mesh {mesh} do not go together"),
-            "virtual ranks are for replicas: leave --mesh and --pipeline away, or --virtual-ranks",
-        ));
-    }
-    if let (false, Some(_)) = (mesh.is_data_only(), config.training.hash_every) {
-        return Err(CliError::usage_with_help(
-            format!("--hash-every and the mesh {mesh} do not go together"),
-            "no rank has the whole state: leave --hash-every away",
-        ));
-    }
-    if let (false, Some(steps)) = (mesh.is_data_only(), config.training.sync.steps()) {
-        return Err(CliError::usage_with_help(
-            format!("--local-steps {steps} and the mesh {mesh} do not go together"),
-            "local steps need the whole model on each rank: leave --mesh and --pipeline away, or --local-steps",
-        ));
-    }
-    if !mesh.is_data_only() && config.training.ema.is_some() {
-        return Err(CliError::usage_with_help(
-            format!("--ema and the mesh {mesh} do not go together"),
-            "no rank has the whole model: leave --ema away",
-        ));
-    }
-    if let (false, Some(stage)) = (mesh.is_data_only(), config.training.ddp.shard) {
-        return Err(CliError::usage_with_help(
-            format!("--shard {stage} and the mesh {mesh} do not go together"),
-            "a mesh cuts the model itself: leave --mesh and --pipeline away, or --shard",
-        ));
-    }
-    if !mesh.is_data_only() && config.ranks.strategy != Strategy::Ddp {
-        let name = match config.ranks.strategy {
-            Strategy::ModelParallel => "model-parallel",
-            _ => "data-parallel",
-        };
-        return Err(CliError::usage_with_help(
-            format!("--strategy {name} and the mesh {mesh} do not go together"),
-            "the ranks of a mesh are processes: leave --strategy away",
-        ));
     }
     Ok(parallelism)
 }
@@ -96,14 +46,8 @@ fn mesh_of_pipeline(pipeline: usize, world_size: usize) -> Result<Mesh, CliError
 
 /// Flags that a file may hold for another mesh, but that nobody gives without a pipeline.
 fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError> {
-    let ParallelFlags {
-        micro_batches,
-        pipeline_schedule,
-        chunks,
-        stages,
-        ..
-    } = &arguments.parallel;
-    if let Some(count) = micro_batches {
+    let keys = &arguments.keys;
+    if let Some(count) = keys.get("parallel.micro_batches") {
         return Err(CliError::usage_with_help(
             format!("--micro-batches {count} is for pipelines"),
             format!(
@@ -111,16 +55,13 @@ fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError>
             ),
         ));
     }
-    let old = arguments.training.schedule.iter();
-    let old = old.filter_map(|flag| match flag {
-        ScheduleFlag::Pipeline(kind) => Some(*kind),
+    let old = arguments.schedule.iter().find_map(|flag| match flag {
+        ScheduleFlag::Pipeline(kind) => Some(format!("--pipeline-schedule {kind}")),
         ScheduleFlag::LearningRate(_) => None,
     });
-    let schedules = pipeline_schedule.iter().copied().chain(old);
-    let schedule = schedules.map(|kind| format!("--pipeline-schedule {kind}"));
-    let chunks = chunks.map(|chunks| format!("--chunks {chunks}"));
-    let stages = stages.as_ref().map(|stages| format!("--stages {stages}"));
-    match schedule.chain(chunks).chain(stages).next() {
+    let paths = ["parallel.schedule", "parallel.chunks", "parallel.stages"];
+    let flag = old.or_else(|| paths.iter().find_map(|path| keys.quoted(path)));
+    match flag {
         None => Ok(()),
         Some(flag) => Err(CliError::usage_with_help(
             format!("{flag} is for pipelines"),
@@ -143,19 +84,6 @@ pub(crate) fn check(config: &RunConfig) -> Result<Option<Parallelism>, CliError>
     let parallelism = resolve(config)?;
     if parallelism.mesh.is_data_only() {
         return Ok(None);
-    }
-    if config.training.sync_batch_norm {
-        return Err(CliError::usage_with_help(
-            "--sync-batch-norm and a model over several ranks do not go together",
-            "leave it away: statistics are then those of each micro-batch",
-        ));
-    }
-    let precision = config.training.precision;
-    if precision.compute_type().low().is_some() {
-        return Err(CliError::usage_with_help(
-            format!("--precision {precision} and a model over several ranks do not go together"),
-            "what ranks of one model hand each other is f32: use --precision f32, or replicas without --mesh",
-        ));
     }
     let blocks = config.task()?.blocks()?;
     let names = blocks.names.iter().map(String::as_str);

@@ -14,7 +14,8 @@ use everburn_launch::{
 };
 use everburn_train::RunDirectory;
 
-use crate::arguments::{Command, RankFlags};
+use crate::arguments::keys::Sections;
+use crate::arguments::{Command, Given, RankFlags};
 use crate::config::RanksConfig;
 use crate::error::{CliError, EXIT_FAILURE, EXIT_USAGE};
 use crate::recording;
@@ -29,7 +30,7 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     let found = if RankEnvironment::is_present() {
         Some(RankEnvironment::from_env()?)
     } else {
-        flags_of_ranks(command).map_or(Ok(None), by_another_launcher)?
+        AboutRanks::of(command).map_or(Ok(None), |given| by_another_launcher(&given))?
     };
     let Some(environment) = found else {
         return Ok(None);
@@ -42,23 +43,46 @@ pub(crate) fn from_environment(command: &Command) -> Result<Option<RankEnvironme
     Ok(Some(environment))
 }
 
-/// The flags about ranks of what runs on several; all else takes no notice of `srun` and its like.
-fn flags_of_ranks(command: &Command) -> Option<&RankFlags> {
-    match command {
-        Command::Train(train) if !train.list && !train.plan => Some(&train.ranks),
-        Command::Eval(eval) => Some(&eval.trained.ranks),
-        Command::Predict(predict) => Some(&predict.trained.ranks),
-        _ => None,
+/// What a command that runs on several ranks was given about them.
+struct AboutRanks<'a> {
+    flags: &'a RankFlags,
+    /// --nodes
+    nodes: bool,
+    /// --ranks
+    ranks: bool,
+}
+
+impl<'a> AboutRanks<'a> {
+    fn new<S: Sections>(flags: &'a RankFlags, keys: &Given<S>) -> Self {
+        Self {
+            flags,
+            nodes: keys.has("ranks.nodes"),
+            ranks: keys.has("ranks.ranks"),
+        }
+    }
+
+    /// `None` for commands that take no notice of `srun` and its like.
+    fn of(command: &'a Command) -> Option<Self> {
+        match command {
+            Command::Train(train) if !train.list && !train.plan => {
+                Some(Self::new(&train.ranks, &train.keys))
+            }
+            Command::Eval(eval) => Some(Self::new(&eval.trained.ranks, &eval.trained.keys)),
+            Command::Predict(predict) => {
+                Some(Self::new(&predict.trained.ranks, &predict.trained.keys))
+            }
+            _ => None,
+        }
     }
 }
 
-/// The rank that `srun`, `mpirun` or Kubernetes has made of this process, if one has. Who says which
-/// of several machines this is wants our launcher, of which those have started one a machine.
-fn by_another_launcher(flags: &RankFlags) -> Result<Option<RankEnvironment>, CliError> {
-    if flags.nodes.is_some() || flags.node_rank.is_some() || flags.rendezvous.is_some() {
+/// The rank that `srun`, `mpirun` or Kubernetes has made of this process, if one has. A process that is given the number
+/// of its machine is a launcher of ours, of which those have started one per machine.
+fn by_another_launcher(given: &AboutRanks) -> Result<Option<RankEnvironment>, CliError> {
+    if given.nodes || given.flags.node_rank.is_some() || given.flags.rendezvous.is_some() {
         return Ok(None);
     }
-    let launches = flags.ranks.is_some() || flags.gpus.is_some();
+    let launches = given.ranks || given.flags.gpus.is_some();
     match RankEnvironment::detect(variable) {
         Err(RankEnvironmentError::NoRank { .. }) if launches => Ok(None),
         Ok(Some(environment)) if launches => Err(CliError::usage_with_help(

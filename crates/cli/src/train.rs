@@ -33,8 +33,8 @@ use crate::logging::LogOutput;
 use crate::sampling::Writer;
 use crate::summary::print_report;
 use crate::{
-    bottleneck, elastic, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks,
-    plan, rank, recording, tasks, weights,
+    bottleneck, gradient_exchange, launching, mesh, model_parallel, monitor, over_ranks, plan,
+    rank, recording, tasks, weights,
 };
 
 /// Trains, as a rank, as the only rank, or by launching ranks.
@@ -47,9 +47,8 @@ pub(crate) fn run(
     if arguments.plan {
         return plan::run(&config, arguments);
     }
-    bottleneck::check(&config, arguments)?;
     // A process that computes keeps its kernels; one that only starts ranks takes no place for them.
-    let keep_kernels = || kernels::keep(arguments.input.kernel_cache.as_deref());
+    let keep_kernels = || kernels::keep(arguments.kernels.kernel_cache.as_deref());
     if let Some(environment) = environment {
         return train_as_rank(config, arguments, environment, keep_kernels());
     }
@@ -60,8 +59,12 @@ pub(crate) fn run(
     }
     gradient_exchange::check(&config)?;
     model_parallel::check_model(&config)?;
-    elastic::check_mesh(&config, mesh::check(&config)?.as_ref())?;
-    let plan = launching::plan(&config.ranks, &arguments.ranks)?;
+    mesh::check(&config)?;
+    let plan = launching::plan(
+        &config.ranks,
+        &arguments.ranks,
+        arguments.keys.has("ranks.nodes"),
+    )?;
     if let Some(weights) = &arguments.init_from
         && arguments.ranks.node_rank.unwrap_or(0) == 0
         && !weights.exists()
@@ -90,7 +93,7 @@ pub(crate) fn run(
             say!("weights: {}", weights.display());
         }
     }
-    if arguments.input.warmup {
+    if arguments.kernels.warmup {
         return warm_up::run(&config, &*task, &loaded, keep_kernels());
     }
     let alone = config.world_size() == 1 && config.ranks.elastic.is_none();

@@ -14,7 +14,7 @@ use everburn_train::{
     with_averaged_parameters, with_parameters,
 };
 
-use crate::arguments::{DataFlags, RankFlags};
+use crate::arguments::{Given, OfEvaluation, RankFlags};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::prelude::*;
@@ -34,7 +34,7 @@ pub(crate) struct TrainedFlags {
     pub(crate) ema: bool,
 
     #[command(flatten)]
-    pub(crate) data: DataFlags,
+    pub(crate) keys: Given<OfEvaluation>,
 
     #[command(flatten)]
     pub(crate) ranks: RankFlags,
@@ -58,7 +58,7 @@ impl TrainedFlags {
     ) -> Result<Opened, CliError> {
         let run = RunDirectory::open(&self.run_dir)?;
         let config = run.read_config::<RunConfig>()?;
-        let config = config.for_evaluation(&self.data, &self.ranks)?;
+        let config = config.for_evaluation(&self.keys, &self.ranks)?;
         let mut launch = None;
         if let Some(environment) = environment {
             rank::limit_threads(environment, &config.ranks)?;
@@ -69,7 +69,7 @@ impl TrainedFlags {
             {
                 say!("{gpus}");
             }
-            let plan = launching::plan(&config.ranks, &self.ranks)?;
+            let plan = launching::plan(&config.ranks, &self.ranks, self.keys.has("ranks.nodes"))?;
             if config.world_size() > 1 {
                 launch = Some(plan);
             } else if let Some(threads) = config.ranks.threads_per_rank {
@@ -87,53 +87,15 @@ impl TrainedFlags {
     pub(crate) fn for_ranks(&self, command: &str, own: Vec<OsString>) -> Vec<OsString> {
         let mut list: Vec<OsString> = vec![command.into(), self.run_dir.clone().into()];
         list.extend(own);
-        let mut flag = |name: &str, value: Option<OsString>| {
-            if let Some(value) = value {
-                list.extend([name.into(), value]);
-            }
-        };
-        let DataFlags {
-            data,
-            data_dir,
-            train_samples,
-            test_samples,
-        } = self.data.clone();
-        let RankFlags {
-            gpus,
-            devices,
-            timeout,
-            heartbeat_timeout,
-            backend,
-            transport,
-            // For the launcher, which hands them on in the environment.
-            ranks: _,
-            threads_per_rank: _,
-            nodes: _,
-            node_rank: _,
-            rendezvous: _,
-            job_token: _,
-            open_store: _,
-            // For training only.
-            strategy: _,
-            elastic: _,
-            max_restarts: _,
-            no_dashboard: _,
-        } = self.ranks.clone();
-        let number = |n: usize| OsString::from(n.to_string());
-        flag("--checkpoint", self.checkpoint.clone().map(Into::into));
-        flag("--data", data.map(Into::into));
-        flag("--data-dir", data_dir.map(Into::into));
-        flag("--train-samples", train_samples.map(number));
-        flag("--test-samples", test_samples.map(number));
-        flag("--gpus", gpus.map(number));
-        flag("--devices", devices.map(|names| names.join(",").into()));
-        flag("--timeout", timeout.map(|n| n.to_string().into()));
-        flag(
-            "--heartbeat-timeout",
-            heartbeat_timeout.map(|n| n.to_string().into()),
-        );
-        flag("--backend", backend.map(|way| way.to_string().into()));
-        flag("--transport", transport.map(|kind| kind.to_string().into()));
+        // The launcher hands these on in the environment.
+        let of_launcher = ["ranks.ranks", "ranks.threads_per_rank", "ranks.nodes"];
+        list.extend(self.keys.words(|path| !of_launcher.contains(&path)));
+        if let Some(gpus) = self.ranks.gpus {
+            list.extend(["--gpus".into(), gpus.to_string().into()]);
+        }
+        if let Some(checkpoint) = &self.checkpoint {
+            list.extend(["--checkpoint".into(), checkpoint.into()]);
+        }
         list.extend(self.ema.then(|| "--ema".into()));
         list
     }

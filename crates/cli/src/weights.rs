@@ -13,7 +13,8 @@ use everburn_train::{
     save_safetensors, save_state_dict,
 };
 
-use crate::arguments::{DataFlags, TrainArguments, TrainingFlags};
+use crate::arguments::keys::put;
+use crate::arguments::{Given, OfImport, TrainArguments};
 use crate::config::RunConfig;
 use crate::error::CliError;
 use crate::pretrained::is_pretrained;
@@ -71,12 +72,13 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// The tokenizer of a model of text, as `train --tokenizer` takes it [default: that of the folder].
+    /// The tokenizer of a language model, as `train --tokenizer` takes it [default: that of the folder].
     #[arg(long, value_name = "char|byte|FILE")]
     pub(crate) tokenizer: Option<TokenizerKind>,
 
+    /// Flags that are keys of the configuration.
     #[command(flatten)]
-    pub(crate) data: DataFlags,
+    pub(crate) keys: Given<OfImport>,
 }
 
 /// Writes a run's model as a state dict.
@@ -120,14 +122,16 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, CliError> 
 
 /// Makes a run of a state dict.
 pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, CliError> {
-    let mut training = TrainingFlags::default();
-    training.text.tokenizer.clone_from(&arguments.tokenizer);
+    let mut keys = arguments.keys.clone().into_sections();
+    if let Some(tokenizer) = &arguments.tokenizer {
+        let tokenizer = tokenizer.to_string().into();
+        put(&mut keys.table, "text.tokenizer", tokenizer).map_err(CliError::usage)?;
+    }
     let arguments = TrainArguments {
-        training,
+        keys,
         model: arguments.model.clone(),
         config: arguments.config.clone(),
         run_dir: arguments.run_dir.clone(),
-        data: arguments.data.clone(),
         init_from: Some(arguments.file.clone()),
         ..TrainArguments::default()
     };

@@ -1,8 +1,10 @@
 //! How gradients are synchronised.
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::str::FromStr;
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::BucketLimits;
@@ -66,31 +68,58 @@ impl fmt::Display for BufferSync {
 /// assert_eq!(config.bucket_limits().others, config.bucket_bytes);
 /// # Ok::<(), everburn_distributed::DdpError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Gradients")]
 #[serde(deny_unknown_fields, default)]
 pub struct DdpConfig {
-    /// The largest size of a bucket of gradients, in bytes. A model of less than eight such buckets is
-    /// cut finer, down to 1 MiB.
+    /// The largest size of a bucket of gradients, in bytes. A model of less than eight such buckets is divided
+    /// finer, down to 1 MiB.
+    #[arg(
+        long = "bucket-mib",
+        value_name = "MIB",
+        value_parser = mib,
+        help = "The largest size of a bucket of gradients, in MiB [default: 25]"
+    )]
     pub bucket_bytes: usize,
     /// The largest size of the bucket that leaves first, in bytes.
+    #[arg(skip)]
     pub first_bucket_bytes: usize,
-    /// Every step uses the same parameters on every rank. Saves the exchange of which parameters
-    /// were used; a step that uses others is refused.
+    /// Every step uses the same parameters: the ranks skip the exchange of which.
+    #[arg(long)]
     pub static_graph: bool,
-    /// Gradients whose norm, over all parameters together, is larger are scaled down to it
-    /// (Pascanu et al. 2013, algorithm 1).
+    /// Clip gradients to this norm over all parameters together [default: never].
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub max_gradient_norm: Option<f32>,
-    /// How buckets travel.
+    /// The compression of exchanged gradients: none, fp16, bf16 or power-sgd:RANK [default: none].
+    #[arg(long = "communication-hook", value_name = "HOOK")]
     pub communication: CommunicationHookConfig,
-    /// What becomes of running statistics.
+    /// Running statistics after an epoch: average (of all ranks) or broadcast (rank 0's) [default: average].
+    #[arg(long, value_name = "HOW")]
     pub buffers: BufferSync,
-    /// What each rank keeps a part of only, and not the whole: see [`crate::ParameterShards`]. Nothing if
-    /// absent, or `none`.
+    /// Shard over the ranks: optimizer (its state), gradients (and the state) or parameters (and both): ZeRO 1, 2, 3
+    /// [default: none].
+    #[arg(long, value_name = "WHAT", value_parser = stage_or_none)]
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "crate::sharding::stage_or_none"
     )]
     pub shard: Option<ShardStage>,
+}
+
+/// A number of MiB, in bytes.
+fn mib(text: &str) -> Result<usize, ParseIntError> {
+    Ok(text.parse::<usize>()?.saturating_mul(1 << 20))
+}
+
+/// Checks the name of a stage, or `none`.
+fn stage_or_none(text: &str) -> Result<ShardStage, &'static str> {
+    match text {
+        // What counts is that it is given: see `deserialize_with`.
+        "none" => Ok(ShardStage::Optimizer),
+        text => text
+            .parse()
+            .map_err(|_| "use none, optimizer, gradients or parameters"),
+    }
 }
 
 impl Default for DdpConfig {

@@ -5,7 +5,8 @@ pub(crate) mod best_by;
 pub(crate) mod chaos;
 pub(crate) mod checkpoint_every;
 pub(crate) mod checkpoint_failure;
-mod combinations;
+pub(crate) mod conflicts;
+mod dependent;
 pub(crate) mod divergence;
 pub(crate) mod input;
 pub(crate) mod lora;
@@ -23,7 +24,10 @@ use std::ops::RangeInclusive;
 use burn::lr_scheduler::LrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
 use burn::prelude::Device;
+use clap::{ArgAction, Args};
 use everburn_distributed::{DdpConfig, OuterConfig};
+use serde::de::DeserializeOwned;
+use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::ema::EmaConfig;
@@ -32,6 +36,7 @@ use crate::config::best_by::BestBy;
 use crate::config::chaos::Chaos;
 use crate::config::checkpoint_every::CheckpointEvery;
 use crate::config::checkpoint_failure::OnCheckpointFailure;
+use crate::config::conflicts::RunFeatures;
 use crate::config::divergence::OnDivergence;
 use crate::config::input::InputConfig;
 use crate::config::lora::LoraConfig;
@@ -54,10 +59,12 @@ use crate::seeds::mix;
 ///     ..TrainingConfig::default()
 /// };
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStopping {
-    /// Stop after this many epochs without a better one, by [`TrainingConfig::best_by`].
+    /// Stop after this many epochs without improvement of --best-by [default: never].
+    #[arg(long = "early-stopping", value_name = "EPOCHS")]
     pub patience: usize,
 }
 
@@ -70,93 +77,151 @@ pub struct EarlyStopping {
 /// let text = toml::to_string(&config).unwrap();
 /// assert_eq!(toml::from_str::<TrainingConfig>(&text).unwrap(), config);
 /// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingConfig {
-    /// How often the training set is read.
+    /// The number of epochs [default: 3].
+    #[arg(long)]
     pub epochs: usize,
-    /// Stop after this many steps, if that comes before the last epoch's end.
+    /// Stop after this many steps, if that comes first.
+    #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
-    /// How many samples all ranks together read a step.
+    /// Samples per step, over all ranks together [default: 64].
+    #[arg(long)]
     pub batch_size: usize,
-    /// In how many parts, one after the other, a rank runs its share of a global batch: the same
-    /// step in less memory.
+    /// Accumulate gradients over N parts of the local batch: the same step in less memory [default: 1].
+    #[arg(long, value_name = "PARTS", help_heading = "Gradients")]
     pub accumulate: usize,
-    /// Into how many shares each global batch is cut, whatever the number of ranks: the training then has
-    /// the same bits on any. If absent, there is one for each rank.
+    /// Divide each global batch into V logical shards and sum their results in a fixed tree order: the training has the
+    /// same bits on 1 to V ranks [default: one shard per rank].
+    #[arg(long, value_name = "V", help_heading = "Gradients")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtual_ranks: Option<usize>,
-    /// Fingerprints of all that is learnt are written every N steps; never if absent.
+    /// Write hashes of all parameters, buffers and optimizer states to hashes.jsonl every N steps, to compare runs to
+    /// the bit [default: never].
+    #[arg(long, value_name = "STEPS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_every: Option<usize>,
-    /// Metrics are written for TensorBoard, too.
+    /// Also write the metrics for TensorBoard, to the run's folder tensorboard.
+    #[arg(long)]
     pub tensorboard: bool,
-    /// Which activations are computed again in the backward pass, and not kept for it.
+    /// Recompute activations in the backward pass: none, blocks (each block of the model), a number of blocks per
+    /// segment, or burn (Burn's own strategy) [default: none].
+    #[arg(long, value_name = "HOW", help_heading = "Gradients")]
     pub activation_checkpointing: ActivationCheckpointing,
-    /// Gradients travel while the backward pass still runs.
+    /// Exchange gradients while the backward pass still runs.
+    #[arg(
+        long = "no-overlap",
+        action = ArgAction::SetFalse,
+        help = "Exchange gradients after the backward pass, not while it runs",
+        help_heading = "Gradients"
+    )]
     pub overlap: bool,
-    /// In which type of number is computed.
+    /// The type of matrix products: f32, bf16, f16 (with loss scaling) or tf32 (GPUs). Weights, norms, softmax, losses
+    /// and exchanged gradients stay f32 [default: f32].
+    #[arg(long, value_name = "TYPE", help_heading = "Gradients")]
     pub precision: Precision,
-    /// Batch norms that can, compute their statistics over all ranks' samples.
+    /// Compute the statistics of batch norms over the samples of all ranks.
+    #[arg(long, help_heading = "Gradients")]
     pub sync_batch_norm: bool,
-    /// The seed of initial weights, shuffling and dropout.
+    /// The seed of initial weights, shuffling and dropout [default: 42].
+    #[arg(long)]
     pub seed: u64,
-    /// How many samples at the end of the training set are held out to validate on; if absent, a
-    /// tenth of them, but no more than 5,000.
+    /// The number of training samples held out for validation [default: a tenth, at most 5000].
+    #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_samples: Option<usize>,
-    /// How many checkpoints are kept, besides the best.
+    /// The number of checkpoints to keep besides the best [default: 2].
+    #[arg(long)]
     pub keep_checkpoints: usize,
-    /// How often a checkpoint is written.
+    /// How often to write a checkpoint: 100steps, 10min or 1epoch. Steps and minutes write one at the end of each epoch,
+    /// too, and all write the best epoch [default: 1epoch].
+    #[arg(long, value_name = "HOW OFTEN")]
     pub checkpoint_every: CheckpointEvery,
-    /// What happens when a checkpoint cannot be written.
+    /// What to do when a checkpoint cannot be written, as on a full disk: stop with the error, or continue with
+    /// a warning and try again when the next one is due [default: continue].
+    #[arg(long, value_name = "stop|continue")]
     pub on_checkpoint_failure: OnCheckpointFailure,
-    /// A line of `metrics.jsonl` is written every N steps.
+    /// Write a line of metrics.jsonl every N steps [default: 10].
+    #[arg(long)]
     pub log_every: usize,
-    /// When losses are read from the device.
+    /// When to read losses from the device: each-step, late (several steps together, so that a GPU need not wait) or
+    /// auto: late for GPUs [default: auto].
+    #[arg(long, value_name = "WHEN", help_heading = "Input")]
     pub read_metrics: ReadMetrics,
-    /// The ranks compare their parameters every N steps; never if 0.
+    /// Compare the parameters of the ranks every N steps; 0: never [default: 100].
+    #[arg(long, value_name = "STEPS")]
     pub compare_every: usize,
-    /// What becomes of a rank whose parameters have changed.
+    /// What to do with a rank whose parameters differ from the others': stop the run, or repair it with the state of
+    /// the majority [default: stop].
+    #[arg(long, value_name = "WHAT", value_parser = kebab::<OnDivergence>)]
     pub on_divergence: OnDivergence,
-    /// Faults on purpose, for tests and demonstrations.
+    /// Inject faults, as in kill=2@step:100,stall=1@step:50,slow=3@step:10:200ms,drop=0-2@step:30,
+    /// corrupt=1@step:70.
+    #[arg(long, value_name = "FAULTS")]
     #[serde(skip_serializing_if = "Chaos::is_none")]
     pub chaos: Chaos,
-    /// How the learning rate changes.
+    /// The schedule of the learning rate: constant, cosine, linear or step [default: constant].
+    #[arg(long = "lr-schedule", value_parser = kebab::<Schedule>)]
     pub schedule: Schedule,
-    /// The numbers of that.
+    /// The numbers of the schedule.
+    #[arg(skip)]
     #[serde(skip_serializing_if = "is_default")]
     pub schedule_numbers: ScheduleNumbers,
-    /// When ranks become equal.
+    /// Exchange parameters after this many local steps of each rank (DiLoCo, local SGD), in place of gradients in
+    /// each step. 0: gradients in each step [default: 0].
+    #[arg(
+        long = "local-steps",
+        value_name = "STEPS",
+        alias = "sync",
+        help_heading = "Fewer bytes"
+    )]
     pub sync: SyncInterval,
-    /// How they do where that is not after each step.
+    /// The outer optimizer of local steps.
+    #[arg(skip)]
     #[serde(skip_serializing_if = "is_default")]
     pub outer: OuterConfig,
-    /// A rank that has made fewer steps joins the others' exchange with those, when it has had this many times
-    /// the time that most needed; if absent, all wait for it.
+    /// A slow rank joins the exchange with fewer steps when its round has taken this many times the median
+    /// [default: the others wait].
+    #[arg(
+        long,
+        value_name = "TIMES",
+        allow_negative_numbers = true,
+        help_heading = "Fewer bytes"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outer_patience: Option<f64>,
     /// A moving average of the parameters; none if absent.
+    #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<EmaConfig>,
     /// Low-rank adaptation in place of training all parameters; none if absent.
+    #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraConfig>,
     /// When to stop early; never if absent.
+    #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
-    /// By which metric of the validation the best epoch is chosen, whose checkpoint is kept.
+    /// The validation metric of the best epoch, whose checkpoint is kept: loss, accuracy, or another metric as min:NAME
+    /// or max:NAME [default: loss].
+    #[arg(long, value_name = "METRIC")]
     #[serde(skip_serializing_if = "is_default")]
     pub best_by: BestBy,
     /// The optimizer.
+    #[arg(skip)]
     pub optimizer: OptimizerConfig,
-    /// The optimizer's state is in the host's memory, where its slice is updated.
+    /// Keep and update this rank's shard of the optimizer's state in host memory, with --shard.
+    #[arg(long, help_heading = "Gradients")]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub offload_optimizer: bool,
     /// How gradients are synchronised.
+    #[arg(skip)]
     pub ddp: DdpConfig,
     /// How samples come to the device.
+    #[arg(skip)]
     pub input: InputConfig,
 }
 
@@ -292,7 +357,8 @@ impl TrainingConfig {
         self.optimizer.check()?;
         self.validate_sync()?;
         self.validate_sharding()?;
-        self.validate_precision()?;
+        self.validate_chaos()?;
+        self.check_conflicts(RunFeatures::default())?;
         if let Some(ema) = &self.ema {
             ema.validate()?;
         }
@@ -357,6 +423,11 @@ impl TrainingConfig {
     pub fn check_schedule(&self, samples: usize) -> Result<(), TrainError> {
         self.scheduler(self.total_steps(samples)).map(drop)
     }
+}
+
+/// Parses a unit variant by serde's name of it, so that flags and files agree.
+pub(crate) fn kebab<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    T::deserialize(StrDeserializer::new(text))
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

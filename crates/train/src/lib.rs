@@ -57,6 +57,7 @@ pub use config::best_by::{BestBy, Direction, InvalidBestBy};
 pub use config::chaos::{Chaos, Fault, InvalidChaos};
 pub use config::checkpoint_every::{CheckpointEvery, InvalidCheckpointEvery};
 pub use config::checkpoint_failure::{InvalidOnCheckpointFailure, OnCheckpointFailure};
+pub use config::conflicts::RunFeatures;
 pub use config::divergence::OnDivergence;
 pub use config::input::InputConfig;
 pub use config::lora::LoraConfig;

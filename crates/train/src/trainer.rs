@@ -1,6 +1,5 @@
 //! One call that trains, validates, tests and records, on every rank.
 
-mod elastic;
 mod evaluating;
 mod loaders;
 mod optimizing;
@@ -28,6 +27,7 @@ pub use self::warm_up::WarmUp;
 use crate::checkpoint::training_state::TrainingState;
 use crate::checkpoint::weights::save_safetensors;
 use crate::config::TrainingConfig;
+use crate::config::conflicts::RunFeatures;
 use crate::device::kernels::KernelCache;
 use crate::device::memory::PeakMemory;
 use crate::device::verification::verify_device;
@@ -247,8 +247,12 @@ impl Trainer {
         if let Some(over) = over {
             self.config.validate_over(&**over)?;
         }
-        self.check_profile()?;
-        self.check_elastic(over.is_some())?;
+        self.config.check_conflicts(RunFeatures {
+            parallel_model: over.is_some(),
+            elastic: self.regroup.is_some(),
+            profile: self.recorder.is_some(),
+            ..RunFeatures::default()
+        })?;
         let agreement = self.agreement(data)?;
         if self.regroup.is_none() {
             agreement.clone().check(&self.group)?;

@@ -1,6 +1,6 @@
 //! What a resolved configuration cannot be.
 
-use everburn_train::SyncInterval;
+use everburn_train::{Mesh, RunFeatures, SyncInterval};
 
 use super::RunConfig;
 use crate::arguments::{Strategy, TrainArguments};
@@ -8,23 +8,27 @@ use crate::error::CliError;
 use crate::{elastic, model_parallel};
 
 impl RunConfig {
-    /// Refuses low-rank adaptation of weights that are not pretrained, or lie on several devices.
-    pub(super) fn check_lora(&self, over_ranks: bool) -> Result<(), CliError> {
-        let Some(_) = &self.training.lora else {
-            return Ok(());
-        };
-        if self.init_from.is_none() {
-            return Err(CliError::usage_with_help(
-                "--lora adapts pretrained weights, and there are none",
-                "add --init-from, or leave --lora away to train all parameters",
-            ));
-        }
-        match over_ranks || self.ranks.strategy == Strategy::ModelParallel {
+    /// Refuses low-rank adaptation without pretrained weights.
+    pub(super) fn check_lora(&self) -> Result<(), CliError> {
+        match self.training.lora.is_some() && self.init_from.is_none() {
             true => Err(CliError::usage_with_help(
-                "--lora and a model over several devices do not go together",
-                "train with ranks that each have the whole model",
+                "--lora adapts pretrained weights, and there are none",
+                "add --init-from, or leave --lora out to train all parameters",
             )),
             false => Ok(()),
+        }
+    }
+
+    /// What the run does besides its `[training]`, on the ranks of `mesh`.
+    pub(super) fn features(&self, mesh: Mesh, profile: bool) -> RunFeatures {
+        RunFeatures {
+            parallel_model: !mesh.is_data_only(),
+            pipeline: mesh.pipeline > 1,
+            elastic: self.ranks.elastic.is_some(),
+            profile,
+            threads: self.ranks.strategy == Strategy::DataParallel,
+            split_model: self.ranks.strategy == Strategy::ModelParallel,
+            own_optimizer: false,
         }
     }
 
@@ -61,11 +65,16 @@ pub(super) fn refuse_flags_of_rounds(
     config: &RunConfig,
     arguments: &TrainArguments,
 ) -> Result<(), CliError> {
-    match arguments.training.sync.of_rounds() {
-        Some(flag) if config.training.sync == SyncInterval::Step => Err(CliError::usage_with_help(
-            format!("{flag} is for local steps"),
+    if config.training.sync != SyncInterval::Step {
+        return Ok(());
+    }
+    let is_of_rounds =
+        |path: &str| path.starts_with("training.outer.") || path == "training.outer_patience";
+    match arguments.keys.words(is_of_rounds).first() {
+        Some(flag) => Err(CliError::usage_with_help(
+            format!("{} is for local steps", flag.to_string_lossy()),
             "add --local-steps, as in --local-steps 50, or leave it away",
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }

@@ -1,11 +1,18 @@
 //! Tests of what a configuration becomes.
 
-use super::*;
+use clap::Parser;
 
-fn arguments(model: &str) -> TrainArguments {
-    TrainArguments {
-        model: Some(model.to_string()),
-        ..TrainArguments::default()
+use super::*;
+use crate::arguments::{Arguments, Command};
+
+/// The arguments of `train` by these words.
+fn arguments(words: &str) -> TrainArguments {
+    let words = ["everburn", "train"]
+        .into_iter()
+        .chain(words.split_whitespace());
+    match Arguments::parse_from(words).command {
+        Command::Train(arguments) => *arguments,
+        other => panic!("another command: {other:?}"),
     }
 }
 
@@ -19,11 +26,10 @@ fn flags_win_over_the_file_and_the_file_over_the_preset() {
          [training.optimizer]\nlearning_rate = 0.5\n",
     )
     .unwrap();
-    let mut arguments = TrainArguments {
+    let arguments = TrainArguments {
         config: Some(path),
-        ..TrainArguments::default()
+        ..arguments("--learning-rate 0.25")
     };
-    arguments.training.learning_rate = Some(0.25);
     let config = RunConfig::resolve(&arguments, None).unwrap();
     assert_eq!(config.model, "mnist-bn");
     assert_eq!(config.training.epochs, 7, "from the file");
@@ -47,9 +53,7 @@ fn a_preset_wins_over_the_defaults() {
 
 #[test]
 fn the_resolved_configuration_repeats_itself() {
-    let mut arguments = arguments("mnist");
-    arguments.training.early_stopping = Some(3);
-    arguments.ranks.ranks = Some(2);
+    let arguments = arguments("mnist --early-stopping 3 --ranks 2");
     let config = RunConfig::resolve(&arguments, None).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
@@ -71,16 +75,14 @@ fn an_unknown_model_suggests_the_nearest() {
 
 #[test]
 fn impossible_numbers_of_ranks_are_refused() {
-    let mut none = arguments("mnist");
-    none.ranks.ranks = Some(0);
+    let none = arguments("mnist --ranks 0");
     assert!(
         RunConfig::resolve(&none, None)
             .unwrap_err()
             .to_string()
             .contains("--ranks 0")
     );
-    let mut many = arguments("mnist");
-    many.ranks.ranks = Some(65);
+    let many = arguments("mnist --ranks 65");
     let error = RunConfig::resolve(&many, None).unwrap_err().to_string();
     assert!(
         error.contains("64 samples cannot be shared by 65 ranks"),
@@ -90,8 +92,7 @@ fn impossible_numbers_of_ranks_are_refused() {
 
 #[test]
 fn gpus_mean_one_rank_each() {
-    let mut arguments = arguments("mnist");
-    arguments.ranks.gpus = Some(2);
+    let arguments = arguments("mnist --gpus 2");
     let config = RunConfig::resolve(&arguments, None).unwrap();
     assert_eq!(config.ranks.ranks, 2);
     assert_eq!(config.ranks.devices, ["cuda:0", "cuda:1"]);

@@ -60,7 +60,7 @@ pub(super) fn rank_arguments(
     ];
     list.extend(arguments.resume.then(|| "--resume".into()));
     list.extend(arguments.profile.then(|| "--profile".into()));
-    if let Some(folder) = &arguments.input.kernel_cache {
+    if let Some(folder) = &arguments.kernels.kernel_cache {
         list.extend(["--kernel-cache".into(), folder.into()]);
     }
     list.extend(

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DdpError;
@@ -88,18 +89,32 @@ named!(OuterCompression, "compression of differences", Self::None => "none", Sel
 /// let average = OuterConfig { optimizer: OuterOptimizer::Average, ..config };
 /// assert_eq!((average.rate(), average.kept()), (1.0, 0.0));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Fewer bytes")]
 #[serde(deny_unknown_fields, default)]
 pub struct OuterConfig {
-    /// What is made of the averaged differences.
+    /// The outer optimizer of the averaged differences: nesterov (DiLoCo) or average (local SGD)
+    /// [default: nesterov].
+    #[arg(long = "outer-optimizer", value_name = "RULE")]
     pub optimizer: OuterOptimizer,
-    /// The learning rate of `nesterov`; 0.7 if absent.
+    /// The learning rate of the outer optimizer nesterov [default: 0.7].
+    #[arg(
+        long = "outer-learning-rate",
+        value_name = "RATE",
+        allow_negative_numbers = true
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
-    /// The momentum of `nesterov`; 0.9 if absent.
+    /// The momentum of the outer optimizer nesterov [default: 0.9].
+    #[arg(
+        long = "outer-momentum",
+        value_name = "SHARE",
+        allow_negative_numbers = true
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
-    /// How differences travel.
+    /// The compression of the differences: none or int8 (about a quarter of the bytes) [default: none].
+    #[arg(long = "compress-outer", value_name = "HOW")]
     pub compression: OuterCompression,
 }
 

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData};
+use clap::Args;
 use everburn_collectives::group::ProcessGroup;
 use serde::{Deserialize, Serialize};
 
@@ -24,15 +25,21 @@ use crate::error::TrainError;
 /// let config: EmaConfig = toml::from_str("decay = 0.999").unwrap();
 /// assert!(!config.sharded && !config.validate);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields)]
 pub struct EmaConfig {
-    /// The share of the average that stays, at least 0 and below 1.
+    /// Keep an exponential moving average of the parameters with this decay per step, such as 0.999
+    /// [default: none].
+    #[arg(long = "ema", value_name = "DECAY", allow_negative_numbers = true)]
     pub decay: f64,
-    /// Each rank keeps the average of some parameters, and not rank 0 that of all.
+    /// With --ema: shard the average over the ranks; without, rank 0 keeps all of it.
+    #[arg(long = "ema-sharded")]
     #[serde(default)]
     pub sharded: bool,
-    /// Validation, the choice of the best epoch, early stopping and the test look at the averaged model.
+    /// With --ema: validate and test the averaged model; it decides which epoch is the best, and when to
+    /// stop early.
+    #[arg(long = "ema-validate")]
     #[serde(default)]
     pub validate: bool,
 }

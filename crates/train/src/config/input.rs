@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use burn::data::dataset::Dataset;
 use burn::prelude::Device;
+use clap::Args;
 use everburn_distributed::{Prefetch, Resident, Row, Rows, is_gpu};
 use everburn_record::units;
 use serde::{Deserialize, Serialize};
@@ -20,16 +21,19 @@ use crate::trainer::{Trainer, TrainingData};
 /// let config: InputConfig = toml::from_str("workers = 2\nprefetch = 4").unwrap();
 /// assert!(!config.on_device);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Input")]
 #[serde(deny_unknown_fields, default)]
 pub struct InputConfig {
-    /// How many threads of each rank assemble batches while it trains; with 0, the rank does. If absent, one on
-    /// devices that compute by themselves, and none on processors, which have the same work to do either way.
+    /// Loader threads per rank; 0: the rank loads its batches itself [default: 1 for a GPU, 0 for the CPU].
+    #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
-    /// How many batches may lie ready.
+    /// Prefetched batches, with --workers [default: 2].
+    #[arg(long, value_name = "N")]
     pub prefetch: usize,
-    /// The whole data set lies on the device.
+    /// Keep the whole data set on the device and pick each batch there.
+    #[arg(long = "data-on-device")]
     pub on_device: bool,
 }
 

@@ -1,11 +1,11 @@
 //! Low-rank adaptation.
 
 use burn::module::{Lora, Module, ParamGroup};
+use clap::Args;
 use everburn_nn::parameter_paths;
 use serde::{Deserialize, Serialize};
 
 use super::TrainingConfig;
-use super::activation_checkpointing::ActivationCheckpointing;
 use super::parameter_groups::Patterns;
 use crate::error::TrainError;
 
@@ -26,16 +26,19 @@ use crate::error::TrainError;
 /// assert_eq!(adapted.num_params(), 8 * 4 + 4 + 2 * (8 + 4));
 /// assert_eq!(adapted.materialize().num_params(), 8 * 4 + 4);
 /// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Fine-tuning")]
 #[serde(deny_unknown_fields)]
 pub struct LoraConfig {
-    /// The rank of the product.
+    /// Train low-rank factors of this rank beside the weights of --init-from, and merge them at the end (LoRA).
+    #[arg(long = "lora", value_name = "RANK")]
     pub rank: usize,
-    /// Twice the rank, if absent.
+    /// The factors' product counts ALPHA / RANK times [default: twice the rank].
+    #[arg(long = "lora-alpha", value_name = "ALPHA")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// Which weights: a name on their path (`q` for `layers.0.attention.q.weight`), or a pattern of the whole path with
-    /// `*`.
+    /// Which weights, by a name on their path or a pattern of it [default: q,v,q_proj,v_proj].
+    #[arg(long = "lora-targets", value_name = "NAME", value_delimiter = ',')]
     #[serde(default = "queries_and_values")]
     pub targets: Patterns,
 }
@@ -97,29 +100,9 @@ impl LoraConfig {
 }
 
 impl TrainingConfig {
-    /// Refuses adaptation with numbers out of range, or beside what it does not work with.
+    /// Refuses adaptation with numbers out of range.
     pub(super) fn validate_lora(&self) -> Result<(), TrainError> {
-        let Some(lora) = &self.lora else {
-            return Ok(());
-        };
-        lora.check()?;
-        let others = [
-            (self.ema.is_some(), "--ema"),
-            (
-                !self.optimizer.groups.is_empty(),
-                "[[training.optimizer.groups]]",
-            ),
-            (
-                self.activation_checkpointing != ActivationCheckpointing::None,
-                "--activation-checkpointing",
-            ),
-        ];
-        match others.iter().find(|(given, _)| *given) {
-            Some((_, other)) => Err(TrainError::Config(format!(
-                "--lora and {other} do not go together; leave one of them away"
-            ))),
-            None => Ok(()),
-        }
+        self.lora.as_ref().map_or(Ok(()), LoraConfig::check)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+use clap::Args;
 use everburn_nn::balanced_parts;
 use everburn_schedules::{Schedule, ScheduleError, ScheduleKind};
 use serde::{Deserialize, Serialize};
@@ -28,23 +29,31 @@ const CHUNKS: usize = 2;
 /// assert_eq!((parallelism.mesh.pipeline, parallelism.micro_batches), (2, 8));
 /// assert_eq!(parallelism.num_stages(), 2);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Model over ranks")]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
-    /// How the ranks are arranged; if absent, each has a whole model.
+    /// The device mesh, as in data=2,pipeline=2,tensor=1: replicas of the model, stages of a pipeline per replica, ranks
+    /// per layer [default: data=<all ranks>].
+    #[arg(long, value_name = "AXES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mesh: Option<Mesh>,
-    /// Into how many parts a pipeline cuts its replica's share of a global batch; if absent, four for
-    /// each of its ranks, or the next smaller number that divides the share.
+    /// The number of micro-batches per step of a replica's pipeline [default: 4 per rank of the pipeline, or the next
+    /// smaller divisor of the local batch].
+    #[arg(long, value_name = "M")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micro_batches: Option<usize>,
-    /// The order of a pipeline's passes; if absent, `1f1b`.
+    /// The order of the passes in a pipeline: gpipe, 1f1b, interleaved or zb-h1 [default: 1f1b].
+    #[arg(long = "pipeline-schedule", value_name = "SCHEDULE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleKind>,
-    /// How many stages each rank of a pipeline has; if absent, 2 with the schedule `interleaved`, else 1.
+    /// The number of stages per rank with --pipeline-schedule interleaved [default: 2].
+    #[arg(long, value_name = "V")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunks: Option<usize>,
-    /// Where the stages of a pipeline begin.
+    /// The stages: auto (balanced by measured times within a rank's memory), even (by numbers of parameters), or the
+    /// first block of each further stage, as in conv2,fc1 [default: auto].
+    #[arg(long, value_name = "WHERE")]
     pub stages: Stages,
 }
 

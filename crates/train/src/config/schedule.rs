@@ -8,6 +8,7 @@ use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLrScheduler, ModuleLrSchedulerConfig};
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::lr_scheduler::step::StepLrSchedulerConfig;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
@@ -55,19 +56,23 @@ pub enum Schedule {
 /// let expected = [0.1, 0.2, 0.3, 0.225, 0.15, 0.075];
 /// assert!(rates.iter().zip(expected).all(|(rate, expected)| (rate - expected).abs() < 1e-12));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Training")]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleNumbers {
-    /// The number of steps over which the learning rate first rises linearly: step `n` of them (from 1) has
-    /// `n / (warmup_steps + 1)` of it. The schedule begins after them.
+    /// Raise the learning rate linearly over this many steps, before the schedule begins [default: 0].
+    #[arg(long, value_name = "STEPS")]
     pub warmup_steps: usize,
-    /// Where `cosine` and `linear` end; 0 if absent.
+    /// The final learning rate of --lr-schedule cosine and linear [default: 0].
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_learning_rate: Option<f64>,
-    /// After how many steps `step` lowers the learning rate, each time anew.
+    /// The number of steps after which --lr-schedule step lowers the learning rate, again and again.
+    #[arg(long, value_name = "STEPS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_every: Option<usize>,
-    /// By what `step` multiplies the learning rate; 0.1 if absent.
+    /// The factor by which --lr-schedule step lowers the learning rate [default: 0.1].
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_factor: Option<f64>,
 }

@@ -2,10 +2,8 @@
 
 use everburn_collectives::group::ProcessGroup;
 use everburn_distributed::{Ddp, ShareOfBatch, SyncedGradients};
-use everburn_nn::ComputeType;
 
 use crate::config::TrainingConfig;
-use crate::config::sync_interval::SyncInterval;
 use crate::error::TrainError;
 use crate::metrics::rank_times::PassTimes;
 use crate::metrics::step_report::StepReport;
@@ -90,40 +88,11 @@ pub trait ParallelModel<M, B>: Send + Sync {
 }
 
 impl TrainingConfig {
-    /// Refuses what a model over several ranks does not do, or does otherwise.
+    /// Refuses settings that differ from those of `over`.
     pub(crate) fn validate_over<M, B>(
         &self,
         over: &dyn ParallelModel<M, B>,
     ) -> Result<(), TrainError> {
-        let refuse = |what: &str| {
-            Err(TrainError::Config(format!(
-                "{what} and a model over several ranks do not go together"
-            )))
-        };
-        if self.virtual_ranks.is_some() {
-            return refuse("--virtual-ranks");
-        }
-        if self.precision.compute_type() != ComputeType::F32 {
-            return refuse("--precision bf16 or f16");
-        }
-        if self.hash_every.is_some() {
-            return refuse("--hash-every");
-        }
-        if self.sync_batch_norm {
-            return refuse("--sync-batch-norm");
-        }
-        if self.sync != SyncInterval::Step {
-            return refuse("--local-steps H");
-        }
-        if self.ema.is_some() {
-            return refuse("--ema");
-        }
-        if self.lora.is_some() {
-            return refuse("--lora");
-        }
-        if self.ddp.shard.is_some() {
-            return refuse("--shard");
-        }
         self.check_shared_layers(over.cuts_layers())?;
         let wrong = |what: String| Err(TrainError::Config(what));
         let norm = self.ddp.max_gradient_norm.map(f64::from);

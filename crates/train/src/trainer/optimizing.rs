@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::Trainer;
+use crate::config::conflicts::RunFeatures;
 use crate::config::parameter_groups::Parameters;
 use crate::error::TrainError;
 use crate::model::erased::AnyModel;
@@ -33,12 +34,10 @@ impl Trainer {
             return self.config.optimizer.init(model);
         };
         let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
-        if self.config.ddp.shard.is_some() {
-            return refuse(
-                "--shard and a task's own optimizer do not go together: a rank would have a slice of each parameter, \
-                 and nothing says that the optimizer treats each number by itself; train without --shard",
-            );
-        }
+        self.config.check_conflicts(RunFeatures {
+            own_optimizer: true,
+            ..RunFeatures::default()
+        })?;
         let groups = &self.config.optimizer.groups;
         if groups.iter().any(|group| group.weight_decay.is_some()) {
             return refuse(

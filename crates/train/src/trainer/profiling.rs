@@ -3,32 +3,10 @@
 use everburn_profile::machine;
 
 use super::Trainer;
-use crate::config::sync_interval::SyncInterval;
 use crate::elastic::common_clock::compare_clocks;
 use crate::error::TrainError;
 
 impl Trainer {
-    /// Refuses what no profile can be made of.
-    pub(super) fn check_profile(&self) -> Result<(), TrainError> {
-        if self.recorder.is_none() {
-            return Ok(());
-        }
-        let refuse = |message: &str| Err(TrainError::Config(message.to_string()));
-        if self.config.sync != SyncInterval::Step {
-            return refuse(
-                "--profile and --local-steps H do not go together: steps between two exchanges are not recorded; \
-                 profile without --local-steps",
-            );
-        }
-        if self.regroup.is_some() {
-            return refuse(
-                "--profile and --elastic do not go together: a rank that is lost takes its recording with it; \
-                 profile without --elastic",
-            );
-        }
-        Ok(())
-    }
-
     /// Lets the recorder know what this rank is, how fast it can compute, and how far its clock is from rank 0's. Every
     /// rank calls it.
     pub(super) fn begin_profile(&self) -> Result<(), TrainError> {

@@ -1,0 +1,348 @@
+//! Flags that are keys of the configuration.
+//!
+//! A field of a section with `#[arg(long)]` is a flag: its documentation is the help, and the argument's id is the
+//! field's path in `config.toml`, such as `training.ddp.max_gradient_norm`.
+
+use std::any::TypeId;
+use std::ffi::OsString;
+use std::marker::PhantomData;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+use everburn_distributed::{DdpConfig, OuterConfig};
+use everburn_train::{
+    EarlyStopping, EmaConfig, InputConfig, LoraConfig, OptimizerConfig, ParallelConfig,
+    ScheduleNumbers, TrainingConfig,
+};
+use toml::{Table, Value};
+
+use super::{DataKeys, TextKeys};
+use crate::config::RanksConfig;
+
+/// A section of the configuration, whose fields are flags.
+#[derive(Clone, Copy)]
+pub(crate) struct Section {
+    /// Its path in `config.toml`.
+    path: &'static str,
+    /// Adds its arguments, each called like its field.
+    arguments: fn(Command) -> Command,
+}
+
+impl Section {
+    const fn new<T: Args>(path: &'static str) -> Self {
+        Self {
+            path,
+            arguments: T::augment_args,
+        }
+    }
+
+    fn arguments(self) -> Vec<Arg> {
+        let command = (self.arguments)(Command::new(self.path));
+        let own = command.get_arguments().cloned();
+        let absolute = |argument: Arg| {
+            let id = format!("{}.{}", self.path, argument.get_id());
+            // Whether a key must be given, the configuration says.
+            argument.id(id).required(false).display_order(None)
+        };
+        own.map(absolute).collect()
+    }
+}
+
+/// The sections of which a command has flags.
+pub(crate) trait Sections {
+    const ALL: &'static [Section];
+}
+
+/// What `train` takes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OfTraining;
+
+impl Sections for OfTraining {
+    const ALL: &'static [Section] = &[
+        Section::new::<TrainingConfig>("training"),
+        Section::new::<OptimizerConfig>("training.optimizer"),
+        Section::new::<ScheduleNumbers>("training.schedule_numbers"),
+        Section::new::<EarlyStopping>("training.early_stopping"),
+        Section::new::<EmaConfig>("training.ema"),
+        Section::new::<TextKeys>("text"),
+        Section::new::<LoraConfig>("training.lora"),
+        Section::new::<DdpConfig>("training.ddp"),
+        Section::new::<OuterConfig>("training.outer"),
+        Section::new::<DataKeys>("data"),
+        Section::new::<InputConfig>("training.input"),
+        Section::new::<RanksConfig>("ranks"),
+        Section::new::<ParallelConfig>("parallel"),
+    ];
+}
+
+/// What `eval` and `predict` take.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OfEvaluation;
+
+impl Sections for OfEvaluation {
+    const ALL: &'static [Section] = &[
+        Section::new::<DataKeys>("data"),
+        Section::new::<RanksConfig>("ranks"),
+    ];
+}
+
+/// What `import` takes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OfImport;
+
+impl Sections for OfImport {
+    const ALL: &'static [Section] = &[Section::new::<DataKeys>("data")];
+}
+
+/// The keys that were given as flags: a table of the same shape as `config.toml`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Given<S> {
+    pub(crate) table: Table,
+    sections: PhantomData<S>,
+}
+
+impl<S: Sections> Given<S> {
+    /// The same keys where other flags are taken.
+    pub(crate) fn into_sections<O: Sections>(self) -> Given<O> {
+        Given {
+            table: self.table,
+            sections: PhantomData,
+        }
+    }
+
+    /// The value of the key at `path`, if its flag was given.
+    pub(crate) fn get(&self, path: &str) -> Option<&Value> {
+        get(&self.table, path)
+    }
+
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.get(path).is_some()
+    }
+
+    /// The flag of the key at `path` with its value, as on a command line, if it was given.
+    pub(crate) fn quoted(&self, path: &str) -> Option<String> {
+        let words = self.words(|id| id == path);
+        let words = words.iter().map(|word| word.to_string_lossy());
+        let words = words.collect::<Vec<_>>();
+        (!words.is_empty()).then(|| words.join(" "))
+    }
+
+    /// The flags whose keys `wanted` selects, as words of a command line.
+    pub(crate) fn words(&self, wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
+        let mut words = Vec::new();
+        for argument in arguments(S::ALL) {
+            let id = argument.get_id().as_str();
+            let (Some(value), Some(long)) = (self.get(id), argument.get_long()) else {
+                continue;
+            };
+            if !wanted(id) {
+                continue;
+            }
+            words.push(format!("--{long}").into());
+            match value {
+                Value::Boolean(_) => {}
+                Value::Array(values) => {
+                    let values = values.iter().map(text).collect::<Vec<_>>();
+                    words.push(values.join(",").into());
+                }
+                value => words.push(text(value).into()),
+            }
+        }
+        words
+    }
+}
+
+impl<S: Sections> Args for Given<S> {
+    fn augment_args(command: Command) -> Command {
+        command.args(arguments(S::ALL))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<S: Sections> FromArgMatches for Given<S> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut table = Table::new();
+        for argument in arguments(S::ALL) {
+            let id = argument.get_id().as_str();
+            if matches.value_source(id) != Some(ValueSource::CommandLine) {
+                continue;
+            }
+            let wrong = |reason: String| {
+                let flag = argument.get_long().unwrap_or(id);
+                Error::raw(ErrorKind::ValueValidation, format!("--{flag}: {reason}\n"))
+            };
+            let value = value(&argument, matches).map_err(wrong)?;
+            put(&mut table, id, value).map_err(wrong)?;
+        }
+        Ok(Self {
+            table,
+            sections: PhantomData,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// `text` of a library with the flags of the keys that it names: `` `training.epochs = 3` `` is `--epochs 3` here.
+pub(crate) fn with_flags(text: &str) -> String {
+    let all = arguments(OfTraining::ALL);
+    let mut told = String::new();
+    for (number, part) in text.split('`').enumerate() {
+        // Every second part is between backticks.
+        let (path, value) = match part.split_once(" = ") {
+            Some((path, value)) => (path, Some(value)),
+            None => (part, None),
+        };
+        let own = || all.iter().find(|argument| argument.get_id() == path);
+        let flag = match number % 2 {
+            1 => own().and_then(|argument| Some((argument, argument.get_long()?))),
+            _ => None,
+        };
+        match (flag, value) {
+            (Some((argument, long)), Some(value)) if argument.get_action().takes_values() => {
+                told.push_str(&format!("--{long} {value}"));
+            }
+            (Some((_, long)), _) => told.push_str(&format!("--{long}")),
+            (None, _) if number % 2 == 1 => told.push_str(&format!("`{part}`")),
+            (None, _) => told.push_str(part),
+        }
+    }
+    told
+}
+
+/// The value at the dotted `path` of `table`.
+pub(crate) fn get<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
+    let (section, key) = match path.rsplit_once('.') {
+        Some((section, key)) => (get(table, section)?.as_table()?, key),
+        None => (table, path),
+    };
+    section.get(key)
+}
+
+/// Puts `value` at the dotted `path` of `table`.
+///
+/// # Errors
+/// The reason, if a part of the path has a value and is no section.
+pub(crate) fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
+    let mut table = table;
+    let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
+    for key in parents.split('.').filter(|key| !key.is_empty()) {
+        let entry = table
+            .entry(key)
+            .or_insert_with(|| Value::Table(Table::new()));
+        table = entry.as_table_mut().ok_or_else(|| {
+            format!("`{path}` cannot be set: `{key}` has a value and is no section")
+        })?;
+    }
+    table.insert(last.to_string(), value);
+    Ok(())
+}
+
+fn arguments(sections: &[Section]) -> Vec<Arg> {
+    let all = sections.iter().flat_map(|section| section.arguments());
+    all.collect()
+}
+
+/// What was given for `argument`, as TOML: numbers and truth values by the field's type, all else as text.
+fn value(argument: &Arg, matches: &ArgMatches) -> Result<Value, String> {
+    let id = argument.get_id().as_str();
+    let kind = argument.get_value_parser().type_id();
+    let integer = |number: Option<u64>| {
+        let number = number.and_then(|number| i64::try_from(number).ok());
+        let number = number.ok_or_else(|| format!("a number above {}", i64::MAX));
+        number.map(Value::Integer)
+    };
+    if kind == TypeId::of::<bool>() {
+        return Ok(Value::Boolean(matches.get_flag(id)));
+    }
+    if kind == TypeId::of::<usize>() {
+        return integer(matches.get_one::<usize>(id).map(|number| *number as u64));
+    }
+    if kind == TypeId::of::<u64>() {
+        return integer(matches.get_one::<u64>(id).copied());
+    }
+    if kind == TypeId::of::<f64>() {
+        let number = matches.get_one::<f64>(id).copied();
+        return Ok(Value::Float(number.unwrap_or(f64::NAN)));
+    }
+    if kind == TypeId::of::<f32>() {
+        let number = matches.get_one::<f32>(id).copied();
+        return Ok(Value::Float(number.unwrap_or(f32::NAN).into()));
+    }
+    let given = matches.get_raw(id).into_iter().flatten();
+    let texts = given.map(|text| match text.to_str() {
+        Some(text) => Ok(Value::String(text.to_string())),
+        None => Err("its value is not UTF-8".to_string()),
+    });
+    let mut texts = texts.collect::<Result<Vec<_>, _>>()?;
+    match argument.get_value_delimiter() {
+        Some(_) => Ok(Value::Array(texts)),
+        None => texts.pop().ok_or_else(|| "no value".to_string()),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(words: &str) -> Result<Given<OfTraining>, Error> {
+        let command = Given::<OfTraining>::augment_args(Command::new("train").no_binary_name(true));
+        Given::from_arg_matches(&command.try_get_matches_from(words.split_whitespace())?)
+    }
+
+    #[test]
+    fn flags_become_keys_of_their_fields_types() {
+        let words = "--epochs 3 --learning-rate 0.5 --no-overlap --bucket-mib 2 --devices flex,flex --lr-schedule step";
+        let expected = "[training]\nepochs = 3\noverlap = false\nschedule = 'step'\n\
+                        [training.optimizer]\nlearning_rate = 0.5\n[training.ddp]\nbucket_bytes = 2097152\n\
+                        [ranks]\ndevices = ['flex', 'flex']";
+        let given = given(words).unwrap();
+        assert_eq!(given.table, expected.parse::<Table>().unwrap());
+        assert!(given.has("training.ddp.bucket_bytes") && !given.has("training.ddp.shard"));
+        assert_eq!(
+            given.quoted("ranks.devices").as_deref(),
+            Some("--devices flex,flex")
+        );
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused_by_the_flags_name() {
+        let error = given("--epochs many").unwrap_err().to_string();
+        assert!(error.contains("--epochs"), "{error}");
+        let error = given("--seed 18446744073709551615")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--seed: a number above"), "{error}");
+        let error = given("--shard all").unwrap_err().to_string();
+        assert!(error.contains("use none, optimizer"), "{error}");
+    }
+
+    #[test]
+    fn texts_of_libraries_name_flags_here() {
+        let text = "`training.ddp.shard = gradients` and `training.overlap = false` do not go together; see `epochs`";
+        let told = "--shard gradients and --no-overlap do not go together; see `epochs`";
+        assert_eq!(with_flags(text), told);
+        assert_eq!(
+            with_flags("`training.epochs` must be at least 1"),
+            "--epochs must be at least 1"
+        );
+        assert_eq!(
+            with_flags("an odd ` and `training.ema.sharded`"),
+            "an odd ` and `training.ema.sharded`"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Settings of a configuration that depend on each other.
+
+use everburn_distributed::VirtualRanks;
+
+use super::TrainingConfig;
+use crate::config::optimizer::OptimizerKind;
+use crate::error::TrainError;
+
+impl TrainingConfig {
+    /// Checks what is said of the validation against the set that the data have for it, of this many samples.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] if samples are to be held out all the same, or the set is empty.
+    pub fn check_validation(&self, own: Option<usize>) -> Result<(), TrainError> {
+        let refuse = |message: String| Err(TrainError::Config(message));
+        match (own, self.validation_samples) {
+            (Some(0), _) => refuse(
+                "the data have a validation set of their own, and it is empty: `TrainingData::validation` is None \
+                 where training samples are to be held out"
+                    .to_string(),
+            ),
+            (Some(own), Some(_)) => refuse(format!(
+                "--validation-samples holds out training samples, and the data have a validation set of their own, \
+                 of {own} samples: leave it out"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses an optimizer that looks at whole parameters where ranks share layers, and have parts of some.
+    ///
+    /// # Errors
+    /// [`TrainError::Config`] naming it.
+    pub fn check_shared_layers(&self, shared: bool) -> Result<(), TrainError> {
+        match shared {
+            true => self.check_elementwise("layers that several ranks share"),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses an optimizer that looks at whole parameters, of which `what` gives a rank parts.
+    fn check_elementwise(&self, what: &str) -> Result<(), TrainError> {
+        let kind = self.optimizer.kind;
+        match kind.is_elementwise() {
+            true => Ok(()),
+            false => Err(TrainError::Config(format!(
+                "`training.optimizer.kind = {kind}` and {what} do not go together: a rank has a part of each parameter, \
+                 and {kind} looks at whole ones; use {}",
+                OptimizerKind::list(OptimizerKind::is_elementwise)
+            ))),
+        }
+    }
+
+    pub(super) fn validate_virtual_ranks(&self, world_size: usize) -> Result<(), TrainError> {
+        let Some(count) = self.virtual_ranks else {
+            return Ok(());
+        };
+        VirtualRanks::new(count, 0, world_size)
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        match self.batch_size < count {
+            true => Err(TrainError::Config(format!(
+                "a global batch of {} samples cannot be divided into {count} logical shards: use \
+                 `training.batch_size = {count}` or more",
+                self.batch_size
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn validate_sharding(&self) -> Result<(), TrainError> {
+        let Some(stage) = self.ddp.shard else {
+            return match self.offload_optimizer {
+                true => Err(TrainError::Config(
+                    "`training.offload_optimizer` is for an optimizer whose state is sharded: add \
+                     `training.ddp.shard = optimizer`"
+                        .to_string(),
+                )),
+                false => Ok(()),
+            };
+        };
+        self.ddp
+            .validate()
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        self.check_elementwise(&format!("`training.ddp.shard = {stage}`"))
+    }
+
+    pub(super) fn validate_chaos(&self) -> Result<(), TrainError> {
+        match self.chaos.overflows() && !self.precision.scales_losses() {
+            true => Err(TrainError::Config(
+                "`training.chaos = overflow` is for `training.precision = f16`: other types do not overflow"
+                    .to_string(),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn validate_sync(&self) -> Result<(), TrainError> {
+        self.outer
+            .validate()
+            .map_err(|error| TrainError::Config(error.to_string()))?;
+        let wrong = |times: f64| !(times.is_finite() && times >= 1.0);
+        match self.outer_patience.is_some_and(wrong) {
+            true => Err(TrainError::Config(
+                "`training.outer_patience` must be a number of at least 1".to_string(),
+            )),
+            false => Ok(()),
+        }
+    }
+}
