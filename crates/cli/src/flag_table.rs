@@ -252,6 +252,7 @@ fn document() -> String {
          This file is generated from `crates/cli/src/flag_table/flags.txt`, which \
          `crates/cli/src/flag_table.rs` checks: it has a line for each argument, each line changes the keys that it \
          names and no others, and the tests are there. After a change:\n\n\
+         <!-- needs: a checkout -->\n\
          ```sh\n{WRITE}=1 cargo test --release -p everburn-cli --lib flag_table\n```\n\n\
          | Argument | In `config.toml` | After `train` | Test |\n|---|---|---|---|\n",
         arguments.len()
