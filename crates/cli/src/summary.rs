@@ -31,7 +31,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         None => String::new(),
     };
     say!(
-        "{result}{} on {}  {}{}  {}  {:.0} samples/s  {:.1} s",
+        "{result}{} on {}  {}{}  {}  {} samples/s  {}",
         report.model,
         report.dataset,
         match report.epochs {
@@ -40,8 +40,8 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         },
         counted(report.steps, "step"),
         counted(report.world_size, "rank"),
-        report.samples_per_second,
-        report.seconds
+        units::rate(report.samples_per_second),
+        units::seconds(report.seconds)
     );
     let waited = 100.0 * report.exposed_seconds / report.train_seconds;
     let steps = report.steps_since_resume.max(1) as u64;

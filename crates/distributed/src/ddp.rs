@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use burn::module::Module;
@@ -239,6 +240,7 @@ impl Ddp {
             limits,
             parameters,
             tied,
+            finished: AtomicUsize::new(0),
             reducer,
             medium,
             gradient_buckets: MemoryTracker::default(),
@@ -367,9 +369,10 @@ impl Ddp {
         step.finish(model)
     }
 
-    /// Makes the places of tied weights equal again: Burn's optimizers change the first place of a
-    /// parameter that a model holds more than once, and leave the others as they were. Called after
-    /// each optimizer step; gives other models back as they are.
+    /// Makes the places of tied weights equal again: Burn's optimizers change only the first place of a
+    /// parameter that a model holds more than once. Call it after each optimizer step:
+    /// `model = ddp.tie(optimizer.step(rate, model, gradients))`. A model without tied weights comes back unchanged. A
+    /// loop that forgets it gets [`DdpError::Untied`] from its second step.
     #[must_use]
     pub fn tie<M: Module>(&self, model: M) -> M {
         if self.shared.tied {

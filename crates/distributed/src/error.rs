@@ -102,6 +102,15 @@ pub enum DdpError {
         /// The first difference.
         difference: String,
     },
+    /// The optimizer has changed one place of a tied parameter only.
+    #[error(
+        "`{parameter}` is a tied parameter, and its places hold different values: optimizers change only the first; call \
+         `model = ddp.tie(optimizer.step(..))`"
+    )]
+    Untied {
+        /// The path of the place that was left behind.
+        parameter: String,
+    },
     /// The model has no trainable parameter.
     #[error(
         "the model has no parameter that requires a gradient: is it on a device with autodiff, and \

@@ -37,7 +37,7 @@
 //!         drop(loss.backward()); // gradients leave while it runs
 //!         let synced = step.finish(&model)?;
 //!         assert_eq!(synced.samples, 3);
-//!         let model = optimizer.step(0.1, model, synced.gradients);
+//!         let model = ddp.tie(optimizer.step(0.1, model, synced.gradients));
 //!         ddp.verify_replicas(&model)?;
 //!         Ok(model.weight.val().sum().into_scalar::<f32>())
 //!     })
@@ -91,6 +91,7 @@ mod sharding;
 mod shared;
 mod synchronization;
 mod tensor_parallel;
+mod ties;
 mod virtual_ranks;
 
 pub use batch_norm::synchronize_batch_norms;

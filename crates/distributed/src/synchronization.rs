@@ -283,15 +283,17 @@ impl Synchronization {
     /// [`DdpError::NoBackward`] if a watched model was not run backward;
     /// [`DdpError::GradientTwice`] and [`DdpError::LateGradient`] if a gradient came after its
     /// parameter or the step was complete; [`DdpError::OtherModel`] if `model` is not the one that
-    /// [`Ddp::new`] was given; [`DdpError::StaticGraph`] if a static model used other parameters.
+    /// [`Ddp::new`] was given; [`DdpError::StaticGraph`] if a static model used other parameters;
+    /// [`DdpError::Untied`] if the loop does not call [`Ddp::tie`].
     ///
     /// [`DdpError::Collective`] and [`DdpError::Reducer`] if the exchange fails.
     pub fn finish<M: Module>(mut self, model: &M) -> Result<SyncedGradients, DdpError> {
         let on_device = matches!(lock(&self.step).contents, Contents::Device(_));
-        let result = match on_device {
+        let tied = self.ddp.shared().check_ties(model);
+        let result = tied.and_then(|()| match on_device {
             true => self.complete_on_device().and_then(|sum| sum.give(model)),
             false => self.complete().and_then(|summed| summed.give(model)),
-        };
+        });
         if let Err(error) = &result
             && !error.is_verdict_of_all()
         {

@@ -78,7 +78,8 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
         drop(discriminator_loss.backward());
         let synced = sync.finish(&discriminator)?;
         samples += synced.samples;
-        discriminator = discriminator_optimizer.step(RATE, discriminator, synced.gradients);
+        let stepped = discriminator_optimizer.step(RATE, discriminator, synced.gradients);
+        discriminator = discriminator_ddp.tie(stepped);
 
         // The generator learns to make points that the discriminator, which learns nothing here, takes for real.
         let sync = generator_ddp.begin(count)?;
@@ -86,7 +87,7 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
         let generator_loss = softplus(-discriminator.forward(fake), 1.0).mean();
         drop(generator_loss.backward());
         let synced = sync.finish(&generator)?;
-        generator = generator_optimizer.step(RATE, generator, synced.gradients);
+        generator = generator_ddp.tie(generator_optimizer.step(RATE, generator, synced.gradients));
 
         if step % CHECKPOINT_EVERY == 0 || step == steps {
             // What a rank sees is the loss of its own samples; every rank takes part in the mean.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use everburn_launch::{Children, EndedChild};
+use everburn_record::units;
 use serde_json::Value;
 
 use self::compare::{Difference, compare};
@@ -250,7 +251,9 @@ pub(crate) fn run(options: &VerifyArguments) -> Result<ExitCode, ToolError> {
         let ours = speed(&train("virtual", &run, &over_virtual)?)?;
         let free = speed(&train("free", &run, &[])?)?;
         say!(
-            "on {run}: {ours:.0} samples/s with virtual ranks, {free:.0} with a share for each rank: {:.2}x",
+            "on {run}: {} samples/s with virtual ranks, {} without: {:.2}x",
+            units::rate(ours),
+            units::rate(free),
             ours / free
         );
     }
