@@ -198,9 +198,7 @@ pub enum DatasetError {
 
     /// A text has a character that the tokenizer does not know.
     #[error(
-        "byte {offset} of the text begins {character:?}, which is none of the {known} characters \
-         that the tokenizer knows: a model can read only what the text it was trained on has, \
-         unless its tokenizer is byte"
+        "byte {offset} of the text begins {character:?}, which is none of the tokenizer's {known} characters: a model reads only the characters of its training text, unless its tokenizer is byte"
     )]
     UnknownCharacter {
         /// The character.

@@ -123,7 +123,7 @@ fn where_there_is_no_checkpoint_the_message_says_so() {
     let ended = resume(folder.path(), "run", "3", "1");
     ended.failed_with(
         2,
-        &["no checkpoint had been written when the run ended; start without --resume"],
+        &["it contains no checkpoint: the run ended before its first one; start without --resume"],
     );
 }
 

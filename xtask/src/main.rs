@@ -110,8 +110,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Check a GPU: results against the processor, ranks, throughput against PyTorch; or build what does so elsewhere
     GpuCheck(gpu_check::Options),
-    /// Say what this machine has and lacks for training, and with `--ranks N` what the ways between ranks
-    /// are worth, and what to do about it
+    /// Check this machine for training: CPU, memory, GPUs, NCCL. With `--ranks N`, also test the connections between
+    /// ranks
     #[command(disable_help_flag = true)]
     Doctor(PassthroughArguments),
     /// Check the repository's own rules (part of `check`)

@@ -150,7 +150,8 @@ pub(crate) struct TrainArguments {
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth, .ckpt, .bin), a run's folder, or a folder of Hugging
+    /// Start with these weights: a PyTorch state dict (.safetensors, .pt, .pth, .ckpt, .bin), a run's folder, or a
+    /// folder of Hugging
     /// Face's transformers, whose config.json says which model it is.
     #[arg(long, value_name = "FILE")]
     pub(crate) init_from: Option<PathBuf>,
@@ -308,7 +309,8 @@ pub(crate) struct TextFlags {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataFlags {
-    /// Images: mnist, fashion-mnist or synthetic, or a folder for resnet18. Text: tinyshakespeare or embedded, a text file,
+    /// Images: mnist, fashion-mnist or synthetic, or a folder for resnet18. Text: tinyshakespeare or embedded, a text
+    /// file,
     /// or a file or folder of tokens (`tokenize`, llm.c; nanogpt:FILE). auto: MNIST or tinyshakespeare if available
     /// [default: auto].
     #[arg(long, value_name = "NAME")]
@@ -373,7 +375,7 @@ pub(crate) struct RankFlags {
     #[arg(long, requires = "nodes")]
     pub(crate) node_rank: Option<usize>,
 
-    /// HOST:PORT of machine 0, where the ranks rendezvous.
+    /// HOST:PORT of machine 0, where the ranks meet.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) rendezvous: Option<String>,
 
@@ -387,7 +389,7 @@ pub(crate) struct RankFlags {
     )]
     pub(crate) job_token: Option<GivenToken>,
 
-    /// Serve the job's store without a secret, for PyTorch's clients. Everybody who can reach it can read and change
+    /// Serve the job's store without a secret, for PyTorch's clients. Anyone who can reach it can read and change
     /// every key.
     #[arg(long)]
     pub(crate) open_store: bool,

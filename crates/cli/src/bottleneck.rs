@@ -20,8 +20,8 @@ use crate::train;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BottleneckArguments {
-    /// Train nothing, and look at what `train --profile` has recorded in this run; given again, at what its ranks on
-    /// other machines have.
+    /// Analyse the recording of `train --profile` in this run, without training. Repeat the flag for the folders of
+    /// other machines.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["model", "config", "run_dir"])]
     pub(crate) of: Vec<PathBuf>,
 
@@ -144,8 +144,7 @@ pub(crate) fn check(config: &RunConfig, arguments: &TrainArguments) -> Result<()
         && config.ranks.ranks > 1
     {
         return Err(CliError::usage_with_help(
-            "--profile and --strategy data-parallel do not go together: the threads of one process cannot be told apart \
-             where allocations and CPU time are counted",
+            "--profile and --strategy data-parallel do not go together: allocations and CPU time are counted per process, not per thread",
             "profile with --strategy ddp, where each rank is a process",
         ));
     }
@@ -179,7 +178,7 @@ pub(crate) fn recorder(
     {
         return Err(CliError::usage_with_help(
             format!(
-                "rank {} does not know where to put its recording",
+                "rank {} has no folder for its recording",
                 environment.rank
             ),
             "give all ranks the same --run-dir",

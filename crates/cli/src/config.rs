@@ -126,8 +126,7 @@ impl RunConfig {
             Some("data") => Err(CliError::usage_with_help(
                 format!("{model} has data of its own"),
                 format!(
-                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its \
-                     settings stand in [{}]",
+                    "--data, --data-dir, --train-samples, --test-samples and [data] are not for it; its settings are in [{}]",
                     own.join("], [")
                 ),
             )),
@@ -419,7 +418,7 @@ fn require_average(table: &Table) -> Result<(), CliError> {
     match ema.is_some_and(|ema| !ema.contains_key("decay")) {
         true => Err(CliError::usage_with_help(
             "--ema-sharded and --ema-validate are about a moving average of the parameters, and there is none",
-            "add --ema 0.999, say",
+            "add --ema, as in --ema 0.999",
         )),
         false => Ok(()),
     }

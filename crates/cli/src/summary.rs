@@ -73,7 +73,7 @@ pub(crate) fn print_report(report: &TrainingReport, run: Option<&RunDirectory>) 
         say!("gradients travelled by {way}");
     }
     if let Some(bytes) = report.peak_memory {
-        say!("peak memory of a rank: {}", units::bytes(bytes));
+        say!("peak memory per rank: {}", units::bytes(bytes));
     }
     if let Some(run) = run {
         say!("recorded in {}", run.path().display());

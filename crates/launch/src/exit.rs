@@ -124,7 +124,7 @@ fn explain(signal: i32) -> Option<(&'static str, &'static str)> {
         ),
         s::SIGQUIT => ("SIGQUIT", "quit from the keyboard"),
         s::SIGHUP => ("SIGHUP", "its terminal was closed"),
-        s::SIGPIPE => ("SIGPIPE", "it wrote to a pipe that nobody reads"),
+        s::SIGPIPE => ("SIGPIPE", "it wrote to a pipe without a reader"),
         s::SIGXCPU => ("SIGXCPU", "it used up its allotted processor time"),
         s::SIGSYS => ("SIGSYS", "a system call that this sandbox forbids"),
         _ => return None,

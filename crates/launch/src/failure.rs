@@ -28,7 +28,7 @@ pub enum ReportKind {
     Finished,
     /// The rank was asked to stop, by a signal or a key, and has stopped before it had done all of its work.
     Stopped,
-    /// The rank came when the others had finished an elastic job without it, and has done nothing.
+    /// The rank came after the others had finished an elastic job without it, and has done nothing.
     NotNeeded,
     /// The rank failed by itself: an error of its own.
     Own,

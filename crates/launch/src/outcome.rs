@@ -129,7 +129,7 @@ impl fmt::Display for EndedRank {
         if self.ended_by_launcher {
             f.write_str("was ended by the launcher")?;
         } else if self.was_not_needed() {
-            f.write_str("came when the others had finished")?;
+            f.write_str("came after the others had finished")?;
         } else if self.was_stopped() {
             f.write_str("was stopped on request")?;
         } else if self.exit.is_success() && !self.has_finished() {

@@ -451,7 +451,7 @@ impl<M: Module + 'static, I, O> Step<'_, M, I, O> {
             return Ok(values);
         }
         let Some(expected) = self.schedule.receives(action) else {
-            let reason = "the schedule has it from nobody".to_string();
+            let reason = "the schedule has no sender for it".to_string();
             let rank = self.pipeline.group.rank();
             return Err(received(action.stage(), rank, micro_batch, reason));
         };

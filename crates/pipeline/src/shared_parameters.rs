@@ -278,7 +278,7 @@ impl Verify<'_> {
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
             Some(rank) => Err(wrong(format!(
-                "rank {rank} of those that share it has other numbers than the first"
+                "rank {rank}, which shares it, has other values than the first"
             ))),
         }
     }

@@ -95,7 +95,7 @@ impl std::fmt::Display for Finding {
         if self.share > 0.0 {
             write!(
                 f,
-                " (wins up to {} of a step)",
+                " (saves up to {} of a step)",
                 units::percent(self.share, 0)
             )?;
         }

@@ -36,7 +36,7 @@ impl Display for Summary<'_> {
         };
         writeln!(
             f,
-            "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds a step by rank:",
+            "{steps} steps of {:.2} ms, the first {left_out} not counted{timed}; milliseconds per step by rank:",
             analysis.step_seconds * 1e3
         )?;
         if !analysis.missing.is_empty() {
@@ -94,7 +94,7 @@ fn device(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     }
     writeln!(
         f,
-        "{:.0} kernels a step, at least one of them running for {:.2} ms",
+        "{:.0} kernels per step, at least one of them running for {:.2} ms",
         device.launches,
         device.busy * 1e3
     )?;
@@ -201,7 +201,7 @@ fn layers(f: &mut Formatter<'_>, rank: &RankProfile) -> fmt::Result {
     writeln!(f)?;
     let number = rank.facts.rank;
     let behind = match rank.facts.is_asynchronous {
-        true => ", as the host asks for them: the device computes behind its back",
+        true => ", as the host requests them: the device computes asynchronously",
         false => "",
     };
     writeln!(

@@ -81,7 +81,7 @@ impl fmt::Display for Deadlock {
             for wait in rest {
                 write!(f, ", {}", wait.rank)?;
             }
-            write!(f, " cannot go on)")?;
+            write!(f, " cannot continue)")?;
         }
         let blocked_by_sends =
             |wait: &Wait| matches!(wait.awaited, Awaited::Taken(_)) && wait.partner() != wait.rank;
@@ -146,8 +146,7 @@ impl fmt::Display for Wait {
             ),
             Awaited::Own(other) => write!(
                 f,
-                "rank {rank} waits for itself: the {action} (action {position} of its list) stands \
-                 before the {other}"
+                "rank {rank} waits for itself: the {action} (action {position} of its list) comes before the {other}"
             ),
         }
     }

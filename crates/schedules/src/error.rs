@@ -38,11 +38,10 @@ pub enum ScheduleError {
     },
     /// More passes than any training has in a step.
     #[error(
-        "{ranks} ranks of {chunks} chunks with {micro_batches} micro-batches are more than \
-         {MAX_ACTIONS} passes a step: use fewer micro-batches"
+        "{ranks} ranks of {chunks} chunks with {micro_batches} micro-batches are more than {MAX_ACTIONS} passes per step: use fewer micro-batches"
     )]
     TooLarge {
-        /// How many ranks.
+        /// The number of ranks.
         ranks: usize,
         /// How many micro-batches.
         micro_batches: usize,

@@ -151,7 +151,7 @@ pub enum TrainError {
     /// A hook failed on one of the ranks.
     #[error(
         "the hook `{hook}` of rank {rank} failed after step {step}: {reason}; all steps are in the newest checkpoint of \
-         the run directory, if there is one: --resume goes on from it"
+         the run directory, if there is one: --resume continues from it"
     )]
     Hook {
         /// The hook's name.
@@ -170,7 +170,7 @@ pub enum TrainError {
     #[error(
         "after step {step}, `{parameter}` of rank {} differs from the other ranks': its memory or its \
          arithmetic cannot be trusted, or it has changed its parameters outside the synchronised step; \
-         --resume goes on from a checkpoint, --on-divergence repair gives it the others' state",
+         --resume continues from a checkpoint, --on-divergence repair gives it the others' state",
         .ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
     )]
     Diverged {
@@ -185,13 +185,13 @@ pub enum TrainError {
     #[error("ranks wait to take part")]
     SomebodyWaits,
     /// A rank was given the others' state: they go on from it.
-    #[error("a rank was given the state of the others")]
+    #[error("a rank received the state of the others")]
     Repaired,
     /// The others have finished the job without this rank.
     #[error("the job was finished without this rank")]
     JobFinished,
     /// No group could be formed any more.
-    #[error("the training cannot go on: {0}")]
+    #[error("the training cannot continue: {0}")]
     Elastic(String),
     /// This process has no part in the job any more, or was not accepted.
     #[error("this process cannot join the job: {0}")]

@@ -132,7 +132,7 @@ impl Trainer {
             class_names: Vec::new(),
             rank_statuses: None,
             warm_up: None,
-            kernels: KernelCache::Nowhere("nobody has said where".to_string()),
+            kernels: KernelCache::Nowhere("no folder was given".to_string()),
             task: None,
             recorder: None,
             hooks: Hooks::default(),

@@ -317,8 +317,7 @@ impl Open {
             path: self.path.clone(),
             place,
             problem: format!(
-                "the tokenizer allows no cut in {LONGEST} bytes from here, and a document is not read whole; say where \
-                 documents end by --document-separator"
+                "the tokenizer allows no cut in {LONGEST} bytes from here, and documents are not read into memory as a whole; name the text between documents with --document-separator"
             ),
         }
     }

@@ -154,8 +154,10 @@ impl Tokenized {
 /// ```
 ///
 /// # Errors
-/// - [`DatasetError::Tokenize`] if the request cannot be met: a folder that is there, a tokenizer that no file can name, a
-///   tokenizer without a token that ends a document where there are several, nothing to train on or to validate by; and if
+/// - [`DatasetError::Tokenize`] if the request cannot be met: a folder that is there, a tokenizer that no file can
+///   name, a
+///   tokenizer without a token that ends a document where there are several, nothing to train on or to validate by;
+/// and if
 ///   `told` has ended it;
 /// - [`DatasetError::Read`], [`DatasetError::NotText`] and [`DatasetError::Document`] for a text, with the file;
 /// - [`DatasetError::Tokenizer`] for the tokenizer;
@@ -306,8 +308,7 @@ impl Work<'_> {
         }
         if held_out.tokens() == 0 && self.validation > 0.0 {
             return Err(DatasetError::Tokenize(
-                "there is only one document, and documents are not divided: say where they end by \
-                 --document-separator or --jsonl, or leave --validation away, then a training takes the last tenth"
+                "there is only one document, and documents are not divided: name their ends with --document-separator or --jsonl, or leave out --validation, then a training takes the last tenth"
                     .to_owned(),
             ));
         }

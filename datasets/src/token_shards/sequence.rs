@@ -118,7 +118,8 @@ impl TokenShards {
         first.map_or(TokenFormat::Detect, Shard::format)
     }
 
-    /// SHA-256, in hexadecimal, of the files' names, lengths, headers, and 64 places of each: all of a file of up to 4 MiB.
+    /// SHA-256, in hexadecimal, of the files' names, lengths, headers, and 64 places of each: all of a file of up to
+    /// 4 MiB.
     /// Our headers hold the SHA-256 of all tokens.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
@@ -184,8 +185,8 @@ impl TokenShards {
 /// Refuses two files of different tokens.
 fn belongs(first: &Shard, other: &Shard) -> Result<(), DatasetError> {
     let end = |shard: &Shard| match shard.end_of_document() {
-        Some(token) => format!("the token {token} behind each document"),
-        None => "no token behind a document".to_owned(),
+        Some(token) => format!("the token {token} after each document"),
+        None => "no token after a document".to_owned(),
     };
     let vocabulary = |shard: &Shard| match shard.vocabulary() {
         Some(tokens) => format!("a vocabulary of {tokens}"),

@@ -51,7 +51,7 @@ fn train(rank: &Rank, steps: usize, folder: &Path) -> Result<(), Box<dyn Error>>
         let load = |name, net, optimizer| checkpoint::load(folder, done, name, net, optimizer);
         (generator, generator_optimizer) = load("generator", generator, generator_optimizer)?;
         (discriminator, discriminator_optimizer) = load("discriminator", discriminator, discriminator_optimizer)?;
-        println!("goes on behind step {done}");
+        println!("continues after step {done}");
     }
     // All ranks meet here. Each model has a `Ddp` of its own, which gives all ranks the weights of rank 0.
     let group = rank.group()?;

@@ -106,7 +106,7 @@ impl Check<'_> {
                     true => {
                         let seconds = limit.as_secs_f64();
                         let note = format!(
-                            "no number after {seconds:.0} s, kernels' compilation included"
+                            "no result after {seconds:.0} s, with the compilation of kernels"
                         );
                         SideThroughput::without(State::NotReached, note)
                     }
@@ -290,7 +290,7 @@ impl Check<'_> {
         let ended = child::run(command, limit, &record.log(), |_| {})?;
         Ok(result::<ExchangeCost>(&ended).map(|found| {
             let note = format!(
-                "gpt2-124m, {:.1} ms a step without; the median of turns of {} steps",
+                "gpt2-124m, {:.1} ms per step without; the median of turns of {} steps",
                 found.step_ms, found.steps
             );
             (found.share, note)

@@ -6,15 +6,15 @@ use clap::Args;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Fine-tuning")]
 pub(crate) struct LoraFlags {
-    /// Train low-rank factors of this rank beside the weights of --init-from, and merge them at the end (LoRA).
+    /// Train low-rank factors of this rank for the weights of --init-from, and merge them at the end (LoRA).
     #[arg(long, value_name = "RANK")]
     pub(crate) lora: Option<usize>,
 
-    /// The factors' product counts ALPHA / RANK times [default: twice the rank].
+    /// The scale of the factors' product is ALPHA / RANK [default: twice the rank].
     #[arg(long, value_name = "ALPHA")]
     pub(crate) lora_alpha: Option<f64>,
 
-    /// Which weights, by a name on their path or a pattern of it [default: q,v,q_proj,v_proj].
+    /// The weights to adapt, by a name on their path or a pattern of it [default: q,v,q_proj,v_proj].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) lora_targets: Option<Vec<String>>,
 }

@@ -337,7 +337,7 @@ fn notes(config: &RunConfig, mesh: Mesh, figures: &Figures) -> Vec<String> {
     }
     if mesh.tensor > 1 {
         notes.push(
-            "of a block whose layers are shared, a rank has a part of times and activations as of parameters"
+            "where layers are sharded, a rank has the same part of times and activations as of parameters"
                 .to_string(),
         );
     }

@@ -91,7 +91,7 @@ pub(crate) fn prepare_run_directory(
         && let Some(aside) = RunDirectory::move_aside(&path)?
     {
         say!(
-            "{} had a run in it: moved to {}",
+            "{} contained a run, which is now in {}",
             path.display(),
             aside.display()
         );

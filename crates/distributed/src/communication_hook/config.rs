@@ -97,7 +97,7 @@ pub enum InvalidCommunicationHook {
         name: String,
     },
     /// PowerSGD without a rank.
-    #[error("power-sgd needs the rank of its factors: write power-sgd:4, say")]
+    #[error("power-sgd needs the rank of its factors: write it, as in power-sgd:4")]
     RankMissing,
     /// The rank of PowerSGD is not a number that can be used.
     #[error(
@@ -216,7 +216,7 @@ mod tests {
             ("", "use none, fp16, bf16 or power-sgd:RANK"),
             ("fp8", "no communication hook `fp8`"),
             ("fp16:2", "no communication hook `fp16:2`"),
-            ("power-sgd", "write power-sgd:4"),
+            ("power-sgd", "as in power-sgd:4"),
             ("power-sgd:", "`` cannot be the rank"),
             ("power-sgd:0", "`0` cannot be the rank"),
             ("power-sgd:-1", "at least 1"),

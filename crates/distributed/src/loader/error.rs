@@ -52,8 +52,7 @@ pub enum InputError {
     },
     /// The threads that assemble batches have not brought this one in time.
     #[error(
-        "rank {rank} waited {:.1} s for {batch}, which threads read ahead ({workers} of them); check the disk \
-         or network that the data lie on, or give the reading more time with --timeout",
+        "rank {rank} waited {:.1} s for {batch}, which threads read ahead ({workers} of them); check the disk or network with the data, or allow more time with --timeout",
         .waited.as_secs_f64()
     )]
     TooLate {

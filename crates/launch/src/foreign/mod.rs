@@ -256,8 +256,7 @@ fn contradiction(
     RankEnvironmentError::Contradiction {
         found: variable.collect::<Vec<_>>().join(", "),
         advice: format!(
-            "they seem to be of {what}: unset those that are not meant, or name the launcher that \
-             counts in {}",
+            "they seem to be of {what}: unset the wrong ones, or name the launcher in {}",
             v::LAUNCHER
         ),
     }

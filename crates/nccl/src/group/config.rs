@@ -89,7 +89,7 @@ impl NcclConfig {
         } else if rank >= world_size || i32::try_from(world_size).is_err() {
             format!("rank {rank} does not exist in a group of {world_size}")
         } else if members.len() != world_size {
-            format!("the same rank stands twice among {:?}", self.job_ranks)
+            format!("the same rank is twice in {:?}", self.job_ranks)
         } else if self.timeout.is_zero() || self.heartbeat.is_zero() || self.tick.is_zero() {
             "timeout, heartbeat and tick must be longer than zero".to_owned()
         } else {
@@ -139,7 +139,7 @@ mod tests {
             job_ranks: vec![4, 4],
             ..world.clone()
         };
-        assert!(refused(twice).contains("stands twice among [4, 4]"));
+        assert!(refused(twice).contains("is twice in [4, 4]"));
         let heartbeat = Duration::ZERO;
         assert!(refused(NcclConfig { heartbeat, ..world }).contains("longer than zero"));
     }

@@ -65,12 +65,11 @@ impl Status {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::UnhandledCudaError => {
-                "look for an earlier error of this GPU, and for Xid in `dmesg`; NCCL_DEBUG=INFO \
-                 tells which call failed"
+                "look for an earlier error of this GPU, and for Xid in `dmesg`; NCCL_DEBUG=INFO shows which call failed"
             }
             Self::SystemError => {
                 "check shared memory (`df /dev/shm`, in a container --shm-size), `ulimit -l` and the \
-                 network interfaces (NCCL_SOCKET_IFNAME); NCCL_DEBUG=INFO tells which call failed"
+                 network interfaces (NCCL_SOCKET_IFNAME); NCCL_DEBUG=INFO shows which call failed"
             }
             Self::RemoteError => {
                 "look at the logs of the other ranks for the first error, and check the network \
@@ -80,7 +79,7 @@ impl Status {
                 "check that all ranks make the same calls with the same arguments, and that no two \
                  share a GPU; NCCL_DEBUG=WARN names the argument"
             }
-            _ => "run again with NCCL_DEBUG=INFO, which tells where it happens",
+            _ => "run again with NCCL_DEBUG=INFO, which shows where it happens",
         }
     }
 }

@@ -358,7 +358,7 @@ fn root_of<O: SegmentValue>(
         };
         assert!(
             gradient.shape() == tensor.shape(),
-            "a checkpointed segment yields a tensor of shape {:?} when it is recomputed, and one of {:?} \
+            "a checkpointed segment returns a tensor of shape {:?} when it is recomputed, and one of {:?} \
              in the forward pass; a segment must do the same each time",
             tensor.shape(),
             gradient.shape(),

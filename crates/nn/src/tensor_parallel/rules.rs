@@ -140,7 +140,7 @@ pub enum TensorParallelError {
     /// A rule is about no layer.
     #[error(
         "no layer of the model matches `{pattern}`: a rule names the path of an `everburn_nn::Linear`, \
-         in which `*` stands for one name or number"
+         in which `*` matches one name or number"
     )]
     UnmatchedRule {
         /// What the rule says.

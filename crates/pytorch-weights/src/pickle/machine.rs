@@ -7,7 +7,7 @@ use crate::archive::Bytes;
 use crate::error::{WeightsError, pickle as refuse};
 
 const TOO_SHORT: &str = "its pickle ends too early; was it copied whole?";
-const NOT_THERE: &str = "its pickle takes what is not there";
+const NOT_THERE: &str = "its pickle uses a missing value";
 
 /// What a container costs beside its items, in words: the vector and its place in the allocator.
 const CONTAINER: usize = 4;

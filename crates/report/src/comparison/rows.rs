@@ -237,7 +237,7 @@ impl Comparison {
             }),
             self.numbers("gradients of rank 0", Bytes, sent),
             self.numbers("  a step", Bytes, |run| Some(sent(run)? / made(run)?)),
-            self.numbers("peak memory of a rank", Bytes, peak),
+            self.numbers("peak memory per rank", Bytes, peak),
         ];
         rows.into_iter().flatten().collect()
     }
@@ -259,7 +259,8 @@ impl Comparison {
     }
 }
 
-/// By how much `value` is more than `first`, as `+3.1 %`; nothing where that says nothing, or where there is no more of it.
+/// By how much `value` is more than `first`, as `+3.1 %`; nothing where that says nothing, or where there is no more
+/// of it.
 fn change(first: f64, value: f64) -> Option<String> {
     let change = 100.0 * (value / first - 1.0);
     if !change.is_finite() || first <= 0.0 {

@@ -138,7 +138,7 @@ fn tiles(run: &Run) -> Vec<Tile> {
         format!("on {}", plural(ranks, "rank"))
     });
     add(
-        "samples a second",
+        "samples per second",
         rate.map(|rate| number(rate.round())),
         on,
     );

@@ -136,7 +136,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     assert_eq!(
         error(one, 4, usize::MAX, 1),
         format!(
-            "4 ranks of 1 chunks with {} micro-batches are more than 1048576 passes a step: use \
+            "4 ranks of 1 chunks with {} micro-batches are more than 1048576 passes per step: use \
              fewer micro-batches",
             usize::MAX
         )

@@ -42,7 +42,7 @@ impl EmaConfig {
         match (0.0..1.0).contains(&self.decay) {
             true => Ok(()),
             false => Err(TrainError::Config(format!(
-                "--ema {} must be at least 0 and below 1, 0.999 say",
+                "--ema {} must be at least 0 and below 1, as in 0.999",
                 self.decay
             ))),
         }

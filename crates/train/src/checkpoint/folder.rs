@@ -287,7 +287,7 @@ impl CheckpointFolder {
             }
         }
         let reason = if refused.is_empty() {
-            "there is none in it: no checkpoint had been written when the run ended; start without --resume".to_string()
+            "it contains no checkpoint: the run ended before its first one; start without --resume".to_string()
         } else {
             let list = refused
                 .iter()

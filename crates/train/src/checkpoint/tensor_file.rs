@@ -137,7 +137,7 @@ pub(crate) fn read(file: &[u8]) -> Result<Vec<TensorView<'_>>, String> {
         let (begin, end) = entry.data_offsets;
         let bytes = numbers
             .get(begin..end)
-            .ok_or_else(|| wrong("it lies outside of the file"))?;
+            .ok_or_else(|| wrong("it is outside the file"))?;
         let count = entry
             .shape
             .iter()

@@ -53,8 +53,7 @@ pub struct BestBy {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say whether a lower or a higher value is better: write min:NAME or max:NAME; {LOSS} and {ACCURACY} \
-     need neither"
+    "is a lower or a higher `{0}` better? write min:NAME or max:NAME; {LOSS} and {ACCURACY} need neither"
 )]
 pub struct InvalidBestBy(String);
 

@@ -79,7 +79,7 @@ impl fmt::Display for CheckpointEvery {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say how often: write a number from 1 and its unit, as in 100steps, 10min or 1epoch"
+    "`{0}` is not an interval: write a number from 1 and its unit, as in 100steps, 10min or 1epoch"
 )]
 pub struct InvalidCheckpointEvery(String);
 

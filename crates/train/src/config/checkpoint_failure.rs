@@ -48,7 +48,7 @@ impl fmt::Display for OnCheckpointFailure {
 /// assert!(error.to_string().contains("wait"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` does not say what to do when a checkpoint cannot be written: stop or continue")]
+#[error("`{0}` is neither stop nor continue")]
 pub struct InvalidOnCheckpointFailure(String);
 
 impl FromStr for OnCheckpointFailure {
@@ -69,8 +69,7 @@ impl OnCheckpointFailure {
         match (self, result) {
             (Self::Continue, Err(error @ TrainError::File { .. })) => {
                 tracing::warn!(
-                    "{error}; the training goes on, and the next one that is due is tried again \
-                     (--on-checkpoint-failure stop ends it)"
+                    "{error}; training continues, and the next checkpoint is tried again (--on-checkpoint-failure stop ends it)"
                 );
                 Ok(T::default())
             }

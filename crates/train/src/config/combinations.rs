@@ -125,8 +125,7 @@ impl TrainingConfig {
         }
         if self.on_divergence == OnDivergence::Repair {
             return refuse(
-                "--shard and --on-divergence repair do not go together: a rank's part of the optimizer's \
-                 state is nowhere else to be had",
+                "--shard and --on-divergence repair do not go together: no other rank has a rank's shard of the optimizer's state",
             );
         }
         if stage.shards_gradients() && !self.overlap {

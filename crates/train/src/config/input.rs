@@ -93,8 +93,7 @@ impl Trainer {
         } = data;
         if augment.is_some() {
             return Err(TrainError::Config(format!(
-                "--data-on-device: the samples of {name} are changed at random, and would have to lie there anew for each \
-                 epoch; train without it, or without augmentation"
+                "--data-on-device: the samples of {name} are augmented, so they differ in each epoch; train without it, or without augmentation"
             )));
         }
         let checkpointing = self.config.activation_checkpointing;

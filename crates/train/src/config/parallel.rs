@@ -277,8 +277,7 @@ impl From<Stages> for String {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` does not say where stages begin: use auto, even, or the names of blocks with commas between \
-     them, as in conv2,fc1"
+    "`{0}` does not name the stages: use auto, even, or the first blocks of stages with commas between them, as in conv2,fc1"
 )]
 pub struct InvalidStages(String);
 
@@ -355,7 +354,7 @@ pub enum ParallelError {
     },
     /// Micro-batches that would be of unequal size.
     #[error(
-        "{micro_batches} micro-batches do not divide a replica's share of {share} samples a step"
+        "{micro_batches} micro-batches do not divide a replica's local batch of {share} samples"
     )]
     MicroBatches {
         /// How many were asked for.
@@ -374,7 +373,7 @@ pub enum ParallelError {
         stages: usize,
         /// How many blocks the model has.
         blocks: usize,
-        /// How many ranks the pipeline has.
+        /// The number of ranks of the pipeline.
         ranks: usize,
         /// How many stages each of them has.
         chunks: usize,

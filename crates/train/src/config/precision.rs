@@ -84,8 +84,7 @@ impl Precision {
             return Ok(());
         }
         Err(TrainError::Config(format!(
-            "--precision tf32 is for GPUs, and a rank is to compute on {device}: processors have no such type; \
-             use f32, or bf16 or f16 for the results of a GPU"
+            "--precision tf32 is for GPUs, and a rank computes on {device}: CPUs have no such type; use f32, or bf16 or f16 for the results of a GPU"
         )))
     }
 
@@ -110,9 +109,7 @@ impl Precision {
             return Ok(());
         }
         Err(TrainError::Config(format!(
-            "--precision {self} reaches no layer of this model: it is for the layers of everburn_nn (Linear, \
-             Conv2d, matmul and the like), which stand in the place of Burn's by a changed import; use them, or \
-             --precision f32"
+            "--precision {self} reaches no layer of this model: it is for the layers of everburn::nn (Linear, Conv2d, matmul and the like), which replace Burn's by a changed import; use them, or --precision f32"
         )))
     }
 }

@@ -105,7 +105,7 @@ impl ScheduleNumbers {
         } = *self;
         let mut text = format!("{schedule:?}");
         if warmup_steps > 0 {
-            text.push_str(&format!(" behind a warm-up of {warmup_steps}"));
+            text.push_str(&format!(" after a warm-up of {warmup_steps}"));
         }
         if let Some(rate) = final_learning_rate {
             text.push_str(&format!(" to {}", rate as f32));
@@ -138,8 +138,7 @@ impl ScheduleNumbers {
             Some(0) => return refuse("--decay-every must be at least 1".to_string()),
             None if steps => {
                 return refuse(
-                    "--lr-schedule step lowers the learning rate every so many steps: say how many by \
-                     --decay-every"
+                    "--lr-schedule step needs --decay-every, the number of steps between two decreases"
                         .to_string(),
                 );
             }

@@ -59,8 +59,7 @@ impl fmt::Display for SyncInterval {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no number of local steps: use one, as in --local-steps 50 (sync = \"every=50\" in a file), or 0 for \
-     synchronous steps"
+    "`{0}` is not a number of local steps: use one, as in --local-steps 50 (sync = \"every=50\" in a file), or 0 for synchronous steps"
 )]
 pub struct InvalidSyncInterval(String);
 

@@ -107,7 +107,7 @@ impl Generation {
         let refused = [
             (
                 prompt.is_empty() || context == 0,
-                "a model needs at least one token to go on from",
+                "a model needs at least one token to continue from",
             ),
             (
                 !sound(self.temperature),

@@ -92,7 +92,7 @@ fn append<T: Serialize>(file: &mut File, line: &T) -> std::io::Result<()> {
 
 fn tell(path: &Path, error: &std::io::Error) {
     tracing::warn!(
-        "{} is not written from now on, and the training goes on: {error}",
+        "{} is not written from now on, and training continues: {error}",
         path.display()
     );
 }

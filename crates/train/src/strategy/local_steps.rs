@@ -308,8 +308,7 @@ impl RankLoop {
             let member = members.get(rank).copied().unwrap_or(rank);
             if *made < most && self.late.insert(member) && self.is_first() {
                 tracing::warn!(
-                    "rank {member} has joined an outer step with {made} of {most} steps, behind step {}; \
-                     its samples of the others are passed over",
+                    "rank {member} has joined an outer step with {made} of {most} steps, after step {}; its samples for the other steps are skipped",
                     self.outcome.step
                 );
             }

@@ -36,14 +36,13 @@ impl Trainer {
         if self.config.ddp.shard.is_some() {
             return refuse(
                 "--shard and a task's own optimizer do not go together: a rank would have a slice of each parameter, \
-                 and nothing says that the optimizer treats each number by itself; train without --shard",
+                 and the optimizer may not be elementwise; train without --shard",
             );
         }
         let groups = &self.config.optimizer.groups;
         if groups.iter().any(|group| group.weight_decay.is_some()) {
             return refuse(
-                "`weight_decay` in [[training.optimizer.groups]] is for the optimizer of the configuration, and the \
-                 task has one of its own: say it in `Task::optimizer`",
+                "`weight_decay` in [[training.optimizer.groups]] is for the optimizer of the configuration, and the task has its own: set it in `Task::optimizer`",
             );
         }
         Ok(own)
@@ -68,7 +67,7 @@ impl Trainer {
             Some(_) if groups.iter().any(|it| it.learning_rate_factor.is_some()) => {
                 Err(TrainError::Config(
                     "`learning_rate_factor` in [[training.optimizer.groups]] is for the schedule of the configuration, \
-                     and the task has one of its own: say it in `Task::schedule`"
+                     and the task has its own: set it in `Task::schedule`"
                         .to_string(),
                 ))
             }

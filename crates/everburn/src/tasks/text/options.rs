@@ -62,7 +62,7 @@ impl TextOptions {
             return Err(
                 TaskError::new(format!("the run began with {begun}, and {data} {found}"))
                     .with_help(
-                        "a run goes on with its own data; for others, begin one with --init-from",
+                        "a run continues with its own data; for others, start a new one with --init-from",
                     ),
             );
         }

@@ -323,7 +323,7 @@ fn too_few_ranks_leave_a_checkpoint_from_which_another_run_goes_on() {
     for slot in [0, 2] {
         let error = failed(&results[slot]);
         assert!(error.contains("cannot go on"), "{error}");
-        assert!(error.contains("--resume goes on from it"), "{error}");
+        assert!(error.contains("--resume continues from it"), "{error}");
     }
     let group = ProcessGroup::alone(GroupOptions::default());
     let trainer = Trainer {
