@@ -159,8 +159,8 @@ impl Bench for ResilienceBench {
 fn milliseconds_a_step(run: &Path, batch: usize) -> Result<f64, Failure> {
     let rate = read_json(&run.join("report.json"))?["samples_per_second"].as_f64();
     let rate = rate.filter(|rate| *rate > 0.0);
-    let rate =
-        rate.ok_or_else(|| Failure::new(format!("{} trains no samples per second", run.display())))?;
+    let rate = rate
+        .ok_or_else(|| Failure::new(format!("{} trains no samples per second", run.display())))?;
     Ok(batch as f64 / rate * 1_000.0)
 }
 

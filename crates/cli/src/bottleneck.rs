@@ -177,10 +177,7 @@ pub(crate) fn recorder(
         && arguments.run_dir.is_none()
     {
         return Err(CliError::usage_with_help(
-            format!(
-                "rank {} has no folder for its recording",
-                environment.rank
-            ),
+            format!("rank {} has no folder for its recording", environment.rank),
             "give all ranks the same --run-dir",
         ));
     }

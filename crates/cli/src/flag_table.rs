@@ -1,7 +1,9 @@
 //! Every argument of `train`: what it puts into the configuration, and by which test the binary is given it.
 //!
 //! The table is `flag_table/flags.txt`. An argument without a line fails here, and so does one that changes nothing, or
-//! something else than its line says. What the line says is what `docs/flags.md` tells people.
+//! something else than its line says. `docs/flags.md` is generated from the lines.
+
+mod configuration;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -168,9 +170,9 @@ fn each_argument_changes_what_its_line_says_and_nothing_else() {
         let Line { given, before, .. } = line;
         let _ = match changes(&line) {
             Ok(changed) if changed == line.becomes => Ok(()),
-            Ok(changed) => writeln!(wrong, "{given} behind {before} changes {changed:?}"),
+            Ok(changed) => writeln!(wrong, "{given} after {before} changes {changed:?}"),
             Err(_) if UNTRIED.contains(&line.name()) => Ok(()),
-            Err(error) => writeln!(wrong, "{given} behind {before}: {error}"),
+            Err(error) => writeln!(wrong, "{given} after {before}: {error}"),
         };
     }
     assert!(

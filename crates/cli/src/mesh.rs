@@ -106,9 +106,7 @@ fn refuse_flags_of_pipelines(arguments: &TrainArguments) -> Result<(), CliError>
     if let Some(count) = micro_batches {
         return Err(CliError::usage_with_help(
             format!("--micro-batches {count} is for pipelines"),
-            format!(
-                "without one, the same is --accumulate {count}; with one, add --pipeline 2"
-            ),
+            format!("without one, the same is --accumulate {count}; with one, add --pipeline 2"),
         ));
     }
     let old = arguments.training.schedule.iter();

@@ -159,7 +159,9 @@ mod tests {
             ] {
                 assert!(complaints(path, dependency).contains("`everburn-record` alone"));
             }
-            assert!(complaints("crates/record/Cargo.toml", dependency).contains("no crate of this"));
+            assert!(
+                complaints("crates/record/Cargo.toml", dependency).contains("no crate of this")
+            );
         }
         for dependency in [burn, ddp] {
             let refused = |path| !complaints(path, dependency).is_empty();

@@ -246,9 +246,9 @@ impl Processes<'_> {
 fn read(answers: &[Value]) -> Result<Answer, Failure> {
     let answer = answers.first().cloned().unwrap_or_default();
     match serde_json::from_value(answer.clone()) {
-        Ok(Answer { seconds, .. }) if !(seconds.is_finite() && seconds > 0.0) => {
-            Err(Failure::new(format!("a client has reported no time: {answer}")))
-        }
+        Ok(Answer { seconds, .. }) if !(seconds.is_finite() && seconds > 0.0) => Err(Failure::new(
+            format!("a client has reported no time: {answer}"),
+        )),
         read => Ok(read?),
     }
 }

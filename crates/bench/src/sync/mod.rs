@@ -124,8 +124,7 @@ impl SyncBench {
 
 impl Bench for SyncBench {
     const NAME: &'static str = "sync";
-    const ABOUT: &'static str =
-        "bytes, time and loss of DDP and of local steps; --link 10mbit";
+    const ABOUT: &'static str = "bytes, time and loss of DDP and of local steps; --link 10mbit";
 
     type Results = SyncResults;
 

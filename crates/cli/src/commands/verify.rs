@@ -370,12 +370,7 @@ fn speed(run: &Path) -> Result<f64, ToolError> {
     let path = run.join("report.json");
     let report: Value = serde_json::from_str(&read(&path)?).map_err(failed)?;
     let speed = report["samples_per_second"].as_f64();
-    speed.ok_or_else(|| {
-        failed(format!(
-            "{} has no samples_per_second",
-            path.display()
-        ))
-    })
+    speed.ok_or_else(|| failed(format!("{} has no samples_per_second", path.display())))
 }
 
 /// A short name of the state in the end.

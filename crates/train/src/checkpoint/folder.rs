@@ -287,7 +287,8 @@ impl CheckpointFolder {
             }
         }
         let reason = if refused.is_empty() {
-            "it contains no checkpoint: the run ended before its first one; start without --resume".to_string()
+            "it contains no checkpoint: the run ended before its first one; start without --resume"
+                .to_string()
         } else {
             let list = refused
                 .iter()

@@ -69,7 +69,8 @@ impl LiveFile {
         let thread = std::thread::Builder::new()
             .name("everburn-live".to_string())
             .spawn(move || write_until_closed(&writer, &path, rank_statuses.as_ref()));
-        let thread = thread.inspect_err(|error| tracing::warn!("monitors cannot follow this run: {error}"));
+        let thread =
+            thread.inspect_err(|error| tracing::warn!("monitors cannot follow this run: {error}"));
         Self {
             shared,
             thread: thread.ok(),
